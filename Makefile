@@ -1,0 +1,97 @@
+# Two commands on a fresh machine with Python 3.11+ (pip, venv) and make:
+#     make demo     set up and show callgate at work
+#     make test     set up and run every check
+# Third-party packages come from constraints.txt alone, each checked against its hash.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := -m pip install -qq --disable-pip-version-check --no-input
+HASHED := $(PIP) --require-hashes
+PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test lint soak spec bench constraints clean
+
+help:
+	@echo "make demo         set up and show callgate at work"
+	@echo "make test         set up, then lint, type-check and test"
+	@echo "make lint         ruff, mypy and import-linter alone"
+	@echo "make soak         the long tests, which 'make test' leaves out"
+	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
+	@echo "make bench        the benchmark table, beside other libraries"
+	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
+	@echo "make clean        remove everything that these commands made"
+
+demo: .venv/.ready
+	@$(BIN)/python examples/tour.py
+
+test: lint
+	$(BIN)/python -m pytest -n 2 -m "not soak"
+	@echo "Left out: the long tests (make soak)."
+
+lint: .venv/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+soak: .venv/.ready-dev
+	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 1800
+
+spec: .venv/.ready-dev
+	@$(BIN)/python -m tests.spec.report $(ARGS)
+
+bench: .build/bench/.ready
+	@.build/bench/bin/python benchmarks/run.py
+
+constraints:
+	$(check_python)
+	@rm -rf .build/constraints && "$(PYTHON)" -m venv .build/constraints
+	@.build/constraints/bin/python $(PIP) --upgrade pip packaging
+	@.build/constraints/bin/python scripts/constraints.py constraints.txt
+
+clean:
+	rm -rf .venv .build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	  .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# What follows sets up. A stamp is older than its reasons only when they have changed.
+
+define check_python
+@command -v "$(PYTHON)" >/dev/null || { \
+  echo "There is no '$(PYTHON)' here. callgate needs Python 3.11 or newer:" >&2; \
+  echo "    make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+  echo "callgate needs Python 3.11 or newer; '$(PYTHON)' is $$("$(PYTHON)" -V 2>&1)." >&2; \
+  echo "    make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+endef
+
+.venv/.made:
+	$(check_python)
+	@echo "Making .venv ..."
+	@"$(PYTHON)" -m venv .venv
+	@touch $@
+
+# To run: the part of constraints.txt above the tools of development.
+.venv/.ready: .venv/.made pyproject.toml constraints.txt
+	@echo "Installing callgate ..."
+	@sed '/^# for development/,$$d' constraints.txt > .venv/needs.txt
+	@$(BIN)/python $(HASHED) -r .venv/needs.txt
+	@$(BIN)/python $(PACKAGE)
+	@touch $@
+
+.venv/.ready-dev: .venv/.made pyproject.toml constraints.txt
+	@echo "Installing callgate and its development tools ..."
+	@$(BIN)/python $(HASHED) -r constraints.txt
+	@$(BIN)/python $(PACKAGE)
+	@touch .venv/.ready $@
+
+# The libraries we measure against are not pinned: the table names the versions it saw.
+.build/bench/.ready: pyproject.toml constraints.txt
+	$(check_python)
+	@echo "Installing callgate and the libraries it is measured beside ..."
+	@"$(PYTHON)" -m venv .build/bench
+	@sed '/^# for development/,$$d' constraints.txt > .build/bench/needs.txt
+	@.build/bench/bin/python $(HASHED) -r .build/bench/needs.txt
+	@.build/bench/bin/python $(PIP) --no-build-isolation -e '.[bench]'
+	@touch $@

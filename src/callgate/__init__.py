@@ -1,0 +1,103 @@
+"""callgate: every tool call of an AI agent through one guarded door.
+
+Most programs need `Gate` and `tool`. The names of seed 004 (`Tool`, `ToolDispatcher`, ...)
+are here as well, so that a tool written from that document runs. Each is loaded when it is
+first used, because a command line that prints its version must not import a validator.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_EXPORTS = {
+    "callgate.gate": ("Gate",),
+    "callgate.sources.functions": ("tool",),
+    "callgate.sources.outputs": ("ok_result", "error_result"),
+    "callgate.core.tools": ("Tool", "ToolContext", "ToolDefinition", "ToolOutput"),
+    "callgate.core.content": (
+        "ContentBlock", "TextBlock", "ImageBlock", "ImageSource", "JsonBlock",
+        "ToolUseBlock", "ToolResultBlock",
+    ),
+    "callgate.core.results": ("ToolResult", "ErrorInfo"),
+    "callgate.core.calls": ("ToolCall", "CallerKind"),
+    "callgate.core.effects": ("SideEffects", "Capability"),
+    "callgate.core.sessions": ("Session", "Mode", "Root"),
+    "callgate.core.events": ("Event",),
+    "callgate.core.errors": (
+        "ToolErrorClass", "ToolError", "ToolNotFound", "ToolValidationError",
+        "ToolPermissionDenied", "WorkspaceEscapeError", "ToolUserDenied", "ToolTimeout",
+        "ToolExecutionError", "ToolCancelled", "ConfirmationTimeout", "ToolRegistrationError",
+    ),
+    "callgate.dispatch.dispatcher": ("ToolDispatcher",),
+    "callgate.dispatch.confirmations": ("Confirmation", "Answer", "Scope"),
+    "callgate.policy.rules": ("Outcome", "Policy"),
+    "callgate.workspace.files": ("WorkspaceFileAPI",),
+    "callgate.wiring": ("BUILT_IN", "Wired"),
+}  # fmt: skip
+_HOME = {name: module for module, names in _EXPORTS.items() for name in names}
+
+__all__ = ["__version__", *_HOME]
+
+if TYPE_CHECKING:
+    from callgate.core.calls import CallerKind as CallerKind
+    from callgate.core.calls import ToolCall as ToolCall
+    from callgate.core.content import ContentBlock as ContentBlock
+    from callgate.core.content import ImageBlock as ImageBlock
+    from callgate.core.content import ImageSource as ImageSource
+    from callgate.core.content import JsonBlock as JsonBlock
+    from callgate.core.content import TextBlock as TextBlock
+    from callgate.core.content import ToolResultBlock as ToolResultBlock
+    from callgate.core.content import ToolUseBlock as ToolUseBlock
+    from callgate.core.effects import Capability as Capability
+    from callgate.core.effects import SideEffects as SideEffects
+    from callgate.core.errors import ConfirmationTimeout as ConfirmationTimeout
+    from callgate.core.errors import ToolCancelled as ToolCancelled
+    from callgate.core.errors import ToolError as ToolError
+    from callgate.core.errors import ToolErrorClass as ToolErrorClass
+    from callgate.core.errors import ToolExecutionError as ToolExecutionError
+    from callgate.core.errors import ToolNotFound as ToolNotFound
+    from callgate.core.errors import ToolPermissionDenied as ToolPermissionDenied
+    from callgate.core.errors import ToolRegistrationError as ToolRegistrationError
+    from callgate.core.errors import ToolTimeout as ToolTimeout
+    from callgate.core.errors import ToolUserDenied as ToolUserDenied
+    from callgate.core.errors import ToolValidationError as ToolValidationError
+    from callgate.core.errors import WorkspaceEscapeError as WorkspaceEscapeError
+    from callgate.core.events import Event as Event
+    from callgate.core.results import ErrorInfo as ErrorInfo
+    from callgate.core.results import ToolResult as ToolResult
+    from callgate.core.sessions import Mode as Mode
+    from callgate.core.sessions import Root as Root
+    from callgate.core.sessions import Session as Session
+    from callgate.core.tools import Tool as Tool
+    from callgate.core.tools import ToolContext as ToolContext
+    from callgate.core.tools import ToolDefinition as ToolDefinition
+    from callgate.core.tools import ToolOutput as ToolOutput
+    from callgate.dispatch.confirmations import Answer as Answer
+    from callgate.dispatch.confirmations import Confirmation as Confirmation
+    from callgate.dispatch.confirmations import Scope as Scope
+    from callgate.dispatch.dispatcher import ToolDispatcher as ToolDispatcher
+    from callgate.gate import Gate as Gate
+    from callgate.policy.rules import Outcome as Outcome
+    from callgate.policy.rules import Policy as Policy
+    from callgate.sources.functions import tool as tool
+    from callgate.sources.outputs import error_result as error_result
+    from callgate.sources.outputs import ok_result as ok_result
+    from callgate.wiring import BUILT_IN as BUILT_IN
+    from callgate.wiring import Wired as Wired
+    from callgate.workspace.files import WorkspaceFileAPI as WorkspaceFileAPI
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module 'callgate' has no attribute {name!r}") from None
+    value = globals()[name] = getattr(import_module(module), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,123 @@
+"""Reading the audit log: the newest lines first, without loading the files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import msgspec
+
+from callgate.audit.records import Line
+from callgate.audit.segments import all_segments
+
+_BLOCK = 256 * 1024
+_decode = msgspec.json.Decoder(Line).decode
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """What to look for; everything given must hold."""
+
+    text: str | None = None
+    """Anywhere in the line, whatever its case."""
+    tool: str | None = None
+    session: str | None = None
+    decision: str | None = None
+    error_class: str | None = None
+    since_ms: int | None = None
+
+    def matches(self, line: Line, raw: bytes) -> bool:
+        return (
+            (self.tool is None or line.tool == self.tool)
+            and (self.session is None or line.session == self.session)
+            and (self.decision is None or line.decision == self.decision)
+            and (self.error_class is None or line.error_class == self.error_class)
+            and (self.text is None or self.text.lower() in raw.decode("utf-8", "replace").lower())
+        )
+
+
+def newest_first(path: str) -> Iterator[tuple[Line, bytes]]:
+    """Every record of a log, newest first; what is not a record is passed over."""
+    for segment in reversed(all_segments(path)):
+        for raw in _lines_backwards(segment):
+            try:
+                yield _decode(raw), raw
+            except msgspec.MsgspecError:
+                continue
+
+
+def search(path: str, wanted: Filter, limit: int) -> list[tuple[Line, bytes]]:
+    """The newest records that match, oldest of them first."""
+    found: list[tuple[Line, bytes]] = []
+    for line, raw in newest_first(path):
+        if len(found) >= limit or (wanted.since_ms is not None and line.ts < wanted.since_ms):
+            break
+        if wanted.matches(line, raw):
+            found.append((line, raw))
+    return found[::-1]
+
+
+def tail(path: str, count: int) -> list[tuple[Line, bytes]]:
+    """The newest records, oldest of them first."""
+    return search(path, Filter(), count)
+
+
+class Follower:
+    """Reads what is appended from now on. `read` returns what came since it was last asked."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._inode = 0
+        self._offset = 0
+        self._partial = b""
+        try:
+            status = os.stat(path)
+            self._inode, self._offset = status.st_ino, status.st_size
+        except FileNotFoundError:
+            pass
+
+    def read(self) -> list[tuple[Line, bytes]]:
+        found = []
+        for segment in self._files():
+            with open(segment, "rb") as file:
+                inode = os.fstat(file.fileno()).st_ino
+                if inode != self._inode:
+                    self._inode, self._offset, self._partial = inode, 0, b""
+                file.seek(self._offset)
+                data = file.read()
+            self._offset += len(data)
+            *whole, self._partial = (self._partial + data).split(b"\n")
+            for raw in whole:
+                try:
+                    found.append((_decode(raw), raw))
+                except msgspec.MsgspecError:
+                    continue
+        return found
+
+    def _files(self) -> list[str]:
+        """The file we were in, if it was closed meanwhile, and those after it."""
+        segments = all_segments(self._path)
+        for at, segment in enumerate(segments):
+            try:
+                if os.stat(segment).st_ino == self._inode:
+                    return segments[at:]
+            except FileNotFoundError:
+                continue
+        return segments[-1:]
+
+
+def _lines_backwards(path: str) -> Iterator[bytes]:
+    try:
+        file = open(path, "rb")  # noqa: SIM115  # closed below
+    except FileNotFoundError:  # dropped meanwhile
+        return
+    with file:
+        position = file.seek(0, os.SEEK_END)
+        rest = b""
+        while position > 0:
+            size = min(_BLOCK, position)
+            position -= size
+            file.seek(position)
+            rest, *lines = (file.read(size) + rest).split(b"\n")
+            yield from (line for line in reversed(lines) if line)
+        if rest:
+            yield rest

@@ -1,0 +1,99 @@
+"""Asks the person at the terminal, and takes y, a, n, v or s for an answer.
+
+No answer is a no: an empty line, Ctrl-D, and three answers that are none. Ctrl-C cancels the
+call, here as anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from callgate.cli.question import choices_text, question_text
+from callgate.cli.terminal import Paint
+from callgate.cli.tty import Tty
+from callgate.cli.visible import clip
+from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.policy.commands import parse_pattern
+from callgate.policy.rules import Outcome
+
+BY = "terminal"
+_TRIES = 3
+_FULL = 5_000
+"""Rows of a text that the person asked to see in full."""
+
+_ANSWERS = {
+    "y": Answer(decision=Outcome.ALLOW, by=BY),
+    "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),
+    "n": Answer(decision=Outcome.DENY, by=BY),
+    "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
+}
+_LETTERS = {"yes": "y", "always": "a", "no": "n", "": "n", "never": "v", "save": "s", "full": "f"}
+
+Suggest = Callable[[], Mapping[str, str]]
+"""The rule that an answer for good would write, as `config.saved` words it."""
+
+
+class Asker:
+    """A confirmer: give it to `Runtime.attach`."""
+
+    def __init__(self, tty: Tty, paint: Paint, suggest: Suggest) -> None:
+        self._tty = tty
+        self._paint = paint
+        self._suggest = suggest
+
+    async def __call__(self, question: Confirmation) -> Answer:
+        with self._tty.asking():
+            return await self._ask(question)
+
+    async def _ask(self, question: Confirmation) -> Answer:
+        width, height = self._tty.size()
+        full = False
+        for _ in range(_TRIES):
+            below = choices_text(width, full=True).count("\n") + 1
+            shown = question_text(question, width, _FULL if full else height - below, self._paint)
+            self._tty.write(shown.text)
+            said = await self._tty.ask(choices_text(width, full=shown.cut and not full))
+            letter = None if said is None else said.strip().lower()
+            letter = "n" if letter is None else _LETTERS.get(letter, letter)
+            if letter == "s" and (saved := await self._save()) is not None:
+                return saved
+            if letter in _ANSWERS:
+                return _ANSWERS[letter]
+            full = letter == "f"
+        return _ANSWERS["n"]
+
+    async def _save(self) -> Answer | None:
+        """The answer that is written down as a rule; None if the person goes back."""
+        rule = dict(self._suggest())
+        kind = next((kind for kind in ("command", "path") if kind in rule), None)
+        width = max(self._tty.size()[0], 40) - 1
+        shown = [f"{key} = {value}" for key, value in rule.items()]
+        self._tty.write("This rule is saved for good in rules.toml:\n")
+        self._tty.write("".join(f"  | {clip(line, width - 4)}\n" for line in shown))
+        other = "n to go back" if kind is None else f"another {kind} pattern, or n to go back"
+        prompt = f"Enter saves it; or type {other} > "
+        for _ in range(_TRIES):
+            said = await self._tty.ask(prompt)
+            pattern = None if said is None else said.strip()
+            if pattern is None or pattern.lower() in ("n", "no"):
+                return None
+            if not pattern:
+                return Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, by=BY)
+            problem = _problem(kind, pattern)
+            if problem is None:
+                return Answer(
+                    decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern=pattern, by=BY
+                )
+            self._tty.write(f"{clip(problem, width)}\n")
+        return None
+
+
+def _problem(kind: str | None, pattern: str) -> str | None:
+    if kind is None:
+        return "This rule covers exactly these arguments and has no pattern."
+    if kind == "command":
+        try:
+            parse_pattern(pattern)
+        except ValueError as error:
+            return f"That is no pattern: {error}"
+    return None

@@ -1,0 +1,193 @@
+"""What `callgate doctor` looks at: a list of small functions, each with one finding.
+
+To add a check, write a function of a `Patient` that returns a `Finding`, and put it into
+`CHECKS`. A check never changes anything, and raises nothing for what it looks at.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+import sys
+from argparse import Namespace
+from collections.abc import Callable
+from enum import StrEnum
+from typing import NamedTuple
+
+from callgate.audit.reading import tail
+from callgate.audit.records import line_hash
+from callgate.audit.segments import all_segments
+from callgate.audit.verify import verify
+from callgate.cli.embedded import open_runtime
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import is_terminal, wants_colour
+from callgate.cli.tty import open_tty
+from callgate.config.load import SettingsError, load_user, load_workspace
+from callgate.config.places import Home, workspace_settings
+from callgate.config.trust import is_trusted, trusted
+from callgate.workspace.opening import Openat2, best_opener
+
+_LEAST_PYTHON = (3, 11)
+_WHOLE_LOG = 16 * 1024 * 1024
+_NEWEST = 1_000
+
+
+class Level(StrEnum):
+    OK = "ok"
+    NOTE = "note"
+    """Worth knowing; nothing is wrong."""
+    FAILED = "failed"
+
+
+class Finding(NamedTuple):
+    level: Level
+    text: str
+    fix: str | None = None
+    """A command, or what to do."""
+
+
+class Patient(NamedTuple):
+    home: Home
+    workspace: str
+
+
+Check = Callable[[Patient], Finding]
+
+
+def _good(text: str) -> Finding:
+    return Finding(Level.OK, text)
+
+
+def check_python(patient: Patient) -> Finding:
+    version = platform.python_version()
+    if sys.version_info[:2] < _LEAST_PYTHON:
+        return Finding(Level.FAILED, f"{version} is too old", "install Python 3.11 or newer")
+    return _good(version)
+
+
+def check_platform(patient: Patient) -> Finding:
+    name = f"{platform.system()} {platform.release()}"
+    if sys.platform == "win32":
+        return Finding(Level.FAILED, f"{name} is not supported yet", "use Linux or macOS")
+    return _good(name)
+
+
+def check_home(patient: Patient) -> Finding:
+    path = patient.home.path
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        return Finding(Level.NOTE, f"{path} is not there yet", "callgate init")
+    except OSError as error:
+        return Finding(Level.FAILED, f"{path}: {error.strerror}", f"ls -ld {path}")
+    if not stat.S_ISDIR(status.st_mode):
+        return Finding(Level.FAILED, f"{path} is not a directory", f"ls -ld {path}")
+    if status.st_uid != os.geteuid():
+        return Finding(Level.FAILED, f"{path} belongs to another user", f"ls -ld {path}")
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        return Finding(Level.FAILED, f"{path} is open to others ({mode:04o})", f"chmod 700 {path}")
+    return _good(path)
+
+
+def check_settings(patient: Patient) -> Finding:
+    try:
+        load_user(patient.home)
+    except SettingsError as error:
+        return Finding(Level.FAILED, str(error), f"correct {error.file}")
+    path = patient.home.settings
+    return _good(path if os.path.exists(path) else f"{path} is not there: all defaults")
+
+
+def check_tools(patient: Patient) -> Finding:
+    here = Namespace(debug=False, workspace=patient.workspace, mode=None)
+    try:
+        wired, session = open_runtime(here)
+    except CliError as error:
+        return Finding(Level.FAILED, error.message, error.hint)
+    visible = len(wired.runtime.tools(session))
+    hidden = len(wired.runtime.all_tools(session)) - visible
+    return _good(f"{visible} visible" + (f", {hidden} not" if hidden else ""))
+
+
+def check_trust(patient: Patient) -> Finding:
+    try:
+        directories = trusted(patient.home)
+    except SettingsError as error:
+        return Finding(Level.FAILED, str(error), f"rm {error.file}")
+    return _good(f"{len(directories)} trusted directories")
+
+
+def check_workspace(patient: Patient) -> Finding:
+    path = workspace_settings(patient.workspace)
+    if not os.path.lexists(path):
+        return _good(f"{patient.workspace} has no settings of its own")
+    try:
+        if not is_trusted(patient.home, patient.workspace):
+            return Finding(
+                Level.NOTE, f"{path} is not read: the directory is not trusted", "callgate trust ."
+            )
+        load_workspace(patient.workspace)
+    except SettingsError as error:
+        return Finding(Level.FAILED, str(error), f"correct {error.file}")
+    return _good(f"{path} narrows what you allow")
+
+
+def check_audit(patient: Patient) -> Finding:
+    path = patient.home.audit
+    if not os.path.exists(path):
+        return _good(f"{path} begins with the first call")
+    if not os.access(path, os.R_OK | os.W_OK):
+        return Finding(
+            Level.FAILED, f"{path} cannot be written: calls with effects are refused",
+            f"chmod 600 {path}",
+        )  # fmt: skip
+    if not _is_whole(path):
+        return Finding(Level.FAILED, f"{path} was changed", "callgate audit verify")
+    return _good(path)
+
+
+def _is_whole(path: str) -> bool:
+    """Of a log too large to wait for, only whether its newest lines follow from each other."""
+    if sum(os.path.getsize(segment) for segment in all_segments(path)) <= _WHOLE_LOG:
+        return verify(path).ok
+    ends: dict[str, tuple[int, str]] = {}
+    for line, raw in tail(path, _NEWEST):
+        found = (line.n - 1, line.prev)
+        if ends.setdefault(line.chain, found) != found:
+            return False
+        ends[line.chain] = (line.n, line_hash(raw))
+    return True
+
+
+def check_wall(patient: Patient) -> Finding:
+    if isinstance(best_opener(), Openat2):
+        return _good("openat2: the kernel keeps paths inside the workspace")
+    return Finding(Level.NOTE, "no openat2: paths are walked name by name, which is slower")
+
+
+def check_terminal(patient: Patient) -> Finding:
+    if open_tty() is None:
+        return Finding(Level.NOTE, "none: what must be asked is refused", "callgate call --yes ...")
+    colour = wants_colour(is_terminal(sys.stdout), os.environ)
+    return _good(f"questions are asked here, {'in colour' if colour else 'without colour'}")
+
+
+def check_instance(patient: Patient) -> Finding:
+    return _good("none: each command brings its own runtime")
+
+
+CHECKS: dict[str, Check] = {
+    "python": check_python,
+    "platform": check_platform,
+    "home": check_home,
+    "settings": check_settings,
+    "tools": check_tools,
+    "trust": check_trust,
+    "workspace": check_workspace,
+    "audit": check_audit,
+    "wall": check_wall,
+    "terminal": check_terminal,
+    "instance": check_instance,
+}

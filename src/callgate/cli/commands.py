@@ -1,0 +1,221 @@
+"""Which commands there are and what each takes. Light to import: no command is loaded here.
+
+Options end at the first `--`. Everything behind it is a word, whatever it looks like, so a
+name or a value that came from elsewhere can never become an option (`read`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from callgate.cli.exits import described
+from callgate.cli.problems import CliError
+
+MODES = ("none", "read", "ask", "write")
+CALLERS = (
+    "cli", "plugin", "agent", "llm", "acp", "http", "mcp", "library", "renderer", "internal",
+)  # fmt: skip
+DECISIONS = ("allow", "deny")
+SHELLS = ("bash", "zsh", "fish")
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in our words and with our exit code."""
+
+    def error(self, message: str) -> NoReturn:
+        raise CliError(message, hint=f"See {self.prog} --help.")
+
+
+class Command(NamedTuple):
+    summary: str
+    usage: str
+    """What follows the command's name."""
+    describe: Callable[[Parser], None]
+    """Adds the options."""
+    more: str = ""
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise ValueError
+    return seconds
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 0:
+        raise ValueError
+    return count
+
+
+_seconds.__name__, _count.__name__ = "number of seconds", "count"  # argparse puts it into words
+
+
+def _json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+
+
+def _place(parser: Parser) -> None:
+    parser.add_argument("--workspace", metavar="DIR", default=".", help="default: here")
+    parser.add_argument("--mode", choices=MODES, help="ceiling of what may run")
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("--args", metavar="JSON", help="arguments as JSON; - reads stdin")
+
+
+def _tools(parser: Parser) -> None:
+    parser.add_argument("--all", action="store_true", help="also those not visible, and why")
+    parser.add_argument("--names", action="store_true", help="names only, one a line")
+    _json(parser)
+    _place(parser)
+
+
+def _call(parser: Parser) -> None:
+    _arguments(parser)
+    _place(parser)
+    parser.add_argument("--timeout", metavar="S", type=_seconds, help="end it after S seconds")
+    parser.add_argument("--yes", action="store_true", help="allow what would be asked, this once")
+    parser.add_argument("--no-input", action="store_true", help="ask nothing: refuse instead")
+    _json(parser)
+    parser.add_argument("-q", "--quiet", action="store_true", help="no `ok` for an empty result")
+    parser.add_argument("-v", "--verbose", action="store_true", help="live output on stderr")
+
+
+def _explain(parser: Parser) -> None:
+    _arguments(parser)
+    _place(parser)
+    parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
+    _json(parser)
+
+
+def _trust(parser: Parser) -> None:
+    parser.add_argument("--list", action="store_true", help="print the trusted directories")
+    parser.add_argument("--remove", action="store_true", help="take the trust back")
+    _json(parser)
+
+
+def _tail(parser: Parser) -> None:
+    parser.add_argument("-n", metavar="N", type=_count, default=20, help="how many; default 20")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _search(parser: Parser) -> None:
+    parser.add_argument("--text", metavar="T", help="found anywhere in the record")
+    parser.add_argument("--tool", metavar="NAME")
+    parser.add_argument("--session", metavar="ID")
+    parser.add_argument("--decision", choices=DECISIONS)
+    parser.add_argument("--error", metavar="CLASS", help="the class it ended in, such as timeout")
+    parser.add_argument(
+        "--since", metavar="WHEN", help="2026-01-31, 2026-01-31T12:00, or 90s, 15m, 2h, 7d ago"
+    )
+    parser.add_argument("-n", metavar="N", type=_count, help="only the last N that match")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _init(parser: Parser) -> None:
+    parser.add_argument(
+        "--workspace", action="store_true", help="settings for this directory instead"
+    )
+    _json(parser)
+
+
+def _nothing(parser: Parser) -> None:
+    """No options of its own."""
+
+
+_PAIRS = """\
+key=value is read by the tool's schema: limit=20 is a number where the schema says number and
+a text where it says text; true and false are booleans; a list is a repeated key or JSON; an
+object is JSON. Everything behind -- is taken as it is, never as an option."""
+
+_ENVIRONMENT = """\
+environment:
+  CALLGATE_HOME   where settings and records lie; default ~/.callgate
+  CALLGATE_LOG    error, warning, info, debug or trace, on stderr
+  NO_COLOR, FORCE_COLOR"""
+
+COMMANDS: Mapping[str, Command] = {
+    "tools": Command("list the tools", "", _tools),
+    "call": Command("run one tool once", "NAME [key=value ...]", _call, _PAIRS),
+    "policy explain": Command(
+        "say what would be decided about a call, and by which rule",
+        "TOOL [key=value ...]",
+        _explain,
+        f"{_PAIRS}\n\nExits with 0 whatever the decision is.",
+    ),
+    "trust": Command(
+        "let a directory bring settings of its own, which may only narrow",
+        "[DIR]",
+        _trust,
+    ),
+    "audit tail": Command("show the last calls on record", "", _tail),
+    "audit search": Command("find calls on record", "", _search),
+    "audit verify": Command("check that the record was not changed", "", _json),
+    "doctor": Command("check the installation, one line a check", "", _json),
+    "init": Command("write commented settings and a sample tool", "", _init),
+    "completion": Command("print a completion script", "|".join(SHELLS), _nothing),
+}
+
+GROUPS = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name))
+
+
+def parser_of(name: str) -> Parser:
+    command = COMMANDS[name]
+    usage = " ".join(filter(None, [f"callgate {name}", "[options]", command.usage]))
+    parser = Parser(
+        prog=f"callgate {name}",
+        usage=usage,
+        description=f"{command.summary[0].upper()}{command.summary[1:]}.",
+        epilog=command.more or None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    command.describe(parser)
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    return parser
+
+
+def read(name: str, given: Sequence[str]) -> argparse.Namespace:
+    """The options of a command, and its `words`: what stands beside them and behind `--`."""
+    end = given.index("--") if "--" in given else len(given)
+    options = parser_of(name).parse_intermixed_args(list(given[:end]))
+    options.words += given[end + 1 :]
+    return options
+
+
+def split(given: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Take the command's name off the front; None where there is none."""
+    if not given:
+        return None, []
+    first, rest = given[0], list(given[1:])
+    if first in COMMANDS:
+        return first, rest
+    if first in GROUPS:
+        if rest and f"{first} {rest[0]}" in COMMANDS:
+            return f"{first} {rest[0]}", rest[1:]
+        if rest and rest[0] in ("-h", "--help"):
+            return None, rest
+        known = ", ".join(name.split()[1] for name in COMMANDS if name.startswith(f"{first} "))
+        raise CliError(f"{first} needs one of: {known}", hint="See callgate --help.")
+    kind = "option" if first.startswith("-") else "command"
+    raise CliError(f"there is no {kind} {first!r}", hint="See callgate --help.")
+
+
+def help_text() -> str:
+    rows = [f"  {name:<16}{command.summary}" for name, command in COMMANDS.items()]
+    parts = [
+        "usage: callgate [--version] [--help] [--debug] COMMAND ...",
+        "Every tool call of an AI agent through one guarded door.",
+        "\n".join(["commands:", *rows]),
+        described(),
+        _ENVIRONMENT,
+        "callgate COMMAND --help says more.",
+    ]
+    return "\n\n".join(parts)

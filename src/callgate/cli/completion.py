@@ -1,0 +1,144 @@
+"""`callgate completion`: a script that lets a shell complete commands, options and tool names.
+
+The lists are made from `commands` when the script is printed; the names of the tools are
+asked for when Tab is pressed, because they depend on the settings.
+"""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from callgate.cli.commands import COMMANDS, SHELLS, parser_of
+from callgate.cli.exits import OK
+from callgate.cli.problems import CliError
+
+_TAKE_TOOLS = ("call", "policy explain")
+_TOOLS = "callgate tools --names 2>/dev/null"
+
+
+def completion(options: Namespace) -> int:
+    if len(options.words) != 1 or options.words[0] not in SHELLS:
+        raise CliError(f"completion takes one of {', '.join(SHELLS)}")
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.words[0]](), end="")
+    return OK
+
+
+def _first_words() -> list[str]:
+    return list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+
+
+def _second_words(first: str) -> list[str]:
+    return [name.split()[1] for name in COMMANDS if name.startswith(f"{first} ")]
+
+
+def _options(name: str) -> list[str]:
+    return sorted(parser_of(name)._option_string_actions)
+
+
+def _cases() -> str:
+    """For each command the words that may follow, as branches of a shell's `case`."""
+    lines = []
+    for name in COMMANDS:
+        words = _options(name) + (list(SHELLS) if name == "completion" else [])
+        tools = f" $({_TOOLS})" if name in _TAKE_TOOLS else ""
+        lines.append(f'    "{name}") words="{" ".join(words)}{tools}" ;;')
+    return "\n".join(lines)
+
+
+def _groups() -> str:
+    seconds = {first: " ".join(_second_words(first)) for first in _first_words()}
+    lines = [f'    {first}) words="{words}" ;;' for first, words in seconds.items() if words]
+    return "\n".join(lines)
+
+
+_BASH = """\
+# callgate completion for bash: eval "$(callgate completion bash)"
+_callgate() {
+  local current="${COMP_WORDS[COMP_CWORD]}" name="${COMP_WORDS[1]}" words=""
+  local place=2
+  case "$name" in
+    @GROUPS@) name="$name ${COMP_WORDS[2]}" place=3 ;;
+  esac
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    words="@FIRST@ --help --version"
+  elif [ "$COMP_CWORD" -lt "$place" ]; then
+    case "${COMP_WORDS[1]}" in
+@SECOND@
+    esac
+  else
+    case "$name" in
+@CASES@
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$current"))
+}
+complete -o default -F _callgate callgate
+"""
+
+_ZSH = """\
+#compdef callgate
+# callgate completion for zsh: eval "$(callgate completion zsh)"
+_callgate() {
+  local name="${words[2]}" place=3 found=""
+  case "$name" in
+    @GROUPS@) name="$name ${words[3]}" place=4 ;;
+  esac
+  if (( CURRENT == 2 )); then
+    found="@FIRST@ --help --version"
+  elif (( CURRENT < place )); then
+    case "${words[2]}" in
+@SECOND@
+    esac
+  else
+    case "$name" in
+@CASES@
+    esac
+  fi
+  compadd -- ${=found}
+}
+compdef _callgate callgate
+"""
+
+
+def _script(template: str) -> str:
+    groups = "|".join(first for first in _first_words() if _second_words(first))
+    parts = {
+        "@GROUPS@": groups,
+        "@FIRST@": " ".join(_first_words()),
+        "@SECOND@": _groups(),
+        "@CASES@": _cases(),
+    }
+    for mark, text in parts.items():
+        template = template.replace(mark, text)
+    return template
+
+
+def _bash() -> str:
+    return _script(_BASH)
+
+
+def _zsh() -> str:
+    return _script(_ZSH).replace('words="', 'found="')
+
+
+def _fish() -> str:
+    lines = ["# callgate completion for fish: callgate completion fish | source"]
+
+    def offer(what: str, *after: str) -> None:
+        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in after)
+        lines.append(f"complete -c callgate -n '{seen or '__fish_use_subcommand'}' {what}")
+
+    lines.append("complete -c callgate -f")
+    for first in _first_words():
+        offer(f"-a {first}")
+        for second in _second_words(first):
+            offer(f"-a {second}", first)
+    for name in COMMANDS:
+        for option in _options(name):
+            long = option.startswith("--")
+            offer(f"-l {option[2:]}" if long else f"-s {option[1:]}", *name.split())
+        if name in _TAKE_TOOLS:
+            offer(f"-a '({_TOOLS})'", *name.split())
+        if name == "completion":
+            offer(f"-a '{' '.join(SHELLS)}'", name)
+    return "\n".join(lines) + "\n"

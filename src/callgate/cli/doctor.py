@@ -1,0 +1,35 @@
+"""`callgate doctor`: is everything in order here? One line a check, with what to do about it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+
+from callgate.cli.checks import CHECKS, Level, Patient
+from callgate.cli.exits import FAILED, OK
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import paint_for
+from callgate.cli.visible import visible
+from callgate.config.places import Home
+
+_COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.FAILED: "red"}
+
+
+def doctor(options: Namespace) -> int:
+    if options.words:
+        raise CliError(f"doctor takes no {options.words[0]!r}", hint="See callgate doctor --help.")
+    patient = Patient(Home.from_environment(), os.getcwd())
+    findings = {name: check(patient) for name, check in CHECKS.items()}
+    healthy = all(found.level is not Level.FAILED for found in findings.values())
+    if options.json:
+        checks = [{"check": name, **found._asdict()} for name, found in findings.items()]
+        print_json({"ok": healthy, "checks": checks})
+        return OK if healthy else FAILED
+    paint = paint_for(sys.stdout)
+    for name, found in findings.items():
+        level = paint(_COLOURS[found.level], f"{found.level:<6}")
+        fix = "" if found.fix is None else f"  -> {found.fix}"
+        print(f"{level}  {name:<9}  {visible(found.text + fix)}")
+    return OK if healthy else FAILED

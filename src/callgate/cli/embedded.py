@@ -1,0 +1,47 @@
+"""The runtime inside this process, as the command line starts it: settings, tools, a session."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+
+from callgate.cli.logs import set_up
+from callgate.cli.problems import CliError
+from callgate.config.load import SettingsError
+from callgate.config.places import Home
+from callgate.core.errors import ToolErrorClass
+from callgate.core.sessions import Mode, Session
+from callgate.dispatch.registry import Registered
+from callgate.wiring import Wired, register_configured
+
+
+def open_runtime(options: Namespace, *, audit: bool = False) -> tuple[Wired, Session]:
+    """A runtime with every configured tool, and a session in the chosen workspace.
+
+    `audit` opens the record: only a command that makes calls needs it.
+    """
+    set_up(options.debug)
+    workspace = os.path.abspath(os.path.expanduser(options.workspace))
+    if not os.path.isdir(workspace):
+        raise CliError(f"--workspace: {workspace} is not a directory")
+    try:
+        wired = Wired(Home.from_environment(), audit=audit)
+        register_configured(wired)
+        session = wired.session(workspace, Mode(options.mode) if options.mode else None)
+    except SettingsError as error:
+        raise CliError(
+            str(error), hint="Nothing runs until that is corrected.",
+            reason="settings_invalid",
+        ) from error  # fmt: skip
+    except OSError as error:
+        raise CliError(
+            f"the home cannot be used: {error}", hint="See callgate doctor.",
+            error_class=ToolErrorClass.EXECUTION_ERROR, reason="home_unusable",
+        ) from error  # fmt: skip
+    return wired, session
+
+
+def find_tool(wired: Wired, name: str) -> Registered | None:
+    """A tool by its name or alias; `read-file` is `read_file` as a command line spells it."""
+    registry = wired.dispatcher.registry
+    return registry.find(name) or registry.find(name.replace("-", "_"))

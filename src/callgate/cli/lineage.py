@@ -1,0 +1,24 @@
+"""Whether this command was started by a tool: then it must not approve what that tool does.
+
+A command that a runtime runs carries a mark in its environment and in a limit that every
+descendant inherits (`sandbox.trees`). Whoever clears both on purpose gets through here: this
+keeps an agent from approving itself by accident, and the sandbox keeps it from doing more.
+"""
+
+from __future__ import annotations
+
+import os
+
+from callgate.cli.problems import CliError
+from callgate.core.errors import ToolErrorClass
+from callgate.sandbox.trees import MARK, inherited_mark
+
+
+def refuse_within_a_call(what: str) -> None:
+    """End the command if a running call started it."""
+    if os.environ.get(MARK) or inherited_mark():
+        raise CliError(
+            f"{what} is refused inside a running call: a tool cannot approve itself",
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="within_a_call",
+        )

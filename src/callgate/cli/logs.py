@@ -1,0 +1,49 @@
+"""What the runtime logs, for whoever runs the command line: `CALLGATE_LOG`, on stderr.
+
+Without it only errors are shown, in one line each; tracebacks come with `debug`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+
+from callgate.cli.problems import CliError
+from callgate.cli.visible import visible_text
+
+_TRACE = 5
+_LEVELS = {
+    "trace": _TRACE,
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+class _Lines(logging.Formatter):
+    """Messages may repeat what a tool or a model wrote, so no character of them may act."""
+
+    def __init__(self, whole: bool) -> None:
+        super().__init__("%(levelname)s %(name)s: %(message)s")
+        self._whole = whole
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return visible_text(text if self._whole else text.split("\n")[0])
+
+
+def set_up(debug: bool) -> None:
+    """Send the log of callgate to stderr."""
+    chosen = "debug" if debug else os.environ.get("CALLGATE_LOG", "").lower() or "error"
+    if chosen not in _LEVELS:
+        raise CliError(f"CALLGATE_LOG={chosen!r} is not one of {', '.join(_LEVELS)}")
+    level = _LEVELS[chosen]
+    logging.addLevelName(_TRACE, "TRACE")
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(_Lines(whole=level <= logging.DEBUG))
+    logger = logging.getLogger("callgate")
+    logger.handlers = [output]
+    logger.setLevel(level)
+    logger.propagate = False

@@ -1,0 +1,46 @@
+"""What goes to stdout: one JSON object, or a result's text.
+
+A terminal never gets the raw text of a tool: there it goes through `visible`. A pipe or a
+file gets it as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import is_terminal
+from callgate.cli.visible import visible_text
+
+
+def print_json(value: Any) -> None:
+    """One line. On a terminal only ASCII, so that nothing in a text can act on it."""
+    text = json.dumps(value, ensure_ascii=is_terminal(sys.stdout))
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(value)
+    print(text)
+
+
+def print_error(error: CliError, **more: Any) -> None:
+    """The envelope of a command that never became a call."""
+    described = {
+        "class": error.error_class,
+        "message": error.message,
+        "reason": error.reason,
+        "hint": error.hint,
+    }
+    print_json({"ok": False, **more, "error": described})
+
+
+def print_text(text: str) -> None:
+    """A result as text, and a line end if it has none."""
+    if is_terminal(sys.stdout):
+        text = visible_text(text)
+    # A lone surrogate cannot be written as UTF-8; better an escape than no result.
+    data = text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data if data.endswith(b"\n") else data + b"\n")

@@ -1,0 +1,168 @@
+"""`callgate policy explain`: what would be decided about a call, by which rule, from where.
+
+Nothing runs, nobody is asked and nothing is recorded.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any, NamedTuple
+
+from callgate.cli.arguments import read_arguments
+from callgate.cli.embedded import find_tool, open_runtime
+from callgate.cli.exits import OK
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import Paint, paint_for
+from callgate.cli.visible import visible
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.errors import ToolError
+from callgate.dispatch.authorize import Subject
+from callgate.policy.commands import Verdict, judge, read_command
+from callgate.policy.decide import Decision
+from callgate.policy.rules import Origin, Outcome, Rule, rule_applies
+from callgate.wiring import Wired
+
+
+class Part(NamedTuple):
+    """What the rules say about one command of a line."""
+
+    command: str
+    decision: str | None = None
+    """None where no rule speaks about it."""
+    rule: str | None = None
+    origin: Origin | None = None
+    why: str | None = None
+
+    def __str__(self) -> str:
+        by = "" if self.rule is None else f" ({self.rule}, {self.origin})"
+        why = "" if self.why is None else f": {self.why}"
+        return f"{self.decision or 'no rule'}: {self.command}{by}{why}"
+
+    def described(self) -> dict[str, Any]:
+        return self._asdict() | {"origin": _described_origin(self.origin)}
+
+
+_COLOURS = {Outcome.ALLOW: "green", Outcome.ASK: "yellow", Outcome.DENY: "red"}
+
+
+def explain(options: Namespace) -> int:
+    if not options.words:
+        raise CliError("which tool? callgate policy explain TOOL [key=value ...]")
+    wired, session = open_runtime(options)
+    name, *pairs = options.words
+    tool = find_tool(wired, name)
+    made: ToolCall | None = None
+    try:
+        schema = {} if tool is None else tool.definition.input_schema
+        made = ToolCall(
+            tool=name if tool is None else tool.name,
+            arguments=read_arguments(pairs, options.args, schema),
+            session=session,
+            caller=CallerKind(options.caller),
+        )
+        subject, decision = wired.runtime.explain(made)
+    except ToolError as error:
+        _show_end(name if made is None else made.tool, error, options.json)
+        return OK
+    parts = _parts(wired, made, subject)
+    if options.json:
+        print_json(_described(made, subject, decision, parts))
+    else:
+        _show(made, subject, decision, parts, paint_for(sys.stdout))
+    return OK
+
+
+def _show_end(tool: str, error: ToolError, as_json: bool) -> None:
+    """The call would end before the policy is asked."""
+    if as_json:
+        ended = {"class": error.error_class, "message": error.message, "reason": error.reason}
+        print_json({"tool": tool, "decision": None, "ends_before": ended})
+    else:
+        print(f"no decision: the call would end before ({error.error_class})")
+        print(f"  {visible(error.message)}")
+
+
+def _show(
+    made: ToolCall, subject: Subject, decision: Decision, parts: list[Part], paint: Paint
+) -> None:
+    print(f"{paint(_COLOURS[decision.outcome], decision.outcome)}: {visible(decision.sentence)}")
+    print(f"  by         {decision.reason}, {visible(str(decision.origin))}")
+    print(f"  tool       {subject.tool.name} ({subject.tool.effect})")
+    print(f"  caller     {made.caller}, mode {made.session.mode}")
+    print(f"  workspace  {visible(made.session.workspace)}")
+    for place in subject.places:
+        print(f"  path       {visible(place.real)}")
+    for part in parts:
+        print(f"  command    {visible(str(part))}")
+
+
+def _described(
+    made: ToolCall, subject: Subject, decision: Decision, parts: list[Part]
+) -> dict[str, Any]:
+    return {
+        "tool": subject.tool.name,
+        "side_effects": subject.tool.effect,
+        "decision": decision.outcome,
+        "reason": decision.reason,
+        "sentence": decision.sentence,
+        "origin": _described_origin(decision.origin),
+        "caller": made.caller,
+        "mode": made.session.mode,
+        "workspace": made.session.workspace,
+        "paths": [place.real for place in subject.places],
+        "arguments_sha256": subject.checked.sha256,
+        "commands": [part.described() for part in parts],
+        "ends_before": None,
+    }
+
+
+def _parts(wired: Wired, made: ToolCall, subject: Subject) -> list[Part]:
+    """What the command rules say about each command of a line; empty for other tools."""
+    command = subject.checked.arguments.get("command")
+    if not isinstance(command, str):
+        return []
+    rules = _command_rules(wired, made, subject)
+    judgement = judge(
+        read_command(command),
+        [(rule.command, rule.decision) for rule in rules if rule.command is not None],
+    )
+    parts = [_part(verdict, rules) for verdict in judgement.verdicts]
+    if judgement.doubts:
+        doubts = "; ".join(f"it contains {doubt}" for doubt in judgement.doubts)
+        parts.append(Part(command, why=f"not fully understood: {doubts}"))
+    return parts
+
+
+def _part(verdict: Verdict, rules: list[Rule]) -> Part:
+    text, why = verdict.segment.text, verdict.reason or None
+    if verdict.rule is None:
+        return Part(text, verdict.outcome, why=why)
+    rule = rules[verdict.rule]
+    return Part(text, verdict.outcome, str(rule.command), rule.origin, why)
+
+
+def _command_rules(wired: Wired, made: ToolCall, subject: Subject) -> list[Rule]:
+    """The user's rules about commands, and those of the workspace, which allow nothing."""
+    book = wired.policies(made.session.workspace)
+    narrowing = () if book.workspace is None else book.workspace.rules
+    rules = [*book.user.rules, *(r for r in narrowing if r.decision is not Outcome.ALLOW)]
+    return [
+        rule
+        for rule in rules
+        if rule.command is not None
+        and rule_applies(
+            rule,
+            tool=subject.tool.name,
+            caller=made.caller,
+            workspace=made.session.workspace,
+            places=subject.places,
+            arguments=subject.checked.arguments,
+            arguments_sha256=subject.checked.sha256,
+        )
+    ]
+
+
+def _described_origin(origin: Origin | None) -> dict[str, Any] | None:
+    return None if origin is None else {"file": origin.file, "line": origin.line}

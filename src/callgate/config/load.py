@@ -1,0 +1,189 @@
+"""From files to settings and a policy, each part of which knows where it was written."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from callgate.config.lines import Path, key_lines, line_of, read_path
+from callgate.config.places import Home, workspace_settings
+from callgate.config.schema import (
+    PolicyTable,
+    RuleTable,
+    SavedRules,
+    Settings,
+    WorkspaceSettings,
+)
+from callgate.core.effects import SideEffects
+from callgate.policy.commands import parse_pattern
+from callgate.policy.rules import Origin, Policy, PolicyMode, Rule, Setting
+
+T = TypeVar("T", Settings, WorkspaceSettings, SavedRules)
+
+_UNKNOWN = re.compile(r"unknown field `([^`]+)`")
+
+
+class SettingsError(ValueError):
+    """A settings file that is not used, and why: `file:line: what is wrong`."""
+
+    def __init__(self, file: str, line: int | None, problem: str) -> None:
+        super().__init__(f"{Origin(file, line)}: {problem}")
+        self.file, self.line, self.problem = file, line, problem
+
+
+class _File(msgspec.Struct, frozen=True):
+    path: str
+    lines: dict[Path, int]
+
+    def origin(self, *path: str | int) -> Origin:
+        return Origin(self.path, line_of(self.lines, path))
+
+    def error(self, path: Path, problem: str) -> SettingsError:
+        return SettingsError(self.path, line_of(self.lines, path), problem)
+
+
+def load_user(home: Home) -> tuple[Settings, Policy]:
+    """The user's settings and policy, saved answers included. Missing files say nothing."""
+    settings, file = _read(home.settings, Settings)
+    policy = _policy(settings.policy, file, ("policy",))
+    saved, saved_file = _read(home.saved_rules, SavedRules)
+    rules = tuple(
+        _rule(rule, saved_file, ("rules", index)) for index, rule in enumerate(saved.rules)
+    )
+    return settings, msgspec.structs.replace(policy, rules=policy.rules + rules)
+
+
+def load_workspace(workspace: str) -> tuple[WorkspaceSettings, Policy] | None:
+    """A workspace's own narrowing, if it has any. Ask only for a workspace the user trusts."""
+    path = workspace_settings(workspace)
+    if not os.path.lexists(path):
+        return None
+    settings, file = _read(path, WorkspaceSettings)
+    if settings.tools.load:
+        raise file.error(("tools", "load"), "a workspace may not load tools")
+    return settings, _policy(settings.policy, file, ("policy",))
+
+
+def _read(path: str, kind: type[T]) -> tuple[T, _File]:
+    try:
+        with open(path, "rb") as opened:
+            data = opened.read()
+    except FileNotFoundError:
+        return kind(), _File(path, {})
+    except OSError as error:
+        raise SettingsError(path, None, f"cannot be read: {error.strerror}") from None
+    try:
+        text = data.decode("utf-8")
+        tree = tomllib.loads(text)
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise SettingsError(path, line, "is not UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"line (\d+)", str(error))
+        raise SettingsError(path, int(found[1]) if found else None, str(error)) from None
+    file = _File(path, key_lines(text))
+    try:
+        return msgspec.convert(tree, kind, strict=True), file
+    except msgspec.ValidationError as error:
+        raise _explain(error, file) from None
+
+
+def _explain(error: msgspec.ValidationError, file: _File) -> SettingsError:
+    message, _, place = str(error).partition(" - at `")
+    path = read_path(place.rstrip("`"))
+    unknown = _UNKNOWN.search(message)
+    if unknown is None:
+        where = ".".join(map(str, path))
+        return file.error(path, f"{where}: {message}" if where else message)
+    key = unknown[1]
+    near = difflib.get_close_matches(key, _known_keys(path), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    where = ".".join(map(str, path))
+    return file.error((*path, key), f"unknown key {key!r}{f' in {where}' if where else ''}{hint}")
+
+
+def _known_keys(path: Path) -> list[str]:
+    kinds = {
+        (): Settings,
+        ("policy",): PolicyTable,
+        ("policy", "rules"): RuleTable,
+        ("rules",): RuleTable,
+    }
+    names = tuple(step for step in path if isinstance(step, str))
+    if names in kinds:
+        return list(kinds[names].__struct_fields__)
+    table = getattr(Settings(), names[0], None) if names else None
+    return list(getattr(table, "__struct_fields__", ()))
+
+
+def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
+    return Policy(
+        default=_classes(table.default, file, (*at, "default")),
+        per_tool={
+            name: _setting(word, file, (*at, "per_tool", name))
+            for name, word in table.per_tool.items()
+        },
+        trusted_workspaces=tuple(
+            os.path.realpath(os.path.expanduser(each)) for each in table.trusted_workspaces
+        ),
+        trusted_workspace_overrides=_classes(
+            table.trusted_workspace_overrides, file, (*at, "trusted_workspace_overrides")
+        ),
+        rules=tuple(
+            _rule(rule, file, (*at, "rules", index)) for index, rule in enumerate(table.rules)
+        ),
+        confirm_destructive=table.confirm_destructive,
+    )
+
+
+def _setting(word: str, file: _File, at: Path) -> Setting:
+    try:
+        return Setting(PolicyMode(word), file.origin(*at))
+    except ValueError:
+        known = ", ".join(PolicyMode)
+        raise file.error(at, f"{'.'.join(map(str, at))}: {word!r} is not one of {known}") from None
+
+
+def _classes(table: Mapping[str, str], file: _File, at: Path) -> dict[SideEffects, Setting]:
+    settings = {}
+    for name, word in table.items():
+        try:
+            effect = SideEffects.parse(name)
+        except ValueError as error:
+            raise file.error((*at, name), str(error)) from None
+        settings[effect] = _setting(word, file, (*at, name))
+    return settings
+
+
+def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
+    conditions = (
+        table.tool, table.path, table.command, table.caller,
+        table.arguments_sha256, table.workspace, table.arguments or None,
+    )  # fmt: skip
+    if all(each is None for each in conditions):
+        raise file.error(at, "a rule needs at least one condition (tool, path, command, ...)")
+    try:
+        command = None if table.command is None else parse_pattern(table.command)
+    except ValueError as error:
+        raise file.error((*at, "command"), f"command pattern: {error}") from None
+    path = table.path
+    if path is not None:
+        path = os.path.expanduser(path) if path.startswith("~") else path.removeprefix("./")
+    workspace = table.workspace
+    return Rule(
+        decision=table.decision,
+        tool=table.tool,
+        path=path,
+        command=command,
+        caller=table.caller,
+        arguments=table.arguments,
+        arguments_sha256=table.arguments_sha256,
+        workspace=None if workspace is None else os.path.realpath(os.path.expanduser(workspace)),
+        origin=file.origin(*at),
+    )

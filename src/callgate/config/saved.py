@@ -1,0 +1,58 @@
+"""Answers that a person gave for good, written down as rules they can read and edit.
+
+A saved rule is bound to a pattern of the arguments, never to the tool alone: what a command
+or a path generalises to is decided by `policy.commands`, anything else is remembered as
+exactly these arguments.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from callgate.config.places import Home
+from callgate.core.places import Place
+from callgate.policy.commands import generalise, read_command
+from callgate.policy.rules import Outcome
+
+
+def saved_rule(
+    *,
+    tool: str,
+    decision: Outcome,
+    workspace: str,
+    arguments: Mapping[str, Any],
+    arguments_sha256: str,
+    places: tuple[Place, ...],
+    pattern: str | None = None,
+) -> dict[str, str]:
+    """The keys of the rule that an `always` answer to this call becomes."""
+    rule = {"decision": decision.value, "tool": tool, "workspace": os.path.realpath(workspace)}
+    command = arguments.get("command")
+    if isinstance(command, str):
+        suggested = pattern or generalise(read_command(command))
+        if suggested is not None:
+            return {**rule, "command": suggested}
+    elif len(places) == 1 and (pattern or not set("*?") & set(places[0].relative)):
+        return {**rule, "path": pattern or places[0].relative}
+    return {**rule, "arguments_sha256": arguments_sha256}
+
+
+def save_rule(home: Home, rule: Mapping[str, str]) -> None:
+    """Append a rule to the home's `rules.toml`."""
+    home.make()
+    stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    lines = [f"\n# saved {stamp}", "[[rules]]"]
+    lines += [f"{key} = {_toml_string(value)}" for key, value in rule.items()]
+    descriptor = os.open(home.saved_rules, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+        file.write("\n".join(lines) + "\n")
+
+
+def _toml_string(text: str) -> str:
+    # A JSON string is a TOML basic string, but for DEL and a few escapes JSON does not need.
+    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")

@@ -1,0 +1,88 @@
+"""What `settings.toml` may say. Unknown keys are errors: a misspelt rule must not be no rule."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from callgate.core.calls import CallerKind
+from callgate.core.sessions import Mode
+from callgate.policy.rules import Outcome
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class RuleTable(_Table, frozen=True):
+    """`[[policy.rules]]`: every condition given must hold."""
+
+    decision: Outcome
+    tool: str | None = None
+    path: str | None = None
+    command: str | None = None
+    caller: CallerKind | None = None
+    arguments: dict[str, str] = {}
+    arguments_sha256: str | None = None
+    workspace: str | None = None
+
+
+class PolicyTable(_Table, frozen=True):
+    default: dict[str, str] = {}
+    """Effect class (none, read, write, network, execute) to auto, prompt, prompt_once, deny."""
+    per_tool: dict[str, str] = {}
+    trusted_workspaces: list[str] = []
+    trusted_workspace_overrides: dict[str, str] = {}
+    rules: list[RuleTable] = []
+    confirm_destructive: bool = False
+
+
+class ExtraRoot(_Table, frozen=True):
+    path: str
+    access: Literal["read", "write"] = "read"
+
+
+class WorkspaceTable(_Table, frozen=True):
+    extra_roots: list[ExtraRoot] = []
+
+
+class LimitsTable(_Table, frozen=True):
+    concurrency: int = 4
+    confirmation_timeout_s: float = 300.0
+    max_timeout_s: float = 3600.0
+    cancel_grace_s: float = 0.5
+    abandon_s: float = 30.0
+    max_argument_bytes: int = 8 * 1024 * 1024
+
+
+class AuditTable(_Table, frozen=True):
+    max_bytes: int = 64 * 1024 * 1024
+    keep: int = 8
+
+
+class ToolsTable(_Table, frozen=True):
+    load: list[str] = []
+    """Python files or modules whose `@tool` functions are registered."""
+    disable: list[str] = []
+    """Names of tools that are registered but not offered."""
+
+
+class Settings(_Table, frozen=True):
+    mode: Mode = Mode.ASK
+    policy: PolicyTable = PolicyTable()
+    workspace: WorkspaceTable = WorkspaceTable()
+    limits: LimitsTable = LimitsTable()
+    audit: AuditTable = AuditTable()
+    tools: ToolsTable = ToolsTable()
+
+
+class WorkspaceSettings(_Table, frozen=True):
+    """`.callgate/settings.toml` in a workspace: it may only narrow, so it says less."""
+
+    policy: PolicyTable = PolicyTable()
+    tools: ToolsTable = ToolsTable()
+
+
+class SavedRules(_Table, frozen=True):
+    rules: list[RuleTable] = []

@@ -1,0 +1,54 @@
+"""One request to run one tool once, and who makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from callgate.core.ids import call_id
+from callgate.core.sessions import Session
+
+
+class CallerKind(StrEnum):
+    """Who stands behind a surface. A surface states it; a message never does."""
+
+    CLI = "cli"
+    PLUGIN = "plugin"
+    AGENT = "agent"
+    LLM = "llm"
+    ACP = "acp"
+    HTTP = "http"
+    MCP = "mcp"
+    LIBRARY = "library"
+    RENDERER = "renderer"
+    INTERNAL = "internal"
+
+    @property
+    def trusted(self) -> bool:
+        """In-process user interface and our own code: what would be asked runs."""
+        return self is CallerKind.INTERNAL or self is CallerKind.RENDERER
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    tool: str
+    arguments: Any
+    session: Session
+    caller: CallerKind = CallerKind.LIBRARY
+    id: str = msgspec.field(default_factory=call_id)
+    external_id: str | None = None
+    """The caller's own id for the call, meaningful on its connection only."""
+    tool_use_id: str | None = None
+    """The id by which an agent's blocks and the events know the call; None: our own."""
+    turn_id: str | None = None
+    """None for a direct call. A question of a turn waits for someone to attach."""
+    timeout_s: float | None = None
+    parent_event_id: str | None = None
+    scope: Mapping[str, str] | None = None
+    """Opaque hints of the surface, such as a tab; they reach the audit record."""
+
+    @property
+    def shown_id(self) -> str:
+        return self.tool_use_id or self.id

@@ -1,0 +1,421 @@
+"""Everything that can be changed in a store, as values, and the values that it keeps.
+
+The set is closed. An op carries the ids of what it makes, and the moment where it needs one:
+applying it again, because nobody knows whether it was applied, changes nothing and gives the
+same answer. An op about a session may carry the `fence` that came with its lock; the commit
+then fails with `StaleOwner` once the session has another owner.
+
+    call          (asked) waiting ---start---> running ---finish---> ended
+                         \\_________________finish_________________/
+    confirmation  pending ---> allowed | denied | expired | withdrawn
+
+Both move by compare-and-set: of several who try, one is told that it was the one, and the
+others what stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from callgate.core.effects import SideEffects
+from callgate.core.events import Event
+from callgate.core.sessions import Mode, Root
+
+T = TypeVar("T")
+
+
+# What is kept.
+
+
+class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    workspace: str
+    mode: Mode = Mode.ASK
+    title: str | None = None
+    parent: str | None = None
+    """The session that a worker's session works for; such a session is not listed."""
+    parent_call: str | None = None
+    forked_from: str | None = None
+    extra_roots: tuple[Root, ...] = ()
+    tags: frozenset[str] = frozenset()
+    turn_id: str | None = None
+    """The turn under way."""
+    meta: Mapping[str, Any] = {}
+    """Whatever else belongs to the session; the store does not look inside."""
+    created_at: float
+    updated_at: float
+    """When something last happened in it."""
+    last_seq: int = 0
+    """The number of its events, and the number of the last."""
+    messages: int = 0
+    owner: str | None = None
+    """Who holds its lock, or held it last if that process is gone."""
+    fence: int = 0
+    """Grows each time the lock changes hands."""
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation, as it was said: unlike events, nothing is redacted."""
+
+    id: str
+    turn_id: str | None = None
+    body: Mapping[str, Any]
+    """The store does not look inside."""
+
+
+class CallState(StrEnum):
+    WAITING = "waiting"
+    """A person is asked; it has not started."""
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    session_id: str
+    state: CallState
+    owner: str
+    """The process that runs it, or asks about it."""
+    attempt: int = 1
+    tool: str = ""
+    tool_use_id: str = ""
+    turn_id: str | None = None
+    side_effects: SideEffects | None = None
+    arguments_sha256: str = ""
+    confirmation: str | None = None
+    """The last question about it."""
+    called: str | None = None
+    """The id of the event with which it started."""
+    ended: str | None = None
+    """The id of the event with which it ended."""
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class ConfirmationState(StrEnum):
+    PENDING = "pending"
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+
+
+class StoredConfirmation(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    session_id: str
+    call_id: str
+    arguments_sha256: str
+    expires_at: float
+    question: Mapping[str, Any]
+    """What is shown; the store does not look inside."""
+    state: ConfirmationState = ConfirmationState.PENDING
+    answer: Mapping[str, Any] | None = None
+    by: str | None = None
+    resolved: str | None = None
+    """The id of the event that closed it."""
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    session_id: str
+    tool: str | None
+    """None covers every tool of the session."""
+    decision: str
+    arguments_sha256: str | None = None
+    """Exactly these arguments; None covers any."""
+    uses: int | None = None
+    """In all; None means without limit."""
+    used_by: tuple[str, ...] = ()
+    """The calls that used it up so far; not kept where there is no limit."""
+    expires_at: float | None = None
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """The definition under which a tool of a host or an MCP server was approved."""
+
+    source: str
+    tool: str
+    sha256: str
+    definition: Mapping[str, Any] = {}
+    """What was approved, to show what has changed."""
+    at: float
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.source, self.tool
+
+
+# What an op gives back, where it is not a value from above.
+
+
+class CallReceipt(msgspec.Struct, frozen=True):
+    applied: bool
+    """False: someone else started or ended it; `call` is what stands."""
+    call: StoredCall
+
+
+class Resolution(msgspec.Struct, frozen=True):
+    applied: bool
+    """False: someone else was first; `confirmation` carries their answer."""
+    confirmation: StoredConfirmation
+
+
+class Reaped(msgspec.Struct, frozen=True, kw_only=True):
+    owner: str
+    interrupted: Sequence[StoredCall] = ()
+    """Had started; what they did is not known."""
+    closed: Sequence[StoredCall] = ()
+    """Had not started and never will."""
+    released: Sequence[str] = ()
+    """Sessions."""
+
+
+# The ops.
+
+
+class Op(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+    """One change; `T` is what it gives back."""
+
+    @property
+    def recorded(self) -> Sequence[Event]:
+        """The events that it appends."""
+        return ()
+
+
+class SessionOp(Op[T], Generic[T], frozen=True, kw_only=True):
+    session: str
+    fence: int | None = None
+    """What `Acquire` gave; None where the session's owner is not the one who speaks."""
+
+
+class EventOp(SessionOp[T], Generic[T], frozen=True, kw_only=True):
+    event: Event
+
+    @property
+    def recorded(self) -> Sequence[Event]:
+        return (self.event,)
+
+
+class NewSession(SessionOp[StoredSession], frozen=True, kw_only=True):
+    """Make a session; one with this id that exists is given back as it is."""
+
+    workspace: str
+    mode: Mode = Mode.ASK
+    title: str | None = None
+    parent: str | None = None
+    parent_call: str | None = None
+    extra_roots: tuple[Root, ...] = ()
+    tags: frozenset[str] = frozenset()
+    meta: Mapping[str, Any] = {}
+    at: float
+
+
+class UpdateSession(SessionOp[StoredSession], frozen=True, kw_only=True):
+    """Change what is set; the rest stays."""
+
+    workspace: str | UnsetType = UNSET
+    mode: Mode | UnsetType = UNSET
+    title: str | UnsetType | None = UNSET
+    extra_roots: tuple[Root, ...] | UnsetType = UNSET
+    tags: frozenset[str] | UnsetType = UNSET
+    turn_id: str | UnsetType | None = UNSET
+    meta: Mapping[str, Any] | UnsetType = UNSET
+    at: float
+
+
+class Fork(SessionOp[StoredSession], frozen=True, kw_only=True):
+    """Copy the events and messages of `session`, up to the end of a turn, to a new one.
+
+    The copies have ids of their own and the numbers of the originals. A call without an end
+    among them is ended as interrupted. The new session has no owner, grants or questions.
+    """
+
+    new: str
+    turn: str | None = None
+    """The last turn to copy; None copies everything. `ValueError` for one that is not there."""
+    at: float
+
+
+class DeleteSession(SessionOp[bool], frozen=True, kw_only=True):
+    """Remove a session with its workers; False if there is none.
+
+    `SessionLocked` while another living process owns it.
+    """
+
+
+class Acquire(SessionOp[int], frozen=True, kw_only=True):
+    """Take the lock of a session; the fence. `SessionLocked` if a living process has it.
+
+    What an owner that is gone has left open is ended first, as by `Reap`.
+    """
+
+    owner: str
+    at: float
+
+
+class Release(SessionOp[bool], frozen=True, kw_only=True):
+    """Give the lock back; False if it was not the owner's any more."""
+
+    owner: str
+
+
+class Append(SessionOp[tuple[int, ...]], frozen=True, kw_only=True):
+    """Append events; their numbers. One that is there already keeps its number."""
+
+    events: tuple[Event, ...]
+
+    @property
+    def recorded(self) -> Sequence[Event]:
+        return self.events
+
+
+class AppendMessages(SessionOp[tuple[int, ...]], frozen=True, kw_only=True):
+    """Append messages of the conversation; their numbers, which are not those of events."""
+
+    messages: tuple[Message, ...]
+    at: float
+
+
+class DropOutput(SessionOp[int], frozen=True, kw_only=True):
+    """Empty the output deltas among the events after `after`, up to `upto`; how many.
+
+    Their places stay, so that the numbers have no gap.
+    """
+
+    after: int = 0
+    upto: int
+
+
+class StartCall(EventOp[CallReceipt], frozen=True, kw_only=True):
+    """Record that a call starts; the tool may run if and only if it was applied.
+
+    Not applied to a call that started or ended before, whoever did it, nor to one that
+    waits for a person who has not allowed it.
+    """
+
+    call: str
+    owner: str
+    attempt: int = 1
+    tool: str
+    tool_use_id: str = ""
+    turn_id: str | None = None
+    side_effects: SideEffects
+    arguments_sha256: str
+
+
+class FinishCall(EventOp[CallReceipt], frozen=True, kw_only=True):
+    """Record a call's end with its one terminal event, also of a call that never started.
+
+    Of a running call only its owner, in the same attempt, may tell the end.
+    """
+
+    call: str
+    owner: str
+    attempt: int = 1
+
+
+class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
+    """Ask a person about a call, which waits from now on."""
+
+    confirmation: str
+    call: str
+    owner: str
+    tool: str
+    tool_use_id: str = ""
+    turn_id: str | None = None
+    """None: a direct call, whose question closes with its caller."""
+    side_effects: SideEffects
+    arguments_sha256: str
+    expires_at: float
+    question: Mapping[str, Any]
+
+
+class ResolveConfirmation(EventOp[Resolution], frozen=True, kw_only=True):
+    """Close a question. The first one wins, and only then its event and grants are kept.
+
+    A call that will not run, and whose process and session owner are gone, ends with it.
+    """
+
+    confirmation: str
+    state: ConfirmationState
+    arguments_sha256: str | None = None
+    """What the answerer was shown; None if their wire does not say."""
+    answer: Mapping[str, Any] | None = None
+    by: str | None = None
+    grants: tuple[StoredGrant, ...] = ()
+    at: float
+
+
+class ExpireConfirmations(Op[tuple[StoredConfirmation, ...]], frozen=True, kw_only=True):
+    """Close every question whose time is over."""
+
+    at: float
+
+
+class PutGrant(SessionOp[None], frozen=True, kw_only=True):
+    grant: StoredGrant
+
+
+class UseGrant(SessionOp[bool], frozen=True, kw_only=True):
+    """Let a call use a grant; False if it is used up, over, or gone."""
+
+    grant: str
+    call: str
+    at: float
+
+
+class RevokeGrants(SessionOp[int], frozen=True, kw_only=True):
+    """Forget one grant, or all of the session; how many."""
+
+    grant: str | None = None
+
+
+class PutPin(Op[None], frozen=True, kw_only=True):
+    pin: Pin
+
+
+class DropPins(Op[int], frozen=True, kw_only=True):
+    """Forget what was approved of a source, or of one of its tools; how many."""
+
+    source: str
+    tool: str | None = None
+
+
+class PutBlob(Op[str], frozen=True, kw_only=True):
+    """Keep bytes too large for an event; their SHA-256 in hex."""
+
+    data: bytes
+
+
+class DropBlob(Op[bool], frozen=True, kw_only=True):
+    sha256: str
+
+
+class Reap(Op[Reaped], frozen=True, kw_only=True):
+    """End what a process that is gone has left open. Nothing happens while it lives.
+
+    Running calls fail as `interrupted`, once, and are not run again. Questions of direct
+    calls are withdrawn. Questions of turns stay open, and what was allowed may still start.
+    """
+
+    owner: str
+    at: float

@@ -1,0 +1,63 @@
+"""What comes back from a call, whatever happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.core.content import ContentBlock, TextBlock, ToolResultBlock
+from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolErrorClass
+
+
+class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    error_class: ToolErrorClass = msgspec.field(name="class")
+    message: str
+    reason: str | None = None
+    details: Mapping[str, Any] | None = None
+    user_visible: bool = True
+    correlation_id: str | None = None
+    """Finds the traceback in the log where the message hides it."""
+
+    @classmethod
+    def of(cls, error: ToolError, correlation_id: str | None = None) -> ErrorInfo:
+        return cls(
+            error_class=error.error_class,
+            message=error.message if error.is_user_visible else GENERIC_FAILURE,
+            reason=error.reason,
+            details=error.details,
+            user_visible=error.is_user_visible,
+            correlation_id=None if error.is_user_visible else correlation_id,
+        )
+
+
+class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
+    """`ok` means: no error, and the tool did not report failure."""
+
+    call_id: str
+    tool: str
+    ok: bool
+    content: list[ContentBlock]
+    """Never empty: an error shows its message, an empty success an empty text."""
+    value: Any = None
+    error: ErrorInfo | None = None
+    diagnostics: tuple[str, ...] = ()
+    meta: Mapping[str, Any] = {}
+    files_modified: list[str] | None = None
+    command_executed: str | None = None
+    partial: bool = False
+    """Work was stopped; the content holds what there was by then."""
+    truncated: bool = False
+    duration_ms: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """All text blocks, joined."""
+        return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
+
+    def block(self, tool_use_id: str) -> ToolResultBlock:
+        """The same for an agent loop that speaks seed 004's blocks."""
+        return ToolResultBlock(
+            tool_use_id=tool_use_id, content=self.content, is_error=not self.ok
+        )

@@ -1,0 +1,291 @@
+"""What arguments a tool takes: the JSON Schema subset we accept, and checking against it.
+
+    schema --check_subset--> ArgumentSchema --check--> Checked (what the tool gets, and its bytes)
+
+The subset (seed 004 §7.1) is what every model provider understands. Beyond Draft 7 we refuse
+keys the schema does not name, fill in defaults, hand an int where the schema says integer,
+and bound depth and size. The tool receives what was decoded from the canonical bytes, so
+what a person approved, what is hashed and what runs are the same bytes.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from callgate.core.errors import ToolRegistrationError, ToolValidationError
+
+MAX_DEPTH = 64
+MAX_BYTES = 8 * 1024 * 1024
+MAX_VIOLATIONS = 50
+
+_TYPES = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
+_ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
+_CHECKS = frozenset(
+    {"type", "enum", "const", "required", "properties", "items", "format", "pattern",
+     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+     "minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "additionalProperties"}
+)  # fmt: skip
+ALLOWED_KEYWORDS = _ANNOTATIONS | _CHECKS
+
+_encoder = msgspec.json.Encoder(order="deterministic")
+_decode = msgspec.json.Decoder().decode
+
+
+def canonical_json(value: Any) -> bytes:
+    """The one spelling of a value: sorted keys, no spaces, UTF-8."""
+    return _encoder.encode(value)
+
+
+def check_subset(schema: Any, tool: str) -> None:
+    """Raise `ToolRegistrationError` naming the tool and the place of the first offence."""
+    if not isinstance(schema, Mapping) or schema.get("type") != "object":
+        raise ToolRegistrationError(
+            f"tool {tool!r}: input_schema must be an object schema (type: object at the top)"
+        )
+    for place, problem in _offences(schema, "input_schema", 0):
+        raise ToolRegistrationError(f"tool {tool!r}: {place}: {problem}")
+
+
+def _offences(schema: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
+    if not isinstance(schema, Mapping):
+        yield place, "a schema must be an object"
+        return
+    if depth > MAX_DEPTH:
+        yield place, f"nested deeper than {MAX_DEPTH}"
+        return
+    for keyword in schema:
+        if keyword not in ALLOWED_KEYWORDS:
+            yield f"{place}.{keyword}", f"keyword {keyword!r} is not in the allowed subset"
+    declared = schema.get("type", [])
+    for name in [declared] if isinstance(declared, str) else declared:
+        if name not in _TYPES:
+            yield f"{place}.type", f"unknown type {name!r}"
+    if not isinstance(schema.get("additionalProperties", True), bool):
+        yield f"{place}.additionalProperties", "must be true or false, not a schema"
+    properties = schema.get("properties", {})
+    if isinstance(properties, Mapping):
+        for name, child in properties.items():
+            yield from _offences(child, f"{place}.properties.{name}", depth + 1)
+    if "items" in schema:
+        yield from _offences(schema["items"], f"{place}.items", depth + 1)
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """Arguments that a tool may be given."""
+
+    arguments: dict[str, Any]
+    canonical: bytes
+    sha256: str
+    """Of the canonical bytes: what an approval is bound to."""
+
+
+class _Plan(msgspec.Struct):
+    """What to do to a value before it is validated; absent where there is nothing to do."""
+
+    integer: bool = False
+    defaults: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
+    """Plans of the properties that have one."""
+    items: Any = None
+
+    @property
+    def empty(self) -> bool:
+        return not (self.integer or self.defaults or self.properties or self.items)
+
+    @property
+    def has_defaults(self) -> bool:
+        below = [*self.properties.values(), *([self.items] if self.items else [])]
+        return bool(self.defaults) or any(plan.has_defaults for plan in below)
+
+
+class ArgumentSchema:
+    """One tool's schema, compiled once at registration."""
+
+    __slots__ = ("_always_mend", "_plan", "_validate", "_validator", "max_bytes", "schema")
+
+    def __init__(self, schema: Mapping[str, Any], tool: str, *, max_bytes: int = MAX_BYTES) -> None:
+        self.schema = schema
+        self.max_bytes = max_bytes
+        try:
+            sealed = _seal(copy.deepcopy(dict(schema)))
+            self._validator = jsonschema_rs.Draft7Validator(
+                sealed, validate_formats=True, mask="the value", offline=True
+            )
+        except (ValueError, TypeError, RecursionError) as error:
+            first = str(error).strip().split("\n")[0]
+            raise ToolRegistrationError(f"tool {tool!r}: input_schema: {first}") from None
+        self._validate = self._validator.is_valid
+        plan = _plan(schema)
+        self._plan = None if plan.empty else plan
+        self._always_mend = plan.has_defaults
+        self._check_defaults(tool)
+
+    def check(self, arguments: Any) -> Checked:
+        """Validate; raise `ToolValidationError` that lists every violation with its path."""
+        if not isinstance(arguments, dict):
+            raise _invalid([("", "the arguments must be an object")])
+        canonical = _canonical(arguments, self.max_bytes)
+        value: dict[str, Any] = _decode(canonical)
+        plan = self._plan
+        # Only a number written with a point or an exponent can be 1.0 where 1 is meant.
+        if plan is not None and (self._always_mend or b"." in canonical or b"e" in canonical):
+            value = _mend(value, plan)
+            canonical = _encoder.encode(value)
+        if not self._validate(value):
+            raise _invalid(self._violations(value))
+        return Checked(value, canonical, hashlib.sha256(canonical).hexdigest())
+
+    def _violations(self, value: Any) -> list[tuple[str, str]]:
+        found = []
+        for error in self._validator.iter_errors(value):
+            place = _place(error.instance_path)
+            unexpected = getattr(error.kind, "unexpected", None)
+            if unexpected is None:
+                found.append((place, error.message))
+                continue
+            known = self._known_keys(error.instance_path)
+            found += [
+                (f"{place}.{key}" if place else key, f"unknown key{_nearest(key, known)}")
+                for key in unexpected
+            ]
+            if len(found) > MAX_VIOLATIONS:
+                break
+        return found[:MAX_VIOLATIONS]
+
+    def _known_keys(self, path: list[str | int]) -> list[str]:
+        node: Any = self.schema
+        for step in path:
+            node = node.get("items", {}) if isinstance(step, int) else node["properties"][step]
+        return list(node.get("properties", {}))
+
+    def _check_defaults(self, tool: str) -> None:
+        """A default that its own schema refuses would fail every call that relies on it."""
+        for place, schema in _walk(self.schema, "input_schema"):
+            if "default" not in schema:
+                continue
+            validator = jsonschema_rs.Draft7Validator(
+                {k: v for k, v in schema.items() if k != "default"}, validate_formats=True
+            )
+            if not validator.is_valid(schema["default"]):
+                raise ToolRegistrationError(
+                    f"tool {tool!r}: {place}.default does not fit its own schema"
+                )
+
+
+def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:
+    try:
+        canonical = _encoder.encode(arguments)
+    except RecursionError:
+        raise _invalid([("", f"nested deeper than {MAX_DEPTH}")]) from None
+    except UnicodeEncodeError:
+        raise _invalid([("", "text contains a lone surrogate, which is not Unicode")]) from None
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _invalid([("", f"not JSON: {error}")]) from None
+    if len(canonical) > max_bytes:
+        raise _invalid([("", f"{len(canonical)} bytes; at most {max_bytes} are taken")])
+    # Cheap bounds first: only suspicious input is walked.
+    if canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH or b"null" in canonical:
+        _check_walk(arguments)
+    return canonical
+
+
+def _check_walk(arguments: Any) -> None:
+    waiting: list[tuple[Any, int]] = [(arguments, 1)]
+    while waiting:
+        value, depth = waiting.pop()
+        if depth > MAX_DEPTH:
+            raise _invalid([("", f"nested deeper than {MAX_DEPTH}")])
+        if isinstance(value, float) and not math.isfinite(value):
+            raise _invalid([("", "NaN and infinity are not JSON")])
+        if isinstance(value, dict):
+            waiting += [(child, depth + 1) for child in value.values()]
+        elif isinstance(value, list | tuple):
+            waiting += [(child, depth + 1) for child in value]
+
+
+def _invalid(violations: list[tuple[str, str]]) -> ToolValidationError:
+    lines = [f"{path}: {message}" if path else message for path, message in violations]
+    return ToolValidationError(
+        "Invalid arguments: " + "; ".join(lines),
+        validation_errors=lines,
+        details={"errors": [{"path": path, "message": text} for path, text in violations]},
+    )
+
+
+def _place(path: list[str | int]) -> str:
+    text = ""
+    for step in path:
+        text += f"[{step}]" if isinstance(step, int) else f".{step}" if text else step
+    return text
+
+
+def _nearest(key: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(key, known, n=1)
+    if near:
+        return f"; did you mean {near[0]!r}?"
+    return f"; known: {', '.join(known)}" if known else "; none are taken"
+
+
+def _walk(schema: Any, place: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(schema, Mapping):
+        return
+    yield place, schema
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        for name, child in properties.items():
+            yield from _walk(child, f"{place}.properties.{name}")
+    yield from _walk(schema.get("items"), f"{place}.items")
+
+
+def _seal(schema: dict[str, Any]) -> dict[str, Any]:
+    """Refuse unknown keys wherever the schema names some and says nothing about others."""
+    for _, node in _walk(schema, ""):
+        if "properties" in node and "additionalProperties" not in node:
+            node["additionalProperties"] = False  # type: ignore[index]  # our own deep copy
+    return schema
+
+
+def _plan(schema: Any) -> _Plan:
+    if not isinstance(schema, Mapping):
+        return _Plan()
+    declared = schema.get("type", ())
+    types = {declared} if isinstance(declared, str) else set(declared)
+    properties: dict[str, Any] = {}
+    defaults: dict[str, Any] = {}
+    named = schema.get("properties")
+    for name, child in named.items() if isinstance(named, Mapping) else ():
+        below = _plan(child)
+        if not below.empty:
+            properties[name] = below
+        if isinstance(child, Mapping) and "default" in child:
+            defaults[name] = child["default"]
+    items = _plan(schema.get("items"))
+    return _Plan(
+        integer="integer" in types and "number" not in types,
+        defaults=defaults,
+        properties=properties,
+        items=None if items.empty else items,
+    )
+
+
+def _mend(value: Any, plan: _Plan) -> Any:
+    if isinstance(value, dict):
+        for key, default in plan.defaults.items():
+            if key not in value:
+                value[key] = copy.deepcopy(default)
+        for key, below in plan.properties.items():
+            if key in value:
+                value[key] = _mend(value[key], below)
+    elif isinstance(value, list) and plan.items is not None:
+        return [_mend(item, plan.items) for item in value]
+    elif plan.integer and type(value) is float and value.is_integer():
+        return int(value)
+    return value

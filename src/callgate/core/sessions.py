@@ -1,0 +1,43 @@
+"""A session: the workspace, the mode and the marks under which calls are made."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+
+import msgspec
+
+from callgate.core.ids import session_id
+
+
+class Mode(StrEnum):
+    """The ceiling over everything the policy may allow in a session."""
+
+    NONE = "none"
+    READ = "read"
+    ASK = "ask"
+    WRITE = "write"
+
+
+class Root(msgspec.Struct, frozen=True):
+    """One more directory beside the workspace, with the same wall around it."""
+
+    path: str
+    writable: bool = False
+
+
+class Session(msgspec.Struct, kw_only=True):
+    workspace: str
+    """Absolute once made; `~` is expanded."""
+    id: str = msgspec.field(default_factory=session_id)
+    mode: Mode = Mode.ASK
+    """May change while calls run: each call reads it when it is authorized."""
+    extra_roots: tuple[Root, ...] = ()
+    tags: frozenset[str] = frozenset()
+    turn_id: str | None = None
+    """The turn under way, if an agent works in this session."""
+    is_worker: bool = False
+    """A sub-agent's session: some tools are hidden, `always` answers count once."""
+
+    def __post_init__(self) -> None:
+        self.workspace = os.path.abspath(os.path.expanduser(self.workspace))

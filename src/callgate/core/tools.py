@@ -1,0 +1,168 @@
+"""What a tool is: its definition, the port it implements, what it is given and gives back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import msgspec
+
+from callgate.core.content import ContentBlock
+from callgate.core.effects import Capability, SideEffects
+
+_log = logging.getLogger("callgate.tool")
+
+ToolKind = Literal["read", "edit", "delete", "move", "search", "execute", "think", "fetch", "other"]
+ToolOrigin = Literal["python", "builtin", "host", "mcp", "client"]
+
+
+class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    """snake_case, unique after NFKC and case folding."""
+    description: str
+    input_schema: dict[str, Any]
+    side_effects: SideEffects | None = None
+    """The highest class the tool can reach. One of this and `capabilities` must be given."""
+    requires_workspace: bool = True
+    capabilities: frozenset[Capability] = frozenset()
+    path_params: tuple[str, ...] | None = None
+    """Arguments that name files in the workspace; None means: found by their names."""
+    timeout_s: float | None = None
+    """None means the default of the class: 60, or 600 for execute and network."""
+    max_concurrent: int | None = None
+    """Calls of this tool at once in one session, beside the session's own cap."""
+    kind: ToolKind = "other"
+    tags: frozenset[str] = frozenset()
+    required_tags: frozenset[str] = frozenset()
+    """The tool is visible only in a session that has all of these."""
+    hidden_from_workers: bool = False
+    aliases: tuple[str, ...] = ()
+    source: ToolOrigin = "python"
+    input: Literal["object", "text"] = "object"
+    """`text`: the model writes free text, which arrives as the only argument `text`."""
+
+
+class ToolOutput(msgspec.Struct, kw_only=True):
+    content: list[ContentBlock]
+    success: bool = True
+    """False for an error the tool handled itself, such as a command's exit code."""
+    metadata: dict[str, Any] = {}
+    files_modified: list[str] | None = None
+    command_executed: str | None = None
+    value: Any = msgspec.UNSET
+    """The result as data, where the tool has one."""
+    truncated: bool = False
+
+
+class WorkspaceFiles(Protocol):
+    """The files of the session's workspace (seed 004 §5.1); `workspace.files` implements it."""
+
+    @property
+    def workspace_root(self) -> str: ...
+    def read(self, path: str) -> str: ...
+    def read_bytes(self, path: str) -> bytes: ...
+    def write(self, path: str, content: str) -> None: ...
+    def write_bytes(self, path: str, content: bytes) -> None: ...
+    def append(self, path: str, content: str) -> None: ...
+    def exists(self, path: str) -> bool: ...
+    def list(self, path: str) -> list[str]: ...
+    def delete(self, path: str) -> None: ...
+    def patch(self, path: str, old: str, new: str) -> None: ...
+
+
+OutputStream = Literal["stdout", "stderr", "text"]
+
+
+class ToolContext:
+    """What one execution of a tool may use. Made by the execute stage, one per call."""
+
+    __slots__ = (
+        "_artifact",
+        "_cancel_event",
+        "_files",
+        "_logger",
+        "_open_files",
+        "_publish",
+        "session_id",
+        "tool_use_id",
+        "turn_id",
+        "workspace_path",
+    )
+
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        turn_id: str | None,
+        tool_use_id: str,
+        workspace_path: str,
+        open_files: Callable[[], WorkspaceFiles],
+        publish: Callable[[str, Mapping[str, Any]], None],
+        cancel_event: asyncio.Event | None = None,
+        logger: logging.Logger | logging.LoggerAdapter[logging.Logger] | None = None,
+        artifact: Callable[[str], str | None] = lambda name: None,
+    ) -> None:
+        self.session_id = session_id
+        self.turn_id = turn_id
+        self.tool_use_id = tool_use_id
+        self.workspace_path = workspace_path
+        self._cancel_event = cancel_event
+        self._logger = logger
+        self._open_files = open_files
+        self._files: WorkspaceFiles | None = None
+        self._publish = publish
+        self._artifact = artifact
+
+    # Made when first asked for: most calls use few of these.
+
+    @property
+    def cancel_event(self) -> asyncio.Event:
+        """Set when the call is to stop. A long tool looks at it between its steps."""
+        if self._cancel_event is None:
+            self._cancel_event = asyncio.Event()
+        return self._cancel_event
+
+    @property
+    def logger(self) -> logging.Logger | logging.LoggerAdapter[logging.Logger]:
+        if self._logger is None:
+            self._logger = logging.LoggerAdapter(_log, {"tool_use_id": self.tool_use_id})
+        return self._logger
+
+    @property
+    def workspace_files(self) -> WorkspaceFiles:
+        if self._files is None:
+            self._files = self._open_files()
+        return self._files
+
+    def progress(self, message: str | None = None, fraction: float | None = None) -> None:
+        """Say how far the work is; `fraction` runs from 0 to 1."""
+        self._publish("tool.progress", {"message": message, "fraction": fraction})
+
+    def output(self, text: str, stream: OutputStream = "text") -> None:
+        """Stream a piece of output while the work goes on."""
+        self._publish("tool.output_delta", {"stream": stream, "text": text})
+
+    def artifact(self, name: str) -> str | None:
+        """A file of this call's own for output too large to show; None where none is kept."""
+        return self._artifact(name)
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Implemented by every tool, whatever runs behind it. One instance serves one call."""
+
+    @property
+    def definition(self) -> ToolDefinition: ...
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        """Run with validated input. Raise a `ToolError` to fail with words for the agent."""
+        ...
+
+    async def cancel(self) -> bool:
+        """Abort. True if the tool ends its work itself; False if there is nothing to end."""
+        ...
+
+
+ToolFactory = Callable[[], Tool]

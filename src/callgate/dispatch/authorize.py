@@ -1,0 +1,191 @@
+"""Stage 4: may this call run? By policy, by a remembered answer, or by asking a person."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.audit.redaction import redact
+from callgate.audit.summaries import summarize
+from callgate.core.calls import ToolCall
+from callgate.core.effects import SideEffects
+from callgate.core.errors import ConfirmationTimeout, ToolPermissionDenied, ToolUserDenied
+from callgate.core.ids import ulid
+from callgate.core.places import Place
+from callgate.core.schemas import Checked
+from callgate.dispatch.confirmations import Answer, Confirmation, Confirmations, Scope
+from callgate.dispatch.grants import Grant, Grants
+from callgate.dispatch.journal import Journal
+from callgate.dispatch.registry import Registered
+from callgate.dispatch.running import RunningCall
+from callgate.policy.decide import Decision, Question, Rulebook
+from callgate.policy.rules import Outcome
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What is to be authorized: a tool, its checked arguments, the places they name."""
+
+    tool: Registered
+    checked: Checked
+    places: tuple[Place, ...]
+
+
+class Authority(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a permission may come from."""
+
+    policies: Callable[[str], Rulebook]
+    """What holds in a workspace."""
+    grants: Grants
+    confirmations: Confirmations
+    preview: Callable[[ToolCall, Subject], str | None]
+    save: Callable[[ToolCall, Subject, Answer], None]
+    """Write an `always` answer into the user's settings."""
+
+
+async def authorize(
+    call: ToolCall,
+    subject: Subject,
+    authority: Authority,
+    journal: Journal,
+    running: RunningCall,
+    recheck: Callable[[Mapping[str, Any]], Subject],
+) -> Subject:
+    """What may run: the subject, or what a person put in its place. Raises if nothing may."""
+    decision = judge(call, subject, authority)
+    journal.decided(decision)
+    if decision.outcome is Outcome.ALLOW:
+        return subject
+    if decision.outcome is Outcome.DENY:
+        raise ToolPermissionDenied(
+            f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
+        )
+    if _granted(call, subject, authority.grants):
+        return subject
+    _ensure_somebody(call, decision, authority.confirmations)
+    answer = await _ask(call, subject, decision, authority, journal, running)
+    if answer.decision is not Outcome.ALLOW:
+        said = f" They said: {answer.reason}" if answer.reason else ""
+        raise ToolUserDenied(f"The user denied this operation.{said}", reason="user_denied")
+    if answer.arguments is None:
+        return subject
+    amended = recheck(answer.arguments)
+    if (again := judge(call, amended, authority)).outcome is Outcome.DENY:
+        raise ToolPermissionDenied(
+            f"{again.sentence} ({again.origin})", reason=_deny_reason(again)
+        )
+    return amended
+
+
+def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
+    """What the policy says of a call at this moment."""
+    tool, session = subject.tool, call.session
+    book = authority.policies(session.workspace)
+    return book.decide(
+        Question(
+            tool=tool.name,
+            effect=tool.effect,
+            destructive=tool.destructive,
+            mode=session.mode,
+            caller=call.caller,
+            workspace=session.workspace,
+            places=subject.places,
+            arguments=subject.checked.arguments,
+            arguments_sha256=subject.checked.sha256,
+        )
+    )
+
+
+def _deny_reason(decision: Decision) -> str:
+    return decision.reason if decision.reason.startswith("mode_") else "policy_deny"
+
+
+def _granted(call: ToolCall, subject: Subject, grants: Grants) -> bool:
+    grant = grants.take(
+        call.session.id, subject.tool.name, subject.checked.sha256, time.time()
+    )
+    if grant is None:
+        return False
+    if grant.decision is Outcome.DENY:
+        raise ToolUserDenied(
+            f"The user denied {subject.tool.name} for this session.", reason="sticky"
+        )
+    return True
+
+
+def _ensure_somebody(call: ToolCall, decision: Decision, confirmations: Confirmations) -> None:
+    """A direct call that nobody can approve is refused at once; a turn waits for someone."""
+    if call.turn_id is None and not confirmations.can_ask(call.session.id):
+        raise ToolPermissionDenied(
+            f"{decision.sentence} ({decision.origin}) It needs a confirmation, and nobody can "
+            "be asked here.",
+            reason="no_confirmer",
+        )
+
+
+async def _ask(
+    call: ToolCall,
+    subject: Subject,
+    decision: Decision,
+    authority: Authority,
+    journal: Journal,
+    running: RunningCall,
+) -> Answer:
+    question = _question(call, subject, decision, authority)
+    journal.asked(question)
+    answer: Answer | None = None
+    outcome = "cancelled"
+    try:
+        answer = await authority.confirmations.ask(question, running)
+        outcome = answer.decision.value
+    except ConfirmationTimeout:
+        outcome = "timeout"
+        raise
+    finally:
+        journal.answered(question, outcome, answer)
+    _remember(call, subject, decision, authority, answer)
+    return answer
+
+
+def _remember(
+    call: ToolCall, subject: Subject, decision: Decision, authority: Authority, answer: Answer
+) -> None:
+    if call.session.is_worker:  # a sub-agent's "always" counts once
+        return
+    if answer.scope is Scope.ALWAYS:
+        authority.save(call, subject, answer)
+    elif answer.scope is Scope.SESSION or (decision.remember and answer.decision is Outcome.ALLOW):
+        authority.grants.add(
+            Grant(
+                session_id=call.session.id, tool=subject.tool.name, decision=answer.decision
+            )
+        )
+
+
+def _question(
+    call: ToolCall, subject: Subject, decision: Decision, authority: Authority
+) -> Confirmation:
+    tool, checked = subject.tool, subject.checked
+    command = checked.arguments.get("command")
+    writes = tool.effect is SideEffects.WRITE
+    return Confirmation(
+        id=ulid(),
+        call_id=call.id,
+        tool_use_id=call.shown_id,
+        session_id=call.session.id,
+        turn_id=call.turn_id,
+        tool=tool.name,
+        side_effects=tool.effect,
+        destructive=tool.destructive,
+        arguments=checked.arguments,
+        arguments_sha256=checked.sha256,
+        workspace=call.session.workspace,
+        why=decision.sentence,
+        input_summary=summarize(checked.arguments),
+        preview=authority.preview(call, subject),
+        projected_modifications=tuple(place.relative for place in subject.places if writes),
+        command_summary=summarize(redact(command)) if isinstance(command, str) else None,
+        expires_at=time.time() + authority.confirmations.timeout_s,
+    )

@@ -1,0 +1,273 @@
+"""The dispatcher: one road for every call, whoever makes it and whatever runs it.
+
+`run` is that road. Around it stands seed 004's interface, which speaks in an agent's blocks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import ToolResultBlock, ToolUseBlock
+from callgate.core.errors import ToolCancelled, ToolError, ToolExecutionError, ToolValidationError
+from callgate.core.events import EventSink
+from callgate.core.ids import call_id, is_call_id
+from callgate.core.places import Place
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Session
+from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
+from callgate.dispatch.authorize import Authority, Subject, authorize, judge
+from callgate.dispatch.confine import confine
+from callgate.dispatch.execute import Stopped, execute
+from callgate.dispatch.journal import Journal, Recorder
+from callgate.dispatch.lanes import Lanes
+from callgate.dispatch.registry import Registered, Registry
+from callgate.dispatch.resolve import resolve
+from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
+from callgate.dispatch.validate import validate
+from callgate.dispatch.wall import Wall
+from callgate.policy.decide import Decision, lifts_protection
+from callgate.workspace.files import WorkspaceFileAPI
+
+_log = logging.getLogger("callgate.dispatch")
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    concurrency: int = 4
+    """Calls of one session that run at once."""
+    max_timeout_s: float = 3_600.0
+    stop: StopLimits = StopLimits()
+
+
+class ToolDispatcher:
+    """Registers tools and runs calls. One per runtime."""
+
+    def __init__(
+        self,
+        *,
+        authority: Authority,
+        wall: Wall,
+        sink: EventSink,
+        audit: Recorder | None = None,
+        registry: Registry | None = None,
+        limits: Limits = Limits(),  # noqa: B008  # frozen
+    ) -> None:
+        self.registry = registry or Registry()
+        self.running = Running(limits.stop)
+        self.authority = authority
+        self._wall = wall
+        self._sink = sink
+        self._audit = audit
+        self._limits = limits
+        self._lanes = Lanes(limits.concurrency)
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Run one call. Refusals and failures come back as results, never as exceptions."""
+        journal = Journal(call, self._sink, self._audit)
+        try:
+            running = self.running.enter(call)
+        except ToolError as error:  # never got onto the road: shutting down, or a used id
+            return journal.failed(error)
+        try:
+            tool = resolve(call, self.registry)
+            journal.resolved(tool)
+            recheck = partial(self._check, call, tool, journal)
+            subject = recheck(call.arguments)
+            subject = await authorize(call, subject, self.authority, journal, running, recheck)
+            output = await self._execute(call, subject, journal, running)
+            return journal.completed(output)
+        except ToolError as error:
+            return journal.failed(error)
+        except Stopped as stopped:
+            return _answer(journal.failed(stopped.error, stopped.partial), running)
+        except Exception:  # a defect of ours must not become an answer nobody gets
+            _log.exception("call %s of tool %s met a defect", call.id, call.tool)
+            return journal.failed(ToolExecutionError(is_user_visible=False, reason="internal"))
+        except BaseException:
+            if not journal.closed:
+                journal.failed(ToolCancelled(reason=Stop.CALLER_GONE))
+            raise
+        finally:
+            self.running.leave(running)
+
+    def _check(
+        self, call: ToolCall, tool: Registered, journal: Journal, arguments: Any
+    ) -> Subject:
+        """Stages 2 and 3; again for arguments that a person put in place of the caller's."""
+        checked = validate(arguments, tool)
+        journal.checked(checked)
+        if not tool.path_params:
+            return Subject(tool, checked, ())
+        user = self.authority.policies(call.session.workspace).user
+        files = self._wall.open(call, tool.name, checked.arguments)
+
+        def lifted(place: Place) -> bool:
+            return lifts_protection(place, user)
+
+        return Subject(tool, checked, confine(checked.arguments, tool, files.locate, lifted))
+
+    async def _execute(
+        self, call: ToolCall, subject: Subject, journal: Journal, running: RunningCall
+    ) -> ToolOutput:
+        """Wait for a slot, say that the call starts, and start it."""
+        tool = subject.tool
+        timeout_s = self._timeout(call, tool)
+        if tool.has_effects:
+            journal.ensure_recordable()
+        place = (call.session.id, tool.name, tool.definition.max_concurrent)
+        ticket = self._lanes.enter(*place)
+        leave = partial(self._lanes.leave, *place)
+        if ticket is not None:
+            try:
+                await running.until(ticket)
+            except BaseException:
+                if ticket.done() and not ticket.cancelled():
+                    leave()
+                raise
+        try:
+            running.raise_if_stopped()
+            context = self._context(call, subject, journal)
+            journal.called(tool, subject.checked)
+        except BaseException:
+            leave()
+            raise
+        arguments = subject.checked.arguments
+        return await execute(
+            tool.factory, arguments, context, running, self.running, timeout_s, leave
+        )
+
+    def _timeout(self, call: ToolCall, tool: Registered) -> float:
+        if call.timeout_s is None:
+            return min(tool.timeout_s, self._limits.max_timeout_s)
+        if not call.timeout_s > 0:
+            raise ToolValidationError("timeout_s must be positive")
+        return min(call.timeout_s, self._limits.max_timeout_s)
+
+    def _context(self, call: ToolCall, subject: Subject, journal: Journal) -> ToolContext:
+        desk = _Desk(self._wall, call, subject, journal)
+        return ToolContext(
+            session_id=call.session.id,
+            turn_id=call.turn_id,
+            tool_use_id=journal.shown_id,
+            workspace_path=call.session.workspace,
+            open_files=desk.open_files,
+            publish=desk.publish,
+            artifact=desk.artifact,
+        )
+
+    def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
+        """What the policy says of a call, without running it or asking anyone."""
+        tool = resolve(call, self.registry)
+        subject = self._check(call, tool, Journal(call, self._sink, None), call.arguments)
+        return subject, judge(call, subject, self.authority)
+
+    async def run_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
+        """Several calls side by side; the results in the order of the calls."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.run(call)) for call in calls]
+        return [task.result() for task in tasks]
+
+    def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
+        """End a call that never gets onto the road, with the events and record of any other."""
+        return Journal(call, self._sink, self._audit).failed(error)
+
+    async def cancel(self, call_id: str) -> bool:
+        """Stop one call; False if it is not under way."""
+        running = self.running.find(call_id)
+        if running is None:
+            return False
+        await self.running.stop(running, Stop.CANCEL)
+        return True
+
+    async def close_session(self, session_id: str) -> None:
+        """Stop a session's calls and forget the answers remembered for it."""
+        await self.cancel_session_tools(session_id)
+        self.authority.grants.revoke_session(session_id)
+        self._wall.forget(session_id)
+
+    async def close(self) -> None:
+        """Refuse new calls and stop the ones under way."""
+        await self.running.close()
+
+    # Seed 004 §3.4: the same in an agent's words.
+
+    def register(self, tool_factory: ToolFactory) -> None:
+        """Register a tool; raise `ToolRegistrationError` where its definition is wrong."""
+        self.registry.register(tool_factory)
+
+    def unregister(self, tool_name: str) -> None:
+        self.registry.unregister(tool_name)
+
+    def get_definitions_for_session(self, session: Session) -> list[ToolDefinition]:
+        """The tools that this session may see."""
+        return [tool.definition for tool in self.registry.listed(session)]
+
+    async def dispatch(self, tool_use: ToolUseBlock, session: Session) -> ToolResultBlock:
+        """Run what a model asked for; always exactly one result block."""
+        return (await self.run(_as_call(tool_use, session))).block(tool_use.id)
+
+    async def dispatch_all(
+        self, tool_uses: Iterable[ToolUseBlock], session: Session
+    ) -> list[ToolResultBlock]:
+        """All tool uses of one assistant message, side by side, results in their order."""
+        uses = list(tool_uses)
+        results = await self.run_all(_as_call(use, session) for use in uses)
+        return [result.block(use.id) for result, use in zip(results, uses, strict=True)]
+
+    async def cancel_session_tools(self, session_id: str) -> None:
+        """Stop every call of a session, wherever it is, and wait until each has ended."""
+        await self.running.stop_all(self.running.of_session(session_id), Stop.CANCEL)
+
+
+class _Desk:
+    """What a running tool may ask for through its context."""
+
+    __slots__ = ("call", "journal", "loop", "subject", "wall")
+
+    def __init__(self, wall: Wall, call: ToolCall, subject: Subject, journal: Journal) -> None:
+        self.wall, self.call, self.subject, self.journal = wall, call, subject, journal
+        self.loop = asyncio.get_running_loop()
+
+    def open_files(self) -> WorkspaceFileAPI:
+        return self.wall.open(self.call, self.subject.tool.name, self.subject.checked.arguments)
+
+    def artifact(self, name: str) -> str | None:
+        return self.wall.artifact(self.call, name)
+
+    def publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        if here is self.loop:
+            self.journal.published(event_type, payload)
+        else:  # a tool's own thread
+            self.loop.call_soon_threadsafe(self.journal.published, event_type, payload)
+
+
+def _answer(result: ToolResult, running: RunningCall) -> ToolResult:
+    if running.stop is Stop.CALLER_GONE:  # nobody is left to take the result
+        raise asyncio.CancelledError
+    return result
+
+
+def _as_call(use: ToolUseBlock, session: Session) -> ToolCall:
+    if not isinstance(session, Session):
+        raise TypeError(f"dispatch needs a Session, not {type(session).__name__}")
+    ours = is_call_id(use.id)
+    return ToolCall(
+        id=use.id if ours else call_id(),
+        external_id=None if ours else use.id,
+        tool=use.name,
+        arguments=use.input,
+        session=session,
+        caller=CallerKind.AGENT,
+        tool_use_id=use.id,
+        turn_id=session.turn_id,
+    )

@@ -1,0 +1,252 @@
+"""Stage 5: run the tool, in this task, under its time limit, and take it down if told to.
+
+The tool's coroutine is driven step by step inside the task that called the dispatcher: no
+task per call, no timer for a tool that never waits, and `asyncio.timeout` or a task group
+inside the tool sees the task it expects. Only work that ignores every way of stopping it is
+moved to a task of its own, so that its caller can be answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import traceback
+import types
+from collections.abc import Callable, Coroutine, Generator
+from typing import Any, TypeGuard
+
+from callgate.audit.redaction import redact
+from callgate.core.content import ImageBlock, JsonBlock, TextBlock
+from callgate.core.errors import (
+    GENERIC_FAILURE,
+    ToolCancelled,
+    ToolError,
+    ToolExecutionError,
+    ToolTimeout,
+)
+from callgate.core.tools import Tool, ToolContext, ToolFactory, ToolOutput
+from callgate.dispatch.raw_open import stop_watching, watch_opens
+from callgate.dispatch.running import Running, RunningCall, Stop
+
+_log = logging.getLogger("callgate.dispatch")
+
+Work = Coroutine[Any, Any, ToolOutput]
+_BLOCKS = (TextBlock, ImageBlock, JsonBlock)
+
+CALLER_WATCH = 10
+"""How many graces a tool may take to clean up after a cancellation that is not ours."""
+
+
+class Stopped(Exception):
+    """The work was stopped: why, and what it had to show by then."""
+
+    def __init__(self, error: ToolError, partial: ToolOutput | None = None) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.partial = partial
+
+
+async def execute(
+    factory: ToolFactory,
+    arguments: dict[str, Any],
+    context: ToolContext,
+    running: RunningCall,
+    table: Running,
+    timeout_s: float,
+    leave: Callable[[], None],
+) -> ToolOutput:
+    """The tool's output. `leave` gives the slot back once the work has really ended."""
+    error: BaseException | None = None
+    output: ToolOutput | None = None
+    tool: Tool | None = None
+    cancelling = running.task.cancelling()
+    timer = _Timer(running, table, timeout_s, cancelling)
+    watch = watch_opens(running.call.tool)
+    try:
+        tool = running.tool = factory()
+        running.context = context
+        output = await _drive(tool.execute(arguments, context), running, table, timer, leave)
+    except (Exception, asyncio.CancelledError, SystemExit) as raised:
+        error = raised
+    finally:
+        running.tool = None
+        stop_watching(watch)
+        if timer.armed:
+            timer.disarm()
+        if not running.abandoned:
+            leave()
+    if running.cancels_sent:
+        await _settle(running)
+    if running.task.cancelling() > cancelling:  # whoever awaits us was cancelled meanwhile
+        running.stop = Stop.CALLER_GONE
+    if running.stop is not None:
+        raise Stopped(_stop_error(running, tool, timeout_s), _partial(output, error))
+    if error is not None:
+        raise _as_tool_error(error, running)
+    if not _is_output(output):
+        _log.error("tool %s returned something that is not a ToolOutput", running.call.tool)
+        raise ToolExecutionError(is_user_visible=False, reason="bad_output")
+    return output
+
+
+def _is_output(output: object) -> TypeGuard[ToolOutput]:
+    return (
+        isinstance(output, ToolOutput)
+        and isinstance(output.content, list)
+        and not [block for block in output.content if not isinstance(block, _BLOCKS)]
+    )
+
+
+class _Timer:
+    """Armed at the first wait: a tool that never waits cannot be interrupted anyway."""
+
+    __slots__ = ("armed", "cancelling", "handle", "running", "seconds", "table", "watch")
+
+    def __init__(
+        self, running: RunningCall, table: Running, seconds: float, cancelling: int
+    ) -> None:
+        self.running, self.table, self.seconds = running, table, seconds
+        self.cancelling = cancelling
+        self.armed = False
+
+    def arm(self) -> None:
+        self.armed = True
+        self.watch: asyncio.TimerHandle | None = None
+        loop = asyncio.get_running_loop()
+        self.handle = loop.call_later(self.seconds, self._expire)
+
+    def disarm(self) -> None:
+        self.handle.cancel()
+        if self.watch is not None:
+            self.watch.cancel()
+
+    def watch_caller(self) -> None:
+        """A cancellation that is not ours was handed to the tool. If it is still standing
+        after a while, it was meant for the caller, and the tool does not heed it."""
+        if self.watch is None:
+            delay = CALLER_WATCH * self.table.limits.grace_s
+            self.watch = asyncio.get_running_loop().call_later(delay, self._judge_caller)
+
+    def _judge_caller(self) -> None:
+        self.watch = None
+        running = self.running
+        if running.task.cancelling() > self.cancelling + running.cancels_sent:
+            self.table.own(self.table.stop(running, Stop.CALLER_GONE))
+
+    def _expire(self) -> None:
+        self.table.own(self.table.stop(self.running, Stop.TIMEOUT))
+
+
+@types.coroutine
+def _drive(
+    work: Work, running: RunningCall, table: Running, timer: _Timer, leave: Callable[[], None]
+) -> Generator[Any, None, ToolOutput]:
+    """Run a coroutine in this task, able to walk away from it."""
+    thrown: asyncio.CancelledError | None = None
+    while True:
+        try:
+            waiting = work.send(None) if thrown is None else work.throw(thrown)
+        except StopIteration as finished:
+            return finished.value  # type: ignore[no-any-return]
+        thrown = None
+        if not timer.armed:
+            timer.arm()
+        try:
+            yield waiting
+        except asyncio.CancelledError as error:
+            if running.cancels_delivered < running.cancels_sent:
+                running.cancels_delivered += 1
+            else:  # the tool's own timeout, or whoever awaits us was cancelled
+                timer.watch_caller()
+            if running.abandoned:
+                _detach(work, error, table, leave)
+                raise
+            thrown = error
+        except GeneratorExit:
+            work.close()
+            raise
+
+
+def _detach(
+    work: Work, error: asyncio.CancelledError, table: Running, leave: Callable[[], None]
+) -> None:
+    """Let abandoned work go on in a task of its own, with its slot, for a bounded time."""
+
+    async def go_on() -> None:
+        try:
+            async with asyncio.timeout(table.limits.slot_s):
+                await _rest(work, error)
+        except TimeoutError:
+            _log.error("abandoned work did not end in %g s and was dropped", table.limits.slot_s)
+        except Exception:  # a tool's own code, after its caller was answered
+            _log.exception("abandoned work failed")
+        finally:
+            leave()
+
+    table.let_go(go_on())
+
+
+@types.coroutine
+def _rest(work: Work, error: asyncio.CancelledError) -> Generator[Any, None, None]:
+    """What is left of a coroutine that was started elsewhere; a cancel now really ends it."""
+    thrown: BaseException | None = error
+    while True:
+        try:
+            waiting = work.send(None) if thrown is None else work.throw(thrown)
+        except StopIteration:
+            return
+        thrown = None
+        try:
+            yield waiting
+        except BaseException:
+            work.close()
+            raise
+
+
+async def _settle(running: RunningCall) -> None:
+    """Balance the cancellations we sent to the caller's task, delivered or not."""
+    if running.cancels_sent > running.cancels_delivered:
+        try:
+            await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            running.cancels_delivered += 1
+    for _ in range(running.cancels_sent):
+        running.task.uncancel()
+
+
+def _stop_error(running: RunningCall, tool: Tool | None, timeout_s: float) -> ToolError:
+    stopped = not running.abandoned and getattr(tool, "stoppable", True)
+    name = running.call.tool
+    rest = "" if stopped else " Its work could not be stopped and may still be going on."
+    details = {"stopped": stopped}
+    if running.stop is Stop.TIMEOUT:
+        return ToolTimeout(
+            f"Tool {name!r} took longer than {timeout_s:g} s.{rest}", details=details
+        )
+    base = running.stop_error()
+    return type(base)(base.message + rest, reason=base.reason, details=details)
+
+
+def _partial(output: Any, error: BaseException | None) -> ToolOutput | None:
+    if isinstance(output, ToolOutput):
+        return output
+    details = error.details if isinstance(error, ToolError) else None
+    return details.get("partial") if details else None
+
+
+def _as_tool_error(error: BaseException, running: RunningCall) -> ToolError:
+    if isinstance(error, ToolCancelled):
+        return ToolCancelled(error.message, reason=error.reason or "by_the_tool")
+    if isinstance(error, ToolError):
+        return error
+    # The text may hold anything the tool came across: the log gets it redacted, others do not.
+    _log.error(
+        "tool %s failed (call %s)\n%s",
+        running.call.tool, running.call.id, redact("".join(traceback.format_exception(error))),
+    )  # fmt: skip
+    return ToolExecutionError(
+        GENERIC_FAILURE,
+        underlying=error if isinstance(error, Exception) else None,
+        is_user_visible=False,
+        reason="exception",
+    )

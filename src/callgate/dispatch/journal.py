@@ -1,0 +1,371 @@
+"""What is written down about one call: its events as they happen, and one audit record.
+
+Every call ends here exactly once, in `completed`, `failed` or `invalid`. Secrets do not get
+past this module: texts are redacted before they become part of an event or a record.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from callgate.audit.records import CallRecord
+from callgate.audit.redaction import redact
+from callgate.core.calls import ToolCall
+from callgate.core.content import ContentBlock, TextBlock
+from callgate.core.errors import (
+    DENIALS,
+    ToolError,
+    ToolPermissionDenied,
+    ToolValidationError,
+)
+from callgate.core.events import (
+    CALLED,
+    COMPLETED,
+    CONFIRMATION_REQUESTED,
+    CONFIRMATION_RESOLVED,
+    FAILED,
+    INPUT_INVALID,
+    Actor,
+    Event,
+    EventSink,
+)
+from callgate.core.ids import audit_id, ulid
+from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.schemas import Checked
+from callgate.core.tools import ToolOutput
+from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.registry import Registered
+from callgate.policy.decide import Decision
+
+_log = logging.getLogger("callgate.audit")
+
+PARTIAL_OUTPUT = 8_192
+SUMMARISED = 8_192
+"""How much of a result the record's summary is made from."""
+
+
+class Recorder(Protocol):
+    """Where audit records go; `audit.log` implements it."""
+
+    def ensure_open(self) -> None: ...
+    def append(self, record: CallRecord) -> None: ...
+
+
+class Journal:
+    """The record of one call under way."""
+
+    __slots__ = (
+        "_answer",
+        "_audit",
+        "_called_at",
+        "_checked",
+        "_confirmation_id",
+        "_decision",
+        "_last_event",
+        "_sink",
+        "_started",
+        "_tool",
+        "call",
+        "closed",
+        "shown_id",
+    )
+
+    def __init__(self, call: ToolCall, sink: EventSink, audit: Recorder | None) -> None:
+        self.call = call
+        self.shown_id = call.tool_use_id or call.id
+        self.closed = False
+        self._sink = sink
+        self._audit = audit
+        self._started = time.perf_counter()
+        self._called_at: float | None = None
+        self._last_event = call.parent_event_id
+        self._tool: Registered | None = None
+        self._checked: Checked | None = None
+        self._decision: Decision | None = None
+        self._confirmation_id: str | None = None
+        self._answer: Answer | None = None
+
+    # What the stages found out.
+
+    def resolved(self, tool: Registered) -> None:
+        self._tool = tool
+
+    def checked(self, checked: Checked) -> None:
+        self._checked = checked
+
+    def decided(self, decision: Decision) -> None:
+        self._decision = decision
+
+    # What happened before the end.
+
+    def asked(self, question: Confirmation) -> None:
+        self._confirmation_id = question.id
+        self._emit(
+            CONFIRMATION_REQUESTED,
+            "system",
+            {
+                "tool_name": question.tool,
+                "side_effects": question.side_effects,
+                "confirmation_request_id": question.id,
+                "input_summary": question.input_summary,
+                "input_hash": question.arguments_sha256,
+                "projected_modifications": list(question.projected_modifications) or None,
+                "command_summary": question.command_summary,
+                "why": question.why,
+                "expires_at": question.expires_at,
+            },
+        )
+
+    def answered(self, question: Confirmation, decision: str, answer: Answer | None) -> None:
+        """The question is closed: by an answer, by time, or because the call was stopped."""
+        self._answer = answer
+        self._emit(
+            CONFIRMATION_RESOLVED,
+            "user" if answer is not None else "system",
+            {
+                "confirmation_request_id": question.id,
+                "decision": decision,
+                "scope": answer.scope if answer is not None else None,
+                "by": answer.by if answer is not None else None,
+            },
+        )
+
+    def ensure_recordable(self) -> None:
+        """An effect that cannot be written down does not happen."""
+        if self._audit is None:
+            return
+        try:
+            self._audit.ensure_open()
+        except OSError as error:
+            raise ToolPermissionDenied(
+                f"The audit log cannot be written ({error.strerror or error}), "
+                "so calls with effects are refused.",
+                reason="audit_unwritable",
+            ) from None
+
+    def called(self, tool: Registered, checked: Checked) -> None:
+        self._called_at = time.perf_counter()
+        self._emit(
+            CALLED,
+            "agent",
+            {
+                "tool_name": tool.name,
+                "input_hash": checked.sha256,
+                "input_size_bytes": len(checked.canonical),
+                "side_effects": tool.effect,
+            },
+        )
+
+    def published(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        """Something the tool says while it works."""
+        if self.closed:
+            return
+        shown = {k: redact(v) if isinstance(v, str) else v for k, v in payload.items()}
+        self._emit(event_type, "tool", shown, in_chain=False)
+
+    # The end: exactly one of these.
+
+    def completed(self, output: ToolOutput) -> ToolResult:
+        content = output.content or [TextBlock("")]
+        duration = self._elapsed_ms()
+        payload: dict[str, Any] = {
+            "success": output.success,
+            "output_size_bytes": _size(content),
+            "latency_ms": duration,
+        }
+        if output.files_modified is not None:
+            payload["files_modified"] = output.files_modified
+        if output.command_executed is not None:
+            payload["command_executed"] = redact(output.command_executed)
+        if not output.success:
+            error: ErrorInfo | None = ErrorInfo.of(_handled(output, content))
+        else:
+            error = None
+        self._close(COMPLETED, "tool", payload, error, content, duration)
+        return ToolResult(
+            call_id=self.call.id,
+            tool=self.call.tool,
+            ok=output.success,
+            content=content,
+            value=_value(output, content),
+            error=error,
+            diagnostics=tuple(output.metadata.get("diagnostics", ())),
+            meta=output.metadata,
+            files_modified=output.files_modified,
+            command_executed=output.command_executed,
+            truncated=output.truncated,
+            duration_ms=duration,
+        )
+
+    def failed(self, error: ToolError, partial: ToolOutput | None = None) -> ToolResult:
+        """Refused, failed, stopped: the caller gets a result all the same."""
+        error.tool_use_id = self.shown_id
+        info = ErrorInfo.of(error, correlation_id=self.call.id)
+        if isinstance(error, ToolValidationError):
+            return self._invalid(error, info)
+        duration = self._elapsed_ms()
+        shown = redact(info.message)
+        payload: dict[str, Any] = {
+            "tool_name": self._tool_name(),
+            "error_class": error.error_class.in_events,
+            "message": shown,
+            "error_message": shown,
+            "latency_ms": duration,
+        }
+        if error.error_class is not error.error_class.in_events:
+            payload["class"] = error.error_class
+        if error.reason is not None:
+            payload["reason"] = error.reason
+        content: list[ContentBlock] = [TextBlock(info.message)]
+        if partial is not None:
+            content = [*partial.content, *content]
+            payload["partial_output"] = redact(_text(partial.content, PARTIAL_OUTPUT))
+        self._close(FAILED, "tool", payload, info, content, duration)
+        return ToolResult(
+            call_id=self.call.id,
+            tool=self.call.tool,
+            ok=False,
+            content=content,
+            value=None if partial is None else _value(partial, content),
+            error=info,
+            partial=partial is not None,
+            files_modified=None if partial is None else partial.files_modified,
+            command_executed=None if partial is None else partial.command_executed,
+            duration_ms=duration,
+        )
+
+    def _invalid(self, error: ToolValidationError, info: ErrorInfo) -> ToolResult:
+        duration = self._elapsed_ms()
+        content: list[ContentBlock] = [TextBlock(info.message)]
+        payload = {
+            "tool_name": self._tool_name(),
+            "validation_errors": [redact(line) for line in error.validation_errors],
+        }
+        self._close(INPUT_INVALID, "system", payload, info, content, duration)
+        return ToolResult(
+            call_id=self.call.id,
+            tool=self.call.tool,
+            ok=False,
+            content=content,
+            error=info,
+            duration_ms=duration,
+        )
+
+    def _tool_name(self) -> str:
+        """What was asked for may be anything until it is known to be a tool."""
+        return self._tool.name if self._tool is not None else redact(str(self.call.tool))[:128]
+
+    def _elapsed_ms(self) -> float:
+        since = self._called_at if self._called_at is not None else self._started
+        return round((time.perf_counter() - since) * 1000, 3)
+
+    def _emit(
+        self, event_type: str, actor: Actor, payload: dict[str, Any], *, in_chain: bool = True
+    ) -> None:
+        call = self.call
+        payload["tool_use_id"] = self.shown_id
+        payload["call_id"] = call.id
+        event = Event(
+            id=ulid(),
+            timestamp=time.time(),
+            session_id=call.session.id,
+            turn_id=call.turn_id,
+            parent_event_id=self._last_event,
+            type=event_type,
+            actor=actor,
+            payload=payload,
+        )
+        if in_chain:
+            self._last_event = event.id
+        self._sink.emit(event)
+
+    def _close(
+        self,
+        event_type: str,
+        actor: Actor,
+        payload: dict[str, Any],
+        error: ErrorInfo | None,
+        content: list[ContentBlock],
+        duration_ms: float,
+    ) -> None:
+        assert not self.closed, "a call ends once"
+        self.closed = True
+        self._emit(event_type, actor, payload)
+        if self._audit is not None:
+            self._record(error, content, duration_ms)
+
+    def _record(
+        self, error: ErrorInfo | None, content: list[ContentBlock], duration_ms: float
+    ) -> None:
+        assert self._audit is not None
+        call, tool, checked, answer = self.call, self._tool, self._checked, self._answer
+        denied = error is not None and error.error_class in DENIALS
+        record = CallRecord(
+            audit_id=audit_id(),
+            ts_ms=time.time_ns() // 1_000_000,
+            call_id=call.id,
+            external_id=call.external_id,
+            session_id=call.session.id,
+            turn_id=call.turn_id,
+            caller=call.caller,
+            tool=self._tool_name(),
+            source=tool.definition.source if tool is not None else None,
+            capabilities=tuple(tool.capabilities) if tool is not None else (),
+            side_effects=tool.effect if tool is not None else None,
+            decision="deny" if denied else "allow",
+            policy_reason=self._decision.policy_reason if self._decision is not None else None,
+            confirmation_id=self._confirmation_id,
+            answered_by=answer.by if answer is not None else None,
+            error_class=error.error_class if error is not None else None,
+            reason=error.reason if error is not None else None,
+            cwd=call.session.workspace,
+            scope=call.scope,
+            arguments=checked.arguments if checked is not None else call.arguments,
+            args_hash=checked.sha256 if checked is not None else None,
+            result=_text(content, SUMMARISED),
+            duration_ms=duration_ms,
+        )
+        try:
+            self._audit.append(record)
+        except OSError as failure:
+            # The result is not lost for it, but somebody must hear of it.
+            _log.critical("call %s of tool %s is not in the audit log: %s",
+                          call.id, call.tool, failure)  # fmt: skip
+
+
+def _handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
+    return ToolError(
+        _text(content, 2_000) or "The tool reported failure.",
+        reason=output.metadata.get("reason", "tool_reported"),
+        details=output.metadata.get("details"),
+    )
+
+
+def _value(output: ToolOutput, content: list[ContentBlock]) -> Any:
+    if output.value is not msgspec.UNSET:
+        return output.value
+    if len(content) == 1 and isinstance(content[0], TextBlock):
+        return content[0].text
+    return msgspec.to_builtins(content)
+
+
+def _text(content: list[ContentBlock], limit: int) -> str:
+    if len(content) == 1 and isinstance(content[0], TextBlock):
+        return content[0].text[:limit]
+    return "\n".join(b.text for b in content if isinstance(b, TextBlock))[:limit]
+
+
+def _size(content: list[ContentBlock]) -> int:
+    size = 0
+    for block in content:
+        if isinstance(block, TextBlock):
+            text = block.text
+            size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        else:
+            size += len(msgspec.json.encode(block))
+    return size

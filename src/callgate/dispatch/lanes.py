@@ -1,0 +1,82 @@
+"""How many calls of a session run at once: a cap per session, and one per tool.
+
+Calls start in the order in which they arrive here, except that one whose tool is at its own
+cap lets others pass. A call that waits for a person has not arrived yet, so it holds no slot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+import msgspec
+
+
+class _Lane(msgspec.Struct, kw_only=True):
+    running: int = 0
+    by_tool: dict[str, int] = {}
+    waiting: deque[tuple[str, int | None, asyncio.Future[None]]] = msgspec.field(
+        default_factory=deque
+    )
+
+
+class Lanes:
+    """Lanes exist while a session has calls; an idle session costs nothing."""
+
+    def __init__(self, cap: int) -> None:
+        if cap < 1:
+            raise ValueError("the concurrency cap must be at least 1")
+        self._cap = cap
+        self._lanes: dict[str, _Lane] = {}
+
+    def enter(
+        self, session_id: str, tool: str, tool_cap: int | None
+    ) -> asyncio.Future[None] | None:
+        """Take a slot: None if it is taken now, else a future that is done when it is."""
+        lane = self._lanes.get(session_id)
+        if lane is None:
+            lane = self._lanes[session_id] = _Lane()
+        if tool_cap is None and not lane.waiting and lane.running < self._cap:
+            lane.running += 1
+            return None
+        if not lane.waiting and self._fits(lane, tool, tool_cap):
+            self._take(lane, tool, tool_cap)
+            return None
+        ticket: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        lane.waiting.append((tool, tool_cap, ticket))
+        self._admit(lane)
+        return None if ticket.done() else ticket
+
+    def leave(self, session_id: str, tool: str, tool_cap: int | None) -> None:
+        """Give the slot back and let the next in line start."""
+        lane = self._lanes[session_id]
+        lane.running -= 1
+        if tool_cap is not None:
+            lane.by_tool[tool] -= 1
+        if lane.waiting:
+            self._admit(lane)
+        if not lane.running and not lane.waiting:
+            del self._lanes[session_id]
+
+    def _fits(self, lane: _Lane, tool: str, tool_cap: int | None) -> bool:
+        if lane.running >= self._cap:
+            return False
+        return tool_cap is None or lane.by_tool.get(tool, 0) < tool_cap
+
+    def _take(self, lane: _Lane, tool: str, tool_cap: int | None) -> None:
+        lane.running += 1
+        if tool_cap is not None:
+            lane.by_tool[tool] = lane.by_tool.get(tool, 0) + 1
+
+    def _admit(self, lane: _Lane) -> None:
+        passed = []
+        while lane.waiting and lane.running < self._cap:
+            tool, tool_cap, ticket = lane.waiting.popleft()
+            if ticket.done():  # cancelled while it waited: it never starts
+                continue
+            if self._fits(lane, tool, tool_cap):
+                self._take(lane, tool, tool_cap)
+                ticket.set_result(None)
+            else:
+                passed.append((tool, tool_cap, ticket))
+        lane.waiting.extendleft(reversed(passed))

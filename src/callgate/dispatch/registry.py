@@ -1,0 +1,206 @@
+"""Which tools there are: registered by factory, checked once, found by name.
+
+A name belongs to whoever registered it first. Names and aliases are compared after NFKC
+and case folding, so that no look-alike can stand in for another tool.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from callgate.core.effects import Capability, SideEffects, derive, implied
+from callgate.core.errors import ToolRegistrationError
+from callgate.core.schemas import MAX_BYTES, ArgumentSchema, check_subset
+from callgate.core.sessions import Mode, Session
+from callgate.core.tools import Tool, ToolDefinition, ToolFactory
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
+_SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
+
+_log = logging.getLogger("callgate.registry")
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as the stages see it: its definition and what was derived from it."""
+
+    name: str
+    definition: ToolDefinition
+    factory: ToolFactory
+    effect: SideEffects
+    has_effects: bool
+    capabilities: frozenset[Capability]
+    destructive: bool
+    schema: ArgumentSchema
+    path_params: tuple[str, ...]
+    timeout_s: float
+    everyone_sees_it: bool
+
+
+class Registry:
+    def __init__(self, *, max_argument_bytes: int = MAX_BYTES) -> None:
+        self._max_argument_bytes = max_argument_bytes
+        self._tools: dict[str, Registered] = {}
+        self._names: dict[str, str] = {}
+        """Folded name or alias to the name it belongs to."""
+        self._disabled: dict[str, str] = {}
+
+    def register(self, factory: ToolFactory) -> Registered:
+        """Take a factory; raise `ToolRegistrationError` where its definition is wrong."""
+        definition = _definition(factory)
+        tool = _examine(definition, factory, self._max_argument_bytes)
+        for name in (definition.name, *definition.aliases):
+            owner = self._names.get(_fold(name))
+            if owner is not None:
+                raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner!r}")
+        for name in (definition.name, *definition.aliases):
+            self._names[_fold(name)] = definition.name
+        self._tools[definition.name] = tool
+        return tool
+
+    def unregister(self, name: str) -> None:
+        """Remove a tool; calls that run already finish. An unknown name is harmless."""
+        tool = self._tools.pop(name, None)
+        if tool is not None:
+            for taken in (name, *tool.definition.aliases):
+                del self._names[_fold(taken)]
+
+    def find(self, name: str) -> Registered | None:
+        tool = self._tools.get(name)
+        if tool is None and (owner := self._names.get(name)) is not None:
+            return self._tools[owner]
+        return tool
+
+    def disable(self, name: str, reason: str) -> None:
+        """Keep a tool registered but out of everyone's sight."""
+        self._disabled[name] = reason
+
+    def hidden_because(self, tool: Registered, session: Session) -> str | None:
+        """Why a session does not see a tool; None where it does."""
+        if self._disabled and (reason := self._disabled.get(tool.name)) is not None:
+            return reason
+        if tool.everyone_sees_it:
+            return None
+        definition = tool.definition
+        if definition.required_tags and (missing := definition.required_tags - session.tags):
+            return f"needs {', '.join(sorted(missing))}"
+        if definition.hidden_from_workers and session.is_worker:
+            return "not for sub-agents"
+        return None
+
+    def listed(self, session: Session) -> list[Registered]:
+        """The tools that a session is told of."""
+        if session.mode is Mode.NONE:
+            return []
+        return [tool for tool in self if self.hidden_because(tool, session) is None]
+
+    def __iter__(self) -> Iterator[Registered]:
+        return iter(tuple(self._tools.values()))
+
+
+def _definition(factory: Any) -> ToolDefinition:
+    if not callable(factory):
+        raise ToolRegistrationError(
+            f"register takes a factory (a function that makes a tool), not {type(factory).__name__}"
+        )
+    tool: object = factory()
+    if not isinstance(tool, Tool):
+        raise ToolRegistrationError(
+            f"{factory!r} made {type(tool).__name__}, which lacks definition, execute or cancel"
+        )
+    if not isinstance(tool.definition, ToolDefinition):
+        raise ToolRegistrationError(f"{type(tool).__name__}.definition is not a ToolDefinition")
+    if tool is factory():
+        _log.warning(
+            "the factory of tool %r makes one object for all calls: it must hold no state",
+            tool.definition.name,
+        )
+    return tool.definition
+
+
+def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -> Registered:
+    name = definition.name
+    for spelling in (name, *definition.aliases):
+        if not isinstance(spelling, str) or not _NAME.match(spelling):
+            raise ToolRegistrationError(
+                f"tool name {spelling!r} must be snake_case: a-z, 0-9 and _, at most 64"
+            )
+    effect, capabilities = _effect(definition)
+    if definition.source != "mcp":  # an MCP server's schema may use all of JSON Schema
+        check_subset(definition.input_schema, name)
+    schema = ArgumentSchema(definition.input_schema, name, max_bytes=max_bytes)
+    if definition.timeout_s is not None and not definition.timeout_s > 0:
+        raise ToolRegistrationError(f"tool {name!r}: timeout_s must be positive")
+    if definition.max_concurrent is not None and definition.max_concurrent < 1:
+        raise ToolRegistrationError(f"tool {name!r}: max_concurrent must be at least 1")
+    return Registered(
+        name=name,
+        definition=definition,
+        factory=factory,
+        effect=effect,
+        has_effects=effect.has_effects,
+        capabilities=capabilities,
+        destructive=Capability.DESTRUCTIVE in capabilities,
+        schema=schema,
+        path_params=_path_params(definition),
+        timeout_s=definition.timeout_s or (600.0 if effect in _SLOW else 60.0),
+        everyone_sees_it=not (definition.required_tags or definition.hidden_from_workers),
+    )
+
+
+def _effect(definition: ToolDefinition) -> tuple[SideEffects, frozenset[Capability]]:
+    try:
+        capabilities = frozenset(Capability(each) for each in definition.capabilities)
+    except ValueError as error:
+        raise ToolRegistrationError(f"tool {definition.name!r}: {error}") from None
+    derived = derive(capabilities)
+    declared = definition.side_effects
+    if declared is None and derived is None:
+        raise ToolRegistrationError(
+            f"tool {definition.name!r} declares neither side_effects nor capabilities"
+        )
+    if declared is None:
+        assert derived is not None
+        return derived, capabilities
+    declared = SideEffects(declared)
+    if derived is not None and derived.rank > declared.rank:
+        raise ToolRegistrationError(
+            f"tool {definition.name!r} declares side_effects {declared}, "
+            f"but its capabilities reach {derived}"
+        )
+    return declared, capabilities | implied(declared)
+
+
+def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
+    properties = definition.input_schema.get("properties", {})
+    if definition.path_params is not None:
+        for name in definition.path_params:
+            if name not in properties:
+                raise ToolRegistrationError(
+                    f"tool {definition.name!r}: path_params names {name!r}, "
+                    "which is not in its schema"
+                )
+        return definition.path_params
+    if not definition.requires_workspace:
+        return ()
+    return tuple(
+        name
+        for name, schema in properties.items()
+        if (name in _PATH_NAMES or name.endswith("_path")) and _holds_text(schema)
+    )
+
+
+def _holds_text(schema: Any) -> bool:
+    declared = schema.get("type", ())
+    types = {declared} if isinstance(declared, str) else set(declared)
+    return "string" in types or ("array" in types and _holds_text(schema.get("items", {})))
+
+
+def _fold(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()

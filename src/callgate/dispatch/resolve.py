@@ -1,0 +1,29 @@
+"""Stage 1: which tool is meant, and may this session see it?"""
+
+from __future__ import annotations
+
+import difflib
+from itertools import islice
+
+from callgate.core.calls import ToolCall
+from callgate.core.errors import ToolNotFound
+from callgate.dispatch.registry import Registered, Registry
+
+_COMPARED = 2_000
+"""Names looked at for a suggestion: enough for people, bounded for a peer that guesses."""
+
+
+def resolve(call: ToolCall, registry: Registry) -> Registered:
+    """The registered tool, by name or alias."""
+    tool = registry.find(call.tool)
+    if tool is None or registry.hidden_because(tool, call.session) is not None:
+        raise ToolNotFound(f"There is no tool {call.tool!r}.{_suggestion(call, registry)}")
+    return tool
+
+
+def _suggestion(call: ToolCall, registry: Registry) -> str:
+    visible = (
+        tool.name for tool in registry if registry.hidden_because(tool, call.session) is None
+    )
+    near = difflib.get_close_matches(call.tool[:64], list(islice(visible, _COMPARED)), n=1)
+    return f" Did you mean {near[0]!r}?" if near else ""

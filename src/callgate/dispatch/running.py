@@ -1,0 +1,234 @@
+"""The calls that have not ended yet, and how each is stopped wherever it is.
+
+    asked  --stop--> its question is withdrawn           ┐
+    queued --stop--> its ticket is torn, it never starts  ├─> one terminal event
+    running -stop--> cancel_event, tool.cancel(), then    ┘
+                     task cancellation, then abandoned
+
+A tool that says it ends its own work (`cancel()` is True) has until the abandon limit; any
+other gets a short grace to notice `cancel_event`, then a `CancelledError`. What ignores even
+that is abandoned: the caller gets an answer, the work keeps its slot until it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import ToolCall
+from callgate.core.errors import (
+    ToolCancelled,
+    ToolError,
+    ToolProtocolError,
+    ToolShuttingDown,
+    ToolTimeout,
+)
+from callgate.core.tools import Tool, ToolContext
+
+_log = logging.getLogger("callgate.dispatch")
+
+
+class Stop(StrEnum):
+    CANCEL = "cancel"
+    TIMEOUT = "timeout"
+    SHUTDOWN = "shutdown"
+    CALLER_GONE = "caller_gone"
+
+
+class StopLimits(msgspec.Struct, frozen=True, kw_only=True):
+    grace_s: float = 0.5
+    """For a tool that polls `cancel_event`, before it is cancelled by force."""
+    abandon_s: float = 30.0
+    """Until a call is answered although its work goes on."""
+    slot_s: float = 300.0
+    """How long abandoned work may keep its slot."""
+
+
+class RunningCall:
+    """One call under way. The dispatcher's own task drives it; others only stop it."""
+
+    __slots__ = (
+        "abandoned",
+        "call",
+        "cancels_delivered",
+        "cancels_sent",
+        "context",
+        "ended",
+        "stop",
+        "task",
+        "tool",
+        "waiting_for",
+    )
+
+    def __init__(self, call: ToolCall, task: asyncio.Task[Any]) -> None:
+        self.call = call
+        self.task = task
+        self.tool: Tool | None = None
+        """Set while it executes."""
+        self.context: ToolContext | None = None
+        self.waiting_for: asyncio.Future[Any] | None = None
+        """A person's answer or a slot, while it waits for one."""
+        self.stop: Stop | None = None
+        self.abandoned = False
+        self.cancels_sent = 0
+        self.cancels_delivered = 0
+        self.ended: asyncio.Future[None] | None = None
+        """Made by the first who waits for the end."""
+
+    async def until(self, future: asyncio.Future[Any]) -> Any:
+        """Wait for something before the start; a stop meanwhile raises its error."""
+        self.raise_if_stopped()
+        self.waiting_for = future
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self.stop is None or self.task.cancelling():
+                raise
+            raise self.stop_error() from None
+        finally:
+            self.waiting_for = None
+
+    def raise_if_stopped(self) -> None:
+        if self.stop is not None:
+            raise self.stop_error()
+
+    def stop_error(self) -> ToolError:
+        """The error that says why the call was stopped."""
+        if self.stop is Stop.SHUTDOWN:
+            return ToolShuttingDown()
+        if self.stop is Stop.TIMEOUT:
+            return ToolTimeout(f"Tool {self.call.tool!r} ran out of time.")
+        return ToolCancelled(reason=None if self.stop is Stop.CANCEL else self.stop)
+
+
+class Running:
+    """The table of calls under way, and the tasks that stop them."""
+
+    def __init__(self, limits: StopLimits) -> None:
+        self.limits = limits
+        self.closing = False
+        self._calls: dict[str, RunningCall] = {}
+        self._by_session: dict[str, dict[str, RunningCall]] = {}
+        """Session to shown id; the ids of a session in flight are unique."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._strays: set[asyncio.Task[Any]] = set()
+
+    def enter(self, call: ToolCall) -> RunningCall:
+        """Put a call into the table; whoever enters one must leave."""
+        task = asyncio.current_task()
+        assert task is not None
+        if self.closing:
+            raise ToolShuttingDown()
+        session = self._by_session.get(call.session.id)
+        if session is None:
+            session = self._by_session[call.session.id] = {}
+        shown_id = call.tool_use_id or call.id
+        if shown_id in session:
+            raise ToolProtocolError(
+                f"Id {shown_id!r} is already in flight in this session.", reason="duplicate_id"
+            )
+        running = RunningCall(call, task)
+        self._calls[call.id] = session[shown_id] = running
+        return running
+
+    def leave(self, running: RunningCall) -> None:
+        call = running.call
+        session = self._by_session[call.session.id]
+        del self._calls[call.id]
+        del session[call.tool_use_id or call.id]
+        if not session:
+            del self._by_session[call.session.id]
+        if running.ended is not None and not running.ended.done():
+            running.ended.set_result(None)
+
+    def find(self, call_id: str) -> RunningCall | None:
+        return self._calls.get(call_id)
+
+    def of_session(self, session_id: str) -> list[RunningCall]:
+        return list(self._by_session.get(session_id, {}).values())
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something beside the calls; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def let_go(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Run abandoned work to its end; nobody waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._strays.add(task)
+        task.add_done_callback(self._strays.discard)
+
+    async def close(self) -> None:
+        """Refuse new calls, stop the ones under way, wait until each has been answered."""
+        self.closing = True
+        await self.stop_all(list(self._calls.values()), Stop.SHUTDOWN)
+        if self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        for task in self._strays:
+            task.cancel()
+
+    async def stop_all(self, calls: list[RunningCall], why: Stop) -> None:
+        """Stop several at once, so that two stubborn ones need no longer than one."""
+        await asyncio.gather(*(self.stop(each, why) for each in calls))
+
+    async def stop(self, running: RunningCall, why: Stop) -> None:
+        """Stop one call and return when it has ended or was abandoned. Twice equals once."""
+        first = running.stop is None
+        if first or why is Stop.TIMEOUT:  # where both happen, the timeout is reported
+            running.stop = why
+        if first:
+            if running.waiting_for is not None:
+                running.waiting_for.cancel()
+            elif running.tool is not None:
+                await self._stop_tool(running, running.tool)
+        await self._ended(running, self.limits.abandon_s)
+
+    async def _stop_tool(self, running: RunningCall, tool: Tool) -> None:
+        deadline = asyncio.get_running_loop().time() + self.limits.abandon_s
+        if running.context is not None:
+            running.context.cancel_event.set()
+        ends_itself = await self._ask_to_cancel(tool)
+        if not ends_itself:
+            await self._ended(running, self.limits.grace_s)
+            self._cancel_task(running)
+        if await self._ended(running, deadline - asyncio.get_running_loop().time()):
+            return
+        _log.warning(
+            "tool %s ignored cancellation for %g s and is abandoned (call %s)",
+            running.call.tool, self.limits.abandon_s, running.call.id,
+        )  # fmt: skip
+        running.abandoned = True
+        self._cancel_task(running)
+
+    async def _ask_to_cancel(self, tool: Tool) -> bool:
+        try:
+            async with asyncio.timeout(self.limits.abandon_s):
+                return await tool.cancel()
+        except TimeoutError:
+            return True
+        except Exception:  # a tool's own code
+            _log.exception("cancel() of tool %s failed", tool.definition.name)
+            return False
+
+    def _cancel_task(self, running: RunningCall) -> None:
+        if running.tool is not None:  # not after the work has ended: the task is the caller's
+            running.cancels_sent += 1
+            running.task.cancel()
+
+    async def _ended(self, running: RunningCall, seconds: float) -> bool:
+        if running.call.id not in self._calls:
+            return True
+        if running.ended is None:
+            running.ended = asyncio.get_running_loop().create_future()
+        await asyncio.wait({running.ended}, timeout=max(seconds, 0.0))
+        return running.ended.done()

@@ -1,0 +1,115 @@
+"""The files of one call: its workspace and extra roots, with the policy's word on each path.
+
+The guard is asked with the path of the descriptor that was opened, so a rule about a path
+holds for whatever link leads there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any, Literal
+
+from callgate.core.calls import ToolCall
+from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
+from callgate.core.places import Place
+from callgate.core.sessions import Root
+from callgate.policy.decide import Rulebook, lifts_protection
+from callgate.policy.rules import Outcome, Rule, is_within, rule_applies
+from callgate.workspace.files import WorkspaceFileAPI
+from callgate.workspace.protected import is_protected
+
+Policies = Callable[[str], Rulebook]
+
+
+class Wall:
+    """Opens the files of calls, and keeps a directory for output too large to show."""
+
+    def __init__(self, policies: Policies, artifacts: str | None = None) -> None:
+        self._policies = policies
+        self._artifacts = artifacts
+        self._kept: dict[str, Root] = {}
+        """Session to its artifact directory, which its own tools may read."""
+
+    def open(self, call: ToolCall, tool: str, arguments: Mapping[str, Any]) -> WorkspaceFileAPI:
+        session = call.session
+        kept = self._kept.get(session.id)
+        roots = session.extra_roots if kept is None else (*session.extra_roots, kept)
+        book = self._policies(session.workspace)
+        refusals = _path_refusals(book) if book.has_rules else ()
+
+        def guard(real: str, access: Literal["read", "write"]) -> None:
+            place = _place(real, session.workspace, roots)
+            if access == "write" and place.protected and not lifts_protection(place, book.user):
+                raise WorkspaceEscapeError(
+                    f"{place.relative!r} is protected.", reason="protected_path"
+                )
+            for rule in refusals:
+                if _refuses(rule, call, tool, arguments, place):
+                    raise ToolPermissionDenied(
+                        f"Rule: {rule}. ({rule.origin})", reason="policy_deny"
+                    )
+
+        return _files(session.workspace, roots).guarded(guard)
+
+    def artifact(self, call: ToolCall, name: str) -> str | None:
+        """A path for one call's output; None where there is no home to keep it in."""
+        if self._artifacts is None:
+            return None
+        directory = os.path.join(self._artifacts, call.session.id)
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        except OSError:
+            return None
+        self._kept[call.session.id] = Root(directory)
+        return os.path.join(directory, f"{call.id}-{name}")
+
+    def forget(self, session_id: str) -> None:
+        self._kept.pop(session_id, None)
+
+
+def _path_refusals(book: Rulebook) -> list[Rule]:
+    policies = [book.user] if book.workspace is None else [book.user, book.workspace]
+    return [
+        rule
+        for policy in policies
+        for rule in policy.rules
+        if rule.decision is Outcome.DENY and rule.path is not None and rule.command is None
+    ]
+
+
+@lru_cache(maxsize=64)
+def _files(workspace: str, roots: tuple[Root, ...]) -> WorkspaceFileAPI:
+    """Open roots are kept for the sessions that work: opening costs more than using."""
+    return WorkspaceFileAPI(workspace, extra_roots=roots)
+
+
+def _refuses(
+    rule: Rule, call: ToolCall, tool: str, arguments: Mapping[str, Any], place: Place
+) -> bool:
+    return rule_applies(
+        rule,
+        tool=tool,
+        caller=call.caller,
+        workspace=call.session.workspace,
+        places=(place,),
+        arguments=arguments,
+        arguments_sha256="",
+    )
+
+
+def _place(real: str, workspace: str, roots: tuple[Root, ...]) -> Place:
+    candidates = [Root(os.path.realpath(workspace), writable=True), *roots]
+    within = [root for root in candidates if is_within(real, os.path.realpath(root.path))]
+    root = max(within, key=lambda each: len(each.path), default=candidates[0])
+    relative = os.path.relpath(real, os.path.realpath(root.path))
+    return Place(
+        given=real,
+        real=real,
+        root=root.path,
+        relative=relative,
+        exists=True,
+        protected=is_protected(relative),
+        writable=root.writable,
+    )

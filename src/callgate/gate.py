@@ -1,0 +1,179 @@
+"""The library's face: a runtime on its embedded defaults, for one workspace.
+
+    async with Gate(workspace=".", tools=[count_words], mode="ask", confirm=ask_me) as gate:
+        result = await gate.call("count_words", {"path": "README.md"})
+
+In an existing agent loop it takes two lines: `gate.definitions("anthropic")` goes into the
+request, and `await gate.respond(message, "anthropic")` answers every tool use of the reply.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import ExitStack
+from typing import Any, Literal, NamedTuple
+
+from callgate.config.places import Home
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import ToolUseBlock
+from callgate.core.errors import ToolParseError
+from callgate.core.ids import call_id, is_call_id
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Mode
+from callgate.core.tools import ToolDefinition, ToolFactory
+from callgate.dispatch.confirmations import Confirmer
+from callgate.events.bus import Subscription
+from callgate.policy.decide import Decision
+from callgate.protocol.definitions import (
+    to_anthropic,
+    to_mcp,
+    to_openai_chat,
+    to_openai_responses,
+)
+from callgate.protocol.results import (
+    to_anthropic_result,
+    to_mcp_result,
+    to_openai_chat_result,
+    to_openai_responses_result,
+)
+from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
+from callgate.wiring import BUILT_IN, Wired
+
+Dialect = Literal["anthropic", "openai", "openai-responses", "mcp"]
+
+
+class _Shapes(NamedTuple):
+    definition: Callable[[ToolDefinition], dict[str, Any]]
+    result: Callable[[ToolResult, str], dict[str, Any]]
+
+
+_DIALECTS: Mapping[str, _Shapes] = {
+    "anthropic": _Shapes(to_anthropic, to_anthropic_result),
+    "openai": _Shapes(to_openai_chat, to_openai_chat_result),
+    "openai-responses": _Shapes(to_openai_responses, to_openai_responses_result),
+    "mcp": _Shapes(to_mcp, lambda result, tool_use_id: to_mcp_result(result)),
+}
+
+
+class Gate:
+    """One workspace, one session, one person to ask."""
+
+    def __init__(
+        self,
+        workspace: str | os.PathLike[str] = ".",
+        tools: Iterable[ToolFactory] | None = None,
+        *,
+        mode: Mode | str | None = None,
+        confirm: Confirmer | None = None,
+        home: str | os.PathLike[str] | None = None,
+        tags: Collection[str] = (),
+    ) -> None:
+        """`tools` None means the built-in ones. Without `confirm` nobody is asked: what must
+        be asked is refused. Settings and audit log lie in `home` (`CALLGATE_HOME`)."""
+        place = Home.from_environment() if home is None else Home(os.path.abspath(home))
+        self._wired = Wired(place)
+        self.runtime = self._wired.runtime
+        self.session = self._wired.session(
+            os.fspath(workspace), None if mode is None else Mode(mode), frozenset(tags)
+        )
+        for factory in BUILT_IN if tools is None else tools:
+            self.runtime.register(factory)
+        self._confirm = confirm
+        self._attached = ExitStack()
+
+    async def __aenter__(self) -> Gate:
+        if self._confirm is not None:
+            self._attached.enter_context(self.runtime.attach(self._confirm, self.session.id))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._attached.close()
+        await self.runtime.close()
+
+    def register(self, factory: ToolFactory) -> None:
+        self.runtime.register(factory)
+
+    def definitions(self, dialect: Dialect) -> list[dict[str, Any]]:
+        """The tools of this session, as a model provider wants to be told of them."""
+        shapes = _shapes(dialect)
+        return [shapes.definition(tool.definition) for tool in self.runtime.tools(self.session)]
+
+    def call(
+        self, tool: str, arguments: Any = None, *, timeout_s: float | None = None
+    ) -> Coroutine[Any, Any, ToolResult]:
+        """Run one tool. Refusals and failures come back in the result."""
+        return self.runtime.call(
+            ToolCall(
+                tool=tool,
+                arguments={} if arguments is None else arguments,
+                session=self.session,
+                caller=CallerKind.LIBRARY,
+                timeout_s=timeout_s,
+            )
+        )
+
+    async def call_all(self, tool_uses: Any) -> list[ToolResult]:
+        """Run all tool uses of a message side by side; the results in their order.
+
+        Takes a message or its tool uses in any dialect, or `ToolUseBlock`s."""
+        return [result for _, result in await self._run_uses(tool_uses)]
+
+    async def respond(self, message: Any, dialect: Dialect) -> list[dict[str, Any]]:
+        """Run all tool uses of a model's message and give its results back in its words."""
+        shapes = _shapes(dialect)
+        return [shapes.result(result, id) for id, result in await self._run_uses(message)]
+
+    def explain(self, tool: str, arguments: Any = None) -> Decision:
+        """What would be decided about a call. Raises the `ToolError` it would end in."""
+        call = ToolCall(
+            tool=tool,
+            arguments={} if arguments is None else arguments,
+            session=self.session,
+            caller=CallerKind.LIBRARY,
+        )
+        return self.runtime.explain(call)[1]
+
+    def events(self, types: Collection[str] | None = None) -> Subscription:
+        """A reader of what happens in this session: `async for event in gate.events()`."""
+        return self.runtime.events(session_id=self.session.id, types=types)
+
+    async def cancel(self) -> None:
+        """Stop every call under way and wait until each has ended."""
+        await self.runtime.cancel_session(self.session.id)
+
+    async def _run_uses(self, tool_uses: Any) -> list[tuple[str, ToolResult]]:
+        uses = read_tool_uses(tool_uses)
+        readable = [self._as_call(use) for use in uses if isinstance(use, ToolUseBlock)]
+        results = iter(await self.runtime.call_all(readable))
+        return [
+            (use.id, next(results) if isinstance(use, ToolUseBlock) else self._refuse(use))
+            for use in uses
+        ]
+
+    def _as_call(self, use: ToolUseBlock) -> ToolCall:
+        return self._call_for(use.id, use.name, use.input)
+
+    def _refuse(self, use: UnreadableUse) -> ToolResult:
+        call = self._call_for(use.id, use.name, {})
+        return self.runtime.refuse(call, ToolParseError(use.message))
+
+    def _call_for(self, id: str, name: str, arguments: Any) -> ToolCall:
+        ours = is_call_id(id)
+        return ToolCall(
+            id=id if ours else call_id(),
+            external_id=None if ours else id,
+            tool_use_id=id,
+            tool=name,
+            arguments=arguments,
+            session=self.session,
+            caller=CallerKind.LIBRARY,
+        )
+
+
+def _shapes(dialect: str) -> _Shapes:
+    try:
+        return _DIALECTS[dialect]
+    except KeyError:
+        known = ", ".join(_DIALECTS)
+        raise ValueError(f"unknown dialect {dialect!r}; known: {known}") from None

@@ -1,0 +1,294 @@
+"""The one algorithm of permission: a question about a call goes in, a decision comes out.
+
+    mode ceiling -> rules -> per tool -> trusted workspace -> class -> destructive
+                 -> mode write -> trusted caller            (then the workspace may narrow)
+
+The first step that has an answer gives it; the steps after `destructive` can only turn a
+question into a yes, and never touch a no. Grants are not here: they are remembered answers,
+and the authorize stage looks them up only where the decision is to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import CallerKind
+from callgate.core.effects import SideEffects
+from callgate.core.places import Place
+from callgate.core.sessions import Mode
+from callgate.policy.commands import judge, read_command
+from callgate.policy.rules import (
+    BUILT_IN,
+    CLASS_DEFAULTS,
+    Origin,
+    Outcome,
+    Policy,
+    PolicyMode,
+    Rule,
+    covers_path,
+    is_within,
+    rule_applies,
+)
+
+_REMEMBERED = 20_000
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the policy is asked: may this call run?"""
+
+    tool: str
+    effect: SideEffects
+    destructive: bool = False
+    mode: Mode = Mode.ASK
+    caller: CallerKind = CallerKind.LIBRARY
+    workspace: str = "/"
+    places: tuple[Place, ...] = ()
+    arguments: Mapping[str, Any] = {}
+    arguments_sha256: str = ""
+    read_only_sandbox: bool = False
+    """The command will run where it can change nothing; mode read then allows it."""
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    outcome: Outcome
+    reason: str
+    """A short code, such as `mode_read`, `rule`, `per_tool`, `class_default`."""
+    sentence: str
+    """The same for a person."""
+    origin: Origin = BUILT_IN
+    remember: bool = False
+    """`prompt_once`: a yes counts for the rest of the session."""
+    explicit: bool = False
+    """The user wrote this question down: mode write does not silence it."""
+    policy_reason: str = ""
+    """For the audit record: what decided, and where it stands."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "policy_reason", f"{self.reason} ({self.origin})")
+
+
+class Rulebook:
+    """The policies that hold in a workspace. Where they have no rules, a decision depends on
+    so little that it is remembered."""
+
+    __slots__ = ("_remembered", "has_rules", "user", "workspace")
+
+    def __init__(self, user: Policy, workspace: Policy | None = None) -> None:
+        self.user = user
+        self.workspace = workspace
+        self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
+        self._remembered: dict[tuple[str, ...], Decision] = {}
+
+    def decide(self, question: Question) -> Decision:
+        if self.has_rules:
+            return decide(question, self.user, self.workspace)
+        # `_value_`: hashing an enum member itself costs more than the rest of this function.
+        key = (
+            question.tool, question.effect._value_, question.mode._value_,
+            question.caller._value_, question.workspace,
+            "!" if question.destructive else "", "#" if question.read_only_sandbox else "",
+        )  # fmt: skip
+        decision = self._remembered.get(key)
+        if decision is None:
+            if len(self._remembered) >= _REMEMBERED:
+                self._remembered.clear()
+            decision = self._remembered[key] = decide(question, self.user, self.workspace)
+        return decision
+
+
+def decide(question: Question, user: Policy, workspace: Policy | None = None) -> Decision:
+    """What the user's policy says, made stricter (never laxer) by the workspace's own."""
+    decision = _lower(question, user, _policy_answer(question, user))
+    if workspace is None or decision.outcome is Outcome.DENY:
+        return decision
+    narrowed = _opinion(question, workspace)
+    if narrowed is not None and narrowed.outcome.strictness > decision.outcome.strictness:
+        return narrowed
+    return decision
+
+
+def lifts_protection(place: Place, user: Policy) -> bool:
+    """Whether an explicit rule of the user names this protected place and does not deny it."""
+    return any(
+        rule.decision is not Outcome.DENY and covers_path(rule, place) for rule in user.rules
+    )
+
+
+def _policy_answer(question: Question, policy: Policy) -> Decision:
+    ceiling = _ceiling(question)
+    if ceiling is not None:
+        return ceiling
+    return _opinion(question, policy) or _class_default(question, policy)
+
+
+def _ceiling(question: Question) -> Decision | None:
+    if question.mode is Mode.NONE:
+        return Decision(
+            outcome=Outcome.DENY, reason="mode_none", sentence="Mode none runs no tool."
+        )
+    if question.mode is Mode.READ and question.effect.has_effects and not _jailed(question):
+        return Decision(
+            outcome=Outcome.DENY,
+            reason="mode_read",
+            sentence=f"Mode read does not allow effect {question.effect}.",
+        )
+    return None
+
+
+def _jailed(question: Question) -> bool:
+    return question.effect is SideEffects.EXECUTE and question.read_only_sandbox
+
+
+def _opinion(question: Question, policy: Policy) -> Decision | None:
+    """What a policy states about the call beyond the built-in defaults, if anything."""
+    if policy.rules:
+        by_rule = _by_rules(question, policy.rules)
+        if by_rule is not None:
+            return by_rule
+    setting = policy.per_tool.get(question.tool)
+    if setting is not None:
+        return _from_mode(
+            setting.mode, "per_tool", f"per_tool says {setting.mode} for {question.tool}.",
+            setting.origin, explicit=True,
+        )  # fmt: skip
+    trusting = _trusted(question, policy)
+    if trusting is not None:
+        return trusting
+    setting = policy.default.get(question.effect)
+    if setting is None:
+        return None
+    sentence = f"Effect {question.effect} is set to {setting.mode}."
+    return _destructive(
+        question, _from_mode(setting.mode, "class_default", sentence, setting.origin)
+    )
+
+
+def _class_default(question: Question, policy: Policy) -> Decision:
+    setting = CLASS_DEFAULTS[question.effect]
+    sentence = f"Effect {question.effect} is {setting.mode} by default."
+    return _destructive(
+        question, _from_mode(setting.mode, "class_default", sentence, setting.origin)
+    )
+
+
+def _trusted(question: Question, policy: Policy) -> Decision | None:
+    root = next(
+        (root for root in policy.trusted_workspaces if is_within(question.workspace, root)), None
+    )
+    if root is None:
+        return None
+    setting = policy.trusted_workspace_overrides.get(question.effect)
+    if setting is not None:
+        sentence = f"In the trusted workspace {root}, {question.effect} is {setting.mode}."
+        return _destructive(
+            question, _from_mode(setting.mode, "trusted_override", sentence, setting.origin)
+        )
+    if question.effect is not SideEffects.WRITE:
+        return None
+    sentence = f"{root} is a trusted workspace: writes need no question."
+    return _destructive(question, _from_mode(PolicyMode.AUTO, "trusted_workspace", sentence))
+
+
+def _destructive(question: Question, decision: Decision) -> Decision:
+    if not question.destructive or decision.outcome is not Outcome.ALLOW:
+        return decision
+    return Decision(
+        outcome=Outcome.ASK,
+        reason="destructive",
+        sentence=f"{question.tool} is destructive: it asks although its class would not.",
+        origin=decision.origin,
+    )
+
+
+def _by_rules(question: Question, rules: tuple[Rule, ...]) -> Decision | None:
+    matching = [
+        rule
+        for rule in rules
+        if rule_applies(
+            rule,
+            tool=question.tool,
+            caller=question.caller,
+            workspace=question.workspace,
+            places=question.places,
+            arguments=question.arguments,
+            arguments_sha256=question.arguments_sha256,
+        )
+    ]
+    decisions = [_from_rule(rule) for rule in matching if rule.command is None]
+    by_command = _by_commands(question, [rule for rule in matching if rule.command is not None])
+    if by_command is not None:
+        decisions.append(by_command)
+    return max(decisions, key=lambda found: found.outcome.strictness, default=None)
+
+
+def _by_commands(question: Question, rules: list[Rule]) -> Decision | None:
+    """All command rules at once: a command is allowed only if each of its parts is."""
+    command = question.arguments.get("command")
+    if not rules or not isinstance(command, str):
+        return None
+    patterns = [(rule.command, rule.decision.value) for rule in rules if rule.command is not None]
+    judgement = judge(read_command(command), patterns)
+    if judgement.outcome is None:
+        return None
+    decisive = next((rules[i] for i in judgement.rules), None)
+    return Decision(
+        outcome=Outcome(judgement.outcome),
+        reason="rule",
+        sentence=judgement.sentence,
+        origin=decisive.origin if decisive else BUILT_IN,
+        # A doubt alone is not a question the user wrote down, but where they wrote what they
+        # deny or want to be asked about, a doubt may hide just that.
+        explicit=decisive is not None or any(r.decision is not Outcome.ALLOW for r in rules),
+    )
+
+
+def _from_rule(rule: Rule) -> Decision:
+    return Decision(
+        outcome=rule.decision,
+        reason="rule",
+        sentence=f"Rule: {rule}.",
+        origin=rule.origin,
+        explicit=True,
+    )
+
+
+def _from_mode(
+    mode: PolicyMode, reason: str, sentence: str, origin: Origin = BUILT_IN, *,
+    explicit: bool = False,
+) -> Decision:  # fmt: skip
+    outcome = {PolicyMode.AUTO: Outcome.ALLOW, PolicyMode.DENY: Outcome.DENY}.get(mode, Outcome.ASK)
+    return Decision(
+        outcome=outcome,
+        reason=reason,
+        sentence=sentence,
+        origin=origin,
+        remember=mode is PolicyMode.PROMPT_ONCE,
+        explicit=explicit,
+    )
+
+
+def _lower(question: Question, policy: Policy, decision: Decision) -> Decision:
+    """Turn a question into a yes where the mode or the caller says so."""
+    if decision.outcome is not Outcome.ASK:
+        return decision
+    insists = decision.explicit or (question.destructive and policy.confirm_destructive)
+    if question.mode is Mode.WRITE and not insists:
+        return Decision(
+            outcome=Outcome.ALLOW, reason="mode_write", sentence="Mode write asks no question."
+        )
+    if question.mode is Mode.READ and not insists:
+        return Decision(
+            outcome=Outcome.ALLOW,
+            reason="mode_read",
+            sentence="Mode read runs commands in the read-only sandbox.",
+        )
+    if question.caller.trusted:
+        return Decision(
+            outcome=Outcome.ALLOW,
+            reason="trusted_caller",
+            sentence=f"Caller {question.caller} is part of the program itself.",
+        )
+    return decision

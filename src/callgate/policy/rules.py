@@ -1,0 +1,190 @@
+"""What a policy is made of: class defaults, tools, trusted workspaces, and rules.
+
+A rule matches a call when every condition it states holds. Of the rules that match, deny
+beats ask beats allow. An `allow` must cover every place a call touches; a `deny` or an
+`ask` needs only one, and compares without regard to case, so that a case-insensitive file
+system cannot hide a file from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import CallerKind
+from callgate.core.effects import SideEffects
+from callgate.core.places import Place
+from callgate.policy.commands import CommandPattern
+
+
+class PolicyMode(StrEnum):
+    """Seed 004's four words for a class or a tool."""
+
+    AUTO = "auto"
+    PROMPT = "prompt"
+    PROMPT_ONCE = "prompt_once"
+    DENY = "deny"
+
+
+class Outcome(StrEnum):
+    ALLOW = "allow"
+    ASK = "ask"
+    DENY = "deny"
+
+    @property
+    def strictness(self) -> int:
+        return _STRICTNESS[self]
+
+
+_STRICTNESS = {Outcome.ALLOW: 0, Outcome.ASK: 1, Outcome.DENY: 2}
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """Where a setting stands, so that a decision can name it."""
+
+    file: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.file if self.line is None else f"{self.file}:{self.line}"
+
+
+BUILT_IN = Origin("built-in default")
+
+
+class Setting(msgspec.Struct, frozen=True):
+    """A policy word and where it was written."""
+
+    mode: PolicyMode
+    origin: Origin = BUILT_IN
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    decision: Outcome
+    tool: str | None = None
+    """A glob over the tool's name."""
+    path: str | None = None
+    """A glob over the places a call touches; relative to their root, or absolute."""
+    command: CommandPattern | None = None
+    caller: CallerKind | None = None
+    arguments: Mapping[str, str] = {}
+    """Argument name to a glob over its text."""
+    arguments_sha256: str | None = None
+    """Exactly these arguments."""
+    workspace: str | None = None
+    """Only in this directory or below."""
+    origin: Origin = BUILT_IN
+
+    def __str__(self) -> str:
+        conditions = [
+            f"{name} = {value}"
+            for name, value in (
+                ("tool", self.tool),
+                ("path", self.path),
+                ("command", self.command),
+                ("caller", self.caller),
+                ("workspace", self.workspace),
+                ("arguments_sha256", self.arguments_sha256),
+            )
+            if value is not None
+        ]
+        conditions += [f"{name} = {glob}" for name, glob in self.arguments.items()]
+        return f"{self.decision} {', '.join(conditions)}"
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    default: Mapping[SideEffects, Setting] = {}
+    """Classes left out take the built-in default; in a workspace's own file: no opinion."""
+    per_tool: Mapping[str, Setting] = {}
+    trusted_workspaces: tuple[str, ...] = ()
+    """Absolute directories in which writes need no question."""
+    trusted_workspace_overrides: Mapping[SideEffects, Setting] = {}
+    rules: tuple[Rule, ...] = ()
+    confirm_destructive: bool = False
+    """In mode write: ask before a destructive tool all the same."""
+
+
+CLASS_DEFAULTS: Mapping[SideEffects, Setting] = {
+    SideEffects.NONE: Setting(PolicyMode.AUTO),
+    SideEffects.READ: Setting(PolicyMode.AUTO),
+    SideEffects.WRITE: Setting(PolicyMode.PROMPT),
+    SideEffects.NETWORK: Setting(PolicyMode.PROMPT),
+    SideEffects.EXECUTE: Setting(PolicyMode.PROMPT),
+}
+
+
+def is_within(path: str, directory: str) -> bool:
+    """Whether an absolute path is a directory or lies below it (`/ws-evil` is not in `/ws`)."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+@lru_cache(maxsize=4096)
+def compile_glob(pattern: str, *, paths: bool) -> re.Pattern[str]:
+    """`*` and `?` stay within a path segment, `**` crosses them; elsewhere `*` is anything."""
+    out, at = "", 0
+    while at < len(pattern):
+        char = pattern[at]
+        if paths and pattern.startswith("**/", at):
+            out, at = out + r"(?:.*/)?", at + 3
+        elif paths and pattern.startswith("/**", at) and at + 3 == len(pattern):
+            out, at = out + r"(?:/.*)?", at + 3
+        elif paths and pattern.startswith("**", at):
+            out, at = out + r".*", at + 2
+        else:
+            wild = {"*": "[^/]*" if paths else ".*", "?": "[^/]" if paths else "."}
+            out, at = out + wild.get(char, re.escape(char)), at + 1
+    return re.compile(out, re.DOTALL)
+
+
+def _glob_matches(pattern: str, text: str, *, paths: bool, fold: bool) -> bool:
+    if fold:
+        pattern, text = pattern.casefold(), text.casefold()
+    return compile_glob(pattern, paths=paths).fullmatch(text) is not None
+
+
+def covers_path(rule: Rule, place: Place) -> bool:
+    """Whether the rule's path glob matches this place."""
+    if rule.path is None:
+        return False
+    text = place.real if rule.path.startswith("/") else place.relative
+    return _glob_matches(rule.path, text, paths=True, fold=rule.decision is not Outcome.ALLOW)
+
+
+def rule_applies(
+    rule: Rule,
+    *,
+    tool: str,
+    caller: CallerKind,
+    workspace: str,
+    places: tuple[Place, ...],
+    arguments: Mapping[str, Any],
+    arguments_sha256: str,
+) -> bool:
+    """Whether every condition but the command holds; commands are judged all together."""
+    fold = rule.decision is not Outcome.ALLOW
+    if rule.tool is not None and not _glob_matches(rule.tool, tool, paths=False, fold=fold):
+        return False
+    if rule.caller is not None and rule.caller is not caller:
+        return False
+    if rule.workspace is not None and not is_within(workspace, rule.workspace):
+        return False
+    if rule.arguments_sha256 is not None and rule.arguments_sha256 != arguments_sha256:
+        return False
+    if rule.path is not None:
+        covered = [covers_path(rule, place) for place in places]
+        if not covered or not (any(covered) if fold else all(covered)):
+            return False
+    return all(
+        name in arguments
+        and _glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
+        for name, glob in rule.arguments.items()
+    )
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

@@ -1,0 +1,243 @@
+"""Patterns over the words of one command, as rules write them: `git log *`, `rm -rf *`.
+
+A pattern is a list of words. A last word `*` stands for any further words, none included;
+without it the words are all there may be. Elsewhere `*`, `?` and `[...]` match within one
+word, and quotes or a backslash take their meaning away.
+
+An allowing rule reads narrowly (`matches`), a restricting one widely (`touches`): what one
+may not miss is not what the other may presume.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import msgspec
+
+from callgate.policy.shell_wrappers import program_name
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
+_PLAIN = re.compile(r"[^\s'\"\\;&|<>()`*?\[]+")
+_SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./^~-]+")
+_CLASS = re.compile(r"\[[!^]?\]?[^\]\s]*\]")
+_ANYTHING = ".*"
+_FEW_LETTERS = 4
+"""More different letters than this are one long option, such as -march or -delete."""
+
+
+class Token(msgspec.Struct, frozen=True):
+    """One word of a pattern: the word itself, or a regular expression for it."""
+
+    literal: str
+    regex: str | None = None
+
+    def covers(self, word: str) -> bool:
+        """Narrowly: a wildcard makes neither an option nor a way out of a directory."""
+        if self.regex is None:
+            return word == self.literal
+        if word.startswith("-") and not self.literal.startswith("-"):
+            return False
+        if ".." in word.split("/"):
+            return False
+        return _compile(self.regex).fullmatch(word) is not None
+
+    def reaches(self, word: str) -> bool:
+        if self.regex is None:
+            return word == self.literal
+        return _compile(self.regex).fullmatch(word) is not None
+
+    def reaches_program(self, word: str) -> bool:
+        """Also by another path, and in another case, as some file systems do not mind."""
+        if self.reaches(word):
+            return True
+        name = program_name(word)
+        if self.regex is None:
+            return name == self.literal.casefold()
+        return _compile(self.regex, re.IGNORECASE).fullmatch(name) is not None
+
+
+class CommandPattern(msgspec.Struct, frozen=True):
+    text: str
+    """As written."""
+    tokens: tuple[Token, ...]
+    rest: bool
+    """Any further words may follow."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@lru_cache(maxsize=4096)
+def _compile(regex: str, flags: int = 0) -> re.Pattern[str]:
+    return re.compile(regex, re.DOTALL | flags)
+
+
+def matches(pattern: CommandPattern, argv: tuple[str, ...]) -> bool:
+    """Whether these words are what the pattern says, and nothing more."""
+    tokens = pattern.tokens
+    if len(argv) < len(tokens) or (len(argv) > len(tokens) and not pattern.rest):
+        return False
+    return bool(argv) and all(map(Token.covers, tokens, argv))
+
+
+def touches(pattern: CommandPattern, argv: tuple[str, ...]) -> bool:
+    """Whether the pattern could mean these words: options in any order, any path."""
+    tokens = pattern.tokens
+    if not argv:
+        return False
+    if not tokens:
+        return pattern.rest
+    if not tokens[0].reaches_program(argv[0]):
+        return False
+    fits = len(argv) == len(tokens) or (len(argv) > len(tokens) and pattern.rest)
+    if fits and all(map(Token.reaches, tokens[1:], argv[1:])):
+        return True
+    return pattern.rest and _touches_in_any_order(tokens[1:], argv[1:])
+
+
+def _touches_in_any_order(tokens: tuple[Token, ...], words: tuple[str, ...]) -> bool:
+    """`-rf` is also `-r -f` and `-fr`; an option before the first word may have a value."""
+    options = [word for word in words if word.startswith("-")]
+    names = [word.partition("=")[0] for word in options]
+    letters = frozenset[str]().union(*map(_cluster, options))
+    for token in tokens:
+        if not token.literal.startswith("-"):
+            continue
+        wanted = _cluster(token.literal) if token.regex is None else None
+        if wanted and wanted <= letters:
+            continue
+        if not any(map(token.reaches, options)) and not any(map(token.reaches, names)):
+            return False
+    expected = [token for token in tokens if not token.literal.startswith("-")]
+    at = 0
+    for before, word in zip(("", *words), words, strict=False):
+        if at == len(expected):
+            break
+        if word.startswith("-"):
+            continue
+        if expected[at].reaches(word):
+            at += 1
+        elif not before.startswith("-") or "=" in before:
+            return False
+    return at == len(expected)
+
+
+def _cluster(option: str) -> frozenset[str]:
+    """The letters of short options written together; empty for a long one."""
+    letters = frozenset(option[1:])
+    if option[1:].isalpha() and len(letters) <= _FEW_LETTERS:
+        return letters
+    return frozenset()
+
+
+def parse_pattern(text: str) -> CommandPattern:
+    """Read a pattern; a `ValueError` says what is wrong with it and where."""
+    for number, char in enumerate(text, 1):
+        if not char.isprintable() and char not in "\t\n":
+            raise ValueError(f"at character {number}: an invisible or control character")
+    tokens: list[Token] = []
+    at = 0
+    while at < len(text):
+        if text[at] in " \t":
+            at += 1
+            continue
+        token, at = _parse_token(text, at)
+        tokens.append(token)
+    if not tokens:
+        raise ValueError("a command pattern is empty")
+    if _ASSIGNMENT.match(tokens[0].literal):
+        raise ValueError("at character 1: a pattern begins with the program, not a variable")
+    rest = tokens[-1].regex == _ANYTHING
+    return CommandPattern(text, tuple(tokens[:-1] if rest else tokens), rest)
+
+
+def quote(word: str) -> str:
+    """A word as a pattern that means exactly this word."""
+    if _SAFE.fullmatch(word):
+        return word
+    return "'" + word.replace("'", "'\\''") + "'"
+
+
+def _parse_token(text: str, at: int) -> tuple[Token, int]:
+    literal: list[str] = []
+    parts = [""]  # regular expressions between stars
+    wild = False
+    while at < len(text) and text[at] not in " \t":
+        piece, expression, at = _parse_piece(text, at)
+        literal.append(piece)
+        wild = wild or expression is not None
+        if expression == _ANYTHING:
+            parts.append("")
+        else:
+            parts[-1] += re.escape(piece) if expression is None else expression
+    return Token("".join(literal), _join(parts) if wild else None), at
+
+
+def _join(parts: list[str]) -> str:
+    """Put `.*` between the parts. Atomic groups keep the search linear in the word."""
+    if len(parts) == 1:
+        return parts[0]
+    middle = "".join(f"(?>.*?{part})" for part in parts[1:-1])
+    return parts[0] + middle + _ANYTHING + parts[-1]
+
+
+def _parse_piece(text: str, at: int) -> tuple[str, str | None, int]:
+    """One piece of a word: its text, a regular expression where it is wild, its end."""
+    if run := _PLAIN.match(text, at):
+        return run.group(), None, run.end()
+    char = text[at]
+    if char == "*":
+        end = at + 1
+        while text.startswith("*", end):
+            end += 1
+        return "*", _ANYTHING, end
+    if char == "?":
+        return "?", ".", at + 1
+    if char == "[":
+        return _parse_class(text, at)
+    if char in "'\"":
+        return _parse_quotes(text, at)
+    if char == "\\":
+        if at + 1 == len(text):
+            raise ValueError(f"at character {at + 1}: nothing follows the backslash")
+        return text[at + 1], None, at + 2
+    if char in ";&|<>()`":
+        raise ValueError(
+            f"at character {at + 1}: {char} can never match, because every command of a line"
+            " is judged alone; quote it if the word itself contains it"
+        )
+    raise ValueError(f"at character {at + 1}: {char!r} must stand in quotes")
+
+
+def _parse_class(text: str, at: int) -> tuple[str, str | None, int]:
+    if text[at : at + 2].strip() == "[" and (at == 0 or text[at - 1] in " \t"):
+        return "[", None, at + 1  # the command [
+    match = _CLASS.match(text, at)
+    if match is None:
+        raise ValueError(f"at character {at + 1}: [ is never closed; quote it if it is meant")
+    inside = match.group()[1:-1]
+    negated = inside[:1] in ("!", "^")
+    characters = inside[negated:].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
+    for doubled in ("&&", "||", "~~", "--"):
+        characters = characters.replace(doubled, "\\" + doubled[0] + "\\" + doubled[1])
+    expression = f"[{'^' if negated else ''}{characters}]"
+    try:
+        re.compile(expression)
+    except re.error:
+        found = match.group()
+        raise ValueError(f"at character {at + 1}: {found} is no set of characters") from None
+    return match.group(), expression, match.end()
+
+
+def _parse_quotes(text: str, at: int) -> tuple[str, str | None, int]:
+    quoted: list[str] = []
+    end = at + 1
+    while end < len(text):
+        if text[end] == text[at]:
+            return "".join(quoted), None, end + 1
+        if text[end] == "\\" and text[at] == '"' and text[end + 1 : end + 2] in ('"', "\\"):
+            end += 1
+        quoted.append(text[end])
+        end += 1
+    raise ValueError(f"at character {at + 1}: the quote is never closed")

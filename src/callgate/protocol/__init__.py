@@ -1,0 +1,6 @@
+"""Wires without the wire: values in, values out, and the spelling of each peer between them.
+
+Nothing here reads a socket, waits or decides. `definitions` shows our tools to a model,
+`tool_uses` reads the calls it makes, `results` answers them: each in the shapes of Anthropic,
+OpenAI and MCP. `strict_json` is the one decoder for JSON that somebody else wrote.
+"""

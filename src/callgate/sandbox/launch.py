@@ -1,0 +1,83 @@
+"""The one door through which a command becomes processes.
+
+Whoever runs a command makes a `Command` and gives it to a `Launcher`. A sandbox is a launcher:
+it starts the same command with less in reach. No other module starts a process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Protocol, Self
+
+import msgspec
+
+from callgate.sandbox import processes
+from callgate.sandbox.processes import GRACE_S, Exit, OnOutput
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    argv: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+    """All that it sees, beside the mark by which its descendants are found again."""
+
+
+class Running(Protocol):
+    """A command that was started. `processes.Process` says what each of these promises."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    async def wait(self) -> Exit: ...
+    def stop(self, grace: float = GRACE_S) -> bool: ...
+
+
+class Launcher(Protocol):
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        """Start it. Raises OSError if the system cannot."""
+        ...
+
+
+class BareLauncher:
+    """Restricts nothing: a command can do whatever the user who runs us can do."""
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        return processes.start(
+            command.argv, cwd=command.cwd, env=command.env, on_output=on_output
+        )
+
+
+_NAMES = """
+    PATH HOME USER LOGNAME SHELL TMPDIR TMP TEMP TZ
+    LANG LANGUAGE LC_ALL LC_ADDRESS LC_COLLATE LC_CTYPE LC_IDENTIFICATION LC_MEASUREMENT
+    LC_MESSAGES LC_MONETARY LC_NAME LC_NUMERIC LC_PAPER LC_TELEPHONE LC_TIME
+    TERM COLORTERM NO_COLOR FORCE_COLOR CLICOLOR CLICOLOR_FORCE
+    XDG_CACHE_HOME XDG_CONFIG_DIRS XDG_CONFIG_HOME XDG_DATA_DIRS XDG_DATA_HOME XDG_STATE_HOME
+    SSL_CERT_FILE SSL_CERT_DIR CURL_CA_BUNDLE REQUESTS_CA_BUNDLE NODE_EXTRA_CA_CERTS
+    GIT_SSL_CAINFO PIP_CERT NIX_SSL_CERT_FILE
+    VIRTUAL_ENV CONDA_PREFIX CONDA_DEFAULT_ENV PYENV_ROOT NVM_DIR JAVA_HOME GOPATH GOROOT
+    CARGO_HOME RUSTUP_HOME ANDROID_HOME DOTNET_ROOT LD_LIBRARY_PATH
+"""
+_PASSED_ON = frozenset(_NAMES.split())
+"""Where programs and files are, and how to speak: nothing that proves who someone is."""
+
+_PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY"})
+
+
+def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a command may see of our environment: named variables only, and no secret.
+
+    A list of what passes, because no list of what must not is ever complete. Keys, tokens,
+    agents' sockets, `LD_PRELOAD`, `BASH_ENV`, exported functions and every CALLGATE_ variable
+    stay behind. A proxy passes unless its address holds a password.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _PASSED_ON or (name.upper() in _PROXIES and "@" not in value)
+    }

@@ -1,0 +1,6 @@
+"""Where tools come from, besides the built-in ones.
+
+`functions` makes a tool of a Python function: start there. It reads the function through
+`signatures` (parameters), `shapes` (what each type looks like as JSON) and `docstrings`
+(what the author says about it), and turns what it returns into a result with `outputs`.
+"""

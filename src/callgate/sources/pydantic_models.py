@@ -1,0 +1,106 @@
+"""Pydantic models as parameters, for authors who use them; pydantic is never imported here.
+
+The schema pydantic writes uses references and `anyOf`. What of it the subset can say is said
+there; a field for which it cannot is refused by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import msgspec
+
+from callgate.sources.constraints import describe, limit, refuse
+from callgate.sources.unions import join
+
+Schema = dict[str, Any]
+
+_KEPT = frozenset(
+    {"type", "enum", "required", "description", "format", "examples", "pattern", "minimum",
+     "maximum", "minLength", "maxLength", "minItems", "maxItems"}
+)  # fmt: skip
+_EXCLUSIVE = {"exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
+_PATHS = frozenset({"path", "file-path", "directory-path"})
+_REFERENCE = "#/$defs/"
+
+
+def is_model(kind: type) -> bool:
+    """Whether pydantic made this class."""
+    return "pydantic" in sys.modules and hasattr(kind, "__pydantic_core_schema__")
+
+
+def model_schema(kind: Any, place: str) -> Schema:
+    if not hasattr(kind, "model_json_schema"):
+        refuse(place, f"{kind.__qualname__} is a pydantic dataclass: use a model or a dataclass")
+    try:
+        written = kind.model_json_schema()
+    except Exception as error:  # pydantic's own error classes are not ours to import
+        refuse(place, f"pydantic has no schema for {kind.__qualname__}: {error}")
+    return _Reader(written.get("$defs", {})).read(written, place, ())
+
+
+def build_model(kind: Any, value: Any) -> Any:
+    """A validated instance; raises `ValueError` in words for the agent."""
+    try:
+        return kind.model_validate_json(msgspec.json.encode(value))
+    except ValueError as error:
+        problems = getattr(error, "errors", None)
+        if problems is None:
+            raise
+        lines = [
+            ": ".join(filter(None, [".".join(map(str, each["loc"])), each["msg"]]))
+            for each in problems(include_url=False, include_input=False, include_context=False)
+        ]
+        raise ValueError("; ".join(lines)) from None
+
+
+class _Reader:
+    """One model's schema, read with the definitions that stand beside it."""
+
+    def __init__(self, definitions: dict[str, Schema]) -> None:
+        self.definitions = definitions
+
+    def read(self, schema: Schema, place: str, inside: tuple[str, ...]) -> Schema:
+        rest = {k: v for k, v in schema.items() if k not in ("title", "$defs", "default")}
+        said: Schema = {}
+        if reference := rest.pop("$ref", None):
+            said = self._referred(reference, place, inside)
+        elif "allOf" in rest and len(rest["allOf"]) == 1:
+            said = self.read(rest.pop("allOf")[0], place, inside)
+        elif members := rest.pop("anyOf", None):
+            said = join([self.read(each, place, inside) for each in members], place)
+        for keyword, value in rest.items():
+            said.update(self._keyword(keyword, value, schema, place, inside))
+        if "default" in schema:
+            return describe(said, None, schema["default"])
+        return said
+
+    def _referred(self, reference: str, place: str, inside: tuple[str, ...]) -> Schema:
+        name = reference.removeprefix(_REFERENCE)
+        if name in inside:
+            refuse(place, f"{name} contains itself, which a schema cannot say")
+        return self.read(self.definitions[name], place, (*inside, name))
+
+    def _keyword(
+        self, keyword: str, value: Any, schema: Schema, place: str, inside: tuple[str, ...]
+    ) -> Schema:
+        if keyword == "format" and value in _PATHS:
+            refuse(place, "a Path inside another value is hidden from the workspace's wall: "
+                          "make it a parameter")  # fmt: skip
+        if keyword in _KEPT or (keyword == "additionalProperties" and isinstance(value, bool)):
+            return {keyword: value}
+        if keyword == "const":
+            return {"enum": [value]}
+        if keyword == "properties":
+            return {
+                "properties": {
+                    name: self.read(each, f"{place}.{name}", inside)
+                    for name, each in value.items()
+                }
+            }
+        if keyword == "items" and isinstance(value, dict):
+            return {"items": self.read(value, f"{place}[]", inside)}
+        if keyword in _EXCLUSIVE:
+            return limit(_EXCLUSIVE[keyword], value, schema.get("type", ""), place)
+        return refuse(place, f"{keyword} cannot be said in a schema here")

@@ -1,0 +1,236 @@
+"""What a Python type looks like as JSON, in the schema subset every model provider takes.
+
+A type that the subset cannot express is refused when the tool is defined, with the name of
+the parameter: a schema that promises less than the function needs would fail in every call.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime
+import enum
+import pathlib
+import types
+import typing
+import uuid
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from callgate.sources.constraints import constrain, describe, refuse
+from callgate.sources.docstrings import parse_docstring
+from callgate.sources.pydantic_models import is_model, model_schema
+from callgate.sources.unions import join
+
+Schema = dict[str, Any]
+
+_PLAIN: dict[Any, Schema] = {
+    str: {"type": "string"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+    None: {"type": "null"},
+    types.NoneType: {"type": "null"},
+    Any: {},
+    object: {},
+}
+_CONVERTED: dict[Any, Schema] = {
+    datetime.datetime: {"type": "string", "format": "date-time"},
+    datetime.date: {"type": "string", "format": "date"},
+    uuid.UUID: {"type": "string", "format": "uuid"},
+}
+_LISTS = frozenset({list, collections.abc.Sequence})
+_MAPPINGS = frozenset({dict, collections.abc.Mapping})
+_ALIAS = getattr(typing, "TypeAliasType", ())
+_UNIONS = frozenset({typing.Union, types.UnionType})
+_JSON_TYPES = {str: "string", bool: "boolean", int: "integer", types.NoneType: "null"}
+
+
+class Shape(msgspec.Struct, frozen=True):
+    schema: Schema
+    plain: bool = True
+    """The function takes the decoded JSON as it is; otherwise it is converted first."""
+    paths: bool = False
+    """Holds a `pathlib.Path`, which the wall around the workspace must get to see."""
+
+
+def shape_of(annotation: Any, place: str, inside: tuple[Any, ...] = ()) -> Shape:
+    """The shape of a type. `place` says where it stands, `inside` which classes hold it."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        shape = shape_of(arguments[0], place, inside)
+        return msgspec.structs.replace(shape, schema=constrain(shape.schema, arguments[1:], place))
+    if origin is Literal:
+        return Shape(_enumeration(arguments, place))
+    if origin in _UNIONS:
+        return _union([shape_of(each, place, inside) for each in arguments], place)
+    kind = origin or annotation
+    if not isinstance(kind, collections.abc.Hashable):
+        refuse(place, f"{annotation!r} is not a type")
+    if kind in _PLAIN:
+        return Shape(dict(_PLAIN[kind]))
+    if kind in _CONVERTED:
+        return Shape(dict(_CONVERTED[kind]), plain=False)
+    if kind in _LISTS:
+        return _array(arguments[0] if arguments else Any, place, inside)
+    if kind is tuple:
+        return _tuple(arguments, place, inside)
+    if kind in _MAPPINGS:
+        return _mapping(arguments, place)
+    if isinstance(annotation, type):
+        return _class(annotation, place, inside)
+    if isinstance(annotation, typing.NewType):
+        return shape_of(annotation.__supertype__, place, inside)
+    if isinstance(annotation, _ALIAS):
+        return shape_of(annotation.__value__, place, inside)
+    return refuse(place, f"type {_name(annotation)} cannot be a tool's argument")
+
+
+def _name(annotation: Any) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
+
+
+def _enumeration(values: tuple[Any, ...], place: str) -> Schema:
+    found: list[str] = []
+    for value in values:
+        if type(value) not in _JSON_TYPES:
+            refuse(place, f"the choice {value!r} is neither text, nor a whole number, nor a bool")
+        found.append(_JSON_TYPES[type(value)])
+    kinds = list(dict.fromkeys(found))
+    return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(values)}
+
+
+def _union(members: list[Shape], place: str) -> Shape:
+    plain = all(each.plain for each in members)
+    schema = join([each.schema for each in members], place)
+    return Shape(schema, plain, any(each.paths for each in members))
+
+
+def _array(item: Any, place: str, inside: tuple[Any, ...]) -> Shape:
+    shape = shape_of(item, f"{place}[]", inside)
+    if shape.paths and shape.schema["type"] != "string":
+        refuse(place, "a Path must be a parameter or stand in a list that is one")
+    schema: Schema = {"type": "array"}
+    if shape.schema:
+        schema["items"] = shape.schema
+    return Shape(schema, shape.plain, shape.paths)
+
+
+def _tuple(items: tuple[Any, ...], place: str, inside: tuple[Any, ...]) -> Shape:
+    if len(items) == 2 and items[1] is Ellipsis:
+        items = items[:1]
+    elif items and all(each == items[0] for each in items):
+        array = _array(items[0], place, inside)
+        length = {"minItems": len(items), "maxItems": len(items)}
+        return Shape({**array.schema, **length}, plain=False, paths=array.paths)
+    elif items:
+        refuse(place, "a tuple must have items of one type, as tuple[int, ...] or tuple[int, int]")
+    array = _array(items[0] if items else Any, place, inside)
+    return msgspec.structs.replace(array, plain=False)
+
+
+def _mapping(arguments: tuple[Any, ...], place: str) -> Shape:
+    key, value = arguments or (str, Any)
+    if key is not str:
+        refuse(place, "the keys of a JSON object are text: use dict[str, Any]")
+    if value is not Any and value is not object:
+        refuse(
+            place,
+            f"the values of a dict cannot be described as {_name(value)}: "
+            "use dict[str, Any], a TypedDict or a list",
+        )
+    return Shape({"type": "object", "additionalProperties": True})
+
+
+def _class(kind: type, place: str, inside: tuple[Any, ...]) -> Shape:
+    if kind in inside:
+        refuse(place, f"{_name(kind)} contains itself, which a schema cannot say")
+    if issubclass(kind, enum.Enum):
+        return Shape(_enum(kind, place), plain=False)
+    if kind is pathlib.Path:
+        if inside:
+            refuse(place, "a Path inside another value is hidden from the workspace's wall: "
+                           "make it a parameter")  # fmt: skip
+        return Shape({"type": "string"}, plain=False, paths=True)
+    if is_model(kind):
+        return Shape(model_schema(kind, place), plain=False)
+    fields = _fields(kind, place)
+    if fields is None:
+        refuse(place, f"type {_name(kind)} cannot be a tool's argument")
+    properties: dict[str, Schema] = {}
+    plain = typing.is_typeddict(kind)
+    described = parse_docstring(kind.__doc__).parameters
+    for field in fields:
+        shape = shape_of(field.annotation, f"{place}.{field.name}", (*inside, kind))
+        properties[field.name] = describe(shape.schema, described.get(field.name), field.default)
+        plain = plain and shape.plain
+    schema: Schema = {"type": "object", "properties": properties}
+    if required := [field.name for field in fields if field.required]:
+        schema["required"] = required
+    return Shape(schema, plain)
+
+
+def _enum(kind: type[enum.Enum], place: str) -> Schema:
+    values = tuple(member.value for member in kind)
+    if issubclass(kind, enum.Flag) or len({type(value) for value in values} & {str, int}) != 1:
+        refuse(place, f"the values of {_name(kind)} must all be text or all be whole numbers")
+    return _enumeration(values, place)
+
+
+class _Field(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    annotation: Any
+    required: bool
+    default: Any = msgspec.UNSET
+
+
+def _fields(kind: type, place: str) -> list[_Field] | None:
+    """The fields of a dataclass, a TypedDict or a Struct; None for any other class."""
+    try:
+        if typing.is_typeddict(kind):
+            return list(_typed_dict_fields(kind))
+        if dataclasses.is_dataclass(kind):
+            return list(_dataclass_fields(kind))
+        if issubclass(kind, msgspec.Struct) and not kind.__struct_config__.array_like:
+            return list(_struct_fields(kind))
+    except NameError as error:
+        refuse(place, f"{_name(kind)}: {error}; its annotations must use names of its module")
+    return None
+
+
+def _typed_dict_fields(kind: Any) -> Iterator[_Field]:
+    for name, hint in typing.get_type_hints(kind, include_extras=True).items():
+        # `__required_keys__` misses the marks where annotations are strings.
+        required = name in kind.__required_keys__
+        annotation = hint
+        while (mark := typing.get_origin(annotation)) in (typing.Required, typing.NotRequired):
+            required = mark is typing.Required
+            annotation = typing.get_args(annotation)[0]
+        yield _Field(name=name, annotation=annotation, required=required)
+
+
+def _dataclass_fields(kind: Any) -> Iterator[_Field]:
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for field in dataclasses.fields(kind):
+        if field.init:
+            given = field.default is not dataclasses.MISSING
+            made = field.default_factory is not dataclasses.MISSING
+            yield _Field(
+                name=field.name,
+                annotation=hints[field.name],
+                required=not (given or made),
+                default=field.default if given else msgspec.UNSET,
+            )
+
+
+def _struct_fields(kind: Any) -> Iterator[_Field]:
+    for field in msgspec.structs.fields(kind):
+        default = field.default
+        yield _Field(
+            name=field.encode_name,
+            annotation=field.type,
+            required=field.required,
+            default=msgspec.UNSET if default is msgspec.NODEFAULT else default,
+        )

@@ -1,0 +1,262 @@
+"""The `shell` tool: run a command line in the workspace, and leave nothing of it behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from callgate.core.content import TextBlock
+from callgate.core.effects import Capability, SideEffects
+from callgate.core.errors import (
+    ToolCancelled,
+    ToolExecutionError,
+    ToolTimeout,
+    ToolValidationError,
+    WorkspaceEscapeError,
+)
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
+from callgate.sandbox.launch import BareLauncher, Command, Launcher, Running, child_environment
+from callgate.sandbox.outputs import Capture, Deltas
+from callgate.sandbox.processes import GRACE_S, Exit, Stream
+
+SHOWN = 256 * 1024
+"""Bytes of output that a result shows, both streams together."""
+LONGEST_COMMAND = 128 * 1024 - 1
+"""Bytes that Linux takes as one argument."""
+
+_BASH = "/bin/bash"
+_BARE = BareLauncher()
+
+_DEFINITION = ToolDefinition(
+    name="shell",
+    description=(
+        "Run a shell command in the workspace and return its output and exit code. "
+        "Standard input is empty and there is no terminal. When the command ends, processes "
+        "it left in the background are ended too."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {
+            "command": {
+                "type": "string",
+                "minLength": 1,
+                "description": "The command line, read by bash (by sh where bash is missing).",
+            },
+            "timeout_seconds": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 600,
+                "description": "End the command after this time.",
+            },
+            "cwd": {
+                "type": "string",
+                "default": ".",
+                "description": "Directory to run in, relative to the workspace.",
+            },
+        },
+        "required": ["command"],
+        "additionalProperties": False,
+    },
+    side_effects=SideEffects.EXECUTE,
+    capabilities=frozenset({Capability.STARTS_PROCESS}),
+    path_params=("cwd",),
+    kind="execute",
+    aliases=("execute_command", "terminal_execute"),
+    source="builtin",
+)
+
+
+class Shell:
+    """One command line. `environment` replaces what is passed on of our own."""
+
+    definition = _DEFINITION
+
+    def __init__(
+        self,
+        launcher: Launcher = _BARE,
+        *,
+        environment: Mapping[str, str] | None = None,
+        grace: float = GRACE_S,
+    ) -> None:
+        self._launcher = launcher
+        self._environment = environment
+        self._grace = grace
+        self._running: Running | None = None
+        self._cancelled = False
+
+    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+        """The command as it will be run, for the person who is asked."""
+        return f"in {input.get('cwd', '.')}:\n{input['command']}"
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        command = _prepare(input, context.workspace_path, self._environment)
+        if context.cancel_event.is_set():
+            raise ToolCancelled()
+        output = _Output(context)
+        try:
+            async with await self._start(command, output) as self._running:
+                if context.cancel_event.is_set():  # it came while the launcher was at work
+                    await self.cancel()
+                ended, late = await self._wait(self._running, input.get("timeout_seconds"))
+            result = output.result(input["command"], ended)
+        finally:
+            output.close()
+        if late:
+            raise _timeout(input["timeout_seconds"], result)
+        return result
+
+    async def cancel(self) -> bool:
+        """Begin to stop it; `execute` returns what there is once the last process has ended."""
+        self._cancelled = True
+        return self._running is not None and self._running.stop(self._grace)
+
+    async def _start(self, command: Command, output: _Output) -> Running:
+        try:
+            return await self._launcher.start(command, output.add)
+        except OSError as error:
+            raise ToolExecutionError(
+                f"The command could not be started: {error.strerror}.", underlying=error
+            ) from error
+
+    async def _wait(self, running: Running, limit: float | None) -> tuple[Exit, bool]:
+        """How it ended, and whether that was because its time was up."""
+        try:
+            async with asyncio.timeout(limit):
+                return await running.wait(), False
+        except TimeoutError:
+            running.stop(self._grace)
+        ended = await running.wait()
+        return ended, ended.stopped and not self._cancelled
+
+
+class _Output:
+    """Both streams of one command: live to the context, and kept for the result."""
+
+    def __init__(self, context: ToolContext) -> None:
+        self._deltas = Deltas(context.output)
+        self._captures: dict[Stream, Capture] = {
+            "stdout": Capture(SHOWN, lambda: context.artifact("stdout.txt")),
+            "stderr": Capture(SHOWN, lambda: context.artifact("stderr.txt")),
+        }
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        self._captures[stream].add(data)
+        self._deltas.add(stream, data)
+
+    def close(self) -> None:
+        self._deltas.close()
+        for capture in self._captures.values():
+            capture.close()
+
+    def result(self, command: str, ended: Exit) -> ToolOutput:
+        out, err = self._captures["stdout"], self._captures["stderr"]
+        # Errors may take what the output leaves, and a quarter in any case.
+        err_limit = min(err.total, max(SHOWN // 4, SHOWN - out.total))
+        out_limit = SHOWN - err_limit
+        stdout, stderr = out.show(out_limit), err.show(err_limit)
+        truncated = out.total > out_limit or err.total > err_limit
+        parts = [stdout, f"[stderr]\n{stderr}" if stderr else "", *_remarks(ended)]
+        return ToolOutput(
+            content=[TextBlock(_lines(parts))],
+            success=ended.code == 0 and not ended.stopped,
+            command_executed=command,
+            truncated=truncated,
+            value={
+                "stdout": stdout,
+                "stderr": stderr,
+                "exit_code": ended.code,
+                "signal": _signal_name(ended.signal),
+                "truncated": truncated,
+                "stdout_path": out.path,
+                "stderr_path": err.path,
+                "background_ended": 0 if ended.stopped else ended.ended,
+            },
+        )
+
+
+def _prepare(
+    input: dict[str, Any], workspace: str, environment: Mapping[str, str] | None
+) -> Command:
+    text = input["command"]
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise ToolValidationError("command: is not valid Unicode text") from None
+    if "\0" in text:
+        raise ToolValidationError("command: must not contain a NUL character")
+    if size > LONGEST_COMMAND:
+        raise ToolValidationError(
+            f"command: is {size} bytes long, {LONGEST_COMMAND} are possible; "
+            "write it to a file and run that"
+        )
+    return Command(
+        argv=_argv(text),
+        cwd=_directory(input.get("cwd", "."), workspace),
+        env=child_environment(os.environ) if environment is None else dict(environment),
+    )
+
+
+def _argv(text: str) -> tuple[str, ...]:
+    """A shell that reads no file of its own first, and takes no part of the text as an option."""
+    if os.access(_BASH, os.X_OK):
+        return (_BASH, "--noprofile", "--norc", "-c", "--", text)
+    return ("/bin/sh", "-c", "--", text)
+
+
+def _directory(cwd: str, workspace: str) -> str:
+    """Where to start. The dispatcher has confined it already; this holds without one too."""
+    try:
+        root = os.path.realpath(workspace)
+        place = os.path.realpath(os.path.join(root, cwd))
+    except (OSError, ValueError):
+        raise ToolValidationError("cwd: is not a usable path") from None
+    if os.path.commonpath([root, place]) != root:
+        raise WorkspaceEscapeError(f"cwd: {cwd} is outside the workspace")
+    if not os.path.isdir(place):
+        raise ToolExecutionError(f"There is no directory {cwd} in the workspace.")
+    return place
+
+
+def _timeout(limit: int, partial: ToolOutput) -> ToolTimeout:
+    text = "".join(block.text for block in partial.content if isinstance(block, TextBlock))
+    return ToolTimeout(
+        f"The command was ended after its limit of {limit} s.",
+        details={"partial_output": text, "timeout_seconds": limit},
+    )
+
+
+def _remarks(ended: Exit) -> list[str]:
+    remarks = []
+    if ended.stopped:
+        remarks.append("[stopped before it ended]")
+    elif ended.signal is not None:
+        remarks.append(f"[ended by {_signal_name(ended.signal)}]")
+    elif ended.code is None:
+        remarks.append("[exit code unknown]")
+    elif ended.code != 0:
+        remarks.append(f"[exit code {ended.code}]")
+    if ended.ended and not ended.stopped:
+        remarks.append(f"[processes left in the background were ended: {ended.ended}]")
+    if ended.survivors:
+        remarks.append(f"[processes that could not be ended: {ended.survivors}]")
+    return remarks
+
+
+def _signal_name(number: int | None) -> str | None:
+    if number is None:
+        return None
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the real-time signals between the first and the last have no name
+        return f"signal {number}"
+
+
+def _lines(parts: list[str]) -> str:
+    """Parts one under the other, each beginning a line of its own."""
+    text = ""
+    for part in filter(None, parts):
+        text += part if not text or text.endswith("\n") else "\n" + part
+    return text

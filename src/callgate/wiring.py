@@ -1,0 +1,155 @@
+"""From settings to a runtime: the one place where concrete classes meet."""
+
+from __future__ import annotations
+
+import logging
+from importlib import import_module
+
+from callgate.audit.log import AuditLog
+from callgate.config.load import SettingsError
+from callgate.config.places import Home
+from callgate.config.policies import PolicyBook
+from callgate.config.saved import save_rule, saved_rule
+from callgate.config.schema import Settings
+from callgate.core.calls import ToolCall
+from callgate.core.errors import ToolRegistrationError
+from callgate.core.sessions import Mode, Root, Session
+from callgate.core.tools import ToolFactory
+from callgate.dispatch.authorize import Authority, Subject
+from callgate.dispatch.confirmations import Answer, Confirmations
+from callgate.dispatch.dispatcher import Limits, ToolDispatcher
+from callgate.dispatch.grants import Grants
+from callgate.dispatch.registry import Registry
+from callgate.dispatch.running import StopLimits
+from callgate.dispatch.wall import Wall
+from callgate.events.bus import Bus
+from callgate.runtime import Runtime
+from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
+from callgate.tools.search import FindFiles, SearchText
+from callgate.tools.shell import Shell
+
+BUILT_IN: tuple[ToolFactory, ...] = (
+    ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
+)  # fmt: skip
+
+_log = logging.getLogger("callgate")
+
+
+class Wired:
+    """A runtime and what it was made from."""
+
+    def __init__(self, home: Home, *, audit: bool = True) -> None:
+        self.home = home
+        self.policies = PolicyBook(home)
+        self.bus = Bus()
+        settings = self.policies.settings
+        limits = settings.limits
+        wall = Wall(self.policies, artifacts=home.artifacts)
+        authority = Authority(
+            policies=self.policies,
+            grants=Grants(),
+            confirmations=Confirmations(limits.confirmation_timeout_s),
+            preview=lambda call, subject: _preview(wall, call, subject),
+            save=self._save,
+        )
+        self.dispatcher = ToolDispatcher(
+            authority=authority,
+            wall=wall,
+            sink=self.bus,
+            audit=_audit_log(home, settings) if audit else None,
+            registry=Registry(max_argument_bytes=limits.max_argument_bytes),
+            limits=Limits(
+                concurrency=limits.concurrency,
+                max_timeout_s=limits.max_timeout_s,
+                stop=StopLimits(grace_s=limits.cancel_grace_s, abandon_s=limits.abandon_s),
+            ),
+        )
+        for name in settings.tools.disable:
+            self.dispatcher.registry.disable(name, "disabled in settings")
+        self.runtime = Runtime(self.dispatcher, self.bus)
+
+    @property
+    def settings(self) -> Settings:
+        return self.policies.settings
+
+    def session(
+        self, workspace: str, mode: Mode | None = None, tags: frozenset[str] = frozenset()
+    ) -> Session:
+        """A session in a workspace, with the extra roots of the settings."""
+        session = Session(
+            workspace=workspace,
+            mode=mode if mode is not None else self.settings.mode,
+            tags=tags,
+            extra_roots=tuple(
+                Root(root.path, writable=root.access == "write")
+                for root in self.settings.workspace.extra_roots
+            ),
+        )
+        self.policies.check_workspace(session.workspace)
+        return session
+
+    def _save(self, call: ToolCall, subject: Subject, answer: Answer) -> None:
+        rule = saved_rule(
+            tool=subject.tool.name,
+            decision=answer.decision,
+            workspace=call.session.workspace,
+            arguments=subject.checked.arguments,
+            arguments_sha256=subject.checked.sha256,
+            places=subject.places,
+            pattern=answer.pattern,
+        )
+        try:
+            save_rule(self.home, rule)
+        except OSError as error:
+            _log.error("the answer could not be saved: %s", error)
+            return
+        self.policies.reload()
+
+
+def register_configured(wired: Wired) -> None:
+    """Register the built-in tools and those that the settings load.
+
+    `SettingsError` names the file, and the line of it, that cannot be used. The runtime is
+    not to be used then.
+    """
+    loaded = _load_configured(wired)
+    for factory in BUILT_IN:
+        wired.runtime.register(factory)
+    for file, factory in loaded:
+        try:
+            wired.runtime.register(factory)
+        except ToolRegistrationError as error:
+            raise SettingsError(file, None, str(error)) from None
+
+
+def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
+    specs = wired.settings.tools.load
+    if not specs:
+        return []
+    modules = import_module("callgate.sources.modules")  # heavy, and most homes load nothing
+    loaded: list[tuple[str, ToolFactory]] = []
+    for spec in specs:
+        try:
+            factories = modules.load_tools(spec, beside=wired.home.path)
+        except modules.ToolLoadError as error:
+            raise SettingsError(error.file, error.line, error.problem) from error
+        loaded += [(spec, factory) for factory in factories]
+    return loaded
+
+
+def _audit_log(home: Home, settings: Settings) -> AuditLog:
+    return AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
+
+
+def _preview(wall: Wall, call: ToolCall, subject: Subject) -> str | None:
+    """What a call will do, in the tool's own words about the arguments that will run."""
+    tool = subject.tool.factory()
+    preview = getattr(tool, "preview", None)
+    if preview is None:
+        return None
+    arguments = subject.checked.arguments
+    try:
+        return str(preview(arguments, wall.open(call, subject.tool.name, arguments)))
+    except Exception:  # a tool's own code: the question is asked without a preview
+        _log.exception("preview of tool %s failed", subject.tool.name)
+        return None

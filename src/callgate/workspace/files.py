@@ -1,0 +1,274 @@
+"""The files of a workspace, as tools see them: nine operations behind one wall.
+
+Each one opens first, then lets the guard judge the real path of what is open, and only
+then reads or changes anything.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from callgate.core.errors import (
+    ToolExecutionError,
+    ToolPermissionDenied,
+    ToolValidationError,
+)
+from callgate.core.places import Place
+from callgate.core.sessions import Root
+from callgate.workspace import refusals
+from callgate.workspace.edits import replace_once
+from callgate.workspace.opening import READ, Opener, best_opener
+from callgate.workspace.paths import sayable
+from callgate.workspace.protected import is_protected
+from callgate.workspace.replace import Changed, made_directories, replace
+from callgate.workspace.roots import Directory
+from callgate.workspace.walk import Spot
+from callgate.workspace.wall import Wall
+
+Access = Literal["read", "write"]
+Guard = Callable[[str, Access], None]
+"""Raises a `ToolPermissionDenied` to refuse. Given the real path of what is open, before
+anything is read, made, changed or deleted."""
+
+MAX_BYTES = 256 * 1024 * 1024
+"""The largest file that is read whole."""
+_BLOCK = 1024 * 1024
+
+_rewriting = threading.Lock()
+"""Who reads a file to write it again does so alone in this process."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One name in a directory."""
+
+    name: str
+    kind: Literal["file", "directory", "link", "other"]
+
+
+Entries = list[Entry]
+
+
+class WorkspaceFileAPI:
+    """Seed 004's file API. Paths are relative to the workspace or absolute inside a root."""
+
+    def __init__(
+        self,
+        workspace_root: str,
+        *,
+        extra_roots: Sequence[Root] = (),
+        guard: Guard | None = None,
+        opener: Opener | None = None,
+    ) -> None:
+        self.workspace_root = os.path.abspath(workspace_root)
+        roots = (Root(self.workspace_root, writable=True), *extra_roots)
+        self.wall = Wall(roots, opener or best_opener())
+        self._guard = guard
+
+    def guarded(self, guard: Guard | None) -> WorkspaceFileAPI:
+        """The same files under another guard; cheap, because the open roots are shared."""
+        other = object.__new__(type(self))
+        other.workspace_root = self.workspace_root
+        other.wall = self.wall
+        other._guard = guard
+        return other
+
+    def locate(self, path: str) -> Place:
+        """Where a path leads, for whoever decides about it before anything is opened."""
+        return self.wall.locate(path)
+
+    def place(self, real: str) -> Place:
+        """The place of a real path, such as a guard is given; asks the disk nothing."""
+        return self.wall.place(real)
+
+    def called(self, place: Place) -> str:
+        """How to name a place: from the workspace, or absolute where it lies in another root."""
+        return place.relative if place.root == sayable(self.wall.workspace.real) else place.real
+
+    def status(self, path: str) -> os.stat_result:
+        """What the system knows about a file; of a link, about the link."""
+        self.wall.locate(path)
+        with self.wall.spot(path, follow=False) as spot, refusals.answering(path):
+            if len(spot.rest) > 1 or (spot.rest and (spot.status is None or spot.slash)):
+                raise self.wall.absent(path)
+            self.judge(self.wall.real(spot, path), "read", spot.root, path)
+            return spot.status or os.fstat(spot.fd)
+
+    def read(self, path: str) -> str:
+        return _text(self.read_bytes(path), path)
+
+    def read_bytes(self, path: str) -> bytes:
+        fd, real, root = self.wall.open(path, READ)
+        try:
+            self.judge(real, "read", root, path)
+            return _content(fd, path)
+        except OSError as error:
+            raise refusals.of(error, path) from error
+        finally:
+            os.close(fd)
+
+    def write(self, path: str, content: str) -> None:
+        self.write_bytes(path, _encoded(content))
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Create or replace a file, with the directories on the way to it."""
+        with self.wall.spot(path) as spot:
+            self._replace(spot, path, content)
+
+    def append(self, path: str, content: str) -> None:
+        added = _encoded(content)
+        with _rewriting, self.wall.spot(path) as spot:
+            if spot.status is None:
+                self._replace(spot, path, added)
+            else:
+                found, status = self._existing(spot, path, "write")
+                self._replace(spot, path, found + added, status)
+
+    def exists(self, path: str) -> bool:
+        """Whether something is there; False as well for what may not be seen."""
+        try:
+            place = self.wall.locate(path)
+            if place.exists and self._guard is not None:
+                self._guard(place.real, "read")
+        except (ToolPermissionDenied, ToolExecutionError):
+            return False
+        return place.exists
+
+    def list(self, path: str) -> list[str]:
+        return [entry.name for entry in self.entries(path)]
+
+    def entries(self, path: str) -> Entries:
+        """The names in a directory with their kinds, sorted; links are not followed."""
+        fd, real, root = self.wall.open(path, READ)
+        try:
+            self.judge(real, "read", root, path)
+            if not stat.S_ISDIR(os.fstat(fd).st_mode):
+                raise refusals.wrong_type(path, "is not a directory")
+            with os.scandir(fd) as found:
+                return sorted(map(_entry, found), key=lambda entry: entry.name)
+        except OSError as error:
+            raise refusals.of(error, path) from error
+        finally:
+            os.close(fd)
+
+    def delete(self, path: str) -> None:
+        """Remove a file; of a link, the link. One that leads out is refused like any path."""
+        self.wall.locate(path)
+        with self.wall.spot(path, follow=False) as spot, refusals.answering(path):
+            if not spot.rest:
+                if not spot.parents:
+                    raise refusals.root_itself(path)
+                raise refusals.wrong_type(path, "is a directory")
+            if len(spot.rest) > 1 or spot.status is None or spot.slash:
+                raise self.wall.absent(path)
+            self.judge(self.wall.real(spot, path), "write", spot.root, path)
+            os.unlink(spot.rest[0], dir_fd=spot.fd)
+
+    def patch(self, path: str, old: str, new: str) -> None:
+        """Replace the one place where `old` stands; with none or several nothing changes."""
+        with _rewriting, self.wall.spot(path) as spot:
+            found, status = self._existing(spot, path, "read", "write")
+            text = replace_once(_text(found, path), old, new)
+            self._replace(spot, path, _encoded(text), status)
+
+    def judge(self, real: str, access: Access, root: Directory, path: str) -> None:
+        """Ask the guard about the real path of what is open in a root."""
+        if access == "write" and not root.writable:
+            raise refusals.read_only_root(path)
+        if self._guard is not None:
+            self._guard(sayable(real), access)
+        elif access == "write" and (
+            is_protected(root.relative(real)) or self.wall.locate(path).protected
+        ):
+            raise refusals.protected(path)
+
+    def _check(self, spot: Spot, path: str) -> None:
+        """Refuse a spot where no regular file is or could be."""
+        if not spot.rest or spot.slash:
+            raise refusals.wrong_type(path, "is a directory")
+        if b".." in spot.rest or (len(spot.rest) > 1 and spot.status is not None):
+            raise self.wall.absent(path)
+        if spot.status is not None and not stat.S_ISREG(spot.status.st_mode):
+            raise refusals.wrong_type(path, "is not a regular file")
+
+    def _existing(
+        self, spot: Spot, path: str, *access: Access
+    ) -> tuple[bytes, os.stat_result]:
+        """The content of the file that a spot stands for, judged, and its status."""
+        self._check(spot, path)
+        if spot.status is None:
+            raise refusals.missing(path)
+        with refusals.answering(path):
+            fd = self.wall.opener.step(spot.fd, spot.rest[0], READ)
+            try:
+                real = self.wall.real(spot, path)
+                for kind in access:
+                    self.judge(real, kind, spot.root, path)
+                return _content(fd, path), os.fstat(fd)
+            finally:
+                os.close(fd)
+
+    def _replace(
+        self, spot: Spot, path: str, content: bytes, read: os.stat_result | None = None
+    ) -> None:
+        """Put content where a spot stands; `read` is what the content was made from."""
+        self._check(spot, path)
+        opener, (*parents, name) = self.wall.opener, spot.rest
+        with refusals.answering(path):
+            self.judge(self.wall.real(spot, path), "write", spot.root, path)
+            with made_directories(opener, spot.fd, parents) as fd:
+                try:
+                    replace(opener, fd, name, content, like=read or spot.status, read=read)
+                except Changed:
+                    raise refusals.changed(path) from None
+
+
+def _content(fd: int, path: str) -> bytes:
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        is_directory = stat.S_ISDIR(status.st_mode)
+        raise refusals.wrong_type(
+            path, "is a directory" if is_directory else "is not a regular file"
+        )
+    if status.st_size > MAX_BYTES:
+        raise refusals.too_large(path, MAX_BYTES)
+    content = os.read(fd, status.st_size + 1)
+    if len(content) == status.st_size > 0:
+        return content
+    blocks = [content]
+    size = len(content)
+    while block := os.read(fd, _BLOCK):  # it grows, or the system does not know its size
+        blocks.append(block)
+        size += len(block)
+        if size > MAX_BYTES:
+            raise refusals.too_large(path, MAX_BYTES)
+    return b"".join(blocks)
+
+
+def _text(content: bytes, path: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise refusals.not_text(path) from None
+
+
+def _encoded(content: str) -> bytes:
+    try:
+        return content.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ToolValidationError("The content is not valid Unicode") from None
+
+
+def _entry(entry: os.DirEntry[str]) -> Entry:
+    # A name that is no text can neither be sent nor asked for; it is shown all the same.
+    name = sayable(entry.name)
+    if entry.is_symlink():
+        return Entry(name, "link")
+    if entry.is_dir(follow_symlinks=False):
+        return Entry(name, "directory")
+    return Entry(name, "file" if entry.is_file(follow_symlinks=False) else "other")

@@ -1,0 +1,141 @@
+"""Names in a workspace that run code later, without anyone meaning to: not for file tools.
+
+Writing them takes an explicit rule, also where they do not exist yet, at any depth. Names
+are compared folded (case, Unicode compatibility, invisible characters), because some file
+systems do so: refusing a look-alike too many costs nothing.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from itertools import pairwise
+
+_REPOSITORIES = {
+    ".git",  # hooks, config (a file in worktrees and submodules)
+    "git~1",  # .git by its short name on FAT and NTFS
+    ".gitmodules",
+    ".gitconfig",
+    ".hg",
+    ".svn",
+    ".bzr",
+    ".jj",
+}
+_COMMIT_HOOKS = {
+    ".githooks",
+    ".husky",
+    ".lefthook",
+    ".lefthook.yml",
+    "lefthook.yml",
+    ".overcommit.yml",
+    ".pre-commit-config.yaml",
+}
+_SHELLS = {
+    ".bashrc",
+    ".bash_profile",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_aliases",
+    ".profile",
+    ".zshrc",
+    ".zprofile",
+    ".zshenv",
+    ".zlogin",
+    ".zlogout",
+    ".kshrc",
+    ".mkshrc",
+    ".cshrc",
+    ".tcshrc",
+    ".login",
+    ".logout",
+    "config.fish",
+    ".envrc",  # direnv, on entering the directory
+    ".xinitrc",
+    ".xprofile",
+    ".xsession",
+    ".xsessionrc",
+    ".pam_environment",
+    ".tmux.conf",
+    ".screenrc",
+    ".ssh",
+}
+_INTERPRETERS = {
+    ".gdbinit",
+    ".lldbinit",
+    ".pdbrc",
+    ".irbrc",
+    ".pryrc",
+    ".rprofile",
+    "sitecustomize.py",
+    "usercustomize.py",
+}
+_EDITORS = {
+    ".vscode",  # tasks, launch, settings: commands run when the folder opens
+    ".idea",
+    ".fleet",
+    ".zed",
+    ".devcontainer",  # initializeCommand runs on the host
+    ".devcontainer.json",
+    ".dir-locals.el",
+    ".exrc",
+    ".vimrc",
+    ".gvimrc",
+    ".nvimrc",
+    ".nvim.lua",
+    ".lvimrc",
+}
+_AGENTS = {
+    ".callgate",
+    ".mcp.json",
+    "mcp.json",
+    ".claude",
+    ".cursor",
+    ".codex",
+    ".gemini",
+    ".windsurf",
+    ".continue",
+    ".opencode",
+    "opencode.json",
+    "opencode.jsonc",
+    ".roo",
+    ".kiro",
+    ".amazonq",
+    ".aider.conf.yml",
+}
+_NAMES = frozenset().union(
+    _REPOSITORIES, _COMMIT_HOOKS, _SHELLS, _INTERPRETERS, _EDITORS, _AGENTS
+)
+_PLACES = frozenset(
+    {
+        ".config/autostart",
+        ".config/environment.d",
+        ".config/fish",
+        ".config/git",
+        ".config/nvim",
+        ".config/systemd",
+        "library/launchagents",
+    }
+)
+_SUFFIXES = (".code-workspace", ".sublime-project")
+
+
+def is_protected(relative_path: str) -> bool:
+    """Whether a path in a workspace may be written by an explicit rule only."""
+    path = _folded(relative_path)
+    names = path.split("/")
+    if not _NAMES.isdisjoint(names) or path.endswith(_SUFFIXES):
+        return True
+    if ".config" not in names and "library" not in names:
+        return False
+    return not _PLACES.isdisjoint("/".join(pair) for pair in pairwise(names))
+
+
+def _folded(path: str) -> str:
+    if path.isascii():
+        folded = path.lower()
+    else:
+        kept = "".join(char for char in path if unicodedata.category(char) not in ("Cf", "Mn"))
+        folded = unicodedata.normalize("NFKC", kept).casefold()
+    if " /" in folded or "./" in folded or folded.endswith((" ", ".")):
+        # Names that some systems take for the same without their last dots and spaces.
+        return "/".join(name.rstrip(" .") or name for name in folded.split("/"))
+    return folded

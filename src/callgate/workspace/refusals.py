@@ -1,0 +1,121 @@
+"""What the wall answers when it does not do what it was asked: one constructor an answer.
+
+The words name the path as it was given and nothing that lies outside: a refusal must not
+tell where a link would have led.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from callgate.core.errors import (
+    ToolError,
+    ToolExecutionError,
+    ToolPermissionDenied,
+    WorkspaceEscapeError,
+)
+from callgate.workspace.paths import invalid, shown
+
+
+def escape(path: str) -> ToolError:
+    return WorkspaceEscapeError(f"Path {shown(path)} escapes workspace boundary")
+
+
+def link_loop(path: str) -> ToolError:
+    return WorkspaceEscapeError(
+        f"Path {shown(path)} goes through links that lead nowhere", reason="link_loop"
+    )
+
+
+def protected(path: str) -> ToolError:
+    return WorkspaceEscapeError(
+        f"Path {shown(path)} is protected: it can run code later, so only an explicit rule"
+        " allows writing it",
+        reason="protected_path",
+    )
+
+
+def read_only_root(path: str) -> ToolError:
+    return ToolPermissionDenied(
+        f"Path {shown(path)} lies in a directory that is open for reading only",
+        reason="read_only_root",
+    )
+
+
+def root_itself(path: str) -> ToolError:
+    return ToolPermissionDenied(
+        f"Path {shown(path)} is the workspace itself", reason="workspace_root"
+    )
+
+
+def missing(path: str) -> ToolError:
+    return ToolExecutionError(f"File {shown(path)} does not exist", reason="file_not_found")
+
+
+def wrong_type(path: str, what: str) -> ToolError:
+    return ToolExecutionError(f"Path {shown(path)} {what}", reason="wrong_type")
+
+
+def not_text(path: str) -> ToolError:
+    return ToolExecutionError(f"File {shown(path)} is not UTF-8 text", reason="not_text")
+
+
+def too_large(path: str, limit: int) -> ToolError:
+    return ToolExecutionError(
+        f"File {shown(path)} is larger than {limit:,} bytes", reason="too_large"
+    )
+
+
+def changed(path: str) -> ToolError:
+    return ToolExecutionError(
+        f"File {shown(path)} was changed by someone else meanwhile; read it again",
+        reason="changed",
+    )
+
+
+def workspace_missing() -> ToolError:
+    return ToolExecutionError(
+        "The workspace directory does not exist", reason="workspace_missing"
+    )
+
+
+_REASONS = {
+    errno.EACCES: "access_denied",
+    errno.EPERM: "access_denied",
+    errno.EROFS: "access_denied",
+    errno.ENOSPC: "no_space",
+    errno.EDQUOT: "no_space",
+    errno.EFBIG: "too_large",
+}
+
+
+def of(error: OSError, path: str) -> ToolError:
+    """The answer for what the system said about this path."""
+    code = error.errno
+    if code in (errno.ENOENT, errno.ENOTDIR):
+        return missing(path)
+    if code == errno.EXDEV:
+        return escape(path)
+    if code == errno.ELOOP:
+        return link_loop(path)
+    if code in (errno.ENAMETOOLONG, errno.EILSEQ):
+        return invalid(path, "cannot be a name here")
+    if code == errno.EISDIR:
+        return wrong_type(path, "is a directory")
+    if code in (errno.ENXIO, errno.ENODEV):
+        return wrong_type(path, "is not a regular file")
+    said = error.strerror or "input/output error"
+    return ToolExecutionError(
+        f"File {shown(path)}: {said}", reason=_REASONS.get(code or 0, "io_error"), underlying=error
+    )
+
+
+@contextmanager
+def answering(path: str) -> Iterator[None]:
+    """Turn what the system says inside the block into the wall's answer."""
+    try:
+        yield
+    except OSError as error:
+        raise of(error, path) from error

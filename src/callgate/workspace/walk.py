@@ -1,0 +1,173 @@
+"""Go a path one name at a time from a root, resolving links here and never leaving.
+
+Each name is opened in the directory before it without following a link; `..` goes back to
+the directory we came from, which is held open. So nobody can swap a link in between.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from callgate.workspace.opening import DIRECTORY, Opener
+from callgate.workspace.paths import split, wants_directory
+from callgate.workspace.roots import Directory
+
+MAX_LINKS = 40
+"""As the kernel has it. A name that changes while we look counts as a link."""
+
+Enter = Callable[[bytes], tuple[Directory, bytes]]
+"""Where an absolute link leads: a root and the rest, or OSError(EXDEV)."""
+
+_SWAPPED = (errno.ELOOP, errno.ENOTDIR, errno.ENOENT, errno.EINVAL)
+
+
+class Spot:
+    """Where a walk ended: an open directory, and the names it did not go into.
+
+    `rest` is empty if the path leads to the directory itself, one name for a file in it,
+    and more where the way breaks off. `status` is that of the first name, None if missing.
+    """
+
+    __slots__ = ("fd", "parents", "rest", "root", "slash", "status")
+
+    def __init__(
+        self,
+        root: Directory,
+        fd: int,
+        parents: list[bytes],
+        rest: list[bytes],
+        status: os.stat_result | None,
+        slash: bool,
+    ) -> None:
+        self.root = root
+        self.fd = fd
+        self.parents = parents
+        self.rest = rest
+        self.status = status
+        self.slash = slash
+
+    @property
+    def walked(self) -> str:
+        """The real path of the directory, as the walk came to it."""
+        return self.root.prefix + os.fsdecode(b"/".join(self.parents))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.fd != self.root.fd:
+            os.close(self.fd)
+
+
+class _Way:
+    """The open directories from a root down to where the walk stands."""
+
+    def __init__(self, root: Directory, opener: Opener) -> None:
+        self.opener = opener
+        self.root = root
+        self.names: list[bytes] = []
+        self.fds = [root.fd]
+
+    @property
+    def fd(self) -> int:
+        return self.fds[-1]
+
+    def down(self, name: bytes) -> None:
+        self.fds.append(self.opener.step(self.fd, name, DIRECTORY))
+        self.names.append(name)
+
+    def up(self) -> None:
+        if not self.names:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+        self.names.pop()
+        os.close(self.fds.pop())
+
+    def restart(self, root: Directory) -> None:
+        self.leave()
+        self.root, self.names, self.fds = root, [], [root.fd]
+
+    def leave(self, keep: int | None = None) -> None:
+        for fd in self.fds[1:]:
+            if fd != keep:
+                os.close(fd)
+        del self.fds[1:]
+
+
+def walk(
+    opener: Opener, root: Directory, path: bytes, enter: Enter, *, follow: bool = True
+) -> Spot:
+    """Where a path leads, links resolved; the last one only if `follow`.
+
+    Raises OSError: EXDEV where the path leaves, ELOOP where links lead nowhere.
+    """
+    way = _Way(root, opener)
+    try:
+        rest, status, slash = _go(way, path, enter, follow)
+        spot = Spot(way.root, way.fd, way.names, rest, status, slash)
+    except BaseException:
+        way.leave()
+        raise
+    way.leave(keep=spot.fd)
+    return spot
+
+
+def _go(
+    way: _Way, path: bytes, enter: Enter, follow: bool
+) -> tuple[list[bytes], os.stat_result | None, bool]:
+    pending = deque(split(path))
+    slash = wants_directory(path)
+    links = 0
+    while pending:
+        name = pending.popleft()
+        if name == b"..":
+            way.up()
+            continue
+        status = _status(way.fd, name)
+        is_link = status is not None and stat.S_ISLNK(status.st_mode)
+        is_directory = status is not None and stat.S_ISDIR(status.st_mode)
+        if not is_directory and not (is_link and (follow or pending or slash)):
+            return [name, *pending], status, slash
+        try:
+            if is_directory:
+                way.down(name)
+                continue
+            target = _read_link(way.fd, name)
+        except OSError as error:
+            if error.errno not in _SWAPPED:
+                raise
+            target = name  # no longer what it was: look again
+        if (links := links + 1) > MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if not pending:
+            slash = slash or wants_directory(target)
+        if target.startswith(b"/"):
+            entered, target = enter(target)
+            way.restart(entered)
+        pending.extendleft(reversed(split(target)))
+    return [], None, slash
+
+
+def _status(fd: int, name: bytes) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+
+
+def _read_link(fd: int, name: bytes) -> bytes:
+    target = os.readlink(name, dir_fd=fd)
+    if os.stat(name, dir_fd=fd, follow_symlinks=False).st_size == 0:
+        # Made up by the kernel, like /proc/self/root: it leads where its text does not say.
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+    return target

@@ -1,0 +1,287 @@
+"""From path text to an open descriptor that lies inside: the only way in.
+
+    path -> checked text -> root and rest -> opened beneath the root -> real path -> caller
+
+A relative path starts at the workspace, an absolute one must spell a root; a link may lead
+anywhere inside the roots. The real path is that of what was opened, so a rule about paths
+cannot be dodged by a link, by other letters or by someone who swaps things meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from callgate.core.errors import ToolError
+from callgate.core.places import Place
+from callgate.core.sessions import Root
+from callgate.workspace import refusals
+from callgate.workspace.opening import DIRECTORY, LOOK, UNDECIDED, Opener
+from callgate.workspace.paths import encode, sayable, split, wants_directory
+from callgate.workspace.protected import is_protected
+from callgate.workspace.roots import Directory
+from callgate.workspace.walk import Spot, walk
+
+_SLASH = ord("/")
+_NO_NAMES = (b"", b".", b"..")
+_ATTEMPTS = 4
+"""How often a root may be replaced under one operation."""
+_DEEPEST_SPELLING = 64
+"""How many names of an absolute path may stand before the root is reached."""
+
+
+class Opened(NamedTuple):
+    fd: int
+    real: str
+    root: Directory
+
+
+class Wall:
+    """The roots of a session; the first one is its workspace."""
+
+    def __init__(self, roots: Sequence[Root], opener: Opener) -> None:
+        self.opener = opener
+        self._roots = tuple(roots)
+        self._directories: list[Directory | None] = [None] * len(self._roots)
+
+    @property
+    def workspace(self) -> Directory:
+        return self._directories[0] or self._directory(0)
+
+    def open(self, path: str, flags: int) -> Opened:
+        """Open what a path leads to. The caller closes the descriptor."""
+        for _ in range(_ATTEMPTS):
+            root, rest = self._enter(path)
+            try:
+                fd = self.opener.beneath(root.fd, rest, flags)
+            except OSError as error:
+                if error.errno in UNDECIDED:
+                    return self._open_walked(path, flags)
+                if error.errno == errno.ENOENT:
+                    if self._renew(root):
+                        continue
+                    raise self.absent(path) from error
+                raise refusals.of(error, path) from error
+            real = self._real(fd, "", path)
+            if root.holds(real):
+                return Opened(fd, real, root)
+            os.close(fd)
+            if not self._renew(root):
+                break
+        raise refusals.escape(path)
+
+    def locate(self, path: str) -> Place:
+        """Where a path leads. Raises for what leaves or cannot be a path, not for missing."""
+        root, rest = self._enter(path)
+        try:
+            fd = self.opener.beneath(root.fd, rest, LOOK)
+        except FileNotFoundError:
+            return self._locate_new(path, root, rest) or self._locate_walked(path)
+        except OSError:
+            return self._locate_walked(path)
+        real = self._real(fd, "", path)
+        os.close(fd)
+        if not root.holds(real):
+            return self._locate_walked(path)
+        return _place(path, rest, root, root.relative(real), exists=True)
+
+    def place(self, real: str) -> Place:
+        """A real path that was opened here, described without looking again."""
+        holding = [root for root in self._all() if root.holds(real)]
+        if not holding:
+            raise refusals.escape(real)
+        root = max(holding, key=lambda root: len(root.prefix))
+        relative = root.relative(real)
+        return _place(real, os.fsencode(relative), root, relative, exists=True)
+
+    def spot(self, path: str, *, follow: bool = True) -> Spot:
+        """The directory in which what a path leads to lies, or would be made."""
+        root, rest = self._enter(path)
+        if self._renew(root):
+            root, rest = self._enter(path)
+        with refusals.answering(path):
+            return walk(self.opener, root, rest, self._enter_link, follow=follow)
+
+    def real(self, spot: Spot, path: str) -> str:
+        """The real path of what a spot stands for, or of where it would be made."""
+        real = self.opener.real(spot.fd, spot.walked)
+        if spot.rest:
+            real = f"{real.rstrip('/')}/{os.fsdecode(b'/'.join(spot.rest))}"
+        if spot.status is not None:
+            real = self._named(spot, real)
+        if not spot.root.holds(real):
+            raise refusals.escape(path)
+        return real
+
+    def _named(self, spot: Spot, walked: str) -> str:
+        """The path of an existing file in the letters that stand on the disk."""
+        try:
+            fd = self.opener.step(spot.fd, spot.rest[0], LOOK)
+        except OSError:
+            return walked  # gone, or a link that this system cannot open
+        try:
+            return self.opener.real(fd, walked)
+        finally:
+            os.close(fd)
+
+    def absent(self, path: str) -> ToolError:
+        """The answer for a path that leads to nothing; out of the wall it is an escape still."""
+        if ".." in path:
+            try:
+                self._locate_walked(path)
+            except ToolError as error:
+                return error
+        return refusals.missing(path)
+
+    def _real(self, fd: int, walked: str, path: str) -> str:
+        """The real path of what is open; the descriptor is closed if there is none."""
+        try:
+            return self.opener.real(fd, walked)
+        except OSError as error:
+            os.close(fd)
+            raise refusals.of(error, path) from error
+
+    def _open_walked(self, path: str, flags: int) -> Opened:
+        with self.spot(path) as spot:
+            if len(spot.rest) > 1 or (spot.rest and (spot.status is None or spot.slash)):
+                raise self.absent(path)
+            with refusals.answering(path):
+                fd = self.opener.step(spot.fd, spot.rest[0] if spot.rest else b".", flags)
+            walked = os.fsdecode(b"/".join([*spot.parents, *spot.rest]))
+            real = self._real(fd, (spot.root.prefix + walked).rstrip("/") or "/", path)
+            if spot.root.holds(real):
+                return Opened(fd, real, spot.root)
+            os.close(fd)
+            raise refusals.escape(path)
+
+    def _locate_new(self, path: str, root: Directory, rest: bytes) -> Place | None:
+        """The common case of a missing file: only its name is missing, and no link is there."""
+        parent, _, name = rest.rpartition(b"/")
+        if name in _NO_NAMES:
+            return None
+        try:
+            fd = self.opener.beneath(root.fd, parent or b".", DIRECTORY)
+        except OSError:
+            return None
+        try:
+            real = f"{self.opener.real(fd, '')}/{name.decode()}"
+            if os.access(name, os.F_OK, dir_fd=fd, follow_symlinks=False):
+                return None
+        finally:
+            os.close(fd)
+        if not root.holds(real) or not root.in_place():
+            return None
+        return _place(path, rest, root, root.relative(real), exists=False)
+
+    def _locate_walked(self, path: str) -> Place:
+        with self.spot(path) as spot, refusals.answering(path):
+            base = spot.root.relative(self.opener.real(spot.fd, spot.walked))
+            names = [] if base == "." else base.split("/")
+            for name in map(os.fsdecode, spot.rest):
+                if name != "..":
+                    names.append(name)
+                elif names:
+                    names.pop()
+                else:
+                    raise refusals.escape(path)
+            whole = len(spot.rest) == 1 and spot.status is not None and not spot.slash
+            return _place(
+                path,
+                self._enter(path)[1],
+                spot.root,
+                "/".join(names) or ".",
+                exists=whole or not spot.rest,
+            )
+
+    def _enter(self, path: str) -> tuple[Directory, bytes]:
+        text = encode(path)
+        if text[0] != _SLASH:
+            return self.workspace, text
+        try:
+            return self._enter_link(text)
+        except OSError as error:
+            raise refusals.of(error, path) from error
+
+    def _enter_link(self, absolute: bytes) -> tuple[Directory, bytes]:
+        """The root that an absolute path enters, and the rest. OSError(EXDEV) if none."""
+        names = split(absolute)
+        flat = b"/" + b"/".join(names)
+        found: tuple[int, Directory, bytes] | None = None
+        for root in self._all():
+            spelled = root.spelling(flat)
+            if spelled is not None and (found is None or len(spelled) > found[0]):
+                found = len(spelled), root, flat[len(spelled) + 1 :]
+        if found is None:
+            found = (0, *self._enter_otherwise(names))
+        rest = found[2] + (b"/" if wants_directory(absolute) else b"")
+        return found[1], rest.lstrip(b"/") or b"."
+
+    def _enter_otherwise(self, names: list[bytes]) -> tuple[Directory, bytes]:
+        """Find a root that is spelled through links or in other letters: compare by identity."""
+        top = Directory(Root("/"), self.opener)
+        limit = names.index(b"..") if b".." in names else len(names)
+        for count in range(1, min(limit, _DEEPEST_SPELLING) + 1):
+            prefix = b"/".join(names[:count])
+            with walk(self.opener, top, prefix, lambda target: (top, target)) as spot:
+                if spot.rest:
+                    break
+                for root in self._all():
+                    if root.is_at(spot.fd):
+                        return root, b"/".join(names[count:])
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    def _all(self) -> list[Directory]:
+        """Every root that exists; the workspace must."""
+        directories = [self.workspace]
+        for index in range(1, len(self._roots)):
+            if self._is_inside_another(index):
+                continue
+            try:
+                directories.append(self._directories[index] or self._directory(index))
+            except ToolError:
+                continue
+        return directories
+
+    def _is_inside_another(self, index: int) -> bool:
+        """Whether a root lies in one that may be written, and so is reached through that.
+
+        On its own it would be no wall: whoever works in the other could put a link there.
+        """
+        path = os.path.abspath(self._roots[index].path)
+        if self.workspace.spelling(os.fsencode(path)) is not None:
+            return True
+        return any(
+            outer.writable and path.startswith(os.path.abspath(outer.path).rstrip("/") + "/")
+            for outer in self._roots[1:]
+        )
+
+    def _directory(self, index: int) -> Directory:
+        try:
+            directory = Directory(self._roots[index], self.opener)
+        except OSError as error:
+            raise refusals.workspace_missing() from error
+        self._directories[index] = directory
+        return directory
+
+    def _renew(self, root: Directory) -> bool:
+        """Open a root again if another directory took its place; whether that was so."""
+        if root.in_place():
+            return False
+        for index, directory in enumerate(self._directories):
+            if directory is root:
+                self._directory(index)
+        return True
+
+
+def _place(path: str, rest: bytes, root: Directory, relative: str, *, exists: bool) -> Place:
+    return Place(
+        given=path,
+        real=sayable(root.real if relative == "." else root.prefix + relative),
+        root=sayable(root.real),
+        relative=sayable(relative),
+        exists=exists,
+        protected=is_protected(relative) or (path != relative and is_protected(os.fsdecode(rest))),
+        writable=root.writable,
+    )

@@ -1,0 +1,55 @@
+"""What every test shares: a home of its own, and a list of what could not be tested here."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+_common = settings(
+    deadline=None,  # a busy machine is not a defect
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+    print_blob=True,
+)
+settings.register_profile("callgate", _common, max_examples=60)
+settings.register_profile("soak", _common, max_examples=5000)
+settings.load_profile("callgate")
+
+
+@pytest.fixture(autouse=True)
+def _no_real_home(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No test, and no process that it starts, ever sees the home of whoever runs it."""
+    for name in list(os.environ):
+        if name.startswith(("CALLGATE_", "XDG_")):
+            monkeypatch.delenv(name)
+    user = tmp_path_factory.mktemp("user")
+    monkeypatch.setenv("HOME", str(user))
+    monkeypatch.setenv("CALLGATE_HOME", str(user / ".callgate"))
+
+
+@pytest.fixture
+def home(_no_real_home: None) -> Path:
+    """An empty CALLGATE_HOME, as a first start leaves it. Without this fixture there is none."""
+    path = Path(os.environ["CALLGATE_HOME"])
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # so that the list is the last thing said
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    yield
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    if reasons:
+        terminalreporter.section("not tested here")
+        for reason, count in sorted(reasons.items()):
+            terminalreporter.line(f"{count:5}  {reason}")

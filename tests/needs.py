@@ -1,0 +1,38 @@
+"""What a test needs of the machine; where it is missing, the test is skipped and listed.
+
+    @needs("bwrap")
+    def test_a_sandboxed_command_sees_no_home() -> None: ...
+
+The end of a run names everything that was skipped, under "not tested here" (see conftest).
+A test that finds out only while it runs calls `pytest.skip` and is listed the same way.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+
+import pytest
+
+_CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
+    "linux": (lambda: sys.platform == "linux", "this is not Linux"),
+    "root": (lambda: os.geteuid() == 0, "the tests do not run as root"),
+    "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
+}
+"""Every other name is a program that must be found on PATH."""
+
+
+def missing(thing: str) -> str | None:
+    """Why a thing is not here; None where it is."""
+    if thing in _CHECKS:
+        there, why = _CHECKS[thing]
+        return None if there() else f"needs {thing}: {why}"
+    return None if shutil.which(thing) else f"needs {thing}: not installed"
+
+
+def needs(*things: str) -> pytest.MarkDecorator:
+    """Skip the test unless all of these are here."""
+    reasons = [reason for thing in things if (reason := missing(thing))]
+    return pytest.mark.skipif(bool(reasons), reason="; ".join(reasons))

@@ -1,0 +1,177 @@
+"""What many tests build on: a dispatcher with everything real but the disk it records to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from callgate.audit.records import CallRecord
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import TextBlock
+from callgate.core.effects import SideEffects
+from callgate.core.events import TERMINAL, Event
+from callgate.core.sessions import Mode, Session
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.dispatch.authorize import Authority
+from callgate.dispatch.confirmations import Answer, Confirmation, Confirmations
+from callgate.dispatch.dispatcher import Limits, ToolDispatcher
+from callgate.dispatch.grants import Grants
+from callgate.dispatch.running import StopLimits
+from callgate.dispatch.wall import Wall
+from callgate.policy.decide import Rulebook
+from callgate.policy.rules import Policy
+
+QUICK = Limits(stop=StopLimits(grace_s=0.02, abandon_s=0.3, slot_s=0.5))
+
+
+class Recorder:
+    """An event sink and an audit log that remember everything."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.records: list[CallRecord] = []
+        self.unwritable: OSError | None = None
+        self._changed = asyncio.Event()
+
+    def emit(self, event: Event) -> None:
+        self.events.append(event)
+        self._changed.set()
+
+    def ensure_open(self) -> None:
+        if self.unwritable is not None:
+            raise self.unwritable
+
+    def append(self, record: CallRecord) -> None:
+        if self.unwritable is not None:
+            raise self.unwritable
+        self.records.append(record)
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+    def of(self, event_type: str) -> list[Event]:
+        return [event for event in self.events if event.type == event_type]
+
+    def one(self, event_type: str) -> Event:
+        (event,) = self.of(event_type)
+        return event
+
+    @property
+    def terminal(self) -> list[Event]:
+        return [event for event in self.events if event.type in TERMINAL]
+
+    async def until(self, met: Callable[[], bool]) -> None:
+        """Wait until the events so far meet a condition."""
+        async with asyncio.timeout(10):
+            while not met():
+                self._changed.clear()
+                await self._changed.wait()
+
+    async def seen(self, event_type: str, count: int = 1) -> Event:
+        await self.until(lambda: len(self.of(event_type)) >= count)
+        return self.of(event_type)[-1]
+
+
+class FakeHuman:
+    """Answers each question with the next of its answers, and remembers the questions."""
+
+    def __init__(self, *answers: Answer | bool | str) -> None:
+        self.answers = list(answers)
+        self.questions: list[Confirmation] = []
+
+    async def __call__(self, question: Confirmation) -> Answer | bool | str:
+        self.questions.append(question)
+        return self.answers.pop(0)
+
+
+class Bench:
+    """A dispatcher, a session, and what they recorded."""
+
+    def __init__(
+        self,
+        workspace: Any = "/",
+        *tools: Any,
+        policy: Policy = Policy(),
+        narrowed_by: Policy | None = None,
+        mode: Mode = Mode.ASK,
+        human: Any = None,
+        confirmation_timeout_s: float = 5.0,
+        limits: Limits = QUICK,
+        save: Any = None,
+    ) -> None:
+        self.recorder = Recorder()
+        book = Rulebook(policy, narrowed_by)
+        policies = lambda workspace: book  # noqa: E731
+        self.confirmations = Confirmations(confirmation_timeout_s)
+        self.grants = Grants()
+        self.saved: list[tuple[ToolCall, Any, Answer]] = []
+        self.dispatcher = ToolDispatcher(
+            authority=Authority(
+                policies=policies,
+                grants=self.grants,
+                confirmations=self.confirmations,
+                preview=lambda call, subject: None,
+                save=lambda *args: self.saved.append(args),
+            ),
+            wall=Wall(policies),
+            sink=self.recorder,
+            audit=self.recorder,
+            limits=limits,
+        )
+        for tool in tools:
+            self.dispatcher.register(tool)
+        self.session = Session(workspace=str(workspace), mode=mode)
+        self.human = human
+        if human is not None:
+            self._attached = self.confirmations.attach(human)
+            self._attached.__enter__()
+
+    def tool_call(self, tool: str, arguments: Any = None, **more: Any) -> ToolCall:
+        more.setdefault("session", self.session)
+        more.setdefault("caller", CallerKind.CLI)
+        return ToolCall(tool=tool, arguments={} if arguments is None else arguments, **more)
+
+    async def run(self, tool: str, arguments: Any = None, **more: Any) -> Any:
+        return await self.dispatcher.run(self.tool_call(tool, arguments, **more))
+
+    def start(self, tool: str, arguments: Any = None, **more: Any) -> asyncio.Task[Any]:
+        return asyncio.get_running_loop().create_task(self.run(tool, arguments, **more))
+
+
+NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}}
+
+
+def make_tool(
+    name: str = "probe",
+    effect: SideEffects | None = SideEffects.NONE,
+    schema: dict[str, Any] | None = None,
+    run: Callable[[dict[str, Any], ToolContext], Any] | None = None,
+    on_cancel: Callable[[], Any] | None = None,
+    **definition: Any,
+) -> Callable[[], Any]:
+    """A factory of a tool whose body is `run(input, context)`, plain or async."""
+    made = ToolDefinition(
+        name=name,
+        description=f"The tool {name}.",
+        input_schema=NO_ARGUMENTS if schema is None else schema,
+        side_effects=effect,
+        **definition,
+    )
+
+    class Probe:
+        definition = made
+
+        async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+            result = run(input, context) if run is not None else "ok"
+            if asyncio.iscoroutine(result):
+                result = await result
+            if isinstance(result, str):
+                return ToolOutput(content=[TextBlock(result)])
+            return result
+
+        async def cancel(self) -> bool:
+            return bool(on_cancel()) if on_cancel is not None else False
+
+    return Probe

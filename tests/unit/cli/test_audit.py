@@ -1,0 +1,162 @@
+"""`callgate audit` and `callgate doctor`: what happened, and whether everything is in order."""
+
+from __future__ import annotations
+
+import json
+import select
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.unit.cli.running import callgate, start
+
+from callgate.cli.commands import COMMANDS
+
+
+@pytest.fixture
+def record(ws: Path, home: Path) -> Path:
+    """A home whose record holds a read, a refusal and a wrong argument, in this order."""
+    callgate("call", "read_file", "path=a.txt", cwd=ws)
+    callgate("call", "write_file", "path=b.txt", "content=x", cwd=ws)
+    callgate("call", "read_file", "limit=x", cwd=ws)
+    return home / "audit.jsonl"
+
+
+def lines(text: str) -> list[Any]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_last_calls_are_shown_newest_last(record: Path, ws: Path) -> None:
+    shown = lines(callgate("audit", "tail", "--json", cwd=ws).out)
+    assert [(each["tool"], each.get("error_class")) for each in shown] == [
+        ("read_file", None), ("write_file", "permission_denied"), ("read_file", "validation_error"),
+    ]  # fmt: skip
+    assert shown == lines(record.read_text())
+    assert lines(callgate("audit", "tail", "-n", "1", "--json", cwd=ws).out) == shown[-1:]
+    plain = callgate("audit", "tail", cwd=ws).out.splitlines()
+    assert [line.split()[2:5] for line in plain] == [
+        ["ok", "cli", "read_file"],
+        ["permission_denied", "cli", "write_file"],
+        ["validation_error", "cli", "read_file"],
+    ]
+
+
+def test_a_search_finds_what_matches_all_of_it(record: Path, ws: Path) -> None:
+    session = lines(record.read_text())[1]["session"]
+    for words, found in {
+        ("--tool", "read_file"): 2,
+        ("--tool", "read_file", "--text", "A.TXT"): 1,
+        ("--decision", "deny"): 1,
+        ("--error", "validation_error"): 1,
+        ("--session", session): 1,
+        ("--since", "1h"): 3,
+        ("--since", "2999-01-01"): 0,
+        ("--since", "2020-01-01T12:00+02:00", "-n", "2"): 2,
+        ("--text", "nothing of the kind"): 0,
+    }.items():
+        assert len(lines(callgate("audit", "search", *words, "--json", cwd=ws).out)) == found, words
+
+
+@pytest.mark.parametrize("since", ["yesterday", "5", "9999999d", "2026-13-01", "-1h"])
+def test_a_time_that_is_none_is_wrong_use(since: str, ws: Path) -> None:
+    assert callgate("audit", "search", f"--since={since}", cwd=ws).code == 2
+
+
+def test_following_shows_what_comes(record: Path, ws: Path) -> None:
+    process = start("audit", "tail", "-n", "0", "-f", "--json", cwd=ws)
+    assert process.stdout is not None
+    # Nothing tells that it follows already, so calls are made until one is seen.
+    seen = b""
+    while not seen:
+        callgate("call", "list_dir", cwd=ws)
+        if select.select([process.stdout], [], [], 1)[0]:
+            seen = process.stdout.readline()
+    process.terminate()
+    process.communicate()
+    assert json.loads(seen)["tool"] == "list_dir"
+
+
+def test_a_whole_record_verifies(record: Path, ws: Path) -> None:
+    ran = callgate("audit", "verify", "--json", cwd=ws)
+    assert (ran.code, ran.json["ok"], ran.json["records"], ran.json["problems"]) == (0, True, 3, [])
+    assert callgate("audit", "verify", cwd=ws).out.startswith("whole: ")
+
+
+def test_a_changed_line_is_found_and_the_place_is_named(record: Path, ws: Path) -> None:
+    record.write_text(record.read_text().replace("a.txt", "c.txt"))
+    ran = callgate("audit", "verify", "--json", cwd=ws)
+    assert (ran.code, ran.json["ok"]) == (1, False)
+    assert (ran.json["problems"][0]["file"], ran.json["problems"][0]["line"]) == (str(record), 2)
+    assert callgate("audit", "verify", cwd=ws).out.startswith(f"{record}:2: ")
+    doctor = callgate("doctor", "--json", cwd=ws)
+    assert (doctor.code, findings(doctor.json)["audit"]["level"]) == (1, "failed")
+
+
+def test_no_record_is_no_error(ws: Path) -> None:
+    assert callgate("audit", "tail", cwd=ws).out == ""
+    assert callgate("audit", "verify", "--json", cwd=ws).json["records"] == 0
+
+
+def test_a_record_that_cannot_be_read_is_an_error(ws: Path, home: Path) -> None:
+    (home / "audit.jsonl").mkdir()
+    assert callgate("audit", "tail", cwd=ws).code == 1
+    assert callgate("audit", "verify", cwd=ws).code == 1
+
+
+@pytest.mark.spec("T16")
+def test_a_record_cannot_act_on_a_terminal(ws: Path) -> None:
+    callgate("call", "read_file", "path=\x1b[2J\u202e", cwd=ws)
+    shown = callgate("audit", "tail", cwd=ws).out
+    assert shown.rstrip("\n").isprintable()
+
+
+@pytest.mark.parametrize("name", [each for each in COMMANDS if each.startswith("audit")])
+def test_audit_takes_no_words(name: str, ws: Path) -> None:
+    assert callgate(*name.split(), "word", cwd=ws).code == 2
+
+
+def findings(report: Any) -> dict[str, Any]:
+    return {each["check"]: each for each in report["checks"]}
+
+
+def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
+    ran = callgate("doctor", "--json", cwd=ws)
+    assert (ran.code, ran.json["ok"]) == (0, True)
+    assert {name: each["level"] for name, each in findings(ran.json).items()} == {
+        "python": "ok", "platform": "ok", "home": "ok", "settings": "ok", "tools": "ok",
+        "trust": "ok", "workspace": "ok", "audit": "ok", "wall": "ok", "terminal": "note",
+        "instance": "ok",
+    }  # fmt: skip
+    assert len(callgate("doctor", cwd=ws).out.splitlines()) == len(ran.json["checks"])
+
+
+def test_a_first_start_is_healthy_and_is_told_what_to_do(ws: Path) -> None:
+    ran = callgate("doctor", "--json", cwd=ws)
+    home = findings(ran.json)["home"]
+    assert (ran.code, home["level"], home["fix"]) == (0, "note", "callgate init")
+
+
+def test_each_defect_fails_its_check_and_names_a_remedy(ws: Path, home: Path) -> None:
+    home.chmod(0o755)
+    (home / "settings.toml").write_text("mode = 5\n")
+    (home / "trust.json").write_text("{")
+    ran = callgate("doctor", "--json", cwd=ws)
+    failed = {name: each for name, each in findings(ran.json).items() if each["level"] == "failed"}
+    assert (ran.code, set(failed)) == (1, {"home", "settings", "tools", "trust"})
+    assert failed["home"]["fix"] == f"chmod 700 {home}"
+    assert all(each["fix"] for each in failed.values())
+    assert f"{home}/settings.toml:1: " in failed["settings"]["text"]
+
+
+def test_settings_of_a_workspace_that_is_not_trusted_are_noted(ws: Path) -> None:
+    callgate("init", "--workspace", cwd=ws)
+    found = findings(callgate("doctor", "--json", cwd=ws).json)["workspace"]
+    assert (found["level"], found["fix"]) == ("note", "callgate trust .")
+    callgate("trust", ".", cwd=ws)
+    assert findings(callgate("doctor", "--json", cwd=ws).json)["workspace"]["level"] == "ok"
+
+
+def test_a_tool_file_that_fails_is_found_by_the_doctor(ws: Path, tools: Path) -> None:
+    (tools / "mine.py").write_text("1 / 0\n")
+    found = findings(callgate("doctor", "--json", cwd=ws).json)["tools"]
+    assert (found["level"], f"{tools}/mine.py:1" in found["text"]) == ("failed", True)

@@ -1,0 +1,144 @@
+"""Starting up: what is printed without running anything, and how little is loaded for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.needs import needs
+from tests.unit.cli.running import callgate, environment
+
+import callgate as package
+from callgate.cli.commands import CALLERS, COMMANDS, MODES, parser_of
+from callgate.cli.exits import EXIT_CODES
+from callgate.core.calls import CallerKind
+from callgate.core.sessions import Mode
+
+LOADED = """
+import sys
+from callgate.cli.main import main
+code = main(sys.argv[1:])
+print(*sorted(sys.modules), sep="\\n", file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def loaded_by(*words: str, cwd: Path) -> set[str]:
+    ran = subprocess.run(
+        [sys.executable, "-c", LOADED, *words],
+        cwd=cwd, capture_output=True, text=True, env=environment(None), start_new_session=True,
+        check=True,
+    )  # fmt: skip
+    return set(ran.stderr.split())
+
+
+BARE = 34
+"""Modules of an interpreter that does nothing, at most."""
+
+
+@pytest.mark.parametrize(
+    "words", [["--version"], ["--help"], ["completion", "bash"], []], ids=" ".join
+)
+def test_what_prints_only_text_loads_next_to_nothing(words: list[str], ws: Path) -> None:
+    modules = loaded_by(*words, cwd=ws)
+    heavy = {"asyncio", "msgspec", "jsonschema_rs", "pathspec", "json", "logging", "subprocess"}
+    assert modules & heavy == set()
+    assert [name for name in modules if name.startswith("callgate.config")] == []
+    assert len(modules) < BARE + 60
+
+
+@pytest.mark.parametrize("words", [["trust", "--list"]], ids=" ".join)
+def test_what_reads_only_files_loads_no_runtime(words: list[str], ws: Path) -> None:
+    modules = loaded_by(*words, cwd=ws)
+    assert modules & {"asyncio", "jsonschema_rs", "callgate.wiring", "callgate.runtime"} == set()
+
+
+@pytest.mark.parametrize(
+    "words", [["tools"], ["call", "read_file", "path=a.txt"]], ids=lambda words: words[0]
+)
+def test_a_call_loads_only_what_it_needs(words: list[str], ws: Path) -> None:
+    modules = loaded_by(*words, cwd=ws)
+    others = {f"callgate.cli.{name.split()[0]}" for name in COMMANDS} - {f"callgate.cli.{words[0]}"}
+    unneeded = {"callgate.gate", "callgate.sources.functions", "pydantic", "urllib.request",
+                "http.client", "unittest", "multiprocessing", "xml"}  # fmt: skip
+    assert modules & (others | unneeded) == set()
+    assert len(modules) < BARE + 320
+
+
+def test_the_version_is_the_package_s(ws: Path) -> None:
+    assert callgate("--version", cwd=ws).out == f"callgate {package.__version__}\n"
+
+
+def test_help_names_every_command_and_every_exit_code(ws: Path) -> None:
+    ran = callgate("--help", cwd=ws)
+    assert ran.code == 0
+    assert [name for name in COMMANDS if f"\n  {name}" not in ran.out] == []
+    assert [name for name in EXIT_CODES if name not in ran.out] == []
+    assert callgate(cwd=ws) == ran
+    assert callgate("audit", "--help", cwd=ws) == ran
+
+
+def test_each_command_has_a_help_of_its_own(ws: Path) -> None:
+    for name in COMMANDS:
+        assert parser_of(name).format_help().startswith(f"usage: callgate {name} ")
+    assert callgate("call", "--help", cwd=ws).out == parser_of("call").format_help()
+
+
+def test_the_choices_are_those_of_the_core() -> None:
+    assert (set(MODES), set(CALLERS)) == (set(Mode), set(CallerKind))
+
+
+@pytest.mark.parametrize("words", [["completion"], ["completion", "tcsh"]], ids=" ".join)
+def test_a_shell_we_do_not_know_is_wrong_use(words: list[str], ws: Path) -> None:
+    assert callgate(*words, cwd=ws).code == 2
+
+
+def completed(script: str, *words: str, cwd: Path) -> set[str]:
+    """What bash offers when Tab is pressed behind the words."""
+    asked = f"""{script}
+COMP_WORDS=({" ".join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _callgate
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+    bin_first = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", asked],
+        cwd=cwd, capture_output=True, text=True, env=environment({"PATH": bin_first}),
+        check=True,
+    )  # fmt: skip
+    assert ran.stderr == ""
+    return set(ran.stdout.split())
+
+
+@needs("bash")
+def test_bash_completes_commands_options_and_tools(ws: Path) -> None:
+    script = callgate("completion", "bash", cwd=ws).out
+    first = {name.split()[0] for name in COMMANDS} | {"--help", "--version"}
+    assert completed(script, "callgate", "", cwd=ws) == first
+    assert completed(script, "callgate", "audit", "", cwd=ws) == {"tail", "search", "verify"}
+    assert completed(script, "callgate", "call", "rea", cwd=ws) == {"read_file"}
+    assert completed(script, "callgate", "call", "x", "--no", cwd=ws) == {"--no-input"}
+    assert completed(script, "callgate", "policy", "explain", "--cal", cwd=ws) == {"--caller"}
+    assert completed(script, "callgate", "completion", "z", cwd=ws) == {"zsh"}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_find_every_command_and_option_in_their_script(shell: str, ws: Path) -> None:
+    script = callgate("completion", shell, cwd=ws).out
+    for name in COMMANDS:
+        for option in parser_of(name)._option_string_actions:
+            spelled = option if shell == "zsh" else option.lstrip("-")
+            assert spelled in script, (name, option)
+
+
+@needs("zsh")
+def test_zsh_reads_its_script(ws: Path) -> None:
+    script = callgate("completion", "zsh", cwd=ws).out
+    subprocess.run(["zsh", "-n", "-c", script], check=True)
+
+
+@needs("fish")
+def test_fish_reads_its_script(ws: Path) -> None:
+    script = callgate("completion", "fish", cwd=ws).out
+    subprocess.run(["fish", "--no-execute", "-c", script], check=True)

@@ -1,0 +1,150 @@
+"""At a terminal: questions are put there, also where the streams lead elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+import pytest
+from tests.unit.cli.running import AtTerminal, Ran, callgate
+
+from callgate.cli.terminal import wants_colour
+
+WRITE = ("call", "write_file", "path=b.txt", "content=x", "--json")
+SHELL = ("call", "shell", "command=touch b.txt", "--json")
+
+
+@pytest.mark.parametrize("keys", ["y\n", "a\n"])
+def test_yes_at_the_terminal_runs_the_call(keys: str, ws: Path) -> None:
+    asked = AtTerminal(*WRITE, cwd=ws)
+    ran = asked.answer(keys).end()
+    assert (ran.code, ran.json["files_modified"]) == (0, ["b.txt"])
+    assert (ws / "b.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("keys", ["n\n", "never\n", "\n", "\x04"])
+def test_anything_but_yes_runs_nothing(keys: str, ws: Path) -> None:
+    ran = AtTerminal(*WRITE, cwd=ws).answer(keys).end()
+    assert (ran.code, ran.json["error"]["class"]) == (3, "user_denied")
+    assert not (ws / "b.txt").exists()
+
+
+def test_ctrl_c_at_the_question_cancels_the_call(ws: Path) -> None:
+    ran = AtTerminal(*WRITE, cwd=ws).answer("\x03").end()
+    assert (ran.code, ran.json["error"]["class"]) == (130, "cancelled")
+    assert not (ws / "b.txt").exists()
+
+
+def test_ctrl_c_stops_a_running_command(ws: Path) -> None:
+    started = AtTerminal("call", "shell", "command=echo begun; sleep 600", "-v", cwd=ws)
+    started.answer("y\n")
+    assert started.process.stderr is not None
+    while started.process.stderr.readline() != b"begun\n":
+        pass
+    started.terminal.press("\x03")
+    ran = started.end()
+    assert (ran.code, ran.out) == (130, "begun\n[stopped before it ended]\n")
+
+
+def test_a_question_is_put_to_the_terminal_while_stdin_brings_the_arguments(ws: Path) -> None:
+    arguments = json.dumps({"path": "b.txt", "content": "piped"}).encode()
+    asked = AtTerminal("call", "write_file", "--args", "-", cwd=ws, stdin=arguments)
+    ran = asked.answer("y\n").end()
+    assert (ran.code, ran.err) == (0, "")
+    assert (ws / "b.txt").read_text() == "piped"
+
+
+def test_the_question_shows_the_diff_and_the_workspace(ws: Path) -> None:
+    asked = AtTerminal("call", "patch_file", "path=a.txt", "old=two", "new=2", cwd=ws)
+    shown = asked.asked().replace("\r\n", "\n")
+    asked.answer("n\n").end()
+    assert f"  workspace  {ws}" in shown.replace("\n" + " " * 13, "")
+    assert "\n  changes    a.txt\n" in shown
+    assert "-two" in shown
+    assert "+2" in shown
+    assert "\x1b[32m" in shown
+
+
+def test_without_colour_nothing_but_text_is_written(ws: Path) -> None:
+    asked = AtTerminal(*WRITE, cwd=ws, env={"NO_COLOR": "1"})
+    shown = asked.asked()
+    asked.answer("n\n").end()
+    assert "\x1b" not in shown
+
+
+def test_no_input_asks_nothing(ws: Path) -> None:
+    ran = AtTerminal(*WRITE, "--no-input", cwd=ws).end()
+    assert (ran.code, ran.json["error"]["reason"]) == (3, "no_confirmer")
+
+
+def test_a_read_asks_nothing(ws: Path) -> None:
+    started = AtTerminal("call", "read_file", "path=a.txt", cwd=ws)
+    ran = started.end()
+    assert (ran.code, started.terminal.written) == (0, b"")
+
+
+def test_a_saved_answer_is_a_rule_that_is_not_asked_again(ws: Path, home: Path) -> None:
+    asked = AtTerminal(*SHELL, cwd=ws)
+    asked.answer("s\n")
+    asked.asked(2)
+    asked.terminal.press("touch *.txt\n")
+    assert asked.end().code == 0
+    assert tomllib.loads((home / "rules.toml").read_text())["rules"] == [
+        {"decision": "allow", "tool": "shell", "workspace": os.path.realpath(ws),
+         "command": "touch *.txt"}
+    ]  # fmt: skip
+    assert callgate("call", "shell", "command=touch c.txt", cwd=ws).code == 0
+    assert callgate("call", "shell", "command=touch c.md", cwd=ws).code == 3
+
+
+def test_the_record_says_who_answered(ws: Path, home: Path) -> None:
+    AtTerminal(*WRITE, cwd=ws).answer("y\n").end()
+    assert '"terminal"' in (home / "audit.jsonl").read_text()
+
+
+@pytest.mark.spec("T16")
+@pytest.mark.usefixtures("tools")
+def test_a_result_cannot_act_on_a_terminal(ws: Path) -> None:
+    started = AtTerminal("call", "escape", cwd=ws, streams_too=True)
+    shown = started.terminal.read_until(lambda text: text.endswith("\n"))
+    assert started.end() == Ran(0, "", "")
+    assert shown == "\\x1b[2Jgone\\x9b1A\r\n"
+
+
+@pytest.mark.spec("T16")
+@pytest.mark.usefixtures("tools")
+def test_an_envelope_cannot_act_on_a_terminal(ws: Path) -> None:
+    started = AtTerminal("call", "escape", "--json", cwd=ws, streams_too=True)
+    shown = started.terminal.read_until(lambda text: text.endswith("\n"))
+    started.end()
+    assert shown.removesuffix("\r\n").isprintable()
+
+
+def test_live_output_is_not_shown_twice_on_one_terminal(ws: Path) -> None:
+    words = ("call", "shell", "command=echo $((40+2))", "-v", "--yes")
+    started = AtTerminal(*words, cwd=ws, streams_too=True)
+    shown = started.terminal.read_until(lambda text: "embedded runtime" in text)
+    started.end()
+    assert shown.count("42\r\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "environ", "wanted"),
+    [
+        (True, {}, True),
+        (False, {}, False),
+        (True, {"NO_COLOR": "1"}, False),
+        (True, {"NO_COLOR": ""}, True),
+        (False, {"FORCE_COLOR": "1"}, True),
+        (True, {"FORCE_COLOR": "0"}, False),
+        (False, {"FORCE_COLOR": "1", "NO_COLOR": "1"}, False),
+        (True, {"TERM": "dumb"}, False),
+        (True, {"TERM": "dumb", "FORCE_COLOR": "1"}, True),
+    ],
+)
+def test_colour_is_wanted_where_the_environment_and_the_stream_say_so(
+    is_terminal: bool, environ: dict[str, str], wanted: bool
+) -> None:
+    assert wants_colour(is_terminal, environ) is wanted

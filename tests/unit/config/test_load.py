@@ -1,0 +1,215 @@
+"""Settings files: what they say is in force, or it is said what is wrong and where."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate.config.load import SettingsError, load_user, load_workspace
+from callgate.config.places import Home
+from callgate.config.policies import PolicyBook
+from callgate.config.saved import save_rule, saved_rule
+from callgate.config.trust import distrust, is_trusted, trust, trusted
+from callgate.core.calls import CallerKind
+from callgate.core.effects import SideEffects
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.places import Place
+from callgate.core.sessions import Mode
+from callgate.policy.commands import parse_pattern
+from callgate.policy.rules import Origin, Outcome, Policy, PolicyMode, Rule, Setting
+
+WHOLE = """
+mode = "read"
+
+[policy]
+trusted_workspaces = ["{home}/code"]
+confirm_destructive = true
+
+[policy.default]
+NONE = "auto"
+WRITE = "prompt_once"
+
+[policy.per_tool]
+git_status = "auto"
+"npm_install" = "prompt"
+
+[policy.trusted_workspace_overrides]
+EXECUTE = "prompt"
+
+[[policy.rules]]
+decision = "deny"
+path = "secrets/**"
+
+# a comment = "not a key"
+[[policy.rules]]
+decision = "allow"
+tool = "shell"
+command = "git status *"
+caller = "cli"
+arguments = {{ cwd = "." }}
+
+[limits]
+concurrency = 2
+"""
+
+
+@pytest.fixture
+def user(home: Path) -> Home:
+    return Home(str(home))
+
+
+def write(home: Home, text: str) -> None:
+    Path(home.settings).write_text(text)
+
+
+@pytest.mark.spec("S4-45", "S4-47")
+def test_everything_a_file_says_is_read_with_its_line(user: Home) -> None:
+    write(user, WHOLE.format(home=user.path))
+    settings, policy = load_user(user)
+    at = lambda line: Origin(user.settings, line)  # noqa: E731
+    assert (settings.mode, settings.limits.concurrency) == (Mode.READ, 2)
+    assert policy == Policy(
+        default={
+            SideEffects.NONE: Setting(PolicyMode.AUTO, at(9)),
+            SideEffects.WRITE: Setting(PolicyMode.PROMPT_ONCE, at(10)),
+        },
+        per_tool={
+            "git_status": Setting(PolicyMode.AUTO, at(13)),
+            "npm_install": Setting(PolicyMode.PROMPT, at(14)),
+        },
+        trusted_workspaces=(os.path.realpath(user.path + "/code"),),
+        trusted_workspace_overrides={SideEffects.EXECUTE: Setting(PolicyMode.PROMPT, at(17))},
+        rules=(
+            Rule(decision=Outcome.DENY, path="secrets/**", origin=at(19)),
+            Rule(
+                decision=Outcome.ALLOW,
+                tool="shell",
+                command=parse_pattern("git status *"),
+                caller=CallerKind.CLI,
+                arguments={"cwd": "."},
+                origin=at(24),
+            ),
+        ),
+        confirm_destructive=True,
+    )
+
+
+def test_without_files_the_defaults_are_in_force(user: Home) -> None:
+    settings, policy = load_user(user)
+    assert (settings.mode, policy) == (Mode.ASK, Policy())
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "hint"),
+    [
+        ('[policy]\nrulez = []\n', 2, "did you mean 'rules'"),
+        ('[policy.default]\n\nwrites = "auto"\n', 3, "writes"),
+        ('[policy.default]\nwrite = "yes"\n', 2, "policy.default"),
+        ('[[policy.rules]]\ndecision = "allow"\n', 1, "at least one condition"),
+        ('[[policy.rules]]\ntool = "x"\n[[policy.rules]]\ntool = "y"\ndecision = "alow"\n', 1, ""),
+        ('[[policy.rules]]\ndecision = "deny"\ntool = "x"\n[[policy.rules]]\ntool = "y"\ndecision = "alow"\n', 6, "alow"),
+        ('[[policy.rules]]\ndecision = "deny"\ncomand = "x"\n', 3, "did you mean 'command'"),
+        ('[[policy.rules]]\ndecision = "deny"\ncommand = "ls \'"\n', 3, "command pattern"),
+        ('x = 1\n', 1, "unknown key 'x'"),
+        ('mode = "ask"\n\nmode = "ask"\n', 3, ""),
+        ('[limits]\nconcurrency = "four"\n', 2, "concurrency"),
+        ('[policy\n', 1, ""),
+        ('a = "\x00"\n', 1, ""),
+    ],
+)
+def test_a_wrong_file_is_refused_with_its_line_and_what_is_wrong(user: Home, text: str, line: int, hint: str) -> None:
+    write(user, text)
+    with pytest.raises(SettingsError) as caught:
+        load_user(user)
+    assert (caught.value.file, caught.value.line) == (user.settings, line)
+    assert hint in str(caught.value)
+
+
+def test_bytes_that_are_not_text_are_refused_with_their_line(user: Home) -> None:
+    Path(user.settings).write_bytes(b'mode = "ask"\n# \xff\n')
+    with pytest.raises(SettingsError) as caught:
+        load_user(user)
+    assert caught.value.line == 2
+
+
+def test_a_file_that_cannot_be_read_is_refused(user: Home) -> None:
+    os.mkdir(user.settings)
+    with pytest.raises(SettingsError):
+        load_user(user)
+
+
+@pytest.mark.spec("T23")
+def test_a_workspace_says_nothing_until_it_is_trusted(user: Home, tmp_path: Path) -> None:
+    (tmp_path / ".callgate").mkdir()
+    (tmp_path / ".callgate/settings.toml").write_text('[policy.per_tool]\nshell = "deny"\n')
+    assert PolicyBook(user)(str(tmp_path)).workspace is None
+    trust(user, str(tmp_path))
+    narrowed = PolicyBook(user)(str(tmp_path)).workspace
+    assert narrowed is not None
+    assert narrowed.per_tool["shell"].mode is PolicyMode.DENY
+    assert distrust(user, str(tmp_path))
+    assert PolicyBook(user)(str(tmp_path)).workspace is None
+
+
+@pytest.mark.spec("T23")
+@pytest.mark.parametrize("text", ["mode = 'write'\n", "[tools]\nload = ['evil.py']\n", "[limits]\nconcurrency = 99\n", "[audit]\nkeep = 0\n"])
+def test_a_workspace_cannot_say_what_would_widen(user: Home, tmp_path: Path, text: str) -> None:
+    (tmp_path / ".callgate").mkdir()
+    (tmp_path / ".callgate/settings.toml").write_text(text)
+    with pytest.raises(SettingsError):
+        load_workspace(str(tmp_path))
+    trust(user, str(tmp_path))
+    with pytest.raises(ToolPermissionDenied):
+        PolicyBook(user)(str(tmp_path))
+
+
+def test_trust_is_of_one_directory_and_survives(user: Home, tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "a")
+    assert trust(user, str(tmp_path / "link")) == str(tmp_path / "a")
+    assert is_trusted(user, str(tmp_path / "a"))
+    assert not is_trusted(user, str(tmp_path / "a/b"))
+    assert not is_trusted(user, str(tmp_path))
+    assert stat.S_IMODE(os.stat(user.trust).st_mode) == 0o600
+    with pytest.raises(NotADirectoryError):
+        trust(user, str(tmp_path / "nope"))
+
+
+def test_a_damaged_trust_file_trusts_nobody(user: Home) -> None:
+    Path(user.trust).write_text('["/x"')
+    with pytest.raises(SettingsError):
+        trusted(user)
+
+
+PLACE = Place(given="a", real="/ws/a.txt", root="/ws", relative="a.txt", exists=True, protected=False, writable=True)
+
+
+@pytest.mark.spec("T15")
+@pytest.mark.parametrize(
+    ("arguments", "places", "condition"),
+    [
+        ({"command": "python3 -c 'x'"}, (), {"command": "python3 -c x"}),
+        ({"command": "echo $HOME"}, (), {"arguments_sha256": "ab"}),
+        ({"path": "a.txt"}, (PLACE,), {"path": "a.txt"}),
+        ({"text": "x"}, (), {"arguments_sha256": "ab"}),
+    ],
+)
+def test_an_answer_for_good_is_bound_to_its_arguments(user: Home, arguments: Any, places: Any, condition: Any) -> None:
+    rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab", places=places)
+    assert rule == {"decision": "allow", "tool": "t", "workspace": "/ws", **condition}
+    save_rule(user, rule)
+    save_rule(user, {**rule, "decision": "deny"})
+    saved = load_user(user)[1].rules
+    assert [each.decision for each in saved] == [Outcome.ALLOW, Outcome.DENY]
+    assert saved[1].origin.file == user.saved_rules
+    assert stat.S_IMODE(os.stat(user.saved_rules).st_mode) == 0o600
+
+
+@pytest.mark.parametrize("text", ['a"b', "new\nline", "\x7f\x00\x1b", "ünï", "\\"])
+def test_any_text_survives_being_saved(user: Home, text: str) -> None:
+    save_rule(user, {"decision": "deny", "tool": text})
+    assert load_user(user)[1].rules[0].tool == text

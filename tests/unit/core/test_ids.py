@@ -1,0 +1,37 @@
+"""Identifiers: unique, ordered, and not confused with other people's."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from callgate.core.ids import call_id, is_call_id, ulid
+
+
+@pytest.mark.spec("S4-78")
+def test_ids_are_unique_and_sort_in_the_order_of_their_making() -> None:
+    made = [ulid() for _ in range(20_000)]
+    assert len(set(made)) == len(made)
+    assert made == sorted(made)
+    assert {len(each) for each in made} == {26}
+
+
+def test_a_forked_process_makes_other_ids() -> None:
+    read, write = os.pipe()
+    before = ulid()
+    child = os.fork()
+    if child == 0:
+        os.write(write, ulid().encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(read, 26).decode()
+    os.close(read)
+    os.close(write)
+    assert theirs[10:20] != before[10:20]
+
+
+def test_our_own_ids_are_told_from_others() -> None:
+    assert is_call_id(call_id())
+    for other in ["", "tu_", "tu_01HZ_a", "toolu_01", "tu_" + "I" * 26, call_id() + "\n"]:
+        assert not is_call_id(other)

@@ -1,0 +1,126 @@
+"""Whatever happens and whenever: each call ends in exactly one terminal event."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support import Bench, make_tool
+
+from callgate.core.effects import SideEffects
+from callgate.core.errors import ToolCancelled, ToolExecutionError
+from callgate.dispatch.dispatcher import Limits
+from callgate.dispatch.running import StopLimits
+
+LIMITS = Limits(concurrency=2, stop=StopLimits(grace_s=0.002, abandon_s=0.02, slot_s=0.02))
+BEHAVIOURS = ["return", "raise", "tool_error", "sleep", "poll", "swallow", "late", "exit"]
+TRICKS = ["nothing", "cancel_session", "cancel_call", "cancel_task", "close", "answer_no", "answer_yes"]
+
+plans = st.lists(
+    st.tuples(
+        st.sampled_from(BEHAVIOURS),
+        st.booleans(),  # asks a person
+        st.sampled_from([0.001, 0.01, 5.0]),  # its time limit
+    ),
+    min_size=1,
+    max_size=6,
+)
+tricks = st.lists(st.tuples(st.sampled_from(TRICKS), st.integers(0, 6)), max_size=6)
+
+
+def body(behaviour: str) -> Any:
+    async def run(input: Any, context: Any) -> Any:
+        if behaviour == "raise":
+            raise RuntimeError("boom")
+        if behaviour == "tool_error":
+            raise ToolExecutionError("no")
+        if behaviour == "exit":
+            raise SystemExit(1)
+        if behaviour == "sleep":
+            await asyncio.sleep(0.05)
+        if behaviour == "poll":
+            await context.cancel_event.wait()
+            raise ToolCancelled()
+        if behaviour == "swallow":
+            for _ in range(3):
+                try:
+                    await asyncio.sleep(0.05)
+                except asyncio.CancelledError:
+                    pass
+        if behaviour == "late":
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return "ok"
+
+    return run
+
+
+async def scenario(plan: list[Any], moves: list[Any], seed: int) -> Bench:
+    chance = random.Random(seed)
+    bench = Bench("/", limits=LIMITS, confirmation_timeout_s=0.03)
+    tasks = []
+    for index, (behaviour, asks, limit) in enumerate(plan):
+        effect = SideEffects.WRITE if asks else SideEffects.READ
+        bench.dispatcher.register(make_tool(f"t{index}", effect, run=body(behaviour), timeout_s=limit))
+        tasks.append(bench.start(f"t{index}", turn_id="turn"))
+    for move, target in moves:
+        for _ in range(chance.randrange(6)):
+            await asyncio.sleep(chance.choice([0, 0, 0.001, 0.004]))
+        await play(bench, tasks, move, target)
+    async with asyncio.timeout(20):
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await bench.dispatcher.close()
+    return bench
+
+
+async def play(bench: Bench, tasks: list[Any], move: str, target: int) -> None:
+    from callgate.dispatch.confirmations import Answer
+
+    open_questions = bench.confirmations.open()
+    calls = bench.dispatcher.running.of_session(bench.session.id)
+    if move == "cancel_session":
+        await bench.dispatcher.cancel_session_tools(bench.session.id)
+    elif move == "cancel_call" and calls:
+        await bench.dispatcher.cancel(calls[target % len(calls)].call.id)
+    elif move == "cancel_task":
+        tasks[target % len(tasks)].cancel()
+    elif move == "close":
+        await bench.dispatcher.close()
+    elif move.startswith("answer") and open_questions:
+        answer = Answer.read(move == "answer_yes")
+        bench.confirmations.answer(open_questions[target % len(open_questions)].id, answer)
+
+
+def check(bench: Bench, calls: int) -> None:
+    ends = Counter(event.payload["call_id"] for event in bench.recorder.terminal)
+    assert set(ends.values()) <= {1}, "one end each"
+    assert len(ends) <= calls  # a task cancelled before its first step made no call
+    assert len(bench.recorder.records) == len(ends), "and one record each"
+    called = [event.payload["call_id"] for event in bench.recorder.of("tool.called")]
+    assert len(called) == len(set(called))
+    for event in bench.recorder.events:
+        assert event.payload["call_id"] in ends, "nothing is left without an end"
+    asked = len(bench.recorder.of("tool.confirmation_requested"))
+    assert asked == len(bench.recorder.of("tool.confirmation_resolved"))
+    assert bench.confirmations.open() == []
+    assert len(bench.dispatcher.running) == 0
+
+
+@pytest.mark.spec("S4-20", "S4-19")
+@given(plan=plans, moves=tricks, seed=st.integers(0, 2**16))
+def test_every_call_ends_exactly_once(plan: list[Any], moves: list[Any], seed: int) -> None:
+    check(asyncio.run(scenario(plan, moves, seed)), len(plan))
+
+
+@pytest.mark.soak
+@settings(max_examples=3000)
+@given(plan=plans, moves=tricks, seed=st.integers(0, 2**16))
+def test_every_call_ends_exactly_once_however_often_it_is_tried(
+    plan: list[Any], moves: list[Any], seed: int
+) -> None:
+    check(asyncio.run(scenario(plan, moves, seed)), len(plan))
