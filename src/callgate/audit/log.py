@@ -73,7 +73,8 @@ class AuditLog:
             self._looked = now
             self._look()
         at = self._at
-        line = encode(record, at.chain, at.n + 1, at.prev)
+        record.chain, record.n, record.prev = at.chain, at.n + 1, at.prev
+        line = encode(record)
         self._write(b"\n" + line + b"\n" if self._torn else line + b"\n")
         self._torn = False
         at.n += 1
@@ -115,6 +116,7 @@ class AuditLog:
     def _write(self, data: bytes) -> None:
         written = 0
         try:
+            written = os.write(self._fd, data)
             while written < len(data):
                 written += os.write(self._fd, data[written:])
         except OSError:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from enum import IntEnum
 from functools import lru_cache
+from itertools import pairwise
+
+from callgate.audit.values import words
 
 
 class Weight(IntEnum):
@@ -22,47 +25,47 @@ class Weight(IntEnum):
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
-_SECRET_WORDS = frozenset(
+_SECRET_WORDS = words(
     "password passwd passphrase passcode passwort pwd pass psk secret token apikey otp totp"
     " credential authorization cookie pgpass dbpass userpass rootpass smtppass mailpass"
-    " ftppass sshpass".split()
+    " ftppass sshpass"
 )
 _SECRET_ENDINGS = (
     "password", "passwd", "passphrase", "secret", "token", "apikey", "secretkey", "accesskey",
     "privatekey", "pwd", "authkey", "encryptionkey", "signingkey", "passwort",
 )  # fmt: skip
-_HINT_WORDS = frozenset(
-    "auth sig signature hmac jwt bearer session sid sessid sessionid jsessionid phpsessid salt seed pat"
-    " tokens secrets passwords credentials keys cookies apikeys passes auths".split()
+_HINT_WORDS = words(
+    "auth sig signature hmac jwt bearer sessid sessionid jsessionid phpsessid"
+    " tokens secrets passwords credentials keys cookies apikeys"
 )
-_PLURALS_OF_SECRETS = frozenset("tokens secrets passwords credentials apikeys".split())
+_PLURALS_OF_SECRETS = words("secrets passwords credentials apikeys")
 
 # What stands before `key` when the key opens something ...
-_OPENING_KEYS = frozenset(
+_OPENING_KEYS = words(
     "api secret private access encryption encrypt decryption signing sign master auth session"
     " shared ssh hmac aes rsa jwt service account storage admin deploy license subscription"
-    " consumer app application client root crypto cipher webhook bot integration ingest".split()
+    " consumer app application client root crypto cipher webhook bot integration ingest"
 )
 # ... and when it only finds something.
-_FINDING_KEYS = frozenset(
+_FINDING_KEYS = words(
     "primary foreign public sort partition cache idempotency index row object composite unique"
     " candidate map lookup translation group search natural surrogate dict json hot short shift"
-    " arrow enter tab escape any host known registry routing message dedupe dedup".split()
+    " arrow enter tab escape any host known registry routing message dedupe dedup"
 )
 # Tokens of paging, cancelling and language models, not of access.
-_HARMLESS_TOKENS = frozenset(
+_HARMLESS_TOKENS = words(
     "page next cancel cancellation continuation sync pad eos bos unk mask sep cls stop start"
     " special end begin prompt completion total max min num input output cached reasoning per"
-    " image text audio first last unexpected expected".split()
+    " image text audio first last unexpected expected"
 )
 # These say in what form or place the secret is, not what else it is about.
-_FORMS = frozenset(
+_FORMS = words(
     "value val data string plain plaintext raw base64 b64 hex encoded enc prod production dev"
     " development staging stage test live old new current previous prev default main backup"
-    " confirm confirmation again repeat header json".split()
+    " confirm confirmation again repeat header json"
 )
 # A name that ends so is about a secret and does not hold one.
-_ABOUT = frozenset(
+_ABOUT = words(
     "type types length len min max count name names id ids file files filename path paths dir"
     " directory url uri endpoint expiry expires expiration expired ttl age limit limits usage"
     " policy policies field fields label hint prompt required enabled disabled env var regex"
@@ -71,22 +74,22 @@ _ABOUT = frozenset(
     " rate used left remaining total exists valid invalid mode scope scopes method methods stdin"
     " table column schema model error errors status state attempts retries ref refs reference"
     " location source sources kind strength rules check checker validator generator helper"
-    " ized izer ize function func callback provider placeholder description title docs md txt"
-    " example pub public fingerprint usages details info page pages form input button screen"
-    " popup storage board boards words word stroke strokes frame frames map maps board ring".split()
+    " function func callback placeholder description title docs md txt example pub public"
+    " fingerprint details info page pages form input button screen storage board words word"
+    " stroke frame map ring"
 )
 
 
 @lru_cache(maxsize=4096)
 def weigh(name: str) -> Weight:
     """How much a name says that what it holds is a secret."""
-    words = [word.lower() for word in _WORD.findall(name[-96:])]
-    while len(words) > 1 and (words[-1] in _FORMS or words[-1].isdigit()):
-        words.pop()
-    if not words:
+    parts = [part.lower() for part in _WORD.findall(name[-96:])]
+    while len(parts) > 1 and (parts[-1] in _FORMS or parts[-1].isdigit()):
+        parts.pop()
+    if not parts:
         return Weight.NONE
-    last = words[-1]
-    before = words[-2] if len(words) > 1 else ""
+    last = parts[-1]
+    before = parts[-2] if len(parts) > 1 else ""
     if last == "pass" and name.isupper() and not before:
         return Weight.NONE  # a test's verdict
     if last == "token" or last == "tokens":
@@ -101,7 +104,7 @@ def weigh(name: str) -> Weight:
         return Weight.HINT
     if last in _ABOUT or last.endswith(("izer", "ize", "ized", "izing")):
         return Weight.NONE
-    return Weight.HINT if _mentions_secret(words) else Weight.NONE
+    return Weight.HINT if _mentions_secret(parts) else Weight.NONE
 
 
 def _weigh_key(before: str) -> Weight:
@@ -110,29 +113,28 @@ def _weigh_key(before: str) -> Weight:
     return Weight.NONE if before in _FINDING_KEYS else Weight.HINT
 
 
-def _mentions_secret(words: list[str]) -> bool:
-    pairs = zip(words, words[1:], strict=False)
-    return any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in words) or any(
-        first in _OPENING_KEYS and second == "key" for first, second in pairs
+def _mentions_secret(parts: list[str]) -> bool:
+    return any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in parts) or any(
+        first in _OPENING_KEYS and second == "key" for first, second in pairwise(parts)
     )
 
 
 def holds_many(name: str) -> bool:
     """Whether a name is a plural whose every member is a secret: `secrets`, `auth_tokens`."""
-    words = _WORD.findall(name[-96:])
-    return bool(words) and words[-1].lower() in _PLURALS_OF_SECRETS
+    parts = _WORD.findall(name[-96:])
+    return bool(parts) and parts[-1].lower() in _PLURALS_OF_SECRETS
 
 
-_IDENTIFIERS = frozenset(
-    "id ids etag digest hash sha h blake blake2b blake3 sha1 sha256 sha512 md5 checksum integrity fingerprint commit ref"
-    " cursor etags revision uuid guid".split()
+_IDENTIFIERS = words(
+    "id ids uuid guid etag digest hash sha md h blake checksum integrity fingerprint commit ref"
+    " revision cursor"
 )
 
 
 @lru_cache(maxsize=4096)
 def identifies(name: str) -> bool:
     """Whether a name holds an identity or a checksum: random to look at, and no secret."""
-    words = _WORD.findall(name[-96:])
-    while len(words) > 1 and words[-1].isdigit():
-        words.pop()
-    return bool(words) and words[-1].lower() in _IDENTIFIERS
+    parts = _WORD.findall(name[-96:])
+    while len(parts) > 1 and parts[-1].isdigit():
+        parts.pop()
+    return bool(parts) and parts[-1].lower() in _IDENTIFIERS

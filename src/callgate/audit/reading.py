@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callgate.audit.records import Line
+from callgate.audit.records import CallRecord
 from callgate.audit.segments import all_segments
 
 _BLOCK = 256 * 1024
-_decode = msgspec.json.Decoder(Line).decode
+_decode = msgspec.json.Decoder(CallRecord).decode
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +25,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     error_class: str | None = None
     since_ms: int | None = None
 
-    def matches(self, line: Line, raw: bytes) -> bool:
+    def matches(self, line: CallRecord, raw: bytes) -> bool:
         return (
             (self.tool is None or line.tool == self.tool)
             and (self.session is None or line.session == self.session)
@@ -35,7 +35,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def newest_first(path: str) -> Iterator[tuple[Line, bytes]]:
+def newest_first(path: str) -> Iterator[tuple[CallRecord, bytes]]:
     """Every record of a log, newest first; what is not a record is passed over."""
     for segment in reversed(all_segments(path)):
         for raw in _lines_backwards(segment):
@@ -45,9 +45,9 @@ def newest_first(path: str) -> Iterator[tuple[Line, bytes]]:
                 continue
 
 
-def search(path: str, wanted: Filter, limit: int) -> list[tuple[Line, bytes]]:
+def search(path: str, wanted: Filter, limit: int) -> list[tuple[CallRecord, bytes]]:
     """The newest records that match, oldest of them first."""
-    found: list[tuple[Line, bytes]] = []
+    found: list[tuple[CallRecord, bytes]] = []
     for line, raw in newest_first(path):
         if len(found) >= limit or (wanted.since_ms is not None and line.ts < wanted.since_ms):
             break
@@ -56,7 +56,7 @@ def search(path: str, wanted: Filter, limit: int) -> list[tuple[Line, bytes]]:
     return found[::-1]
 
 
-def tail(path: str, count: int) -> list[tuple[Line, bytes]]:
+def tail(path: str, count: int) -> list[tuple[CallRecord, bytes]]:
     """The newest records, oldest of them first."""
     return search(path, Filter(), count)
 
@@ -75,7 +75,7 @@ class Follower:
         except FileNotFoundError:
             pass
 
-    def read(self) -> list[tuple[Line, bytes]]:
+    def read(self) -> list[tuple[CallRecord, bytes]]:
         found = []
         for segment in self._files():
             with open(segment, "rb") as file:

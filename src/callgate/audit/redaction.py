@@ -1,17 +1,12 @@
-"""Takes secrets out of texts and values before anything is written down or shown.
+"""Takes secrets out of text: by their shape, by the name before them, by the words around them.
 
-`redact` is for text, `redact_value` for data, `summarize` makes the short text that an audit
-record keeps. All three are pure, and giving them their own result changes nothing. Most texts
-hold no secret: `suspicious` says so in about a microsecond, and they come back as they are.
+Each `find_...` adds what it found to a list of spans; here they are cut out of the text. Most
+texts hold no secret: `suspicious` says so in about a microsecond, and they come back as they are.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
-
-import msgspec
 
 from callgate.audit.assignments import find_assignments
 from callgate.audit.phrases import (
@@ -42,10 +37,11 @@ def redact(text: str) -> str:
     """The text with every secret in it replaced by `[REDACTED]`."""
     if not suspicious(text):
         return text
-    return _redact(text)
+    return thoroughly(text)
 
 
-def _redact(text: str, *, bare: bool = True) -> str:
+def thoroughly(text: str, *, bare: bool = True) -> str:
+    """The same without asking first. Not `bare`: a random text alone is no secret here."""
     if not text.isascii() or "\x1b" in text:
         shown = _HIDDEN.sub("", text)
         if shown != text:  # what is invisible may cut a secret in two
@@ -56,6 +52,10 @@ def _redact(text: str, *, bare: bool = True) -> str:
 
 def _until_stable(text: str, *, bare: bool) -> str:
     """What is masked no longer explains what stands beside it, so look again."""
+    if "-----" in text or "Private-L" in text:
+        blocks: Spans = []
+        find_key_blocks(text, blocks)
+        text = _without(text, blocks) if blocks else text
     for _ in range(8):
         masked = _mask(text, bare=bare)
         if masked == text:
@@ -102,7 +102,7 @@ def suspicious(text: str) -> bool:
     return (
         "pass" in low or "secret" in low or "token" in low or "key" in low or "auth" in low
         or "cred" in low or "cookie" in low or "pwd" in low or "psk" in low or "otp" in low
-        or "@" in low or "\x1b" in low
+        or "@" in low or "identified by" in low or "\x1b" in low
         or (" -" in low and any(word in low for word in FLAGGED))
         or _has_long_run(text)
         or (not text.isascii() and _HIDDEN_OR_WIDE.search(text) is not None)

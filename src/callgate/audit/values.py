@@ -10,6 +10,12 @@ import re
 
 MASK = "[REDACTED]"
 
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+
 _SAMPLE = 512
 _SEPARATORS = b"_-+/=.~%:"
 _CLASSES = bytes(
@@ -63,17 +69,19 @@ def is_dense(text: str) -> bool:
     return mixed >= 0.52 * letters or lower < 2.7 * words  # CamelCase has words in it
 
 
-_WORDS = frozenset(
+_WORDS = words(
     "none null nil true false yes no on off undefined unset empty missing invalid expired valid ok"
     " required optional string str text bytes int integer number bool boolean object array any"
-    " type secretstr changed hidden masked redacted removed omitted filtered present set not is was"
-    " are must should has have may can cannot could will for the a an from in and or of to with"
-    " your this that it its at by be been incorrect wrong failed denied provided needed accepted"
-    " updated reset successfully too only field value policy here see unknown default inherit"
-    " include self password secret token key name header query path cookie body basic bearer"
-    " digest enabled disabled auto manual always never n/a na tbd todo example placeholder"
-    " await async new function return import lambda none, changeme change_me change-me x xx n y foo bar baz include same-origin omit".split()
+    " type secretstr changed hidden masked redacted removed omitted filtered present set not is"
+    " was are must should has have may can cannot could will for the a an from in and or of to"
+    " with your this that it its at by be been incorrect wrong failed denied provided needed"
+    " accepted updated reset successfully too only field value policy here see unknown default"
+    " inherit include omit same-origin self password secret token key name header query path"
+    " cookie body basic bearer digest enabled disabled auto manual always never n/a na tbd todo"
+    " example placeholder changeme change_me change-me await async new function return import"
+    " lambda x xx n y foo bar baz"
 )
+"""What people and programs write where a secret would stand."""
 _HOLES = ("${", "$(", "#{", "{", "<", MASK)
 """How templates, shells and people begin what is to be filled in."""
 _HOLE = re.compile(

@@ -13,7 +13,7 @@ import msgspec
 
 from callgate.audit.reading import Filter, Follower
 from callgate.audit.reading import search as find
-from callgate.audit.records import Line
+from callgate.audit.records import CallRecord
 from callgate.audit.verify import verify as check
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.output import print_json
@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 0.2
 _AGO = re.compile(r"(\d{1,6})([smhd])\Z")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
-Found = Iterable[tuple[Line, bytes]]
+Found = Iterable[tuple[CallRecord, bytes]]
 
 
 def tail(options: Namespace) -> int:
@@ -80,7 +80,7 @@ def _path(options: Namespace) -> str:
     return Home.from_environment().audit
 
 
-def _read(path: str, wanted: Filter, limit: int) -> list[tuple[Line, bytes]]:
+def _read(path: str, wanted: Filter, limit: int) -> list[tuple[CallRecord, bytes]]:
     try:
         return find(path, wanted, limit)
     except OSError as error:
@@ -127,5 +127,5 @@ def _show(found: Found, as_json: bool) -> None:
         print(head + (visible(text) if room is None else clip(text, max(room - taken - 1, 20))))
 
 
-def _by(line: Line) -> str:
+def _by(line: CallRecord) -> str:
     return "" if line.answered_by is None else f"  (answered by {line.answered_by})"

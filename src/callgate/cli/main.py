@@ -21,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in _options(given)
+    _open_closed_streams()
     try:
         try:
             code = _run(given)
@@ -36,11 +37,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit as ended:  # argparse, after it printed a help text
         return ended.code if isinstance(ended.code, int) else OK
-    except Exception as error:  # a defect of ours: say so in one line
+    except Exception as error:  # the system's refusal, or a defect of ours: say it in one line
         if debug:
             _show_traceback()
-        say(f"callgate: internal error: {type(error).__name__}: {error}")
+        kind = "" if isinstance(error, OSError) else f"internal error: {type(error).__name__}: "
+        say(f"error (execution_error): {kind}{error}")
         say("hint: --debug shows where it happened.")
+        _discard_stdout()
         return FAILED
     return code
 
@@ -78,6 +81,13 @@ def _report(error: CliError, *, as_json: bool) -> int:
     if error.hint is not None:
         say(f"hint: {error.hint}")
     return error.exit_code
+
+
+def _open_closed_streams() -> None:
+    """A stream that was closed before we started must not become the next file we open."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _show_traceback() -> None:

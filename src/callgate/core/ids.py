@@ -6,11 +6,10 @@ a counter. They are identities, not secrets: nothing is allowed because someone 
 
 from __future__ import annotations
 
-import itertools
 import os
 import re
 import secrets
-import time
+from time import time_ns
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
@@ -34,30 +33,29 @@ def _encode(number: int) -> str:
 class _Ulids:
     """One source per process: made anew after a fork, so that no two ever agree."""
 
+    __slots__ = ("count", "millisecond", "prefix", "salt")
+
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
         self.salt = _encode(secrets.randbits(50))
-        self.counter = itertools.count(secrets.randbits(_COUNTER_BITS - 2))
+        self.count = secrets.randbits(_COUNTER_BITS - 2)
         self.millisecond = 0
         self.prefix = ""
 
     def next(self) -> str:
-        millisecond = time.time_ns() // 1_000_000
-        if millisecond > self.millisecond:  # never backwards, whatever the clock does
-            self.millisecond = millisecond
-            self.prefix = _encode(millisecond) + self.salt
-        count = next(self.counter)
-        if count >> _COUNTER_BITS:
-            self.reset()
-            return self.next()
-        return (
-            self.prefix
-            + _PAIRS[count >> 20]
-            + _PAIRS[(count >> 10) & 1023]
-            + _PAIRS[count & 1023]
-        )
+        millisecond = time_ns() // 1_000_000
+        count = self.count = self.count + 1
+        # The prefix is all but the last two characters; never backwards, whatever the clock does.
+        if millisecond > self.millisecond or not count & 1023:
+            if count >> _COUNTER_BITS:
+                self.reset()
+                return self.next()
+            self.millisecond = max(millisecond, self.millisecond)
+            high = _PAIRS[count >> 20] + _PAIRS[(count >> 10) & 1023]
+            self.prefix = _encode(self.millisecond) + self.salt + high
+        return self.prefix + _PAIRS[count & 1023]
 
 
 _source = _Ulids()
@@ -73,10 +71,6 @@ def call_id() -> str:
 
 def session_id() -> str:
     return "sess_" + ulid()
-
-
-def audit_id() -> str:
-    return "audit_" + ulid()
 
 
 def is_call_id(text: str) -> bool:

@@ -14,6 +14,7 @@ import copy
 import difflib
 import hashlib
 import math
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -34,6 +35,9 @@ _CHECKS = frozenset(
      "minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "additionalProperties"}
 )  # fmt: skip
 ALLOWED_KEYWORDS = _ANNOTATIONS | _CHECKS
+
+_CONTAINERS = (dict, list, tuple, set, frozenset)
+_FRACTION = re.compile(rb"\.0+[,}\]]|[0-9][eE][-+]?[0-9]").search
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decode = msgspec.json.Decoder().decode
@@ -135,8 +139,8 @@ class ArgumentSchema:
         canonical = _canonical(arguments, self.max_bytes)
         value: dict[str, Any] = _decode(canonical)
         plan = self._plan
-        # Only a number written with a point or an exponent can be 1.0 where 1 is meant.
-        if plan is not None and (self._always_mend or b"." in canonical or b"e" in canonical):
+        # Only a number written as 1.0 or with an exponent can be one where an int is meant.
+        if plan is not None and (self._always_mend or _FRACTION(canonical) is not None):
             value = _mend(value, plan)
             canonical = _encoder.encode(value)
         if not self._validate(value):
@@ -198,17 +202,17 @@ def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:
 
 
 def _check_walk(arguments: Any) -> None:
-    waiting: list[tuple[Any, int]] = [(arguments, 1)]
-    while waiting:
-        value, depth = waiting.pop()
-        if depth > MAX_DEPTH:
-            raise _invalid([("", f"nested deeper than {MAX_DEPTH}")])
-        if isinstance(value, float) and not math.isfinite(value):
+    level = [arguments]
+    for _ in range(MAX_DEPTH):
+        below: list[Any] = []
+        for container in level:
+            below += container.values() if isinstance(container, dict) else container
+        if [each for each in below if type(each) is float and not math.isfinite(each)]:
             raise _invalid([("", "NaN and infinity are not JSON")])
-        if isinstance(value, dict):
-            waiting += [(child, depth + 1) for child in value.values()]
-        elif isinstance(value, list | tuple):
-            waiting += [(child, depth + 1) for child in value]
+        level = [each for each in below if isinstance(each, _CONTAINERS)]
+        if not level:
+            return
+    raise _invalid([("", f"nested deeper than {MAX_DEPTH}")])
 
 
 def _invalid(violations: list[tuple[str, str]]) -> ToolValidationError:

@@ -79,12 +79,10 @@ class ToolContext:
     """What one execution of a tool may use. Made by the execute stage, one per call."""
 
     __slots__ = (
-        "_artifact",
         "_cancel_event",
         "_files",
+        "_given",
         "_logger",
-        "_open_files",
-        "_publish",
         "session_id",
         "tool_use_id",
         "turn_id",
@@ -110,10 +108,17 @@ class ToolContext:
         self.workspace_path = workspace_path
         self._cancel_event = cancel_event
         self._logger = logger
-        self._open_files = open_files
         self._files: WorkspaceFiles | None = None
-        self._publish = publish
-        self._artifact = artifact
+        self._given = (open_files, publish, artifact)
+
+    def _open_files(self) -> WorkspaceFiles:
+        return self._given[0]()
+
+    def _publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        self._given[1](event_type, payload)
+
+    def _artifact(self, name: str) -> str | None:
+        return self._given[2](name)
 
     # Made when first asked for: most calls use few of these.
 

@@ -55,7 +55,7 @@ async def authorize(
 ) -> Subject:
     """What may run: the subject, or what a person put in its place. Raises if nothing may."""
     decision = judge(call, subject, authority)
-    journal.decided(decision)
+    journal.decision = decision
     if decision.outcome is Outcome.ALLOW:
         return subject
     if decision.outcome is Outcome.DENY:
@@ -83,6 +83,10 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     """What the policy says of a call at this moment."""
     tool, session = subject.tool, call.session
     book = authority.policies(session.workspace)
+    if not book.has_rules:
+        known = book.remembered(tool.policy_key, session.mode, call.caller)
+        if known is not None:
+            return known
     return book.decide(
         Question(
             tool=tool.name,
@@ -94,7 +98,8 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
             places=subject.places,
             arguments=subject.checked.arguments,
             arguments_sha256=subject.checked.sha256,
-        )
+        ),
+        tool.policy_key,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -21,9 +21,10 @@ from callgate.core.ids import call_id, is_call_id
 from callgate.core.places import Place
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
+from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
 from callgate.dispatch.authorize import Authority, Subject, authorize, judge
 from callgate.dispatch.confine import confine
+from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.journal import Journal, Recorder
 from callgate.dispatch.lanes import Lanes
@@ -33,7 +34,6 @@ from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.validate import validate
 from callgate.dispatch.wall import Wall
 from callgate.policy.decide import Decision, lifts_protection
-from callgate.workspace.files import WorkspaceFileAPI
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -76,7 +76,7 @@ class ToolDispatcher:
             return journal.failed(error)
         try:
             tool = resolve(call, self.registry)
-            journal.resolved(tool)
+            journal.tool = tool
             recheck = partial(self._check, call, tool, journal)
             subject = recheck(call.arguments)
             subject = await authorize(call, subject, self.authority, journal, running, recheck)
@@ -101,7 +101,7 @@ class ToolDispatcher:
     ) -> Subject:
         """Stages 2 and 3; again for arguments that a person put in place of the caller's."""
         checked = validate(arguments, tool)
-        journal.checked(checked)
+        journal.checked = checked
         if not tool.path_params:
             return Subject(tool, checked, ())
         user = self.authority.policies(call.session.workspace).user
@@ -132,7 +132,7 @@ class ToolDispatcher:
                 raise
         try:
             running.raise_if_stopped()
-            context = self._context(call, subject, journal)
+            context = CallContext(call, subject, journal, self._wall)
             journal.called(tool, subject.checked)
         except BaseException:
             leave()
@@ -148,18 +148,6 @@ class ToolDispatcher:
         if not call.timeout_s > 0:
             raise ToolValidationError("timeout_s must be positive")
         return min(call.timeout_s, self._limits.max_timeout_s)
-
-    def _context(self, call: ToolCall, subject: Subject, journal: Journal) -> ToolContext:
-        desk = _Desk(self._wall, call, subject, journal)
-        return ToolContext(
-            session_id=call.session.id,
-            turn_id=call.turn_id,
-            tool_use_id=journal.shown_id,
-            workspace_path=call.session.workspace,
-            open_files=desk.open_files,
-            publish=desk.publish,
-            artifact=desk.artifact,
-        )
 
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""
@@ -223,32 +211,6 @@ class ToolDispatcher:
     async def cancel_session_tools(self, session_id: str) -> None:
         """Stop every call of a session, wherever it is, and wait until each has ended."""
         await self.running.stop_all(self.running.of_session(session_id), Stop.CANCEL)
-
-
-class _Desk:
-    """What a running tool may ask for through its context."""
-
-    __slots__ = ("call", "journal", "loop", "subject", "wall")
-
-    def __init__(self, wall: Wall, call: ToolCall, subject: Subject, journal: Journal) -> None:
-        self.wall, self.call, self.subject, self.journal = wall, call, subject, journal
-        self.loop = asyncio.get_running_loop()
-
-    def open_files(self) -> WorkspaceFileAPI:
-        return self.wall.open(self.call, self.subject.tool.name, self.subject.checked.arguments)
-
-    def artifact(self, name: str) -> str | None:
-        return self.wall.artifact(self.call, name)
-
-    def publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
-        try:
-            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
-        except RuntimeError:
-            here = None
-        if here is self.loop:
-            self.journal.published(event_type, payload)
-        else:  # a tool's own thread
-            self.loop.call_soon_threadsafe(self.journal.published, event_type, payload)
 
 
 def _answer(result: ToolResult, running: RunningCall) -> ToolResult:

@@ -15,6 +15,7 @@ import msgspec
 
 from callgate.audit.records import CallRecord
 from callgate.audit.redaction import redact
+from callgate.audit.summaries import LONGEST, summarize
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
@@ -34,7 +35,7 @@ from callgate.core.events import (
     Event,
     EventSink,
 )
-from callgate.core.ids import audit_id, ulid
+from callgate.core.ids import ulid
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.schemas import Checked
 from callgate.core.tools import ToolOutput
@@ -45,8 +46,6 @@ from callgate.policy.decide import Decision
 _log = logging.getLogger("callgate.audit")
 
 PARTIAL_OUTPUT = 8_192
-SUMMARISED = 8_192
-"""How much of a result the record's summary is made from."""
 
 
 class Recorder(Protocol):
@@ -62,17 +61,16 @@ class Journal:
     __slots__ = (
         "_answer",
         "_audit",
-        "_called_at",
-        "_checked",
         "_confirmation_id",
-        "_decision",
         "_last_event",
         "_sink",
         "_started",
-        "_tool",
         "call",
+        "checked",
         "closed",
+        "decision",
         "shown_id",
+        "tool",
     )
 
     def __init__(self, call: ToolCall, sink: EventSink, audit: Recorder | None) -> None:
@@ -82,24 +80,14 @@ class Journal:
         self._sink = sink
         self._audit = audit
         self._started = time.perf_counter()
-        self._called_at: float | None = None
+        """When it came in; from the moment it is called, when that was."""
         self._last_event = call.parent_event_id
-        self._tool: Registered | None = None
-        self._checked: Checked | None = None
-        self._decision: Decision | None = None
+        # What the stages find out, as they find it out.
+        self.tool: Registered | None = None
+        self.checked: Checked | None = None
+        self.decision: Decision | None = None
         self._confirmation_id: str | None = None
         self._answer: Answer | None = None
-
-    # What the stages found out.
-
-    def resolved(self, tool: Registered) -> None:
-        self._tool = tool
-
-    def checked(self, checked: Checked) -> None:
-        self._checked = checked
-
-    def decided(self, decision: Decision) -> None:
-        self._decision = decision
 
     # What happened before the end.
 
@@ -149,7 +137,7 @@ class Journal:
             ) from None
 
     def called(self, tool: Registered, checked: Checked) -> None:
-        self._called_at = time.perf_counter()
+        self._started = time.perf_counter()
         self._emit(
             CALLED,
             "agent",
@@ -224,7 +212,7 @@ class Journal:
         content: list[ContentBlock] = [TextBlock(info.message)]
         if partial is not None:
             content = [*partial.content, *content]
-            payload["partial_output"] = redact(_text(partial.content, PARTIAL_OUTPUT))
+            payload["partial_output"] = redact(_text(partial.content)[:PARTIAL_OUTPUT])
         self._close(FAILED, "tool", payload, info, content, duration)
         return ToolResult(
             call_id=self.call.id,
@@ -258,11 +246,10 @@ class Journal:
 
     def _tool_name(self) -> str:
         """What was asked for may be anything until it is known to be a tool."""
-        return self._tool.name if self._tool is not None else redact(str(self.call.tool))[:128]
+        return self.tool.name if self.tool is not None else redact(str(self.call.tool))[:128]
 
     def _elapsed_ms(self) -> float:
-        since = self._called_at if self._called_at is not None else self._started
-        return round((time.perf_counter() - since) * 1000, 3)
+        return int((time.perf_counter() - self._started) * 1e6) / 1e3
 
     def _emit(
         self, event_type: str, actor: Actor, payload: dict[str, Any], *, in_chain: bool = True
@@ -303,33 +290,39 @@ class Journal:
         self, error: ErrorInfo | None, content: list[ContentBlock], duration_ms: float
     ) -> None:
         assert self._audit is not None
-        call, tool, checked, answer = self.call, self._tool, self._checked, self._answer
-        denied = error is not None and error.error_class in DENIALS
+        call, tool, checked, answer = self.call, self.tool, self.checked, self._answer
         record = CallRecord(
-            audit_id=audit_id(),
-            ts_ms=time.time_ns() // 1_000_000,
-            call_id=call.id,
-            external_id=call.external_id,
-            session_id=call.session.id,
-            turn_id=call.turn_id,
+            id=f"audit_{self._last_event}",
+            ts=time.time_ns() // 1_000_000,
             caller=call.caller,
-            tool=self._tool_name(),
-            source=tool.definition.source if tool is not None else None,
-            capabilities=tuple(tool.capabilities) if tool is not None else (),
-            side_effects=tool.effect if tool is not None else None,
-            decision="deny" if denied else "allow",
-            policy_reason=self._decision.policy_reason if self._decision is not None else None,
-            confirmation_id=self._confirmation_id,
-            answered_by=answer.by if answer is not None else None,
-            error_class=error.error_class if error is not None else None,
-            reason=error.reason if error is not None else None,
+            tool=tool.name if tool is not None else self._tool_name(),
+            decision="allow",
+            call_id=call.id,
+            session=call.session.id,
             cwd=call.session.workspace,
+            args=summarize(checked.arguments if checked is not None else call.arguments),
+            result=_shown(content),
+            ms=duration_ms,
+            turn_id=call.turn_id,
             scope=call.scope,
-            arguments=checked.arguments if checked is not None else call.arguments,
-            args_hash=checked.sha256 if checked is not None else None,
-            result=_text(content, SUMMARISED),
-            duration_ms=duration_ms,
         )
+        if checked is not None:
+            record.args_hash = checked.sha256
+        if tool is not None:
+            record.source = tool.definition.source
+            record.capabilities = tool.capability_names
+            record.side_effects = tool.effect
+        if self.decision is not None:
+            record.policy = self.decision.policy_reason
+        if call.external_id is not None:
+            record.external_id = redact(call.external_id)
+        if self._confirmation_id is not None:
+            record.confirmation_id = self._confirmation_id
+            record.answered_by = answer.by if answer is not None else None
+        if error is not None:
+            record.error_class, record.reason = error.error_class, error.reason
+            if error.error_class in DENIALS:
+                record.decision = "deny"
         try:
             self._audit.append(record)
         except OSError as failure:
@@ -340,7 +333,7 @@ class Journal:
 
 def _handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
     return ToolError(
-        _text(content, 2_000) or "The tool reported failure.",
+        _text(content)[:2_000] or "The tool reported failure.",
         reason=output.metadata.get("reason", "tool_reported"),
         details=output.metadata.get("details"),
     )
@@ -354,10 +347,17 @@ def _value(output: ToolOutput, content: list[ContentBlock]) -> Any:
     return msgspec.to_builtins(content)
 
 
-def _text(content: list[ContentBlock], limit: int) -> str:
-    if len(content) == 1 and isinstance(content[0], TextBlock):
-        return content[0].text[:limit]
-    return "\n".join(b.text for b in content if isinstance(b, TextBlock))[:limit]
+def _shown(content: list[ContentBlock]) -> str:
+    """The beginning of a result. More is looked at than is shown, so that a secret which
+    reaches over the end of what is shown is still recognised."""
+    text = _text(content)
+    return text if len(text) < 6 else redact(text[: 5 * LONGEST])[:LONGEST]
+
+
+def _text(content: list[ContentBlock]) -> str:
+    if len(content) == 1 and type(content[0]) is TextBlock:
+        return content[0].text
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
 def _size(content: list[ContentBlock]) -> int:

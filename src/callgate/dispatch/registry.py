@@ -36,11 +36,14 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     effect: SideEffects
     has_effects: bool
     capabilities: frozenset[Capability]
+    capability_names: tuple[str, ...]
     destructive: bool
     schema: ArgumentSchema
     path_params: tuple[str, ...]
     timeout_s: float
     everyone_sees_it: bool
+    policy_key: str
+    """All that a decision without rules depends on."""
 
 
 class Registry:
@@ -146,10 +149,12 @@ def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -
         effect=effect,
         has_effects=effect.has_effects,
         capabilities=capabilities,
+        capability_names=tuple(sorted(capabilities)),
         destructive=Capability.DESTRUCTIVE in capabilities,
         schema=schema,
         path_params=_path_params(definition),
         timeout_s=definition.timeout_s or (600.0 if effect in _SLOW else 60.0),
+        policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",
         everyone_sees_it=not (definition.required_tags or definition.hidden_from_workers),
     )
 

@@ -16,9 +16,8 @@ from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
 from callgate.core.places import Place
 from callgate.core.sessions import Root
 from callgate.policy.decide import Rulebook, lifts_protection
-from callgate.policy.rules import Outcome, Rule, is_within, rule_applies
+from callgate.policy.rules import Outcome, Rule, rule_applies
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.protected import is_protected
 
 Policies = Callable[[str], Rulebook]
 
@@ -39,8 +38,12 @@ class Wall:
         book = self._policies(session.workspace)
         refusals = _path_refusals(book) if book.has_rules else ()
 
+        files = _files(session.workspace, roots)
+
         def guard(real: str, access: Literal["read", "write"]) -> None:
-            place = _place(real, session.workspace, roots)
+            if access == "read" and not refusals:
+                return
+            place = files.place(real)
             if access == "write" and place.protected and not lifts_protection(place, book.user):
                 raise WorkspaceEscapeError(
                     f"{place.relative!r} is protected.", reason="protected_path"
@@ -51,7 +54,7 @@ class Wall:
                         f"Rule: {rule}. ({rule.origin})", reason="policy_deny"
                     )
 
-        return _files(session.workspace, roots).guarded(guard)
+        return files.guarded(guard)
 
     def artifact(self, call: ToolCall, name: str) -> str | None:
         """A path for one call's output; None where there is no home to keep it in."""
@@ -96,20 +99,4 @@ def _refuses(
         places=(place,),
         arguments=arguments,
         arguments_sha256="",
-    )
-
-
-def _place(real: str, workspace: str, roots: tuple[Root, ...]) -> Place:
-    candidates = [Root(os.path.realpath(workspace), writable=True), *roots]
-    within = [root for root in candidates if is_within(real, os.path.realpath(root.path))]
-    root = max(within, key=lambda each: len(each.path), default=candidates[0])
-    relative = os.path.relpath(real, os.path.realpath(root.path))
-    return Place(
-        given=real,
-        real=real,
-        root=root.path,
-        relative=relative,
-        exists=True,
-        protected=is_protected(relative),
-        writable=root.writable,
     )

@@ -71,7 +71,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rulebook:
-    """The policies that hold in a workspace. Where they have no rules, a decision depends on
+    """The policies that hold in one workspace. Where they have no rules, a decision depends on
     so little that it is remembered."""
 
     __slots__ = ("_remembered", "has_rules", "user", "workspace")
@@ -80,23 +80,20 @@ class Rulebook:
         self.user = user
         self.workspace = workspace
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
-        self._remembered: dict[tuple[str, ...], Decision] = {}
+        self._remembered: dict[tuple[str, str, str], Decision] = {}
 
-    def decide(self, question: Question) -> Decision:
-        if self.has_rules:
-            return decide(question, self.user, self.workspace)
-        # `_value_`: hashing an enum member itself costs more than the rest of this function.
-        key = (
-            question.tool, question.effect._value_, question.mode._value_,
-            question.caller._value_, question.workspace,
-            "!" if question.destructive else "", "#" if question.read_only_sandbox else "",
-        )  # fmt: skip
-        decision = self._remembered.get(key)
-        if decision is None:
+    def decide(self, question: Question, key: str = "") -> Decision:
+        """Decide; where there are no rules, remember it under the key of the tool."""
+        decision = decide(question, self.user, self.workspace)
+        if key and not self.has_rules:
             if len(self._remembered) >= _REMEMBERED:
                 self._remembered.clear()
-            decision = self._remembered[key] = decide(question, self.user, self.workspace)
+            self._remembered[key, question.mode._value_, question.caller._value_] = decision
         return decision
+
+    def remembered(self, key: str, mode: Mode, caller: CallerKind) -> Decision | None:
+        # `_value_`: hashing an enum member costs more than all the rest.
+        return self._remembered.get((key, mode._value_, caller._value_))
 
 
 def decide(question: Question, user: Policy, workspace: Policy | None = None) -> Decision:

@@ -199,6 +199,7 @@ class Process:
 
     def _end(self, grace: float) -> None:
         self._phase = "ending"
+        self._pause = _FIRST_PAUSE_S
         self._deadline = self._loop.time() + grace
         # Once, and to those who run now: a command that cleans up after SIGTERM may start
         # others for it, and many programs take a second SIGTERM as "do not clean up".

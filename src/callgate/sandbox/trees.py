@@ -14,8 +14,9 @@ Nothing is ever taken for a member because of its name, its user or its age.
 
 What can evade this: a process that leaves its session and its parents before anyone looks,
 and clears its environment, and either changes that limit on purpose or left in the first
-moments, before it was set. A PID namespace is the cure, and belongs to the sandbox. Another
-user's processes are found but may not be ended. Without /proc, only the group is reached.
+moments, before it was set; and one that starts a new session at every fork, and forks faster
+than we can look. A PID namespace is the cure, and belongs to the sandbox. Another user's
+processes are found but may not be ended. Without /proc, only the group is reached.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ class Tree:
         self._missing: set[int] = set()
         self._striking = False
         self.calm = True
-        """Nobody ended during the last look. Otherwise someone may have slipped by: a process
-        that forks and ends passes from one to the next, always where we do not look."""
+        """Nobody ended during the last look. Otherwise someone may have slipped by, who forked
+        and ended, and whose child came where we had looked already."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -119,8 +120,8 @@ class Tree:
             self._striking = False
 
     def _walk(self, children: Children, orphans: Children) -> dict[int, Member]:
-        waiting = [member for known in self._known.values() if (member := _same(known))]
-        waiting += self._strays(orphans)
+        waiting = list(self._strays(orphans))  # first, since these may be on the run
+        waiting += [member for known in self._known.values() if (member := _same(known))]
         found: dict[int, Member] = {}
         while waiting:
             member = waiting.pop()
@@ -133,7 +134,8 @@ class Tree:
     def _strays(self, orphans: Children) -> Iterator[Member]:
         """Members whose parents are gone: the system gave them to one of our ancestors."""
         for reaper in _reapers(os.getpid()):
-            for member in self._look(orphans(reaper)):
+            pids = [pid for pid in orphans(reaper) if pid not in self._known]
+            for member in self._look(reversed(pids)):  # the youngest first
                 if self._is_ours(member):
                     self._meet(member)
                     yield member

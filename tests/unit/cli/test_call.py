@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import CALLGATE, Ran, callgate, start
+from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, start
 
 from callgate.cli.exits import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
 
+PATH = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
 KEYS = [
     "ok", "call_id", "tool", "content", "value", "error", "diagnostics", "meta", "files_modified",
     "command_executed", "partial", "truncated", "duration_ms",
@@ -291,9 +293,33 @@ def test_a_reader_that_goes_away_is_no_error(ws: Path) -> None:
 def test_a_command_that_a_tool_started_cannot_approve_itself(ws: Path) -> None:
     inner = "command=callgate call write_file path=b.txt content=x --yes; callgate trust ."
     cleared = inner.replace("=callgate", "=env -i PATH=$PATH HOME=$HOME callgate", 1)
-    path = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
     for command in (inner, cleared):
-        ran = callgate("call", "shell", command, "--yes", cwd=ws, env={"PATH": path})
+        ran = callgate("call", "shell", command, "--yes", cwd=ws, env={"PATH": PATH})
         assert ran.code == 1
         assert ran.out.count("error (permission_denied)") == 2
         assert not (ws / "b.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("callgate call list_dir >&-", 0),
+        ("callgate call list_dir <&- 2>&-", 0),
+        ("callgate call list_dir --args - <&-", 2),
+        ("callgate call list_dir >/dev/full", 1),
+        ("mkdir gone && cd gone && rmdir ../gone && callgate call list_dir", 1),
+        (r"callgate call read_file path=$'\xff'", 2),
+        ("callgate call read_file path=missing | cat", 0),
+    ],
+)
+def test_whatever_the_shell_does_to_us_there_is_an_exit_code_and_no_traceback(
+    command: str, code: int, ws: Path
+) -> None:
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", command],
+        cwd=ws, capture_output=True, env=environment({"PATH": PATH}), start_new_session=True,
+    )  # fmt: skip
+    assert (ran.returncode, b"Traceback" in ran.stderr, b"ignored" in ran.stderr) == (
+        code, False, False,
+    )  # fmt: skip
+    assert b"internal error" not in ran.stderr

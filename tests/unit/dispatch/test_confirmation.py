@@ -288,7 +288,7 @@ async def test_amended_arguments_run_instead_and_are_what_is_recorded() -> None:
     bench = Bench("/", writer(ran), human=human)
     assert (await bench.run("writer", {"text": "wild"})).ok
     assert ran == [{"text": "tamed"}]
-    assert bench.recorder.records[0].arguments == {"text": "tamed"}
+    assert bench.recorder.records[0].args == '{"text":"tamed"}'
     assert len(human.questions) == 1
 
 

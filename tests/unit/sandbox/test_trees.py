@@ -12,6 +12,7 @@ import pytest
 from tests.needs import needs
 
 from callgate.sandbox import processes, trees
+from callgate.sandbox.processes import Exit
 
 pytestmark = needs("linux", "bash", "setsid")
 
@@ -33,6 +34,11 @@ SHAPES = {
     "fork chain": (
         "(setsid sh -c 'hop() { echo $(exec sh -c \"echo \\$PPID\") >> $PIDS; "
         "[ -e $PIDS.end ] || (hop &) ; }; hop' &) ; await 3; ready; sleep 300"
+    ),
+    "new session at every fork": (
+        f"({PYTHON} \"\nimport os, time\nfor _ in range(3000):\n    os.fork() and os._exit(0)\n"
+        "    os.setsid()\n    open(os.environ['PIDS'], 'a').write(f'{os.getpid()}\\n')\n"
+        '    time.sleep(0.002)" &) ; await 3; ready; sleep 300'
     ),
     "stopped": "sleep 300 & note $!; kill -STOP $!; ready; wait",
     "environment cleared": (
@@ -168,6 +174,41 @@ async def test_a_process_that_is_not_of_the_command_is_left_alone(tmp_path: Path
     other.process.stop(grace=0)
     async with asyncio.timeout(30):
         await other.process.wait()
+
+
+NOBODY = 2**22 + 1
+"""A number that no process can have."""
+
+
+@pytest.mark.spec("S4-66")
+async def test_a_process_that_slips_by_the_first_look_is_found_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It forked and ended while we read the list: the list has its number, not its child's."""
+    lists = trees._first_thread_children
+    reads = 0
+
+    def stale(pid: int) -> list[int]:
+        nonlocal reads
+        reads += 1
+        return [NOBODY + reads] if reads <= 20 else lists(pid)
+
+    monkeypatch.setattr(trees, "_first_thread_children", stale)
+    monkeypatch.setattr(processes, "DRAIN_S", 0.02)
+    command = Watched(tmp_path / "pids", SHAPES["stubborn daemon"], exits=True)
+    async with asyncio.timeout(30):
+        await command.process.wait()
+    assert command.survivors() == []
+
+
+async def test_a_process_that_is_hidden_from_us_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lists = trees._first_thread_children
+    monkeypatch.setattr(trees, "_first_thread_children", lambda pid: [*lists(pid), NOBODY])
+    process = processes.start(["/bin/true"], cwd="/", env={}, on_output=print)
+    async with asyncio.timeout(30):
+        assert await process.wait() == Exit(code=0)
 
 
 async def test_a_command_inside_another_carries_both_marks(

@@ -84,7 +84,7 @@ def test_each_style_gives_the_description_and_the_parameters(
         ("Sum.\n\nNote:\n    Kept.\n\nArgs:\n    x: X.", Docstring("Sum.\n\nNote:\n    Kept.", {"x": "X."})),
         ("Sum.\n\nArgs:\n", Docstring("Sum.")),
         ("Parameters\nare many.", Docstring("Parameters\nare many.")),
-        ("Sum.\n\n    Args:\n        x: X.", Docstring("Sum.\n\n    Args:\n        x: X.")),
+        ("Sum.\n\nSo:\n    Args:\n        x: X.", Docstring("Sum.\n\nSo:\n    Args:\n        x: X.")),
         ("Sum.\n\nParameters\n---\n(see x)\nx\n    X.", Docstring("Sum.", {"x": "X."})),
         ("Sum.\n\nParameters\n----------", Docstring("Sum.")),
         ("Sum.\n\nArgs:\n    no colon here\n    x: X.", Docstring("Sum.", {"x": "X."})),

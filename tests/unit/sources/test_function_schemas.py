@@ -268,6 +268,12 @@ UNSAYABLE: list[Any] = [
     Annotated[str, msgspec.Meta(extra_json_schema={"x": 1})],
     Annotated[str, annotated_types.Ge(1)],
     Annotated[dict[str, Any], annotated_types.MinLen(1)],
+    Annotated[int, annotated_types.MinLen(1)],
+    Annotated[int, annotated_types.Gt(0.5)],
+    Annotated[int | str, annotated_types.Ge(1)],
+    Annotated[int, annotated_types.Timezone(None)],
+    Annotated[int, annotated_types.MultipleOf(2)],
+    Annotated[int, pydantic.Field(pattern="^a")],
     Annotated[int, annotated_types.Predicate(bool)],
     Annotated[int, pydantic.AfterValidator(abs)],
     "NoSuchName",
@@ -330,6 +336,7 @@ def test_every_nesting_of_sayable_types_stays_in_the_subset(annotation: Any) -> 
 def test_defaults_are_said_as_json_and_free_the_parameter() -> None:
     def probe(
         text: str = "x",
+        ratio: float = 0.5,
         none: str | None = None,
         colour: Colour = Colour.BLUE,
         point: Point = Point(1, 2),  # noqa: B008
@@ -342,6 +349,7 @@ def test_defaults_are_said_as_json_and_free_the_parameter() -> None:
     properties = definition.input_schema["properties"]
     assert {name: each["default"] for name, each in properties.items()} == {
         "text": "x",
+        "ratio": 0.5,
         "none": None,
         "colour": "blue",
         "point": {"x": 1, "y": 2, "tags": []},

@@ -1,0 +1,70 @@
+"""What a record keeps of arguments and results: enough to know, nothing that opens a door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from callgate.audit.summaries import LONGEST, summarize, summarize_text
+
+SECRET = "ghp_" + "1degvI558ZTr18jAxdq4LfHj9SIA8LdfeJwB"
+
+
+@pytest.mark.spec("S4-59", "T43")
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"password": "hunter2"},
+        {"headers": {"Authorization": f"Bearer {SECRET}"}},
+        {"argv": ["curl", "--token", "hunter2"]},
+        {"note": f"see {SECRET}"},
+        {"deep": [[[[[[[[{"password": "hunter2"}]]]]]]]]},
+        {"text": "x" * 5000 + SECRET + "y" * 5000},
+        {"api_key": 123456789012},
+        {"config": '{"password": "hunter2"}'},
+        {SECRET: 1},
+        [SECRET],
+        SECRET,
+        {"password": "hunter2", "bad": object()},
+    ],
+    ids=range(12),
+)
+def test_no_secret_survives_a_summary(value: Any) -> None:
+    text = summarize(value)
+    assert SECRET not in text
+    assert "hunter2" not in text
+    assert "123456789012" not in text
+
+
+def test_plain_arguments_are_kept_as_they_are() -> None:
+    assert summarize({"a": 1, "b": None}) == '{"a":1,"b":null}'
+    assert summarize({"path": "src/a.py", "limit": 10}) == '{"path":"src/a.py","limit":10}'
+
+
+def test_a_whole_file_becomes_its_length() -> None:
+    assert summarize({"path": "a", "content": "x" * 100_000}) == '{"path":"a","content":"[100000 characters]"}'
+
+
+def test_a_long_command_keeps_its_beginning_and_its_end() -> None:
+    text = summarize({"command": "echo " + "a" * 9000 + " && rm -rf build"})
+    assert text.startswith('{"command":"echo aaa')
+    assert text.endswith(' && rm -rf build"}')
+    assert len(text) <= 2_000
+
+
+@pytest.mark.parametrize("value", [list(range(100_000)), {str(n): n for n in range(9_000)}, "z" * 10**6, [["y" * 1000] * 100] * 100])
+def test_a_summary_is_bounded(value: Any) -> None:
+    assert len(summarize(value)) <= 2_000
+
+
+@pytest.mark.spec("T40")
+@pytest.mark.parametrize("value", ["\ud800", {"\udfff": "\ud800"}, float("nan"), {1, 2}, b"\xff", None])
+def test_anything_can_be_summarised(value: Any) -> None:
+    assert isinstance(summarize(value), str)
+
+
+def test_a_secret_over_the_end_of_what_is_shown_is_not_shown_in_part() -> None:
+    text = summarize_text("." * (LONGEST - 10) + " " + SECRET)
+    assert "1degvI" not in text
+    assert len(text) <= LONGEST
