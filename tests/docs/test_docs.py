@@ -47,28 +47,32 @@ def test_every_settings_snippet_is_valid(block: str, home: Path) -> None:
     load_user(Home(str(home)))
 
 
-@pytest.mark.parametrize("block", fences("console"))
-def test_every_command_prints_what_the_page_shows(block: str, tmp_path: Path) -> None:
+def commands(page: Path) -> list[tuple[str, str]]:
+    """Each command of a page, with what it prints; `...` stands for anything."""
+    steps = []
+    for language, _, block in _FENCE.findall(page.read_text()):
+        if language == "console":
+            assert block.startswith("$ "), "a console block starts with a command"
+            steps += re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]
+    return [(command, printed) for command, _, printed in (step.partition("\n") for step in steps)]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda page: page.name)
+def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
+    """From top to bottom, in one workspace and one home."""
     workspace = tmp_path / "project"
     workspace.mkdir()
     (workspace / "README.md").write_text("# A small project\n\nIt has seven words in it.\n")
-    steps = re.split(r"^\$ ", block, flags=re.MULTILINE)
-    assert steps[0] == "", "a console block starts with a command"
-    for step in steps[1:]:
-        command, _, expected = step.partition("\n")
-        done = subprocess.run(["bash", "-c", command], cwd=workspace, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
-        shown = (done.stdout + done.stderr).replace(str(workspace), "~/project").replace(os.environ["HOME"], "~")
-        assert matches(expected, shown), f"$ {command}\n{shown}"
-
-
-def matches(expected: str, shown: str) -> bool:
-    """Line by line; `...` inside a line stands for anything, alone on a line for any lines."""
-    lines = expected.rstrip("\n").split("\n")
-    pattern = "\n".join(
-        r"(?:.*\n?)*?" if line.strip() == "..." else ".*?".join(map(re.escape, line.split("...")))
-        for line in lines
-    )
-    return re.fullmatch(pattern, shown.rstrip("\n")) is not None
+    for command, printed in commands(page):
+        ran = subprocess.run(
+            ["bash", "--norc", "-c", command], cwd=workspace, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
+            start_new_session=True, timeout=60,
+        )  # fmt: skip
+        shown = ran.stdout.replace(str(workspace), "~/project").replace(os.environ["HOME"], "~")
+        pattern = ".*".join(map(re.escape, printed.rstrip("\n").split("...")))
+        if not re.fullmatch(pattern, shown.rstrip("\n"), re.DOTALL):
+            pytest.fail(f"$ {command}\n{shown}\nbut the page says\n{printed}")
 
 
 @pytest.mark.parametrize("example", sorted((PROJECT / "examples").glob("*.py")), ids=lambda p: p.name)

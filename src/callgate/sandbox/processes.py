@@ -203,7 +203,7 @@ class Process:
         self._deadline = self._loop.time() + grace
         # Once, and to those who run now: a command that cleans up after SIGTERM may start
         # others for it, and many programs take a second SIGTERM as "do not clean up".
-        # SIGCONT wakes whoever was suspended, so that he can.
+        # SIGCONT wakes what was suspended, so that it can.
         members = self._tree.members()
         self._told = {member.pid for member in members}
         for group in {self.pid, *(member.group for member in members)}:

@@ -249,7 +249,6 @@ async def test_the_id_of_an_agent_is_kept_beside_ours() -> None:
     assert {event.payload["call_id"] for event in bench.recorder.events} == {record.call_id}
 
 
-@pytest.mark.spec("T34")
 async def test_an_id_in_flight_is_refused_and_the_first_call_is_unharmed() -> None:
     release = asyncio.Event()
 

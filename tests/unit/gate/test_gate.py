@@ -34,7 +34,6 @@ async def shout(text: str) -> str:
     return text.upper()
 
 
-@pytest.mark.spec("S4-80")
 async def test_the_example_of_the_design_works(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("one two three")
     async with Gate(workspace=tmp_path, tools=[count_words]) as gate:
@@ -234,6 +233,5 @@ SEED_NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.spec("S4-80")
 def test_the_names_of_the_seed_are_the_names_of_the_package() -> None:
     assert [name for name in SEED_NAMES if name not in callgate.__all__] == []

@@ -224,7 +224,10 @@ async def test_a_command_that_had_ended_by_itself_was_not_stopped(
 @pytest.mark.spec("S4-65")
 async def test_a_process_that_is_suspended_is_woken_to_clean_up() -> None:
     record = Recorder()
-    script = "setsid bash -c 'trap \"echo woken; exit\" TERM; echo ready; kill -STOP $$; :' & wait"
+    script = (
+        "setsid bash -c 'trap \"echo woken; exit\" TERM; kill -STOP $$; :' & "
+        "until grep -q '^State:.T' /proc/$!/status; do :; done; echo ready; wait"
+    )
     process = start(script, record)
     await record.until(b"ready\n")
     process.stop(grace=20)
