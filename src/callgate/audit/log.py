@@ -1,15 +1,19 @@
 """The audit log: one line per call, appended by as many processes as there are.
 
 Each process keeps a chain of its own: every line holds the hash of the one before it in the
-chain, and the first holds the hash of the last line it found. A line is one `write` to a file
-opened for appending, so lines of several processes never mix and a crash loses at most the
-line that was being written. A torn end is repaired when a writer opens the file: cut off if
-nobody else writes, else closed with a newline and left for `verify` to report.
+chain, and the first holds the hash of the last line it found. A line that follows one of
+another process holds the hash of that one too, so that the chains are tied to each other.
+
+A line is one `write` to a file opened for appending, so lines of several processes never mix
+and a crash loses at most the line that was being written. Its remains are cut off by the next
+who opens the file alone; beside living writers they are closed with a newline by whoever
+writes next, and left for `verify` to report.
 
 When the file has grown to its bound it is closed under a number and a new one begun. Others
 notice within a moment and follow; until then they write to the closed file, and nothing is
-lost. The oldest files beyond `keep` are dropped; what they ended with is written down, so
-that `verify` can tell a dropped file from a cut one.
+lost. The oldest files beyond `keep` are dropped, but none that somebody still writes to; the
+record before says so, as part of its chain, so that `verify` can tell a dropped file from a
+removed one.
 """
 
 from __future__ import annotations
@@ -17,28 +21,42 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from weakref import WeakSet
 
 import msgspec
 
 from callgate.audit.records import CallRecord, encode, line_hash
-from callgate.audit.segments import closed_segments, lock_path, next_segment
+from callgate.audit.segments import closed_segments, lock_path, number_of, segment_path
 from callgate.core.ids import ulid
 
 _LOOK_EVERY_S = 0.2
 """How often a writer looks whether the file was closed by another."""
 _TAIL = 1024 * 1024
+_NEAR = 16 * 1024
+"""How far back the last line of another is looked for; ours are shorter."""
+_UNKNOWN = -1
 
 
-class Dropped(msgspec.Struct, frozen=True, tag="dropped"):
-    """Stands at the head of a file: with which line each chain ended in what was dropped."""
+_logs: WeakSet[AuditLog] = WeakSet()
 
-    chains: dict[str, tuple[int, str]]
+
+def _forked() -> None:
+    """A child inherits descriptors but no chain: it opens the log anew."""
+    for log in list(_logs):
+        log.close()
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class _Position(msgspec.Struct):
+    """Where a chain is."""
+
     chain: str
     n: int = 0
     prev: str = ""
+    file: int = 0
+    """The number of the file with its last line."""
 
 
 class AuditLog:
@@ -49,149 +67,169 @@ class AuditLog:
         self._max_bytes = max_bytes
         self._keep = keep
         self._fd = -1
+        self._number = 0
+        """Of the file that is open: it keeps it when it is closed by another."""
         self._lock = -1
-        self._pid = 0
         self._looked = 0.0
-        self._torn = False
-        """Our own last line was cut short (a full disk): the next one starts on a fresh line."""
+        self._end = _UNKNOWN
+        """Where our last line ended; if the file ends elsewhere, others wrote."""
+        self._failed = False
+        self._dropping: list[tuple[str, int]] = []
+        """Files to remove once a record says so, with the descriptors that guard them."""
         self._at = _Position(chain="")
+        _logs.add(self)
 
     def ensure_open(self) -> None:
         """Raise `OSError` if a line could not be written now."""
-        if self._fd < 0 or self._pid != os.getpid():
-            self._open()
-        if self._torn:
+        self._get_ready()
+        if self._failed:
             self._write(b"\n")
-            self._torn = False
 
     def append(self, record: CallRecord) -> None:
         """Write one line; when this returns it is in the file."""
-        if self._fd < 0 or self._pid != os.getpid():
-            self._open()
-        now = time.monotonic()
-        if now - self._looked > _LOOK_EVERY_S:
-            self._looked = now
-            self._look()
+        self._get_ready()
         at = self._at
+        end = os.lseek(self._fd, 0, os.SEEK_END)
+        beginning, record.seen = (b"", "") if end == self._end else self._found(end)
         record.chain, record.n, record.prev = at.chain, at.n + 1, at.prev
+        if at.file != self._number:
+            record.file, record.file_before = self._number, at.file
+        if self._dropping:
+            record.kept_from = number_of(self._dropping[-1][0]) + 1
         line = encode(record)
-        self._write(b"\n" + line + b"\n" if self._torn else line + b"\n")
-        self._torn = False
+        data = beginning + line + b"\n"
+        self._write(data)
+        self._end = end + len(data)
         at.n += 1
         at.prev = line_hash(line)
+        at.file = self._number
+        if self._dropping:
+            self._drop()
 
     def close(self) -> None:
-        for descriptor in (self._fd, self._lock):
+        for descriptor in (self._fd, self._lock, *(guard for _, guard in self._dropping)):
             if descriptor >= 0:
                 os.close(descriptor)
         self._fd = self._lock = -1
+        self._dropping = []
+
+    def _get_ready(self) -> None:
+        if self._fd < 0:
+            self._open()
+        now = time.monotonic()
+        if now - self._looked > _LOOK_EVERY_S:
+            self._look()
+            self._looked = now
 
     def _open(self) -> None:
         """Begin a chain: after a start, and in a forked child, which inherits no chain."""
-        self.close()
         os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
-        self._lock = _opened(lock_path(self.path), os.O_RDWR)
+        self._lock = _opened(lock_path(self.path))
         try:
             alone = _locked(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._fd = _opened(self.path, os.O_RDWR | os.O_APPEND)
-            self._repair(alone)
+            self._reopen()
+            if alone:
+                _repair(self._fd)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
+            last = _last_line(self._fd, _TAIL) or _last_closed_line(self.path)
         except OSError:
             self.close()
             raise
-        self._pid = os.getpid()
         self._looked = time.monotonic()
-        last = _last_line(self._fd) or _last_closed_line(self.path)
         self._at = _Position(chain=ulid(), prev=line_hash(last) if last else "")
 
-    def _repair(self, alone: bool) -> None:
-        size = os.fstat(self._fd).st_size
-        if size == 0 or os.pread(self._fd, 1, size - 1) == b"\n":
-            return
-        if alone:
-            os.ftruncate(self._fd, _last_newline(self._fd, size) + 1)
-        else:
-            self._write(b"\n")
+    def _reopen(self) -> None:
+        """Open the file that is written now. Our lock keeps it from being dropped."""
+        while True:
+            fresh = _opened(self.path, os.O_APPEND)
+            try:
+                fcntl.flock(fresh, fcntl.LOCK_SH)
+                closed = closed_segments(self.path)
+                if _is_at(fresh, self.path):  # else it was closed by another meanwhile
+                    break
+            except BaseException:
+                os.close(fresh)
+                raise
+            os.close(fresh)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fresh
+        self._number = number_of(closed[-1]) + 1 if closed else 1
+        self._end = _UNKNOWN
+
+    def _found(self, end: int) -> tuple[bytes, str]:
+        """What others left at the end: a torn line to close, and the hash of the last whole one."""
+        tail = os.pread(self._fd, min(end, _NEAR), max(0, end - _NEAR))
+        torn = bool(tail) and not tail.endswith(b"\n")
+        whole = tail[: tail.rfind(b"\n") + 1].rstrip(b"\n")
+        last = whole[whole.rfind(b"\n") + 1 :]
+        known = whole and (b"\n" in whole or end <= _NEAR) and self._at.n
+        return (b"\n" if torn else b""), (line_hash(last) if known else "")
 
     def _write(self, data: bytes) -> None:
-        written = 0
         try:
             written = os.write(self._fd, data)
-            while written < len(data):
-                written += os.write(self._fd, data[written:])
+            if written < len(data):
+                self._write_rest(data, written)
         except OSError:
-            self._torn = self._torn or written > 0
+            self._failed = True
+            self._end = _UNKNOWN
             raise
+        self._failed = False
+
+    def _write_rest(self, data: bytes, written: int) -> None:
+        """A write was cut short: go on, which says why; begin anew if another came between."""
+        start = os.lseek(self._fd, 0, os.SEEK_CUR) - written
+        self._end = _UNKNOWN
+        while written < len(data):
+            written += os.write(self._fd, data[written:])
+        if os.pread(self._fd, len(data), start) != data:
+            self._write(b"\n" + data.lstrip(b"\n"))
 
     def _look(self) -> None:
         """Follow a file that was closed by another, and close one that is full."""
-        try:
-            same = os.path.samestat(os.stat(self.path), mine := os.fstat(self._fd))
-        except FileNotFoundError:
-            same = False
-        if not same:
+        if not _is_at(self._fd, self.path):
             self._reopen()
-        elif mine.st_size >= self._max_bytes:
+        elif os.fstat(self._fd).st_size >= self._max_bytes:
             self._rotate()
 
-    def _reopen(self) -> None:
-        fresh = _opened(self.path, os.O_RDWR | os.O_APPEND)
-        os.close(self._fd)
-        self._fd = fresh
-
     def _rotate(self) -> None:
-        guard = _opened(lock_path(self.path) + ".rotate", os.O_RDWR)
         try:
+            guard = _opened(lock_path(self.path) + ".rotate")
+            try:
+                if _locked(guard, fcntl.LOCK_EX | fcntl.LOCK_NB):  # else another is at it
+                    if _is_at(self._fd, self.path):
+                        os.rename(self.path, segment_path(self.path, self._number))
+                    self._reopen()
+                    self._choose_surplus()
+            finally:
+                os.close(guard)
+        except OSError:
+            pass  # the file that is open can still be written, under whichever name
+
+    def _choose_surplus(self) -> None:
+        """The oldest files beyond those to keep, up to the first that somebody writes to."""
+        if self._dropping:
+            return
+        for segment in closed_segments(self.path)[: -self._keep or None]:
+            guard = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
             if not _locked(guard, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                return None  # another is at it
-            if os.stat(self.path).st_size < self._max_bytes:
-                return self._reopen()
-            os.rename(self.path, next_segment(self.path))
-            fresh = _opened(self.path, os.O_RDWR | os.O_APPEND)
-            dropped = self._drop()
-            if dropped is not None:
-                os.write(fresh, msgspec.json.encode(dropped) + b"\n")
-            os.close(self._fd)
-            self._fd = fresh
-        finally:
+                os.close(guard)
+                return
+            self._dropping.append((segment, guard))
+
+    def _drop(self) -> None:
+        dropping, self._dropping = self._dropping, []
+        for segment, guard in dropping:
+            try:
+                os.unlink(segment)
+            except OSError:
+                pass  # it stays, and is chosen again
             os.close(guard)
 
-    def _drop(self) -> Dropped | None:
-        """Remove the oldest files, and say how each chain ended in them."""
-        surplus = closed_segments(self.path)[: -self._keep] if self._keep else []
-        if not surplus:
-            return None
-        chains: dict[str, tuple[int, str]] = {}
-        for segment in surplus:
-            chains.update(chain_ends(segment))
-            os.unlink(segment)
-        return Dropped(chains)
 
-
-class _Link(msgspec.Struct):
-    chain: str = ""
-    n: int = 0
-
-
-def chain_ends(segment: str) -> dict[str, tuple[int, str]]:
-    """The last number and hash of each chain in a file, and of those it says were dropped."""
-    ends: dict[str, tuple[int, str]] = {}
-    decode = msgspec.json.Decoder(_Link).decode
-    with open(segment, "rb") as file:
-        for line in file:
-            line = line.rstrip(b"\n")
-            try:
-                if line.startswith(b'{"type":"dropped"'):
-                    ends.update(msgspec.json.decode(line, type=Dropped).chains)
-                elif line and (link := decode(line)).chain:
-                    ends[link.chain] = (link.n, line_hash(line))
-            except msgspec.DecodeError:
-                continue
-    return ends
-
-
-def _opened(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, 0o600)
+def _opened(path: str, flags: int = 0) -> int:
+    return os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def _locked(descriptor: int, how: int) -> bool:
@@ -200,6 +238,20 @@ def _locked(descriptor: int, how: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _repair(descriptor: int) -> None:
+    """Cut off the remains of a line. Nobody else writes."""
+    size = os.fstat(descriptor).st_size
+    if size and os.pread(descriptor, 1, size - 1) != b"\n":
+        os.ftruncate(descriptor, _last_newline(descriptor, size) + 1)
 
 
 def _last_newline(descriptor: int, size: int) -> int:
@@ -214,9 +266,10 @@ def _last_newline(descriptor: int, size: int) -> int:
     return -1
 
 
-def _last_line(descriptor: int) -> bytes:
+def _last_line(descriptor: int, within: int) -> bytes:
     size = os.fstat(descriptor).st_size
-    tail = os.pread(descriptor, min(size, _TAIL), max(0, size - _TAIL)).rstrip(b"\n")
+    tail = os.pread(descriptor, min(size, within), max(0, size - within))
+    tail = tail[: tail.rfind(b"\n") + 1].rstrip(b"\n")
     return tail[tail.rfind(b"\n") + 1 :]
 
 
@@ -226,6 +279,6 @@ def _last_closed_line(path: str) -> bytes:
         return b""
     descriptor = os.open(segments[-1], os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return _last_line(descriptor)
+        return _last_line(descriptor, _TAIL)
     finally:
         os.close(descriptor)

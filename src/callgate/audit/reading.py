@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callgate.audit.records import CallRecord
+from callgate.audit.records import CallRecord, after_remains
 from callgate.audit.segments import all_segments
 
 _BLOCK = 256 * 1024
@@ -39,10 +39,16 @@ def newest_first(path: str) -> Iterator[tuple[CallRecord, bytes]]:
     """Every record of a log, newest first; what is not a record is passed over."""
     for segment in reversed(all_segments(path)):
         for raw in _lines_backwards(segment):
-            try:
-                yield _decode(raw), raw
-            except msgspec.MsgspecError:
-                continue
+            yield from _records_in(raw)
+
+
+def _records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:
+    for part in (raw, after_remains(raw)):
+        try:
+            return [(_decode(part), part)]
+        except (msgspec.MsgspecError, RecursionError):
+            continue
+    return []
 
 
 def search(path: str, wanted: Filter, limit: int) -> list[tuple[CallRecord, bytes]]:
@@ -76,7 +82,7 @@ class Follower:
             pass
 
     def read(self) -> list[tuple[CallRecord, bytes]]:
-        found = []
+        found: list[tuple[CallRecord, bytes]] = []
         for segment in self._files():
             with open(segment, "rb") as file:
                 inode = os.fstat(file.fileno()).st_ino
@@ -87,10 +93,7 @@ class Follower:
             self._offset += len(data)
             *whole, self._partial = (self._partial + data).split(b"\n")
             for raw in whole:
-                try:
-                    found.append((_decode(raw), raw))
-                except msgspec.MsgspecError:
-                    continue
+                found += _records_in(raw)
         return found
 
     def _files(self) -> list[str]:

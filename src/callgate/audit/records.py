@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import msgspec
 
 _encoder = msgspec.json.Encoder()
+_BEGINNING = b'{"id":"'
 
 
 class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -47,6 +49,14 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Its number in its chain, from 1; given by the log, as the fields around it are."""
     prev: str = ""
     """The hash of the line before it in the chain; of the last line in the file for the first."""
+    seen: str = ""
+    """The hash of the line of another process that stood last, if it was not ours."""
+    file: int = 0
+    """On a chain's first line in a file: the number of that file ..."""
+    file_before: int = 0
+    """... and of the file with the line before it; 0 for the first of all."""
+    kept_from: int = 0
+    """Files with a lower number were dropped, because there were more than are kept."""
 
 
 def encode(record: CallRecord) -> bytes:
@@ -58,20 +68,27 @@ def encode(record: CallRecord) -> bytes:
     return encoded if encoded.isascii() and b"\x7f" not in encoded else _escape(encoded)
 
 
+def after_remains(line: bytes) -> bytes:
+    """The record in a line that begins with the remains of another, or the line itself.
+
+    In a record every quote is escaped but those of its own members, so that a second beginning
+    can only be that of a second record.
+    """
+    return line[max(line.rfind(_BEGINNING), 0) :]
+
+
 def line_hash(line: bytes) -> str:
     return sha256(line).hexdigest()
 
 
+_UNSEEN = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f]|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf"
+)
+
+
 def _escape(encoded: bytes) -> bytes:
-    """Some readers end a line at characters that JSON leaves alone."""
-    for raw, escaped in (
-        (b"\x7f", b"\\u007f"),
-        (b"\xc2\x85", b"\\u0085"),
-        (b"\xe2\x80\xa8", b"\\u2028"),
-        (b"\xe2\x80\xa9", b"\\u2029"),
-    ):
-        encoded = encoded.replace(raw, escaped)
-    return encoded
+    """Some readers end a line at, obey or hide characters that JSON leaves alone."""
+    return _UNSEEN.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), encoded)
 
 
 def _plain(record: CallRecord) -> CallRecord:

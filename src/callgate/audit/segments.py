@@ -2,7 +2,9 @@
 
     audit.jsonl            written now
     audit.000012.jsonl     closed, newest first ... down to the oldest that is kept
-    audit.lock             held by whoever writes; exclusively while the files change
+    audit.lock             held by whoever writes; exclusively while a writer opens alone
+
+A file has its number from the beginning: the one being written is the next after the closed.
 """
 
 from __future__ import annotations
@@ -35,10 +37,15 @@ def all_segments(path: str) -> list[str]:
     return closed_segments(path) + ([path] if os.path.exists(path) else [])
 
 
-def next_segment(path: str) -> str:
-    """The name under which the file being written is to be closed."""
-    segments = closed_segments(path)
-    number = int(_CLOSED.search(segments[-1])[1]) + 1 if segments else 1  # type: ignore[index]
+def number_of(segment: str) -> int:
+    """The number of a closed file."""
+    number = _CLOSED.search(segment)
+    assert number is not None, segment
+    return int(number[1])
+
+
+def segment_path(path: str, number: int) -> str:
+    """The name under which a file is closed."""
     return f"{path.removesuffix('.jsonl')}.{number:06d}.jsonl"
 
 

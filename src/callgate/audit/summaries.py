@@ -8,6 +8,7 @@ surprise is.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from callgate.audit.names import Weight, weigh
 from callgate.audit.redaction import suspicious
 from callgate.audit.values import words
 
-__all__ = ["LONGEST", "cut", "redact_value", "summarize", "summarize_text"]
+__all__ = ["LONGEST", "ArgumentSummary", "cut", "redact_value", "summarize", "summarize_text"]
 
 LONGEST = 240
 """Characters of one text within a value."""
@@ -29,10 +30,7 @@ _BODIES = words(
 _WINDOW = 8_192
 """Of a longer text only the ends are shown, so only they are looked at."""
 
-_LONGEST_NAME = 15
-_PLAIN = 65_536
-"""Up to this length a value without anything suspicious in it is not taken apart."""
-_NUMBERS = frozenset({int, float, bool, type(None)})
+_NUMBERS = frozenset({"integer", "number", "boolean", "null"})
 _TOO_SHORT = 6
 """No text below this length holds both a name and a secret."""
 
@@ -43,17 +41,44 @@ def summarize(value: Any, *, limit: int = 2_000) -> str:
     """A value as bounded text without secrets: a text as it is, anything else as JSON."""
     if isinstance(value, str):
         return summarize_text(value, limit=limit)
-    if type(value) is dict and limit >= LONGEST:
-        # The common case: a few short arguments, nothing that looks like a secret.
-        if _only_numbers(value):
-            return _encode(value).decode()
-        try:
-            text = _encode(value).decode()
-        except (TypeError, ValueError, RecursionError):  # no JSON, or no Unicode
-            text = ""
-        if 0 < len(text) <= _PLAIN and not suspicious(text) and not _has_bodies(text):
-            return cut(text, limit)
     return cut(_as_text(redact_within(value, _SHORT)), limit)
+
+
+class ArgumentSummary:
+    """Summaries of one tool's arguments: what its schema says need not be looked for again."""
+
+    __slots__ = ("_has_bodies", "_only_numbers")
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        names = dict(_properties(schema))
+        self._has_bodies = any(name.lower() in _BODIES for name in names)
+        self._only_numbers = all(
+            kinds and kinds <= _NUMBERS and weigh(name) is Weight.NONE
+            for name, kinds in names.items()
+        )
+
+    def of(self, arguments: dict[str, Any], canonical: bytes, *, limit: int = 2_000) -> str:
+        """The summary of checked arguments, whose canonical JSON is at hand."""
+        if len(canonical) <= limit:
+            if self._only_numbers:
+                return canonical.decode()
+            if len(canonical) <= LONGEST or not self._has_bodies:
+                text = canonical.decode()
+                if not suspicious(text):
+                    return text
+        return summarize(arguments, limit=limit)
+
+
+def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
+    """Every name in a schema and the types it may hold; none where it may hold anything."""
+    if not schema.get("properties") and schema.get("additionalProperties") is not False:
+        yield "*", frozenset()
+    for name, below in schema.get("properties", {}).items():
+        declared = below.get("type", ())
+        yield name, frozenset([declared] if isinstance(declared, str) else declared)
+        for part in (below, below.get("items")):
+            if isinstance(part, Mapping) and "object" in str(part.get("type")):
+                yield from _properties(part)
 
 
 def _as_text(value: Any) -> str:
@@ -61,23 +86,6 @@ def _as_text(value: Any) -> str:
         return _encode(value).decode()
     except UnicodeEncodeError:  # lone surrogates are written as the escapes they came from
         return json.dumps(value)
-
-
-def _only_numbers(arguments: dict[Any, Any]) -> bool:
-    for name, held in arguments.items():
-        if type(held) not in _NUMBERS or type(name) is not str or len(name) > _LONGEST_NAME:
-            return False
-        if not name.isidentifier() or weigh(name) is not Weight.NONE:
-            return False
-    return len(arguments) < 8
-
-
-def _has_bodies(text: str) -> bool:
-    """Whether a long text stands under one of the names of bodies."""
-    if len(text) <= LONGEST:
-        return False
-    low = text.lower()
-    return any(f'"{name}":"' in low for name in _BODIES)
 
 
 def summarize_text(text: str, *, limit: int = LONGEST, name: str = "") -> str:

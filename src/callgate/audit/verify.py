@@ -1,23 +1,20 @@
 """Is the audit log whole? Every chain is followed, line by line, through all its files.
 
 An edited, inserted, swapped or removed line breaks the chain at the line after it. A removed
-end is seen if another process began its chain after it, because that chain names the last
-line it found. What cannot be seen is the removal of the very last lines of the log by someone
-who may write the file: keep a copy of `verify`'s last hash elsewhere if that matters.
+end, or a chain removed altogether, is seen if another process wrote after it, because that
+one names the line it found. A removed file is seen because records say which files are kept.
+What cannot be seen is the removal of the very last lines of the log, nor what somebody writes
+who computes all hashes anew: keep a copy of the last hash elsewhere if that matters.
 """
 
 from __future__ import annotations
 
-from itertools import islice
+import os
 
 import msgspec
 
-from callgate.audit.log import Dropped
-from callgate.audit.records import line_hash
-from callgate.audit.segments import all_segments
-
-_HEAD_LINES = 1_000
-"""How far into a file to look for what was dropped: others may write before it is said."""
+from callgate.audit.records import after_remains, line_hash
+from callgate.audit.segments import all_segments, number_of
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -48,19 +45,30 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Link(msgspec.Struct):
+    """What ties a record to others."""
+
     chain: str
     n: int
     prev: str = ""
+    seen: str = ""
+    file: int = 0
+    file_before: int = 0
+    kept_from: int = 0
+
+
+_decode = msgspec.json.Decoder(_Link).decode
 
 
 def verify(path: str, *, most: int = 100) -> Verification:
     """Check every file of a log; at most `most` problems are listed."""
+    check = _Check()
     segments = all_segments(path)
-    check = _Check(_dropped(segments))
     for segment in segments:
-        with open(segment, "rb") as file:
-            for number, raw in enumerate(file, start=1):
-                check.line(segment, number, raw.rstrip(b"\n"))
+        if check.enter(segment, path):
+            with open(segment, "rb") as file:
+                for number, raw in enumerate(file, start=1):
+                    check.line(number, raw.rstrip(b"\n"))
+    check.finish()
     return Verification(
         records=check.records,
         chains=len(check.ends),
@@ -71,71 +79,97 @@ def verify(path: str, *, most: int = 100) -> Verification:
     )
 
 
-def _dropped(segments: list[str]) -> dict[str, tuple[int, str]]:
-    """How each chain ended in the files that are no longer there; newer files know more."""
-    chains: dict[str, tuple[int, str]] = {}
-    for segment in segments:
-        with open(segment, "rb") as file:
-            for raw in islice(file, _HEAD_LINES):
-                if raw.startswith(b'{"type":"dropped"'):
-                    try:
-                        chains.update(msgspec.json.decode(raw, type=Dropped).chains)
-                    except msgspec.MsgspecError:
-                        continue
-    return chains
-
-
 class _Check:
-    def __init__(self, dropped: dict[str, tuple[int, str]]) -> None:
+    def __init__(self) -> None:
         self.records = 0
         self.ends: dict[str, tuple[int, str]] = {}
-        self.dropped = dropped
-        self.hashes: set[str] = set()
-        """Every line so far: a new chain must name one of them."""
+        """Number and hash of the last line of each chain so far."""
         self.problems: list[Problem] = []
         self.unreadable: list[Problem] = []
         self.last_hash = ""
-        self._decode = msgspec.json.Decoder(_Link).decode
+        self._file = ""
+        self._number = 0
+        self._first_file = 0
+        self._kept_from = 1
+        self._missing_files: list[tuple[int, Problem]] = []
+        self._here: set[str] = set()
+        """The lines of this file so far, and ..."""
+        self._before: set[str] = set()
+        """... those of the file before: what a line names is in one of them."""
 
-    def line(self, file: str, number: int, raw: bytes) -> None:
-        if not raw or raw.startswith(b'{"type":"dropped"'):
+    def enter(self, segment: str, path: str) -> bool:
+        number = number_of(segment) if segment != path else self._number + 1
+        if not os.path.exists(segment):  # dropped since we looked
+            return False
+        if self._first_file == 0:
+            self._first_file = number if segment != path else 1
+            number = self._first_file
+        if number > self._number + 1:
+            gap = Problem(segment, 0, f"files {self._number + 1} to {number - 1} are missing")
+            self._missing_files.append((number, gap))
+        self._file, self._number = segment, number
+        self._before, self._here = self._here, set()
+        return True
+
+    def line(self, number: int, raw: bytes) -> None:
+        if not raw:
             return
+        link = _read(raw)
+        if link is None:
+            rest = after_remains(raw)
+            link = _read(rest)
+            self.unreadable.append(Problem(self._file, number, "is not a record"))
+            self._here.add(line_hash(raw))
+            if link is None:
+                return
+            raw = rest  # a record that was written after the remains of another
         found = line_hash(raw)
-        self.hashes.add(found)
-        try:
-            link = self._decode(raw)
-        except (msgspec.MsgspecError, RecursionError):
-            self.unreadable.append(Problem(file, number, "is not a record"))
-            return
         self.records += 1
         problem = self._broken(link)
         if problem is not None:
-            self.problems.append(Problem(file, number, problem))
+            self.problems.append(Problem(self._file, number, problem))
+        self._kept_from = max(self._kept_from, link.kept_from)
+        self._here.add(found)
         self.ends[link.chain] = (link.n, found)
         self.last_hash = found
 
+    def finish(self) -> None:
+        """Files that nobody said were dropped are missing."""
+        missing = [gap for number, gap in self._missing_files if number > self._kept_from]
+        self.problems[:0] = missing
+
     def _broken(self, link: _Link) -> str | None:
         known = self.ends.get(link.chain)
+        if link.file and link.file != self._number:
+            return f"it belongs into file {link.file}"
         if known is None:
-            return self._bad_start(link)
-        last, expected = known
-        if link.n <= last:
-            return f"record {link.n} of its chain stands after record {last}"
-        if link.n != last + 1:
-            return f"records {last + 1} to {link.n - 1} of its chain are missing before it"
-        if link.prev != expected:
-            return "the record before it in its chain was changed"
-        return None
+            problem = self._bad_start(link)
+        elif link.n <= known[0]:
+            problem = f"record {link.n} of its chain stands after record {known[0]}"
+        elif link.n != known[0] + 1:
+            problem = f"records {known[0] + 1} to {link.n - 1} of its chain are missing before it"
+        elif link.prev != known[1]:
+            problem = "the record before it in its chain was changed"
+        else:
+            problem = None
+        if problem is None and link.seen and link.seen not in self._here:
+            problem = "the line of another chain that it was written after is missing"
+        return problem
 
     def _bad_start(self, link: _Link) -> str | None:
-        ended = self.dropped.get(link.chain)
-        if ended is not None and link.n > 1:
-            continues = (link.n - 1, link.prev) == ended
-            return None if continues else "it does not continue what was dropped"
-        if link.n != 1:
+        if link.n > 1:
+            if link.file and link.file_before < self._first_file:
+                return None  # it goes on from a file that was dropped
             return f"the first {link.n - 1} records of its chain are missing"
-        if link.prev in self.hashes or not link.prev:
+        if not link.prev or link.prev in self._here or link.prev in self._before:
             return None
-        if self.dropped:  # the line it found may lie in a file that was dropped since
-            return None
+        if self._number == self._first_file > 1:
+            return None  # the line that it found last may lie in a file that was dropped
         return "the line that was last when its chain began is missing"
+
+
+def _read(raw: bytes) -> _Link | None:
+    try:
+        return _decode(raw)
+    except (msgspec.MsgspecError, RecursionError):
+        return None

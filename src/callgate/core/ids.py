@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Iterator
 from time import time_ns
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
@@ -30,43 +31,43 @@ def _encode(number: int) -> str:
     )
 
 
-class _Ulids:
-    """One source per process: made anew after a fork, so that no two ever agree."""
+def _ulids() -> Iterator[str]:
+    """An endless supply, each greater than the one before, whatever the clock does."""
+    latest, prefix, count = 0, "", 0
+    while True:
+        millisecond = time_ns() // 1_000_000
+        if millisecond > latest or not count & 1023:
+            latest = max(millisecond, latest)
+            count %= 1 << _COUNTER_BITS
+            if count == 0:  # a new salt, so that the counter may begin anew
+                salt, latest = _encode(secrets.randbits(50)), latest + 1
+            high = _PAIRS[count >> 20] + _PAIRS[(count >> 10) & 1023]
+            prefix = _encode(latest) + salt + high
+        yield prefix + _PAIRS[count & 1023]
+        count += 1
 
-    __slots__ = ("count", "millisecond", "prefix", "salt")
+
+class _Source:
+    """The supply of this process; a forked child gets one of its own."""
 
     def __init__(self) -> None:
-        self.reset()
+        self.renew()
 
-    def reset(self) -> None:
-        self.salt = _encode(secrets.randbits(50))
-        self.count = secrets.randbits(_COUNTER_BITS - 2)
-        self.millisecond = 0
-        self.prefix = ""
-
-    def next(self) -> str:
-        millisecond = time_ns() // 1_000_000
-        count = self.count = self.count + 1
-        # The prefix is all but the last two characters; never backwards, whatever the clock does.
-        if millisecond > self.millisecond or not count & 1023:
-            if count >> _COUNTER_BITS:
-                self.reset()
-                return self.next()
-            self.millisecond = max(millisecond, self.millisecond)
-            high = _PAIRS[count >> 20] + _PAIRS[(count >> 10) & 1023]
-            self.prefix = _encode(self.millisecond) + self.salt + high
-        return self.prefix + _PAIRS[count & 1023]
+    def renew(self) -> None:
+        self.next = _ulids().__next__
 
 
-_source = _Ulids()
-os.register_at_fork(after_in_child=_source.reset)
+_source = _Source()
+os.register_at_fork(after_in_child=_source.renew)
 
-ulid = _source.next
-"""A fresh ULID."""
+
+def ulid() -> str:
+    """A fresh ULID."""
+    return _source.next()
 
 
 def call_id() -> str:
-    return "tu_" + ulid()
+    return "tu_" + _source.next()
 
 
 def session_id() -> str:

@@ -37,7 +37,8 @@ _CHECKS = frozenset(
 ALLOWED_KEYWORDS = _ANNOTATIONS | _CHECKS
 
 _CONTAINERS = (dict, list, tuple, set, frozenset)
-_FRACTION = re.compile(rb"\.0+[,}\]]|[0-9][eE][-+]?[0-9]").search
+_WHOLE = re.compile(rb"\.0+[,}\]]").search
+_DIGITS = bytes(ord("0") if chr(code).isdigit() else code for code in range(256))
 
 _encoder = msgspec.json.Encoder(order="deterministic")
 _decode = msgspec.json.Decoder().decode
@@ -140,7 +141,7 @@ class ArgumentSchema:
         value: dict[str, Any] = _decode(canonical)
         plan = self._plan
         # Only a number written as 1.0 or with an exponent can be one where an int is meant.
-        if plan is not None and (self._always_mend or _FRACTION(canonical) is not None):
+        if plan is not None and (self._always_mend or _may_hold_whole_float(canonical)):
             value = _mend(value, plan)
             canonical = _encoder.encode(value)
         if not self._validate(value):
@@ -196,9 +197,17 @@ def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:
     if len(canonical) > max_bytes:
         raise _invalid([("", f"{len(canonical)} bytes; at most {max_bytes} are taken")])
     # Cheap bounds first: only suspicious input is walked.
-    if canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH or b"null" in canonical:
+    if b"null" in canonical or (
+        len(canonical) > 2 * MAX_DEPTH
+        and canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH
+    ):
         _check_walk(arguments)
     return canonical
+
+
+def _may_hold_whole_float(canonical: bytes) -> bool:
+    """Whether a number is written like 1.0 or 1e3; a text that looks so does no harm."""
+    return _WHOLE(canonical) is not None or b"0e" in canonical.translate(_DIGITS)
 
 
 def _check_walk(arguments: Any) -> None:

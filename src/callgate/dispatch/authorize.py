@@ -53,11 +53,10 @@ async def authorize(
     running: RunningCall,
     recheck: Callable[[Mapping[str, Any]], Subject],
 ) -> Subject:
-    """What may run: the subject, or what a person put in its place. Raises if nothing may."""
-    decision = judge(call, subject, authority)
-    journal.decision = decision
-    if decision.outcome is Outcome.ALLOW:
-        return subject
+    """For a call that the policy does not simply allow: what may run, the subject or what a
+    person put in its place. Raises if nothing may."""
+    decision = journal.decision
+    assert decision is not None and decision.outcome is not Outcome.ALLOW
     if decision.outcome is Outcome.DENY:
         raise ToolPermissionDenied(
             f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)

@@ -28,12 +28,14 @@ from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.journal import Journal, Recorder
 from callgate.dispatch.lanes import Lanes
+from callgate.dispatch.raw_open import watch_opens
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.validate import validate
 from callgate.dispatch.wall import Wall
 from callgate.policy.decide import Decision, lifts_protection
+from callgate.policy.rules import Outcome
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -66,6 +68,7 @@ class ToolDispatcher:
         self._audit = audit
         self._limits = limits
         self._lanes = Lanes(limits.concurrency)
+        watch_opens()
 
     async def run(self, call: ToolCall) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions."""
@@ -77,9 +80,11 @@ class ToolDispatcher:
         try:
             tool = resolve(call, self.registry)
             journal.tool = tool
-            recheck = partial(self._check, call, tool, journal)
-            subject = recheck(call.arguments)
-            subject = await authorize(call, subject, self.authority, journal, running, recheck)
+            subject = self._check(call, tool, journal, call.arguments)
+            journal.decision = judge(call, subject, self.authority)
+            if journal.decision.outcome is not Outcome.ALLOW:
+                recheck = partial(self._check, call, tool, journal)
+                subject = await authorize(call, subject, self.authority, journal, running, recheck)
             output = await self._execute(call, subject, journal, running)
             return journal.completed(output)
         except ToolError as error:

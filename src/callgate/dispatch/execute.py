@@ -25,20 +25,20 @@ from callgate.core.errors import (
     ToolTimeout,
 )
 from callgate.core.tools import Tool, ToolContext, ToolFactory, ToolOutput
-from callgate.dispatch.raw_open import stop_watching, watch_opens
+from callgate.dispatch.raw_open import watched
 from callgate.dispatch.running import Running, RunningCall, Stop
 
 _log = logging.getLogger("callgate.dispatch")
 
 Work = Coroutine[Any, Any, ToolOutput]
-_BLOCKS = (TextBlock, ImageBlock, JsonBlock)
+_BLOCKS = frozenset({TextBlock, ImageBlock, JsonBlock})
 
 CALLER_WATCH = 10
 """How many graces a tool may take to clean up after a cancellation that is not ours."""
 
 
 class Stopped(Exception):
-    """The work was stopped: why, and what it had to show by then."""
+    """The work did not get to its end: why, and what it had to show by then."""
 
     def __init__(self, error: ToolError, partial: ToolOutput | None = None) -> None:
         super().__init__(str(error))
@@ -61,7 +61,7 @@ async def execute(
     tool: Tool | None = None
     cancelling = running.task.cancelling()
     timer = _Timer(running, table, timeout_s, cancelling)
-    watch = watch_opens(running.call.tool)
+    token = watched.set([running.call.tool])
     try:
         tool = running.tool = factory()
         running.context = context
@@ -70,7 +70,7 @@ async def execute(
         error = raised
     finally:
         running.tool = None
-        stop_watching(watch)
+        watched.reset(token)
         if timer.armed:
             timer.disarm()
         if not running.abandoned:
@@ -82,7 +82,8 @@ async def execute(
     if running.stop is not None:
         raise Stopped(_stop_error(running, tool, timeout_s), _partial(output, error))
     if error is not None:
-        raise _as_tool_error(error, running)
+        failure, partial = _as_tool_error(error, running), _partial(None, error)
+        raise failure if partial is None else Stopped(failure, partial)
     if not _is_output(output):
         _log.error("tool %s returned something that is not a ToolOutput", running.call.tool)
         raise ToolExecutionError(is_user_visible=False, reason="bad_output")
@@ -90,11 +91,9 @@ async def execute(
 
 
 def _is_output(output: object) -> TypeGuard[ToolOutput]:
-    return (
-        isinstance(output, ToolOutput)
-        and isinstance(output.content, list)
-        and not [block for block in output.content if not isinstance(block, _BLOCKS)]
-    )
+    if not isinstance(output, ToolOutput) or type(output.content) is not list:
+        return False
+    return not [block for block in output.content if type(block) not in _BLOCKS]
 
 
 class _Timer:
@@ -231,7 +230,9 @@ def _partial(output: Any, error: BaseException | None) -> ToolOutput | None:
     if isinstance(output, ToolOutput):
         return output
     details = error.details if isinstance(error, ToolError) else None
-    return details.get("partial") if details else None
+    if not details or not isinstance(text := details.get("partial_output"), str):
+        return None
+    return ToolOutput(content=[TextBlock(text)], success=False)
 
 
 def _as_tool_error(error: BaseException, running: RunningCall) -> ToolError:

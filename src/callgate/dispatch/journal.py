@@ -193,6 +193,8 @@ class Journal:
     def failed(self, error: ToolError, partial: ToolOutput | None = None) -> ToolResult:
         """Refused, failed, stopped: the caller gets a result all the same."""
         error.tool_use_id = self.shown_id
+        if partial is not None and error.details is not None:  # it is shown as content
+            error.details = {k: v for k, v in error.details.items() if k != "partial_output"}
         info = ErrorInfo.of(error, correlation_id=self.call.id)
         if isinstance(error, ToolValidationError):
             return self._invalid(error, info)
@@ -300,7 +302,7 @@ class Journal:
             call_id=call.id,
             session=call.session.id,
             cwd=call.session.workspace,
-            args=summarize(checked.arguments if checked is not None else call.arguments),
+            args=_arguments(call, tool, checked),
             result=_shown(content),
             ms=duration_ms,
             turn_id=call.turn_id,
@@ -345,6 +347,12 @@ def _value(output: ToolOutput, content: list[ContentBlock]) -> Any:
     if len(content) == 1 and isinstance(content[0], TextBlock):
         return content[0].text
     return msgspec.to_builtins(content)
+
+
+def _arguments(call: ToolCall, tool: Registered | None, checked: Checked | None) -> str:
+    if tool is None or checked is None:
+        return summarize(call.arguments)
+    return tool.summary.of(checked.arguments, checked.canonical)
 
 
 def _shown(content: list[ContentBlock]) -> str:

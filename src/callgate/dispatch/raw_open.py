@@ -9,49 +9,41 @@ from __future__ import annotations
 
 import logging
 import sys
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from typing import Any
 
 from callgate.workspace.paths import within_wall
 
 _log = logging.getLogger("callgate.raw_open")
 
-_Watched = tuple[str, set[str]]
-"""A tool's name and the paths that were logged already."""
-
-_tool: ContextVar[_Watched | None] = ContextVar("callgate_tool", default=None)
+watched: ContextVar[list[str] | None] = ContextVar("callgate_tool", default=None)
+"""The name of the tool that runs in this context, then the paths that were logged already."""
 _installed = False
-_OURS = (sys.prefix, sys.base_prefix)
-"""Imports read files all the time; they are not what a tool does to a workspace."""
+_OURS = (sys.prefix, sys.base_prefix, "/proc/", "/dev/null")
+"""Imports and process control open these all the time; no tool means its workspace by them."""
 
 
-def watch_opens(tool: str) -> Token[_Watched | None]:
-    """While a tool runs in this context, log each path it opens by itself, once."""
+def watch_opens() -> None:
+    """Install the hook; from then on `watched` says whose opens are logged, each path once."""
     global _installed
     if not _installed:
         _installed = True
         sys.addaudithook(_on_audit)
-    return _tool.set((tool, set()))
-
-
-def stop_watching(token: Token[_Watched | None]) -> None:
-    _tool.reset(token)
 
 
 def _on_audit(event: str, args: tuple[Any, ...]) -> None:
     if event != "open":
         return
-    watched = _tool.get()
-    if watched is None or within_wall():
+    tool = watched.get()
+    if tool is None or within_wall():
         return
     path = args[0]
     if not isinstance(path, str | bytes):
         return
     text = path if isinstance(path, str) else path.decode("utf-8", "replace")
-    name, seen = watched
-    if text in seen or text.startswith(_OURS) or text.endswith((".py", ".pyc", ".so")):
+    if text in tool or text.startswith(_OURS) or text.endswith((".py", ".pyc", ".so")):
         return
-    seen.add(text)
-    _log.warning("tool %s opened %r directly, not through workspace_files", name, text)
+    tool.append(text)
+    _log.warning("tool %s opened %r directly, not through workspace_files", tool[0], text)
 
 

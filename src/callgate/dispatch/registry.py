@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from callgate.audit.summaries import ArgumentSummary
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.schemas import MAX_BYTES, ArgumentSchema, check_subset
@@ -39,6 +40,7 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     capability_names: tuple[str, ...]
     destructive: bool
     schema: ArgumentSchema
+    summary: ArgumentSummary
     path_params: tuple[str, ...]
     timeout_s: float
     everyone_sees_it: bool
@@ -152,6 +154,7 @@ def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -
         capability_names=tuple(sorted(capabilities)),
         destructive=Capability.DESTRUCTIVE in capabilities,
         schema=schema,
+        summary=ArgumentSummary(definition.input_schema),
         path_params=_path_params(definition),
         timeout_s=definition.timeout_s or (600.0 if effect in _SLOW else 60.0),
         policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",

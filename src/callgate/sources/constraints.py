@@ -61,8 +61,8 @@ def _say(attribute: str, value: Any, schema: Schema, place: str) -> Schema:
     if attribute in _WORDS:
         return {_WORDS[attribute]: value}
     kinds = [kind for kind in types_of(schema) if kind != "null"]
-    if attribute in _UNSAYABLE or len(kinds) != 1:
-        refuse(place, f"{attribute} cannot be said in a schema here")
+    if len(kinds) != 1:
+        refuse(place, f"{attribute} needs one type beside it, not several")
     kind = kinds[0]
     if attribute == "pattern" and kind == "string":
         return {"pattern": getattr(value, "pattern", value)}
@@ -70,7 +70,7 @@ def _say(attribute: str, value: Any, schema: Schema, place: str) -> Schema:
         return {attribute[:3] + _LENGTHS[kind]: value}
     if kind in ("integer", "number") and attribute in ("ge", "gt", "le", "lt"):
         return limit(attribute, value, kind, place)
-    return refuse(place, f"{attribute} does not apply to {kind}")
+    return refuse(place, f"{attribute} of a {kind} cannot be said in a schema")
 
 
 def limit(attribute: str, value: Any, kind: str, place: str) -> Schema:

@@ -66,8 +66,6 @@ class _Reader:
         said: Schema = {}
         if reference := rest.pop("$ref", None):
             said = self._referred(reference, place, inside)
-        elif "allOf" in rest and len(rest["allOf"]) == 1:
-            said = self.read(rest.pop("allOf")[0], place, inside)
         elif members := rest.pop("anyOf", None):
             said = join([self.read(each, place, inside) for each in members], place)
         for keyword, value in rest.items():

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from callgate.audit.summaries import LONGEST, summarize, summarize_text
+from callgate.audit.summaries import LONGEST, ArgumentSummary, summarize, summarize_text
+from callgate.core.schemas import canonical_json
 
 SECRET = "ghp_" + "1degvI558ZTr18jAxdq4LfHj9SIA8LdfeJwB"
 
@@ -40,6 +41,33 @@ def test_no_secret_survives_a_summary(value: Any) -> None:
 def test_plain_arguments_are_kept_as_they_are() -> None:
     assert summarize({"a": 1, "b": None}) == '{"a":1,"b":null}'
     assert summarize({"path": "src/a.py", "limit": 10}) == '{"path":"src/a.py","limit":10}'
+
+
+NUMBERS = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": ["number", "null"]}}}
+PIN = {"type": "object", "properties": {"password": {"type": "integer"}}}
+FREE = {"type": "object", "properties": {"a": {"type": "object"}}}
+FILE = {"type": "object", "properties": {"file": {"type": "object", "properties": {"content": {"type": "string"}}}}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "hidden"),
+    [
+        (NUMBERS, {"a": 1, "b": 2}, None),
+        (PIN, {"password": 12345678}, "12345678"),
+        (FREE, {"a": {"api_key": "hunter2"}}, "hunter2"),
+        (FREE, {"a": {"x": SECRET}}, SECRET),
+        (FILE, {"file": {"content": "y" * 900}}, "yyyy"),
+        ({"type": "object"}, {SECRET: 1}, SECRET),
+        ({"type": "object"}, {"password": 12345678}, "12345678"),
+    ],
+)
+def test_what_a_schema_promises_saves_work_and_hides_no_less(schema: Any, arguments: Any, hidden: str | None) -> None:
+    canonical = canonical_json(arguments)
+    text = ArgumentSummary(schema).of(arguments, canonical)
+    if hidden is None:
+        assert text == canonical.decode()
+    else:
+        assert hidden not in text
 
 
 def test_a_whole_file_becomes_its_length() -> None:

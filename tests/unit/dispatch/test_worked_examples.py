@@ -92,3 +92,13 @@ async def test_10_1_13_a_trusted_workspace_lowers_the_bar_for_writes_only(tmp_pa
     assert human.questions == []
     await bench.run("shell", {"command": "true"})
     assert len(human.questions) == 1
+
+
+@pytest.mark.spec("S4-23", "T-8")
+async def test_a_command_that_ran_out_of_its_own_time_still_shows_what_it_printed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Shell, human=FakeHuman("allow"), limits=Limits())
+    result = await bench.run("shell", {"command": "echo half; sleep 60", "timeout_seconds": 1})
+    assert (result.error.error_class, result.partial) == ("timeout", True)
+    assert "half" in result.text
+    assert "half" in bench.recorder.one("tool.failed").payload["partial_output"]
+    assert result.error.details == {"timeout_seconds": 1}

@@ -50,6 +50,10 @@ class Mixed(enum.Enum):
     NUMBER = 1
 
 
+class Empty(enum.Enum):
+    pass
+
+
 class Bits(enum.Flag):
     ONE = 1
     TWO = 2
@@ -78,6 +82,11 @@ class Line:
 @dataclass
 class Node:
     children: list[Node]
+
+
+@dataclass
+class Broken:
+    a: NoSuchName  # type: ignore[name-defined]  # noqa: F821
 
 
 @dataclass
@@ -248,7 +257,11 @@ UNSAYABLE: list[Any] = [
     dict[int, Any],
     tuple[int, str],
     Mixed,
+    Empty,
     Bits,
+    Broken,
+    [int],
+    5,
     Literal[b"x"],
     Literal[Colour.RED],
     Node,

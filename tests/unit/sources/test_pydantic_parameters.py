@@ -75,6 +75,10 @@ class WithAnything(pydantic.BaseModel):
     where: object = pydantic.Field(json_schema_extra={"not": {}})
 
 
+class WithOddItems(pydantic.BaseModel):
+    where: list[int] = pydantic.Field(json_schema_extra={"items": False})
+
+
 class WithoutSchema(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
     where: subprocess.Popen  # type: ignore[type-arg]
@@ -116,7 +120,8 @@ def test_references_and_unions_are_said_without_them() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [WithPath, WithMap, WithTuple, WithSet, WithUnion, WithFloat, WithAnything]
+    "model",
+    [WithPath, WithMap, WithTuple, WithSet, WithUnion, WithFloat, WithAnything, WithOddItems],
 )
 def test_a_field_that_cannot_be_said_is_refused_by_name(model: Any) -> None:
     with pytest.raises(ToolRegistrationError, match=r"parameter thing\.where"):
