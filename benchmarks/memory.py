@@ -17,7 +17,6 @@ import tempfile
 from benchmarks.cases import CASES
 from benchmarks.contest import ROOT
 from benchmarks.ours import as_tool, more_tools, used_sessions
-
 from callgate import Gate
 
 WHAT = ("session", "tool")

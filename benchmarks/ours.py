@@ -17,7 +17,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from benchmarks.cases import Case, Prepared, add
-
 from callgate import CallerKind, Gate, Session, ToolCall, ToolResult, Wired, tool
 from callgate.config.places import Home
 from callgate.core.events import TERMINAL

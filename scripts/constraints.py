@@ -131,8 +131,8 @@ def runs_on(interpreter: str, abi: str) -> bool:
 def project_files(page: str) -> Iterator[tuple[str, str | None]]:
     """File names and hashes from a page of the simple repository API, JSON or HTML."""
     accept = "application/vnd.pypi.simple.v1+json, text/html;q=0.1"
-    request = urllib.request.Request(page, headers={"Accept": accept})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=60) as reply:  # noqa: S310
+    request = urllib.request.Request(page, headers={"Accept": accept})
+    with urllib.request.urlopen(request, timeout=60) as reply:
         body = reply.read()
         is_json = "json" in reply.headers.get("Content-Type", "")
     if is_json:

@@ -49,7 +49,8 @@ def draw(screen: pyte.Screen, title: str) -> str:
     rows = range(shown[0], shown[-1] + 1)
     height = 58 + 19 * len(rows)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{COLUMNS * 8.4 + 40:.0f}" height="{height}"'
+        '<svg xmlns="http://www.w3.org/2000/svg"'
+        f' width="{COLUMNS * 8.4 + 40:.0f}" height="{height}"'
         ' font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14">',
         '<rect width="100%" height="100%" rx="8" fill="#1e2127"/>',
         f'<text x="20" y="28" fill="#7f848e" xml:space="preserve">$ {escape(title)}</text>',

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import msgspec
+
 from benchmarks.cases import Case, Order, Prepared, count_pieces
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from functools import partial
 
-from benchmarks.cases import Case, Prepared
 from langchain_core.tools import StructuredTool
+
+from benchmarks.cases import Case, Prepared
 
 
 async def setup(case: Case, stack: AsyncExitStack) -> Prepared:

@@ -9,6 +9,7 @@ from functools import partial
 from agents import function_tool
 from agents.tool import invoke_function_tool
 from agents.tool_context import ToolContext
+
 from benchmarks.cases import Case, Prepared
 
 

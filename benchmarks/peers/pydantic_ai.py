@@ -5,12 +5,13 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from functools import partial
 
-from benchmarks.cases import Case, Prepared
 from pydantic_ai import FunctionToolset, RunContext
 from pydantic_ai.messages import ToolCallPart
 from pydantic_ai.models.test import TestModel
 from pydantic_ai.tool_manager import ToolManager
 from pydantic_ai.usage import RunUsage
+
+from benchmarks.cases import Case, Prepared
 
 
 async def setup(case: Case, stack: AsyncExitStack) -> Prepared:

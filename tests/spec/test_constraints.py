@@ -7,6 +7,7 @@ import tomllib
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
 from tests.spec.requirements import TESTS
 
 _TEXT = (TESTS.parent / "constraints.txt").read_text(encoding="utf-8")

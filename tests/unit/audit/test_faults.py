@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.audit.test_log import ids, record
 
 from callgate.audit import log as module
 from callgate.audit.log import AuditLog
 from callgate.audit.segments import all_segments, closed_segments
 from callgate.audit.verify import verify
+from tests.unit.audit.test_log import ids, record
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 from contextlib import AsyncExitStack
 
 import pytest
+
 from benchmarks.cases import CASES
 from benchmarks.contest import Effort, Failed, Measured, hold
 from benchmarks.contestants import BARE, CALLS, Contestant, idle

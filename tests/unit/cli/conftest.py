@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from tests.unit.cli.running import not_within_a_call
 
 TOOLS = '''

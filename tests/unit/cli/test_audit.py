@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.cli.running import callgate, start
 
 from callgate.cli.commands import COMMANDS
+from tests.unit.cli.running import callgate, start
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, start
 
 from callgate.cli.exits import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
+from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, start
 
 PATH = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
 KEYS = [

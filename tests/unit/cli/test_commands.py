@@ -7,14 +7,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.needs import needs
-from tests.unit.cli.running import callgate, environment
 
 import callgate as package
 from callgate.cli.commands import CALLERS, COMMANDS, MODES, parser_of
 from callgate.cli.exits import EXIT_CODES
 from callgate.core.calls import CallerKind
 from callgate.core.sessions import Mode
+from tests.needs import needs
+from tests.unit.cli.running import callgate, environment
 
 LOADED = """
 import sys

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import callgate
 
 from callgate.sources.modules import ToolLoadError, load_tools
+from tests.unit.cli.running import callgate
 
 GOOD = """
 from callgate import tool

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyte
 import pytest
-from tests.unit.cli.running import Terminal
 
 from callgate.cli.asking import Asker
 from callgate.cli.question import choices_text, question_text
@@ -18,6 +17,7 @@ from callgate.cli.tty import Tty
 from callgate.core.effects import SideEffects
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.policy.rules import Outcome
+from tests.unit.cli.running import Terminal
 
 PROMPT = re.compile(r"(?:in this session|ull text|to go back) > ")
 REAL = "rm -rf /home/victim"

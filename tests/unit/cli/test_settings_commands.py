@@ -7,6 +7,7 @@ import stat
 from pathlib import Path
 
 import pytest
+
 from tests.unit.cli.running import callgate
 
 BUILT_IN = [

@@ -8,9 +8,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.unit.cli.running import AtTerminal, Ran, callgate
 
 from callgate.cli.terminal import wants_colour
+from tests.unit.cli.running import AtTerminal, Ran, callgate
 
 WRITE = ("call", "write_file", "path=b.txt", "content=x", "--json")
 SHELL = ("call", "shell", "command=touch b.txt", "--json")

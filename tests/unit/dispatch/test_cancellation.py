@@ -7,7 +7,6 @@ import logging
 from typing import Any
 
 import pytest
-from tests.support import QUICK, Bench, make_tool
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
@@ -16,6 +15,7 @@ from callgate.core.sessions import Session
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.dispatcher import Limits
 from callgate.dispatch.running import StopLimits
+from tests.support import QUICK, Bench, make_tool
 
 
 async def forever(input: Any, context: Any) -> str:

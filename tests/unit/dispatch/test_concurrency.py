@@ -6,13 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from tests.support import QUICK, Bench, make_tool
 
 from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Session
 from callgate.dispatch.dispatcher import Limits
 from callgate.dispatch.lanes import Lanes
+from tests.support import QUICK, Bench, make_tool
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}}
 

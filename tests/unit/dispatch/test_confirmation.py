@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from tests.support import Bench, FakeHuman, make_tool
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import Capability, SideEffects
@@ -15,6 +14,7 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.confirmations import Answer, Scope
 from callgate.policy.rules import Outcome, Policy, PolicyMode, Rule, Setting
+from tests.support import Bench, FakeHuman, make_tool
 
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}, "path": {"type": "string"}}}
 ALLOW, DENY = Outcome.ALLOW, Outcome.DENY

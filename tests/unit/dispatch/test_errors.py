@@ -7,13 +7,13 @@ import logging
 from typing import Any
 
 import pytest
-from callgate.tools.files import ReadFile
-from tests.support import Bench, make_tool
 
 from callgate.core import errors
 from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.core.tools import ToolOutput
+from callgate.tools.files import ReadFile
+from tests.support import Bench, make_tool
 
 RAISED = [
     errors.ToolNotFound,

@@ -9,7 +9,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.support import QUICK, Bench, FakeHuman, make_tool
 
 from callgate.core.content import ImageBlock, ImageSource, TextBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
@@ -18,6 +17,7 @@ from callgate.core.sessions import Session
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.dispatcher import Limits
 from callgate.wiring import BUILT_IN
+from tests.support import QUICK, Bench, FakeHuman, make_tool
 
 PATHS = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 ADD = {

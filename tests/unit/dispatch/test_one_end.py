@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support import Bench, make_tool
 
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolCancelled, ToolExecutionError
 from callgate.dispatch.dispatcher import Limits
 from callgate.dispatch.running import StopLimits
+from tests.support import Bench, make_tool
 
 LIMITS = Limits(concurrency=2, stop=StopLimits(grace_s=0.002, abandon_s=0.02, slot_s=0.02))
 BEHAVIOURS = ["return", "raise", "tool_error", "sleep", "poll", "swallow", "late", "exit"]

@@ -6,13 +6,13 @@ import logging
 from typing import Any
 
 import pytest
-from tests.support import Bench, make_tool
 
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.registry import Registry
 from callgate.wiring import BUILT_IN
+from tests.support import Bench, make_tool
 
 
 def schema_with(inner: dict[str, Any]) -> dict[str, Any]:

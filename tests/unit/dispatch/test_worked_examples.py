@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.support import Bench, FakeHuman
 
 from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.dispatch.dispatcher import Limits
 from callgate.policy.rules import Policy
 from callgate.tools.files import ReadFile, WriteFile
 from callgate.tools.shell import Shell
+from tests.support import Bench, FakeHuman
 
 
 @pytest.mark.spec("S4-17")

@@ -11,10 +11,10 @@ import threading
 from pathlib import Path
 
 import pytest
-from tests.needs import needs
 
 from callgate.sandbox import processes, trees
 from callgate.sandbox.processes import Exit, Process
+from tests.needs import needs
 
 pytestmark = needs("linux", "bash")
 

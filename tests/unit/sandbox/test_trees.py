@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.needs import needs
 
 from callgate.sandbox import processes, trees
 from callgate.sandbox.processes import Exit
+from tests.needs import needs
 
 pytestmark = needs("linux", "bash", "setsid")
 

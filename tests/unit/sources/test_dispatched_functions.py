@@ -7,12 +7,12 @@ import pathlib
 from typing import Any
 
 import pytest
-from tests.support import Bench
 
 from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.tools import ToolContext
 from callgate.sources.functions import tool
+from tests.support import Bench
 
 
 @pytest.mark.spec("S4-26")

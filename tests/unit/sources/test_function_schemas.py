@@ -27,12 +27,12 @@ import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.sources.deriving import ALLOWED, function_with, keywords, schema_of
 
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.schemas import ArgumentSchema, check_subset
 from callgate.core.tools import ToolContext
 from callgate.sources.functions import tool
+from tests.unit.sources.deriving import ALLOWED, function_with, keywords, schema_of
 
 
 class Colour(enum.Enum):

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 import pytest
-from tests.unit.sources.deriving import ALLOWED, function_with, keywords, schema_of
 
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
 from callgate.sources.functions import tool
 from callgate.sources.outputs import as_output
+from tests.unit.sources.deriving import ALLOWED, function_with, keywords, schema_of
 
 
 class Size(enum.Enum):

@@ -7,8 +7,6 @@ import stat
 from pathlib import Path
 
 import pytest
-from tests.needs import needs
-from tests.unit.workspace.worlds import picture
 
 from callgate.core.errors import (
     ToolError,
@@ -21,6 +19,8 @@ from callgate.core.sessions import Root
 from callgate.core.tools import WorkspaceFiles
 from callgate.workspace.files import Access, Entry, WorkspaceFileAPI
 from callgate.workspace.opening import Opener
+from tests.needs import needs
+from tests.unit.workspace.worlds import picture
 
 
 def refusal(error: ToolError) -> tuple[str, str | None]:

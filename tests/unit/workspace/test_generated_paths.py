@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.unit.workspace.worlds import build, filled, picture
 
 from callgate.core.errors import ToolError
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.opening import ComponentWalk, Opener, best_opener
+from tests.unit.workspace.worlds import build, filled, picture
 
 NAMES = [
     "..", ".", "", "sub", "deep", "a.txt", "README.md", "link_out", "link_root", "parent", "dot",

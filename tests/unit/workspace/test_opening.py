@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.needs import needs
 
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.opening import (
@@ -22,6 +21,7 @@ from callgate.workspace.opening import (
     Opener,
     best_opener,
 )
+from tests.needs import needs
 
 _WATCHED = """
 import json, os, sys

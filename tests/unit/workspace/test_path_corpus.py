@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.workspace.worlds import CORPUS, build, filled, picture
 
 from callgate.core.errors import (
     ToolError,
@@ -16,6 +15,7 @@ from callgate.core.errors import (
 )
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.opening import Opener
+from tests.unit.workspace.worlds import CORPUS, build, filled, picture
 
 pytestmark = pytest.mark.spec(
     "S4-35", "S4-36", "S4-37", "S4-38", "S4-39", "S4-43", "T01", "T02", "T05", "T07", "T10"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.workspace.worlds import picture
 
 from callgate.core.errors import WorkspaceEscapeError
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.opening import Opener
 from callgate.workspace.protected import is_protected
+from tests.unit.workspace.worlds import picture
 
 PROTECTED = [
     ".git",

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.needs import needs
-from tests.unit.workspace import swapping
 
 from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.workspace.files import Access, WorkspaceFileAPI
 from callgate.workspace.opening import Opener
+from tests.needs import needs
+from tests.unit.workspace import swapping
 
 pytestmark = [needs("linux"), pytest.mark.spec("S4-40", "T03", "T04")]
 

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.needs import needs
 
 from callgate.core.errors import (
     ToolCancelled,
@@ -21,6 +20,7 @@ from callgate.workspace import tree
 from callgate.workspace.files import Access, WorkspaceFileAPI
 from callgate.workspace.opening import Opener
 from callgate.workspace.search import Match, Matches, Paths, find, search
+from tests.needs import needs
 
 
 def make(root: Path, *names: str, text: str = "needle\n") -> None:

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.needs import needs
-from tests.unit.workspace.worlds import picture
 
 from callgate.core.errors import ToolExecutionError
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.opening import Opener
 from callgate.workspace.replace import Changed, replace
+from tests.needs import needs
+from tests.unit.workspace.worlds import picture
 
 
 @pytest.fixture
