@@ -116,6 +116,9 @@ class Row(msgspec.Struct, array_like=True):
 class Plain:
     pass
 
+    def __repr__(self) -> str:  # the same in every process that collects the tests
+        return "Plain()"
+
 
 UserId = NewType("UserId", int)
 
