@@ -329,7 +329,6 @@ async def test_many_commands_at_once_end_right_and_leave_nothing(watch: None) ->
     assert (descriptors(), children()) == (descriptors_before, children_before)
 
 
-@pytest.mark.spec("T45")
 async def test_a_hundred_starts_and_stops_of_a_launcher_leave_nothing() -> None:
     """Launchers like npx start the real program as a grandchild and die alone."""
     descriptors_before, children_before = descriptors(), children()
@@ -363,7 +362,6 @@ async def test_a_status_that_another_part_of_the_program_took_is_unknown() -> No
     assert await finish(process) == Exit()
 
 
-@pytest.mark.spec("T45")
 def test_a_runtime_that_inherits_orphans_buries_them() -> None:
     """As process 1 of a container does; PR_SET_CHILD_SUBREAPER stands for it here."""
     program = """

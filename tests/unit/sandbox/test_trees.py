@@ -35,11 +35,6 @@ SHAPES = {
         "(setsid sh -c 'hop() { echo $(exec sh -c \"echo \\$PPID\") >> $PIDS; "
         "[ -e $PIDS.end ] || (hop &) ; }; hop' &) ; await 3; ready; sleep 300"
     ),
-    "new session at every fork": (
-        f"({PYTHON} \"\nimport os, time\nfor _ in range(3000):\n    os.fork() and os._exit(0)\n"
-        "    os.setsid()\n    open(os.environ['PIDS'], 'a').write(f'{os.getpid()}\\n')\n"
-        '    time.sleep(0.002)" &) ; await 3; ready; sleep 300'
-    ),
     "stopped": "sleep 300 & note $!; kill -STOP $!; ready; wait",
     "environment cleared": (
         "marked; (env -i setsid sh -c 'echo $$ >> '$PIDS'; exec sleep 300' &) ; "

@@ -195,6 +195,11 @@ class NotAFunction:
     def __call__(self) -> None: ...
 
 
+class takes_arguments:  # noqa: N801
+    def __init__(self, a: int) -> None: ...
+    def __call__(self, a: int) -> None: ...
+
+
 def generates() -> Iterator[int]:
     yield 1
 
@@ -205,12 +210,17 @@ async def generates_async() -> Any:
 
 @pytest.mark.parametrize(
     "thing",
-    [NotAFunction, NotAFunction(), functools.partial(print), len, generates, generates_async,
-     lambda: None],
+    [NotAFunction, NotAFunction(), takes_arguments, functools.partial(print), len, generates,
+     generates_async, lambda: None],
 )  # fmt: skip
 def test_only_functions_with_a_name_become_tools(thing: Any) -> None:
     with pytest.raises(ToolRegistrationError):
         tool(thing, side_effects="none")
+
+
+def test_a_callable_object_does_not_become_a_tool_under_another_name() -> None:
+    with pytest.raises(ToolRegistrationError):
+        tool(takes_arguments(1), side_effects="none", name="probe")
 
 
 async def test_bound_and_static_methods_become_tools() -> None:
@@ -343,6 +353,15 @@ async def test_text_input_arrives_in_the_one_parameter() -> None:
         return script.upper()
 
     assert (await call(probe, {"text": "abc"})).value == "ABC"
+
+
+async def test_a_context_comes_beside_converted_arguments() -> None:
+    @tool(side_effects="none")
+    async def probe(where: pathlib.Path, context: ToolContext, colour: Colour = Colour.RED) -> str:
+        return f"{where!r} {context!r} {colour!r}"
+
+    output = await probe().execute({"where": "a"}, NO_CONTEXT)
+    assert output.value == f"{pathlib.Path('a')!r} None {Colour.RED!r}"
 
 
 async def test_no_argument_can_stand_in_for_the_context() -> None:

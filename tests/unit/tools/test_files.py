@@ -193,7 +193,7 @@ async def test_a_file_of_another_root_is_named_in_full(
 ) -> None:
     (tmp_path / "more").mkdir()
     more = (Root(str(tmp_path / "more"), writable=True),)
-    context._open_files = lambda: WorkspaceFileAPI(str(root), extra_roots=more)
+    context._files = WorkspaceFileAPI(str(root), extra_roots=more)
     path = f"{tmp_path}/more/a.txt"
     assert (await run(WriteFile, context, path=path, content="a")).files_modified == [path]
     assert (await run(DeleteFile, context, path=path)).files_modified == [path]
