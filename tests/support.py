@@ -14,11 +14,11 @@ from callgate.core.events import TERMINAL, Event
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.authorize import Authority
+from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmations
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.running import StopLimits
-from callgate.dispatch.wall import Wall
 from callgate.policy.decide import Rulebook
 from callgate.policy.rules import Policy
 
@@ -115,7 +115,7 @@ class Bench:
                 preview=lambda call, subject: None,
                 save=lambda *args: self.saved.append(args),
             ),
-            wall=Wall(policies),
+            files=CallFiles(policies),
             sink=self.recorder,
             audit=self.recorder,
             limits=limits,

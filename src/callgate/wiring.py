@@ -16,12 +16,12 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.authorize import Authority, Subject
+from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confirmations import Answer, Confirmations
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
-from callgate.dispatch.wall import Wall
 from callgate.events.bus import Bus
 from callgate.runtime import Runtime
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
@@ -44,17 +44,17 @@ class Wired:
         self.bus = Bus()
         settings = self.policies.settings
         limits = settings.limits
-        wall = Wall(self.policies, artifacts=home.artifacts)
+        files = CallFiles(self.policies, artifacts=home.artifacts)
         authority = Authority(
             policies=self.policies,
             grants=Grants(),
             confirmations=Confirmations(limits.confirmation_timeout_s),
-            preview=lambda call, subject: _preview(wall, call, subject),
+            preview=lambda call, subject: _preview(files, call, subject),
             save=self._save,
         )
         self.dispatcher = ToolDispatcher(
             authority=authority,
-            wall=wall,
+            files=files,
             sink=self.bus,
             audit=_audit_log(home, settings) if audit else None,
             registry=Registry(max_argument_bytes=limits.max_argument_bytes),
@@ -141,7 +141,7 @@ def _audit_log(home: Home, settings: Settings) -> AuditLog:
     return AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
 
 
-def _preview(wall: Wall, call: ToolCall, subject: Subject) -> str | None:
+def _preview(files: CallFiles, call: ToolCall, subject: Subject) -> str | None:
     """What a call will do, in the tool's own words about the arguments that will run."""
     tool = subject.tool.factory()
     preview = getattr(tool, "preview", None)
@@ -149,7 +149,7 @@ def _preview(wall: Wall, call: ToolCall, subject: Subject) -> str | None:
         return None
     arguments = subject.checked.arguments
     try:
-        return str(preview(arguments, wall.open(call, subject.tool.name, arguments)))
+        return str(preview(arguments, files.open(call, subject.tool.name, arguments)))
     except Exception:  # a tool's own code: the question is asked without a preview
         _log.exception("preview of tool %s failed", subject.tool.name)
         return None

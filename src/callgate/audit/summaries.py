@@ -31,6 +31,10 @@ _WINDOW = 8_192
 """Of a longer text only the ends are shown, so only they are looked at."""
 
 _NUMBERS = frozenset({"integer", "number", "boolean", "null"})
+_OPENING = words(
+    "patternProperties unevaluatedProperties allOf anyOf oneOf $ref if dependentSchemas"
+)
+"""Where a schema may allow names that its properties do not list."""
 _TOO_SHORT = 6
 """No text below this length holds both a name and a secret."""
 
@@ -64,14 +68,16 @@ class ArgumentSummary:
                 return canonical.decode()
             if len(canonical) <= LONGEST or not self._has_bodies:
                 text = canonical.decode()
-                if not suspicious(text):
+                # What is escaped may be invisible where it is shown, and cut a name in two.
+                if "\\u00" not in text and not suspicious(text):
                     return text
         return summarize(arguments, limit=limit)
 
 
 def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:
     """Every name in a schema and the types it may hold; none where it may hold anything."""
-    if not schema.get("properties") and schema.get("additionalProperties") is not False:
+    closed = schema.get("additionalProperties") is False or schema.get("properties")
+    if not closed or schema.get("additionalProperties") or not _OPENING.isdisjoint(schema):
         yield "*", frozenset()
     for name, below in schema.get("properties", {}).items():
         declared = below.get("type", ())

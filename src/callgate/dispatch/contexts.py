@@ -9,31 +9,31 @@ from typing import Any
 from callgate.core.calls import ToolCall
 from callgate.core.tools import ToolContext
 from callgate.dispatch.authorize import Subject
+from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.journal import Journal
-from callgate.dispatch.wall import Wall
 from callgate.workspace.files import WorkspaceFileAPI
 
 
 class CallContext(ToolContext):
     """A `ToolContext` that looks things up when they are asked for: most tools ask for few."""
 
-    __slots__ = ("_call", "_journal", "_loop", "_subject", "_wall")
+    __slots__ = ("_call", "_call_files", "_journal", "_loop", "_subject")
 
-    def __init__(self, call: ToolCall, subject: Subject, journal: Journal, wall: Wall) -> None:
+    def __init__(self, call: ToolCall, subject: Subject, journal: Journal, files: CallFiles) -> None:
         session = call.session
         self.session_id = session.id
         self.turn_id = call.turn_id
         self.tool_use_id = journal.shown_id
         self.workspace_path = session.workspace
         self._cancel_event = self._logger = self._files = None
-        self._call, self._subject, self._journal, self._wall = call, subject, journal, wall
+        self._call, self._subject, self._journal, self._call_files = call, subject, journal, files
         self._loop = asyncio.get_running_loop()
 
     def _open_files(self) -> WorkspaceFileAPI:
-        return self._wall.open(self._call, self._subject.tool.name, self._subject.checked.arguments)
+        return self._call_files.open(self._call, self._subject.tool.name, self._subject.checked.arguments)
 
     def _artifact(self, name: str) -> str | None:
-        return self._wall.artifact(self._call, name)
+        return self._call_files.artifact(self._call, name)
 
     def _publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
         try:

@@ -23,6 +23,7 @@ from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
 from callgate.dispatch.authorize import Authority, Subject, authorize, judge
+from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confine import confine
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.execute import Stopped, execute
@@ -33,7 +34,6 @@ from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.validate import validate
-from callgate.dispatch.wall import Wall
 from callgate.policy.decide import Decision, lifts_protection
 from callgate.policy.rules import Outcome
 
@@ -54,7 +54,7 @@ class ToolDispatcher:
         self,
         *,
         authority: Authority,
-        wall: Wall,
+        files: CallFiles,
         sink: EventSink,
         audit: Recorder | None = None,
         registry: Registry | None = None,
@@ -63,7 +63,7 @@ class ToolDispatcher:
         self.registry = registry or Registry()
         self.running = Running(limits.stop)
         self.authority = authority
-        self._wall = wall
+        self._files = files
         self._sink = sink
         self._audit = audit
         self._limits = limits
@@ -110,7 +110,7 @@ class ToolDispatcher:
         if not tool.path_params:
             return Subject(tool, checked, ())
         user = self.authority.policies(call.session.workspace).user
-        files = self._wall.open(call, tool.name, checked.arguments)
+        files = self._files.open(call, tool.name, checked.arguments)
 
         def lifted(place: Place) -> bool:
             return lifts_protection(place, user)
@@ -137,7 +137,7 @@ class ToolDispatcher:
                 raise
         try:
             running.raise_if_stopped()
-            context = CallContext(call, subject, journal, self._wall)
+            context = CallContext(call, subject, journal, self._files)
             journal.called(tool, subject.checked)
         except BaseException:
             leave()
@@ -182,7 +182,7 @@ class ToolDispatcher:
         """Stop a session's calls and forget the answers remembered for it."""
         await self.cancel_session_tools(session_id)
         self.authority.grants.revoke_session(session_id)
-        self._wall.forget(session_id)
+        self._files.forget(session_id)
 
     async def close(self) -> None:
         """Refuse new calls and stop the ones under way."""

@@ -182,7 +182,7 @@ class Journal:
             content=content,
             value=_value(output, content),
             error=error,
-            diagnostics=tuple(output.metadata.get("diagnostics", ())),
+            diagnostics=_notes(output.metadata),
             meta=output.metadata,
             files_modified=output.files_modified,
             command_executed=output.command_executed,
@@ -339,6 +339,11 @@ def _handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
         reason=output.metadata.get("reason", "tool_reported"),
         details=output.metadata.get("details"),
     )
+
+
+def _notes(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = metadata.get("diagnostics", ())
+    return tuple(map(str, notes)) if isinstance(notes, list | tuple) else ()
 
 
 def _value(output: ToolOutput, content: list[ContentBlock]) -> Any:

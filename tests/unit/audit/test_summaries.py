@@ -59,6 +59,9 @@ FILE = {"type": "object", "properties": {"file": {"type": "object", "properties"
         (FILE, {"file": {"content": "y" * 900}}, "yyyy"),
         ({"type": "object"}, {SECRET: 1}, SECRET),
         ({"type": "object"}, {"password": 12345678}, "12345678"),
+        ({**NUMBERS, "additionalProperties": True}, {"a": 1, "password": "hunter2"}, "hunter2"),
+        ({**NUMBERS, "patternProperties": {"^x": {}}}, {"a": 1, "xtoken": "hunter2"}, "hunter2"),
+        (FREE, {"a": "p\x1b[0mass\x1b[1mword=hunter2"}, "hunter2"),
     ],
 )
 def test_what_a_schema_promises_saves_work_and_hides_no_less(schema: Any, arguments: Any, hidden: str | None) -> None:

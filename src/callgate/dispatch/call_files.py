@@ -22,7 +22,7 @@ from callgate.workspace.files import WorkspaceFileAPI
 Policies = Callable[[str], Rulebook]
 
 
-class Wall:
+class CallFiles:
     """Opens the files of calls, and keeps a directory for output too large to show."""
 
     def __init__(self, policies: Policies, artifacts: str | None = None) -> None:
