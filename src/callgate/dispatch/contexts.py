@@ -19,7 +19,9 @@ class CallContext(ToolContext):
 
     __slots__ = ("_call", "_call_files", "_journal", "_loop", "_subject")
 
-    def __init__(self, call: ToolCall, subject: Subject, journal: Journal, files: CallFiles) -> None:
+    def __init__(
+        self, call: ToolCall, subject: Subject, journal: Journal, files: CallFiles
+    ) -> None:
         session = call.session
         self.session_id = session.id
         self.turn_id = call.turn_id
@@ -30,7 +32,8 @@ class CallContext(ToolContext):
         self._loop = asyncio.get_running_loop()
 
     def _open_files(self) -> WorkspaceFileAPI:
-        return self._call_files.open(self._call, self._subject.tool.name, self._subject.checked.arguments)
+        subject = self._subject
+        return self._call_files.open(self._call, subject.tool.name, subject.checked.arguments)
 
     def _artifact(self, name: str) -> str | None:
         return self._call_files.artifact(self._call, name)
