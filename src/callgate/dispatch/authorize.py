@@ -64,6 +64,7 @@ async def authorize(
     if _granted(call, subject, authority.grants):
         return subject
     _ensure_somebody(call, decision, authority.confirmations)
+    journal.ensure_recordable()  # nobody is asked about what could not be done anyway
     answer = await _ask(call, subject, decision, authority, journal, running)
     if answer.decision is not Outcome.ALLOW:
         said = f" They said: {answer.reason}" if answer.reason else ""

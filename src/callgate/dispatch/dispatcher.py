@@ -80,12 +80,13 @@ class ToolDispatcher:
         try:
             tool = resolve(call, self.registry)
             journal.tool = tool
+            timeout_s = self._timeout(call, tool)
             subject = self._check(call, tool, journal, call.arguments)
             journal.decision = judge(call, subject, self.authority)
             if journal.decision.outcome is not Outcome.ALLOW:
                 recheck = partial(self._check, call, tool, journal)
                 subject = await authorize(call, subject, self.authority, journal, running, recheck)
-            output = await self._execute(call, subject, journal, running)
+            output = await self._execute(call, subject, journal, running, timeout_s)
             return journal.completed(output)
         except ToolError as error:
             return journal.failed(error)
@@ -118,11 +119,15 @@ class ToolDispatcher:
         return Subject(tool, checked, confine(checked.arguments, tool, files.locate, lifted))
 
     async def _execute(
-        self, call: ToolCall, subject: Subject, journal: Journal, running: RunningCall
+        self,
+        call: ToolCall,
+        subject: Subject,
+        journal: Journal,
+        running: RunningCall,
+        timeout_s: float,
     ) -> ToolOutput:
         """Wait for a slot, say that the call starts, and start it."""
         tool = subject.tool
-        timeout_s = self._timeout(call, tool)
         if tool.has_effects:
             journal.ensure_recordable()
         place = (call.session.id, tool.name, tool.definition.max_concurrent)

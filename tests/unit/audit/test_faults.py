@@ -134,6 +134,21 @@ def test_the_first_lines_of_the_oldest_file_are_missed(path: str) -> None:
 
 
 @pytest.mark.usefixtures("always_look")
+def test_a_chain_goes_on_only_from_files_that_were_dropped(path: str) -> None:
+    busy, other = rotated(path, 30, keep=3), AuditLog(path, max_bytes=2_000, keep=3)
+    for n in range(100, 112):
+        other.append(record(n))
+        busy.append(record(n + 100))
+    assert verify(path).ok
+    chain = other._at.chain
+    for segment in closed_segments(path):
+        kept = [line for line in lines(segment) if json.loads(line)["chain"] != chain]
+        Path(segment).write_bytes(b"".join(kept))
+    left = [json.loads(line)["chain"] for line in lines(path)]
+    assert (path, left.index(chain) + 1) in {(each.file, each.line) for each in verify(path).problems}
+
+
+@pytest.mark.usefixtures("always_look")
 def test_nobody_can_say_afterwards_that_a_file_was_dropped(path: str) -> None:
     rotated(path, 80, keep=1000)
     segments = closed_segments(path)

@@ -321,7 +321,15 @@ async def test_an_effect_that_cannot_be_recorded_does_not_happen() -> None:
     result = await bench.run("probe")
     assert (result.error.error_class, result.error.reason) == (ToolErrorClass.PERMISSION_DENIED, "audit_unwritable")
     assert ran == []
+    assert bench.human.questions == []
     assert (await bench.run("look")).ok, "a call without effects still runs"
+
+
+@pytest.mark.spec("S4-15")
+async def test_a_limit_that_makes_no_sense_asks_nobody() -> None:
+    bench = Bench("/", make_tool(effect=SideEffects.WRITE), human=FakeHuman(True))
+    assert (await bench.run("probe", timeout_s=-1)).error.error_class is ToolErrorClass.VALIDATION_ERROR
+    assert bench.human.questions == []
 
 
 async def test_every_end_leaves_one_record() -> None:
