@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from callgate.audit.names import Weight, holds_many, identifies, weigh
-from callgate.audit.redaction import suspicious, thoroughly
+from callgate.audit.redaction import thoroughly
+from callgate.audit.suspicion import suspicious
 from callgate.audit.values import MASK, made_by_machine, words
 
 _NAMING = ("name", "key", "header", "field", "variable", "k")

@@ -96,10 +96,6 @@ _KNOWN_COMMANDS = [
     )
 ]
 """A word that must be there, and how a secret stands after it: the last group that matched."""
-FLAGGED = (
-    "-u", "-a ", "mysql", "mariadb", "redis-cli", "docker login", "ldap", "smbclient", "sudo -s",
-)  # fmt: skip
-"""Words beside a flag that a secret may follow without a telling name."""
 
 
 def find_in_commands(text: str, low: str, spans: Spans) -> None:

@@ -1,36 +1,8 @@
-"""Takes secrets out of text: by their shape, by the name before them, by the words around them.
-
-Each `find_...` adds what it found to a list of spans; here they are cut out of the text. Most
-texts hold no secret: `suspicious` says so in about a microsecond, and they come back as they are.
-"""
+"""Secrets out of texts: what is not suspicious comes back as it is, the rest is masked."""
 
 from __future__ import annotations
 
-import re
-
-from callgate.audit.assignments import find_assignments
-from callgate.audit.phrases import (
-    FLAGGED,
-    find_in_commands,
-    find_in_headers,
-    find_in_markup,
-    find_nearby,
-)
-from callgate.audit.shapes import (
-    Spans,
-    find_in_urls,
-    find_key_blocks,
-    find_random,
-    find_tokens,
-)
-from callgate.audit.values import MASK
-
-_HIDDEN = re.compile(
-    "\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[@-Z\\\\^_])"
-    "|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
-)
-_FULLWIDTH = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)}
-_WIDE = re.compile("[\uff01-\uff5e\u0130]")
+from callgate.audit.suspicion import suspicious
 
 
 def redact(text: str) -> str:
@@ -42,90 +14,7 @@ def redact(text: str) -> str:
 
 def thoroughly(text: str, *, bare: bool = True) -> str:
     """The same without asking first. Not `bare`: a random text alone is no secret here."""
-    if not text.isascii() or "\x1b" in text:
-        shown = _HIDDEN.sub("", text)
-        if shown != text:  # what is invisible may cut a secret in two
-            masked = _until_stable(shown, bare=bare)
-            return masked if masked != shown else text
-    return _until_stable(text, bare=bare)
+    # Hundreds of patterns: a process that never meets a suspicious text never compiles them.
+    from callgate.audit.masking import mask
 
-
-def _until_stable(text: str, *, bare: bool) -> str:
-    """What is masked no longer explains what stands beside it, so look again."""
-    if "-----" in text or "Private-L" in text:
-        blocks: Spans = []
-        find_key_blocks(text, blocks)
-        text = _without(text, blocks) if blocks else text
-    for _ in range(8):
-        masked = _mask(text, bare=bare)
-        if masked == text:
-            break
-        text = masked
-    return text
-
-
-def _mask(text: str, *, bare: bool) -> str:
-    shadow = text
-    if not text.isascii() and _WIDE.search(text):
-        shadow = text.translate(_FULLWIDTH).replace("\u0130", "I")
-    low = shadow.lower()
-    spans: Spans = []
-    public = find_key_blocks(shadow, spans) if "-----" in shadow or "private-l" in low else []
-    if "://" in shadow or "@" in shadow:
-        find_in_urls(shadow, spans)
-    find_assignments(shadow, low, spans)
-    find_in_headers(shadow, low, spans)
-    find_in_commands(shadow, low, spans)
-    find_in_markup(shadow, low, spans)
-    if _has_long_run(shadow):
-        find_tokens(shadow, spans)
-        if bare:
-            find_random(shadow, spans, public)
-        find_nearby(shadow, low, spans)
-    return _without(text, spans) if spans else text
-
-
-def _without(text: str, spans: Spans) -> str:
-    pieces: list[str] = []
-    position = 0
-    for start, stop in sorted(spans):
-        if start > position or not pieces:
-            pieces += (text[position:start], MASK)
-        position = max(position, stop)
-    pieces.append(text[position:])
-    return "".join(pieces)
-
-
-def suspicious(text: str) -> bool:
-    """Whether a text could hold a secret at all: no more than a dozen looks into it."""
-    low = text.lower()
-    return (
-        "pass" in low or "secret" in low or "token" in low or "key" in low or "auth" in low
-        or "cred" in low or "cookie" in low or "pwd" in low or "psk" in low or "otp" in low
-        or "@" in low or "identified by" in low or "\x1b" in low
-        or (" -" in low and any(word in low for word in FLAGGED))
-        or _has_long_run(text)
-        or (not text.isascii() and _HIDDEN_OR_WIDE.search(text) is not None)
-    )  # fmt: skip
-
-
-_RUN_CHARACTERS = "A-Za-z0-9_+~%-"
-_RUNS = bytes(
-    ord("a" if re.fullmatch(f"[{_RUN_CHARACTERS}]", chr(code)) else " ") for code in range(256)
-)
-_LONG = "a" * 16
-_LONG_RUN = re.compile(f"[{_RUN_CHARACTERS}]{{16,}}")
-_UPPER_OR_DIGIT = re.compile("[A-Z0-9]")
-
-
-def _has_long_run(text: str) -> bool:
-    """Whether there is a run of characters that is long and no plain word, as tokens are."""
-    if _LONG not in text.encode("utf-8", "replace").translate(_RUNS).decode("ascii"):
-        return False
-    runs = _LONG_RUN.finditer(text)
-    return any(_UPPER_OR_DIGIT.search(text, *run.span()) for run in runs)
-
-
-_HIDDEN_OR_WIDE = re.compile(
-    "[\u00ad\u0130\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\uff01-\uff5e]"
-)
+    return mask(text, bare=bare)

@@ -15,7 +15,7 @@ import msgspec
 
 from callgate.audit.data import Limits, redact_text, redact_value, redact_within
 from callgate.audit.names import Weight, weigh
-from callgate.audit.redaction import suspicious
+from callgate.audit.suspicion import suspicious
 from callgate.audit.values import words
 
 __all__ = ["LONGEST", "ArgumentSummary", "cut", "redact_value", "summarize", "summarize_text"]

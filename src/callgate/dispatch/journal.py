@@ -15,7 +15,7 @@ import msgspec
 
 from callgate.audit.records import CallRecord
 from callgate.audit.redaction import redact
-from callgate.audit.summaries import LONGEST, summarize
+from callgate.audit.summaries import LONGEST, summarize, summarize_text
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
@@ -214,7 +214,9 @@ class Journal:
         content: list[ContentBlock] = [TextBlock(info.message)]
         if partial is not None:
             content = [*partial.content, *content]
-            payload["partial_output"] = redact(_text(partial.content)[:PARTIAL_OUTPUT])
+            payload["partial_output"] = summarize_text(
+                _text(partial.content), limit=PARTIAL_OUTPUT
+            )
         self._close(FAILED, "tool", payload, info, content, duration)
         return ToolResult(
             call_id=self.call.id,

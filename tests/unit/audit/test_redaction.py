@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.audit.redaction import redact, suspicious, thoroughly
+from callgate.audit.redaction import redact, thoroughly
+from callgate.audit.suspicion import suspicious
 from callgate.audit.values import MASK
 
 CORPUS = json.loads((Path(__file__).parents[2] / "corpus/redaction.json").read_text())
