@@ -89,7 +89,7 @@ class Gate:
 
     async def __aexit__(self, *exc: object) -> None:
         self._attached.close()
-        await self.runtime.close()
+        await self._wired.close()
 
     def register(self, factory: ToolFactory) -> None:
         self.runtime.register(factory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from importlib import import_module
 
 from callgate.audit.log import AuditLog
@@ -19,6 +20,7 @@ from callgate.dispatch.authorize import Authority, Subject
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confirmations import Answer, Confirmations
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
+from callgate.dispatch.failures import log_failure
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
@@ -44,6 +46,7 @@ class Wired:
         self.bus = Bus()
         settings = self.policies.settings
         limits = settings.limits
+        self._audit = _audit_log(home, settings) if audit else None
         files = CallFiles(self.policies, artifacts=home.artifacts)
         authority = Authority(
             policies=self.policies,
@@ -56,7 +59,7 @@ class Wired:
             authority=authority,
             files=files,
             sink=self.bus,
-            audit=_audit_log(home, settings) if audit else None,
+            audit=self._audit,
             registry=Registry(max_argument_bytes=limits.max_argument_bytes),
             limits=Limits(
                 concurrency=limits.concurrency,
@@ -81,14 +84,26 @@ class Wired:
             mode=mode if mode is not None else self.settings.mode,
             tags=tags,
             extra_roots=tuple(
-                Root(root.path, writable=root.access == "write")
+                Root(os.path.expanduser(root.path), writable=root.access == "write")
                 for root in self.settings.workspace.extra_roots
             ),
         )
         self.policies.check_workspace(session.workspace)
         return session
 
+    async def close(self) -> None:
+        """Stop what runs and let go of the audit log."""
+        await self.runtime.close()
+        if self._audit is not None:
+            self._audit.close()
+
     def _save(self, call: ToolCall, subject: Subject, answer: Answer) -> None:
+        try:
+            self._save_rule(call, subject, answer)
+        except (OSError, ValueError) as error:  # the answer counts, but only this once
+            _log.error("the answer could not be saved: %s", error)
+
+    def _save_rule(self, call: ToolCall, subject: Subject, answer: Answer) -> None:
         rule = saved_rule(
             tool=subject.tool.name,
             decision=answer.decision,
@@ -98,11 +113,7 @@ class Wired:
             places=subject.places,
             pattern=answer.pattern,
         )
-        try:
-            save_rule(self.home, rule)
-        except OSError as error:
-            _log.error("the answer could not be saved: %s", error)
-            return
+        save_rule(self.home, rule)
         self.policies.reload()
 
 
@@ -149,7 +160,7 @@ def _preview(files: CallFiles, call: ToolCall, subject: Subject) -> str | None:
         return None
     arguments = subject.checked.arguments
     try:
-        return str(preview(arguments, files.open(call, subject.tool.name, arguments)))
-    except Exception:  # a tool's own code: the question is asked without a preview
-        _log.exception("preview of tool %s failed", subject.tool.name)
+        return str(preview(arguments, files.open(call, subject)))
+    except Exception as error:  # a tool's own code: the question is asked without a preview
+        log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
         return None

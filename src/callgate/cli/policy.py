@@ -18,10 +18,10 @@ from callgate.cli.terminal import Paint, paint_for
 from callgate.cli.visible import visible
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
-from callgate.dispatch.authorize import Subject
+from callgate.dispatch.authorize import Subject, question
 from callgate.policy.commands import Verdict, judge, read_command
-from callgate.policy.decide import Decision
-from callgate.policy.rules import Origin, Outcome, Rule, rule_applies
+from callgate.policy.decide import Decision, applies
+from callgate.policy.rules import Origin, Outcome, Rule
 from callgate.wiring import Wired
 
 
@@ -148,20 +148,8 @@ def _command_rules(wired: Wired, made: ToolCall, subject: Subject) -> list[Rule]
     book = wired.policies(made.session.workspace)
     narrowing = () if book.workspace is None else book.workspace.rules
     rules = [*book.user.rules, *(r for r in narrowing if r.decision is not Outcome.ALLOW)]
-    return [
-        rule
-        for rule in rules
-        if rule.command is not None
-        and rule_applies(
-            rule,
-            tool=subject.tool.name,
-            caller=made.caller,
-            workspace=made.session.workspace,
-            places=subject.places,
-            arguments=subject.checked.arguments,
-            arguments_sha256=subject.checked.sha256,
-        )
-    ]
+    asked = question(made, subject, book)
+    return [rule for rule in rules if rule.command is not None and applies(rule, asked)]
 
 
 def _described_origin(origin: Origin | None) -> dict[str, Any] | None:

@@ -26,6 +26,7 @@ from callgate.policy.rules import Origin, Policy, PolicyMode, Rule, Setting
 
 T = TypeVar("T", Settings, WorkspaceSettings, SavedRules)
 
+_SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _UNKNOWN = re.compile(r"unknown field `([^`]+)`")
 
 
@@ -59,7 +60,7 @@ def load_user(home: Home) -> tuple[Settings, Policy]:
     return settings, msgspec.structs.replace(policy, rules=policy.rules + rules)
 
 
-def load_workspace(workspace: str) -> tuple[WorkspaceSettings, Policy] | None:
+def load_workspace(workspace: str) -> Policy | None:
     """A workspace's own narrowing, if it has any. Ask only for a workspace the user trusts."""
     path = workspace_settings(workspace)
     if not os.path.lexists(path):
@@ -67,7 +68,13 @@ def load_workspace(workspace: str) -> tuple[WorkspaceSettings, Policy] | None:
     settings, file = _read(path, WorkspaceSettings)
     if settings.tools.load:
         raise file.error(("tools", "load"), "a workspace may not load tools")
-    return settings, _policy(settings.policy, file, ("policy",))
+    for key in ("trusted_workspaces", "trusted_workspace_overrides"):
+        if getattr(settings.policy, key):
+            raise file.error(("policy", key), f"a workspace may not set {key}")
+    policy = _policy(settings.policy, file, ("policy",))
+    disabled = Setting(PolicyMode.DENY, file.origin("tools", "disable"))
+    per_tool = {**policy.per_tool, **dict.fromkeys(settings.tools.disable, disabled)}
+    return msgspec.structs.replace(policy, per_tool=per_tool)
 
 
 def _read(path: str, kind: type[T]) -> tuple[T, _File]:
@@ -130,7 +137,8 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
             for name, word in table.per_tool.items()
         },
         trusted_workspaces=tuple(
-            os.path.realpath(os.path.expanduser(each)) for each in table.trusted_workspaces
+            _directory(each, file, (*at, "trusted_workspaces"))
+            for each in table.trusted_workspaces
         ),
         trusted_workspace_overrides=_classes(
             table.trusted_workspace_overrides, file, (*at, "trusted_workspace_overrides")
@@ -151,12 +159,14 @@ def _setting(word: str, file: _File, at: Path) -> Setting:
 
 
 def _classes(table: Mapping[str, str], file: _File, at: Path) -> dict[SideEffects, Setting]:
-    settings = {}
+    settings: dict[SideEffects, Setting] = {}
     for name, word in table.items():
         try:
             effect = SideEffects.parse(name)
         except ValueError as error:
             raise file.error((*at, name), str(error)) from None
+        if effect in settings:
+            raise file.error((*at, name), f"effect {effect} is set twice")
         settings[effect] = _setting(word, file, (*at, name))
     return settings
 
@@ -172,18 +182,41 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         command = None if table.command is None else parse_pattern(table.command)
     except ValueError as error:
         raise file.error((*at, "command"), f"command pattern: {error}") from None
-    path = table.path
-    if path is not None:
-        path = os.path.expanduser(path) if path.startswith("~") else path.removeprefix("./")
-    workspace = table.workspace
+    if table.arguments_sha256 is not None and not _SHA256.match(table.arguments_sha256):
+        raise file.error((*at, "arguments_sha256"), "is not a SHA-256 in hexadecimal")
     return Rule(
         decision=table.decision,
         tool=table.tool,
-        path=path,
+        path=None if table.path is None else _path_glob(table.path, file, (*at, "path")),
         command=command,
         caller=table.caller,
         arguments=table.arguments,
         arguments_sha256=table.arguments_sha256,
-        workspace=None if workspace is None else os.path.realpath(os.path.expanduser(workspace)),
+        workspace=None
+        if table.workspace is None
+        else _directory(table.workspace, file, (*at, "workspace")),
         origin=file.origin(*at),
     )
+
+
+def _directory(text: str, file: _File, at: Path) -> str:
+    """A directory as it really is; a relative one would depend on where someone stands."""
+    path = os.path.expanduser(text)
+    if not os.path.isabs(path):
+        raise file.error(at, f"{text!r} must be an absolute path or begin with ~")
+    return os.path.realpath(path)
+
+
+def _path_glob(text: str, file: _File, at: Path) -> str:
+    """A glob over real paths: links in the part before the first wildcard are resolved."""
+    glob = os.path.expanduser(text) if text.startswith("~") else text.removeprefix("./")
+    if not glob.strip("/"):
+        raise file.error(at, "is empty")
+    if glob.endswith("/"):  # a directory means what is in it
+        glob += "**"
+    if not glob.startswith("/"):
+        return glob
+    names = glob.split("/")
+    plain = next((n for n, name in enumerate(names) if set(name) & set("*?")), len(names))
+    real = os.path.realpath("/".join(names[:plain]) or "/")
+    return os.path.join(real, *names[plain:])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.places import Home
 from callgate.config.schema import Settings
@@ -26,7 +28,8 @@ class PolicyBook:
 
     def check_workspace(self, workspace: str) -> None:
         """Raise `SettingsError` now rather than at the first call."""
-        self._books[workspace] = Rulebook(self._user, self._load(workspace))
+        real = os.path.realpath(workspace)
+        self._books[workspace] = Rulebook(self._user, self._load(workspace), real)
 
     def __call__(self, workspace: str) -> Rulebook:
         book = self._books.get(workspace)
@@ -43,5 +46,4 @@ class PolicyBook:
     def _load(self, workspace: str) -> Policy | None:
         if not is_trusted(self._home, workspace):
             return None
-        found = load_workspace(workspace)
-        return None if found is None else found[1]
+        return load_workspace(workspace)

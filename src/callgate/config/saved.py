@@ -16,8 +16,8 @@ import msgspec
 
 from callgate.config.places import Home
 from callgate.core.places import Place
-from callgate.policy.commands import generalise, read_command
-from callgate.policy.rules import Outcome
+from callgate.policy.commands import generalise, parse_pattern, read_command
+from callgate.policy.rules import Outcome, is_within
 
 
 def saved_rule(
@@ -31,15 +31,25 @@ def saved_rule(
     pattern: str | None = None,
 ) -> dict[str, str]:
     """The keys of the rule that an `always` answer to this call becomes."""
-    rule = {"decision": decision.value, "tool": tool, "workspace": os.path.realpath(workspace)}
+    here = os.path.realpath(workspace)
+    rule = {"decision": decision.value, "tool": tool, "workspace": here}
+    places_named = [_named(place, here) for place in places]
+    plain = not any(set("*?") & set(name) for name in places_named)
     command = arguments.get("command")
     if isinstance(command, str):
         suggested = pattern or generalise(read_command(command))
-        if suggested is not None:
-            return {**rule, "command": suggested}
-    elif len(places) == 1 and (pattern or not set("*?") & set(places[0].relative)):
-        return {**rule, "path": pattern or places[0].relative}
+        if suggested is not None and plain and len(places) <= 1:
+            parse_pattern(suggested)  # a ValueError now, not at the next start
+            where = {"path": places_named[0]} if places else {}
+            return {**rule, "command": suggested, **where}
+    elif len(places) == 1 and (pattern or plain):
+        return {**rule, "path": pattern or places_named[0]}
     return {**rule, "arguments_sha256": arguments_sha256}
+
+
+def _named(place: Place, workspace: str) -> str:
+    """How a rule names a place: relative in the workspace, in full elsewhere."""
+    return place.relative if is_within(place.real, workspace) else place.real
 
 
 def save_rule(home: Home, rule: Mapping[str, str]) -> None:

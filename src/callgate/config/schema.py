@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from callgate.core.calls import CallerKind
 from callgate.core.sessions import Mode
 from callgate.policy.rules import Outcome
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
 
 class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,17 +51,17 @@ class WorkspaceTable(_Table, frozen=True):
 
 
 class LimitsTable(_Table, frozen=True):
-    concurrency: int = 4
-    confirmation_timeout_s: float = 300.0
-    max_timeout_s: float = 3600.0
-    cancel_grace_s: float = 0.5
-    abandon_s: float = 30.0
-    max_argument_bytes: int = 8 * 1024 * 1024
+    concurrency: Count = 4
+    confirmation_timeout_s: Seconds = 300.0
+    max_timeout_s: Seconds = 3600.0
+    cancel_grace_s: Seconds = 0.5
+    abandon_s: Seconds = 30.0
+    max_argument_bytes: Count = 8 * 1024 * 1024
 
 
 class AuditTable(_Table, frozen=True):
-    max_bytes: int = 64 * 1024 * 1024
-    keep: int = 8
+    max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 64 * 1024 * 1024
+    keep: Count = 8
 
 
 class ToolsTable(_Table, frozen=True):

@@ -84,11 +84,12 @@ class ToolError(Exception):
         details: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
+        # A tool may raise with anything at hand; everyone after it relies on text.
+        self.message = message if isinstance(message, str) else str(message)
         self.tool_use_id = tool_use_id
-        self.is_user_visible = is_user_visible
-        self.reason = reason
-        self.details = details
+        self.is_user_visible = bool(is_user_visible)
+        self.reason = reason if reason is None or isinstance(reason, str) else str(reason)
+        self.details = details if isinstance(details, Mapping) else None
 
 
 class ToolNotFound(ToolError):

@@ -41,3 +41,4 @@ class Session(msgspec.Struct, kw_only=True):
 
     def __post_init__(self) -> None:
         self.workspace = os.path.abspath(os.path.expanduser(self.workspace))
+        self.mode = Mode(self.mode)

@@ -16,6 +16,7 @@ from callgate.core.errors import ConfirmationTimeout, ToolPermissionDenied, Tool
 from callgate.core.ids import ulid
 from callgate.core.places import Place
 from callgate.core.schemas import Checked
+from callgate.core.sessions import Mode
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmations, Scope
 from callgate.dispatch.grants import Grant, Grants
 from callgate.dispatch.journal import Journal
@@ -61,22 +62,29 @@ async def authorize(
         raise ToolPermissionDenied(
             f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
         )
-    if _granted(call, subject, authority.grants):
+    if _granted(call, subject, decision, authority.grants):
         return subject
     _ensure_somebody(call, decision, authority.confirmations)
     journal.ensure_recordable()  # nobody is asked about what could not be done anyway
     answer = await _ask(call, subject, decision, authority, journal, running)
     if answer.decision is not Outcome.ALLOW:
+        _remember(call, subject, decision, authority, answer)
         said = f" They said: {answer.reason}" if answer.reason else ""
         raise ToolUserDenied(f"The user denied this operation.{said}", reason="user_denied")
-    if answer.arguments is None:
-        return subject
-    amended = recheck(answer.arguments)
-    if (again := judge(call, amended, authority)).outcome is Outcome.DENY:
+    if answer.arguments is not None:
+        subject = recheck(answer.arguments)
+    ensure_not_denied(call, subject, authority)
+    _remember(call, subject, decision, authority, answer)
+    return subject
+
+
+def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) -> None:
+    """After a wait: the mode or the policy may have changed, and a deny is final."""
+    decision = judge(call, subject, authority)
+    if decision.outcome is Outcome.DENY:
         raise ToolPermissionDenied(
-            f"{again.sentence} ({again.origin})", reason=_deny_reason(again)
+            f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
         )
-    return amended
 
 
 def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
@@ -84,22 +92,26 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     tool, session = subject.tool, call.session
     book = authority.policies(session.workspace)
     if not book.has_rules:
-        known = book.remembered(tool.policy_key, session.mode, call.caller)
+        known = book.remembered(tool.policy_key, Mode(session.mode), call.caller)
         if known is not None:
             return known
-    return book.decide(
-        Question(
-            tool=tool.name,
-            effect=tool.effect,
-            destructive=tool.destructive,
-            mode=session.mode,
-            caller=call.caller,
-            workspace=session.workspace,
-            places=subject.places,
-            arguments=subject.checked.arguments,
-            arguments_sha256=subject.checked.sha256,
-        ),
-        tool.policy_key,
+    return book.decide(question(call, subject, book), tool.policy_key)
+
+
+def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
+    """What the policy is asked about a call."""
+    tool, session = subject.tool, call.session
+    return Question(
+        tool=tool.name,
+        aliases=tool.definition.aliases,
+        effect=tool.effect,
+        destructive=tool.destructive,
+        mode=Mode(session.mode),
+        caller=call.caller,
+        workspace=book.directory or session.workspace,
+        places=subject.places,
+        arguments=subject.checked.arguments,
+        arguments_sha256=subject.checked.sha256,
     )
 
 
@@ -107,9 +119,13 @@ def _deny_reason(decision: Decision) -> str:
     return decision.reason if decision.reason.startswith("mode_") else "policy_deny"
 
 
-def _granted(call: ToolCall, subject: Subject, grants: Grants) -> bool:
+def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grants) -> bool:
     grant = grants.take(
-        call.session.id, subject.tool.name, subject.checked.sha256, time.time()
+        call.session.id,
+        subject.tool.name,
+        subject.checked.sha256,
+        time.time(),
+        by_rule=decision.reason == "rule",
     )
     if grant is None:
         return False
@@ -138,19 +154,18 @@ async def _ask(
     journal: Journal,
     running: RunningCall,
 ) -> Answer:
-    question = _question(call, subject, decision, authority)
-    journal.asked(question)
+    asked = _confirmation(call, subject, decision, authority)
+    journal.asked(asked)
     answer: Answer | None = None
     outcome = "cancelled"
     try:
-        answer = await authority.confirmations.ask(question, running)
+        answer = await authority.confirmations.ask(asked, running)
         outcome = answer.decision.value
     except ConfirmationTimeout:
         outcome = "timeout"
         raise
     finally:
-        journal.answered(question, outcome, answer)
-    _remember(call, subject, decision, authority, answer)
+        journal.answered(asked, outcome, answer)
     return answer
 
 
@@ -164,12 +179,15 @@ def _remember(
     elif answer.scope is Scope.SESSION or (decision.remember and answer.decision is Outcome.ALLOW):
         authority.grants.add(
             Grant(
-                session_id=call.session.id, tool=subject.tool.name, decision=answer.decision
+                session_id=call.session.id,
+                tool=subject.tool.name,
+                decision=answer.decision,
+                covers_rules=answer.scope is Scope.SESSION,
             )
         )
 
 
-def _question(
+def _confirmation(
     call: ToolCall, subject: Subject, decision: Decision, authority: Authority
 ) -> Confirmation:
     tool, checked = subject.tool, subject.checked

@@ -7,17 +7,17 @@ holds for whatever link leads there.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
-from callgate.core.places import Place
 from callgate.core.sessions import Root
-from callgate.policy.decide import Rulebook, lifts_protection
-from callgate.policy.rules import Outcome, Rule, rule_applies
-from callgate.workspace.files import WorkspaceFileAPI
+from callgate.dispatch.authorize import Subject, question
+from callgate.policy.decide import Rulebook, applies, lifts_protection
+from callgate.policy.rules import Outcome, Rule
+from callgate.workspace.files import Guard, WorkspaceFileAPI
 
 Policies = Callable[[str], Rulebook]
 
@@ -31,30 +31,40 @@ class CallFiles:
         self._kept: dict[str, Root] = {}
         """Session to its artifact directory, which its own tools may read."""
 
-    def open(self, call: ToolCall, tool: str, arguments: Mapping[str, Any]) -> WorkspaceFileAPI:
+    def open(self, call: ToolCall, subject: Subject | None = None) -> WorkspaceFileAPI:
+        """The files of a call. Once it is authorized, what rules say of a place holds for every
+        file it opens; before that they can only be located."""
         session = call.session
         kept = self._kept.get(session.id)
         roots = session.extra_roots if kept is None else (*session.extra_roots, kept)
-        book = self._policies(session.workspace)
-        refusals = _path_refusals(book) if book.has_rules else ()
-
         files = _files(session.workspace, roots)
+        return files if subject is None else files.guarded(self._guard(call, subject, files))
+
+    def _guard(self, call: ToolCall, subject: Subject, files: WorkspaceFileAPI) -> Guard:
+        book = self._policies(call.session.workspace)
+        rules = _path_rules(book) if book.has_rules else ()
 
         def guard(real: str, access: Literal["read", "write"]) -> None:
-            if access == "read" and not refusals:
+            if access == "read" and not rules:
                 return
-            place = files.place(real)
-            if access == "write" and place.protected and not lifts_protection(place, book.user):
+            place, asked = files.place(real), question(call, subject, book)
+            if access == "write" and place.protected and not lifts_protection(
+                place, asked, book.user
+            ):
                 raise WorkspaceEscapeError(
                     f"{place.relative!r} is protected.", reason="protected_path"
                 )
-            for rule in refusals:
-                if _refuses(rule, call, tool, arguments, place):
+            authorized = any(real == each.real for each in subject.places)
+            for rule in rules:
+                # What a rule wants to be asked about was asked only for the places in question.
+                if authorized and rule.decision is not Outcome.DENY:
+                    continue
+                if applies(rule, asked, place):
                     raise ToolPermissionDenied(
                         f"Rule: {rule}. ({rule.origin})", reason="policy_deny"
                     )
 
-        return files.guarded(guard)
+        return guard
 
     def artifact(self, call: ToolCall, name: str) -> str | None:
         """A path for one call's output; None where there is no home to keep it in."""
@@ -72,13 +82,13 @@ class CallFiles:
         self._kept.pop(session_id, None)
 
 
-def _path_refusals(book: Rulebook) -> list[Rule]:
+def _path_rules(book: Rulebook) -> list[Rule]:
     policies = [book.user] if book.workspace is None else [book.user, book.workspace]
     return [
         rule
         for policy in policies
         for rule in policy.rules
-        if rule.decision is Outcome.DENY and rule.path is not None and rule.command is None
+        if rule.decision is not Outcome.ALLOW and rule.path is not None and rule.command is None
     ]
 
 
@@ -86,17 +96,3 @@ def _path_refusals(book: Rulebook) -> list[Rule]:
 def _files(workspace: str, roots: tuple[Root, ...]) -> WorkspaceFileAPI:
     """Open roots are kept for the sessions that work: opening costs more than using."""
     return WorkspaceFileAPI(workspace, extra_roots=roots)
-
-
-def _refuses(
-    rule: Rule, call: ToolCall, tool: str, arguments: Mapping[str, Any], place: Place
-) -> bool:
-    return rule_applies(
-        rule,
-        tool=tool,
-        caller=call.caller,
-        workspace=call.session.workspace,
-        places=(place,),
-        arguments=arguments,
-        arguments_sha256="",
-    )

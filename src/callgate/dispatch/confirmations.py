@@ -23,6 +23,7 @@ import msgspec
 
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ConfirmationTimeout, ToolPermissionDenied
+from callgate.dispatch.failures import log_failure
 from callgate.dispatch.running import RunningCall
 from callgate.policy.rules import Outcome
 
@@ -123,6 +124,8 @@ class Confirmations:
             yield
         finally:
             present.remove(confirmer)
+            if not present:
+                self._confirmers.pop(session_id, None)
 
     def can_ask(self, session_id: str) -> bool:
         return bool(self._confirmers.get(session_id) or self._confirmers.get(None))
@@ -175,8 +178,10 @@ class Confirmations:
         async def put(confirmer: Confirmer) -> None:
             try:
                 answer = Answer.read(await confirmer(pending.question))
-            except Exception:  # foreign code: its failure is no answer
-                _log.exception("a confirmer failed on %s", pending.question.tool)
+            except (Exception, asyncio.CancelledError) as error:  # foreign code: no answer
+                if isinstance(error, asyncio.CancelledError) and pending.future.done():
+                    return  # another was quicker
+                log_failure(_log, error, "a confirmer failed on %s", pending.question.tool)
                 left[0] -= 1
                 if alone and not left[0] and not pending.future.done():
                     pending.future.set_exception(

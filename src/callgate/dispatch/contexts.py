@@ -32,8 +32,7 @@ class CallContext(ToolContext):
         self._loop = asyncio.get_running_loop()
 
     def _open_files(self) -> WorkspaceFileAPI:
-        subject = self._subject
-        return self._call_files.open(self._call, subject.tool.name, subject.checked.arguments)
+        return self._call_files.open(self._call, self._subject)
 
     def _artifact(self, name: str) -> str | None:
         return self._call_files.artifact(self._call, name)

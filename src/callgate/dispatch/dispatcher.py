@@ -15,21 +15,35 @@ import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import ToolResultBlock, ToolUseBlock
-from callgate.core.errors import ToolCancelled, ToolError, ToolExecutionError, ToolValidationError
+from callgate.core.errors import (
+    ToolCancelled,
+    ToolError,
+    ToolExecutionError,
+    ToolProtocolError,
+    ToolValidationError,
+)
 from callgate.core.events import EventSink
-from callgate.core.ids import call_id, is_call_id
+from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
 from callgate.core.places import Place
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
-from callgate.dispatch.authorize import Authority, Subject, authorize, judge
+from callgate.dispatch.authorize import (
+    Authority,
+    Subject,
+    authorize,
+    ensure_not_denied,
+    judge,
+    question,
+)
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confine import confine
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.execute import Stopped, execute
+from callgate.dispatch.failures import log_failure
 from callgate.dispatch.journal import Journal, Recorder
 from callgate.dispatch.lanes import Lanes
-from callgate.dispatch.raw_open import watch_opens
+from callgate.dispatch.raw_open import is_nested, watch_opens
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
@@ -76,7 +90,7 @@ class ToolDispatcher:
         try:
             running = self.running.enter(call)
         except ToolError as error:  # never got onto the road: shutting down, or a used id
-            return journal.failed(error)
+            return self.refuse(_with_fresh_id(call), error)
         try:
             tool = resolve(call, self.registry)
             journal.tool = tool
@@ -92,8 +106,8 @@ class ToolDispatcher:
             return journal.failed(error)
         except Stopped as stopped:
             return _answer(journal.failed(stopped.error, stopped.partial), running)
-        except Exception:  # a defect of ours must not become an answer nobody gets
-            _log.exception("call %s of tool %s met a defect", call.id, call.tool)
+        except Exception as error:  # a defect of ours must not become an answer nobody gets
+            log_failure(_log, error, "call %s met a defect", call.id)
             return journal.failed(ToolExecutionError(is_user_visible=False, reason="internal"))
         except BaseException:
             if not journal.closed:
@@ -110,13 +124,14 @@ class ToolDispatcher:
         journal.checked = checked
         if not tool.path_params:
             return Subject(tool, checked, ())
-        user = self.authority.policies(call.session.workspace).user
-        files = self._files.open(call, tool.name, checked.arguments)
+        unplaced = Subject(tool, checked, ())
+        book = self.authority.policies(call.session.workspace)
 
         def lifted(place: Place) -> bool:
-            return lifts_protection(place, user)
+            return lifts_protection(place, question(call, unplaced, book), book.user)
 
-        return Subject(tool, checked, confine(checked.arguments, tool, files.locate, lifted))
+        locate = self._files.open(call).locate
+        return Subject(tool, checked, confine(checked.arguments, tool, locate, lifted))
 
     async def _execute(
         self,
@@ -130,12 +145,15 @@ class ToolDispatcher:
         tool = subject.tool
         if tool.has_effects:
             journal.ensure_recordable()
-        place = (call.session.id, tool.name, tool.definition.max_concurrent)
-        ticket = self._lanes.enter(*place)
-        leave = partial(self._lanes.leave, *place)
+        if is_nested(call.session.id):  # the tool that makes this call has a slot already
+            leave, ticket = _nothing, None
+        else:
+            place = (call.session.id, tool.name, tool.definition.max_concurrent)
+            leave, ticket = partial(self._lanes.leave, *place), self._lanes.enter(*place)
         if ticket is not None:
             try:
                 await running.until(ticket)
+                ensure_not_denied(call, subject, self.authority)
             except BaseException:
                 if ticket.done() and not ticket.cancelled():
                     leave()
@@ -208,15 +226,27 @@ class ToolDispatcher:
 
     async def dispatch(self, tool_use: ToolUseBlock, session: Session) -> ToolResultBlock:
         """Run what a model asked for; always exactly one result block."""
-        return (await self.run(_as_call(tool_use, session))).block(tool_use.id)
+        return (await self._run_use(tool_use, session)).block(tool_use.id)
 
     async def dispatch_all(
         self, tool_uses: Iterable[ToolUseBlock], session: Session
     ) -> list[ToolResultBlock]:
         """All tool uses of one assistant message, side by side, results in their order."""
-        uses = list(tool_uses)
-        results = await self.run_all(_as_call(use, session) for use in uses)
-        return [result.block(use.id) for result, use in zip(results, uses, strict=True)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.dispatch(use, session)) for use in tool_uses]
+        return [task.result() for task in tasks]
+
+    async def _run_use(self, use: ToolUseBlock, session: Session) -> ToolResult:
+        if not isinstance(session, Session):
+            raise TypeError(f"dispatch needs a Session, not {type(session).__name__}")
+        if isinstance(use.id, str) and EXTERNAL_ID.match(use.id):
+            return await self.run(_as_call(use, session))
+        call = ToolCall(
+            tool=use.name, arguments=use.input, session=session, caller=CallerKind.AGENT
+        )
+        return self.refuse(
+            call, ToolProtocolError("An id is 1 to 128 printable characters.", reason="bad_id")
+        )
 
     async def cancel_session_tools(self, session_id: str) -> None:
         """Stop every call of a session, wherever it is, and wait until each has ended."""
@@ -229,9 +259,16 @@ def _answer(result: ToolResult, running: RunningCall) -> ToolResult:
     return result
 
 
+def _nothing() -> None:
+    pass
+
+
+def _with_fresh_id(call: ToolCall) -> ToolCall:
+    """A refused call must not end another one in the eyes of who reads the events."""
+    return msgspec.structs.replace(call, id=call_id(), tool_use_id=call.shown_id)
+
+
 def _as_call(use: ToolUseBlock, session: Session) -> ToolCall:
-    if not isinstance(session, Session):
-        raise TypeError(f"dispatch needs a Session, not {type(session).__name__}")
     ours = is_call_id(use.id)
     return ToolCall(
         id=use.id if ours else call_id(),

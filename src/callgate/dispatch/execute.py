@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import traceback
 import types
 from collections.abc import Callable, Coroutine, Generator
+from time import perf_counter
 from typing import Any, TypeGuard
 
-from callgate.audit.redaction import redact
 from callgate.core.content import ImageBlock, JsonBlock, TextBlock
 from callgate.core.errors import (
     GENERIC_FAILURE,
@@ -25,6 +24,7 @@ from callgate.core.errors import (
     ToolTimeout,
 )
 from callgate.core.tools import Tool, ToolContext, ToolFactory, ToolOutput
+from callgate.dispatch.failures import log_failure
 from callgate.dispatch.raw_open import watched
 from callgate.dispatch.running import Running, RunningCall, Stop
 
@@ -61,7 +61,7 @@ async def execute(
     tool: Tool | None = None
     cancelling = running.task.cancelling()
     timer = _Timer(running, table, timeout_s, cancelling)
-    token = watched.set([running.call.tool])
+    token = watched.set([running.call.tool, running.call.session.id])
     try:
         tool = running.tool = factory()
         running.context = context
@@ -93,26 +93,28 @@ async def execute(
 def _is_output(output: object) -> TypeGuard[ToolOutput]:
     if not isinstance(output, ToolOutput) or type(output.content) is not list:
         return False
+    if type(output.metadata) is not dict:
+        return False
     return not [block for block in output.content if type(block) not in _BLOCKS]
 
 
 class _Timer:
     """Armed at the first wait: a tool that never waits cannot be interrupted anyway."""
 
-    __slots__ = ("armed", "cancelling", "handle", "running", "seconds", "table", "watch")
+    __slots__ = ("armed", "cancelling", "ends_at", "handle", "running", "table", "watch")
 
     def __init__(
         self, running: RunningCall, table: Running, seconds: float, cancelling: int
     ) -> None:
-        self.running, self.table, self.seconds = running, table, seconds
-        self.cancelling = cancelling
+        self.running, self.table, self.cancelling = running, table, cancelling
+        self.ends_at = perf_counter() + seconds
         self.armed = False
 
     def arm(self) -> None:
         self.armed = True
         self.watch: asyncio.TimerHandle | None = None
         loop = asyncio.get_running_loop()
-        self.handle = loop.call_later(self.seconds, self._expire)
+        self.handle = loop.call_later(self.ends_at - perf_counter(), self._expire)
 
     def disarm(self) -> None:
         self.handle.cancel()
@@ -177,8 +179,8 @@ def _detach(
                 await _rest(work, error)
         except TimeoutError:
             _log.error("abandoned work did not end in %g s and was dropped", table.limits.slot_s)
-        except Exception:  # a tool's own code, after its caller was answered
-            _log.exception("abandoned work failed")
+        except Exception as failure:  # a tool's own code, after its caller was answered
+            log_failure(_log, failure, "abandoned work failed")
         finally:
             leave()
 
@@ -227,7 +229,7 @@ def _stop_error(running: RunningCall, tool: Tool | None, timeout_s: float) -> To
 
 
 def _partial(output: Any, error: BaseException | None) -> ToolOutput | None:
-    if isinstance(output, ToolOutput):
+    if _is_output(output):
         return output
     details = error.details if isinstance(error, ToolError) else None
     if not details or not isinstance(text := details.get("partial_output"), str):
@@ -240,11 +242,8 @@ def _as_tool_error(error: BaseException, running: RunningCall) -> ToolError:
         return ToolCancelled(error.message, reason=error.reason or "by_the_tool")
     if isinstance(error, ToolError):
         return error
-    # The text may hold anything the tool came across: the log gets it redacted, others do not.
-    _log.error(
-        "tool %s failed (call %s)\n%s",
-        running.call.tool, running.call.id, redact("".join(traceback.format_exception(error))),
-    )  # fmt: skip
+    # The text may hold anything the tool came across: only the log gets it, redacted.
+    log_failure(_log, error, "tool %s failed (call %s)", running.call.tool, running.call.id)
     return ToolExecutionError(
         GENERIC_FAILURE,
         underlying=error if isinstance(error, Exception) else None,

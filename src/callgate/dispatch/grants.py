@@ -21,6 +21,8 @@ class Grant(msgspec.Struct, kw_only=True):
     uses: int | None = None
     """Left; None means without limit."""
     expires_at: float | None = None
+    covers_rules: bool = True
+    """Whether it answers a question that a rule asks; a yes to `prompt_once` does not."""
 
 
 class Grants:
@@ -30,12 +32,18 @@ class Grants:
     def add(self, grant: Grant) -> None:
         self._by_session.setdefault(grant.session_id, []).append(grant)
 
-    def take(self, session_id: str, tool: str, sha256: str, now: float) -> Grant | None:
+    def take(
+        self, session_id: str, tool: str, sha256: str, now: float, *, by_rule: bool = False
+    ) -> Grant | None:
         """The grant that covers a call, one use of it consumed. A remembered no beats a yes."""
         grants = self._by_session.get(session_id)
         if not grants:
             return None
-        matching = [grant for grant in grants if _covers(grant, tool, sha256, now)]
+        matching = [
+            grant
+            for grant in grants
+            if _covers(grant, tool, sha256, now) and (grant.covers_rules or not by_rule)
+        ]
         if not matching:
             return None
         chosen = next((g for g in matching if g.decision is Outcome.DENY), matching[0])

@@ -7,6 +7,7 @@ past this module: texts are redacted before they become part of an event or a re
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ from callgate.core.events import (
     CONFIRMATION_RESOLVED,
     FAILED,
     INPUT_INVALID,
+    OUTPUT_DELTA,
     Actor,
     Event,
     EventSink,
@@ -45,6 +47,8 @@ from callgate.policy.decide import Decision
 
 _log = logging.getLogger("callgate.audit")
 
+_LAST_WORD = re.compile(r"[^\s]{8,}\Z")
+_LONGEST_WORD = 1_024
 PARTIAL_OUTPUT = 8_192
 
 
@@ -62,9 +66,11 @@ class Journal:
         "_answer",
         "_audit",
         "_confirmation_id",
+        "_held",
         "_last_event",
         "_sink",
         "_started",
+        "_was_called",
         "call",
         "checked",
         "closed",
@@ -81,6 +87,9 @@ class Journal:
         self._audit = audit
         self._started = time.perf_counter()
         """When it came in; from the moment it is called, when that was."""
+        self._was_called = False
+        self._held: dict[str, str] | None = None
+        """The unfinished word at the end of each output stream: it may be half a secret."""
         self._last_event = call.parent_event_id
         # What the stages find out, as they find it out.
         self.tool: Registered | None = None
@@ -102,9 +111,10 @@ class Journal:
                 "confirmation_request_id": question.id,
                 "input_summary": question.input_summary,
                 "input_hash": question.arguments_sha256,
-                "projected_modifications": list(question.projected_modifications) or None,
+                "projected_modifications": list(map(redact, question.projected_modifications))
+                or None,
                 "command_summary": question.command_summary,
-                "why": question.why,
+                "why": redact(question.why),
                 "expires_at": question.expires_at,
             },
         )
@@ -138,6 +148,7 @@ class Journal:
 
     def called(self, tool: Registered, checked: Checked) -> None:
         self._started = time.perf_counter()
+        self._was_called = True
         self._emit(
             CALLED,
             "agent",
@@ -153,8 +164,28 @@ class Journal:
         """Something the tool says while it works."""
         if self.closed:
             return
+        if event_type == OUTPUT_DELTA:
+            payload = self._without_half_word(payload)
+            if not payload["text"]:
+                return
         shown = {k: redact(v) if isinstance(v, str) else v for k, v in payload.items()}
         self._emit(event_type, "tool", shown, in_chain=False)
+
+    def _without_half_word(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Output up to its last blank; the rest waits, so that no secret is cut in two."""
+        stream, held = str(payload["stream"]), self._held or {}
+        text = held.pop(stream, "") + str(payload["text"])
+        kept = _LAST_WORD.search(text)
+        if kept is not None and len(kept[0]) < _LONGEST_WORD:
+            held[stream] = kept[0]
+            text = text[: kept.start()]
+        self._held = held
+        return {**payload, "stream": stream, "text": text}
+
+    def _release_held(self) -> None:
+        for stream, text in (self._held or {}).items():
+            payload = {"stream": stream, "text": redact(text)}
+            self._emit(OUTPUT_DELTA, "tool", payload, in_chain=False)
 
     # The end: exactly one of these.
 
@@ -167,7 +198,7 @@ class Journal:
             "latency_ms": duration,
         }
         if output.files_modified is not None:
-            payload["files_modified"] = output.files_modified
+            payload["files_modified"] = [redact(str(each)) for each in output.files_modified]
         if output.command_executed is not None:
             payload["command_executed"] = redact(output.command_executed)
         if not output.success:
@@ -210,7 +241,7 @@ class Journal:
         if error.error_class is not error.error_class.in_events:
             payload["class"] = error.error_class
         if error.reason is not None:
-            payload["reason"] = error.reason
+            payload["reason"] = redact(error.reason)
         content: list[ContentBlock] = [TextBlock(info.message)]
         if partial is not None:
             content = [*partial.content, *content]
@@ -285,6 +316,8 @@ class Journal:
         duration_ms: float,
     ) -> None:
         assert not self.closed, "a call ends once"
+        if self._held:
+            self._release_held()
         self.closed = True
         self._emit(event_type, actor, payload)
         if self._audit is not None:
@@ -324,12 +357,13 @@ class Journal:
             record.confirmation_id = self._confirmation_id
             record.answered_by = answer.by if answer is not None else None
         if error is not None:
-            record.error_class, record.reason = error.error_class, error.reason
-            if error.error_class in DENIALS:
+            record.error_class = error.error_class
+            record.reason = None if error.reason is None else redact(error.reason)
+            if error.error_class in DENIALS and not self._was_called:
                 record.decision = "deny"
         try:
             self._audit.append(record)
-        except OSError as failure:
+        except Exception as failure:
             # The result is not lost for it, but somebody must hear of it.
             _log.critical("call %s of tool %s is not in the audit log: %s",
                           call.id, call.tool, failure)  # fmt: skip
@@ -338,7 +372,7 @@ class Journal:
 def _handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
     return ToolError(
         _text(content)[:2_000] or "The tool reported failure.",
-        reason=output.metadata.get("reason", "tool_reported"),
+        reason=str(output.metadata.get("reason", "tool_reported")),
         details=output.metadata.get("details"),
     )
 

@@ -2,7 +2,7 @@
 
 It is permitted (seed 004 test 12): the wall holds tools that use `workspace_files`, the
 sandbox holds processes. This says what the wall did not see. The interpreter's audit hook
-cannot be removed, so it is installed once, when the first tool runs.
+cannot be removed, so it is installed once, when the first dispatcher is made.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from callgate.workspace.paths import within_wall
 _log = logging.getLogger("callgate.raw_open")
 
 watched: ContextVar[list[str] | None] = ContextVar("callgate_tool", default=None)
-"""The name of the tool that runs in this context, then the paths that were logged already."""
+"""What runs in this context: a tool, its session, then the paths that were logged already."""
 _installed = False
 _OURS = (sys.prefix, sys.base_prefix, "/proc/", "/dev/null")
 """Imports and process control open these all the time; no tool means its workspace by them."""
@@ -29,6 +29,12 @@ def watch_opens() -> None:
     if not _installed:
         _installed = True
         sys.addaudithook(_on_audit)
+
+
+def is_nested(session_id: str) -> bool:
+    """Whether a tool of this session runs in this context already."""
+    tool = watched.get()
+    return tool is not None and tool[1] == session_id
 
 
 def _on_audit(event: str, args: tuple[Any, ...]) -> None:

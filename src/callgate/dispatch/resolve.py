@@ -17,7 +17,8 @@ def resolve(call: ToolCall, registry: Registry) -> Registered:
     """The registered tool, by name or alias."""
     tool = registry.find(call.tool)
     if tool is None or registry.hidden_because(tool, call.session) is not None:
-        raise ToolNotFound(f"There is no tool {call.tool!r}.{_suggestion(call, registry)}")
+        asked_for = str(call.tool)[:128]
+        raise ToolNotFound(f"There is no tool {asked_for!r}.{_suggestion(call, registry)}")
     return tool
 
 
@@ -25,5 +26,5 @@ def _suggestion(call: ToolCall, registry: Registry) -> str:
     visible = (
         tool.name for tool in registry if registry.hidden_because(tool, call.session) is None
     )
-    near = difflib.get_close_matches(call.tool[:64], list(islice(visible, _COMPARED)), n=1)
+    near = difflib.get_close_matches(str(call.tool)[:64], list(islice(visible, _COMPARED)), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""

@@ -29,6 +29,7 @@ from callgate.core.errors import (
     ToolTimeout,
 )
 from callgate.core.tools import Tool, ToolContext
+from callgate.dispatch.failures import log_failure
 
 _log = logging.getLogger("callgate.dispatch")
 
@@ -55,6 +56,7 @@ class RunningCall:
     __slots__ = (
         "abandoned",
         "call",
+        "cancelling",
         "cancels_delivered",
         "cancels_sent",
         "context",
@@ -68,6 +70,8 @@ class RunningCall:
     def __init__(self, call: ToolCall, task: asyncio.Task[Any]) -> None:
         self.call = call
         self.task = task
+        self.cancelling = task.cancelling()
+        """How often the caller's task had been cancelled when the call came in."""
         self.tool: Tool | None = None
         """Set while it executes."""
         self.context: ToolContext | None = None
@@ -87,7 +91,7 @@ class RunningCall:
         try:
             return await future
         except asyncio.CancelledError:
-            if self.stop is None or self.task.cancelling():
+            if self.stop is None or self.task.cancelling() > self.cancelling:
                 raise
             raise self.stop_error() from None
         finally:
@@ -128,7 +132,7 @@ class Running:
         if session is None:
             session = self._by_session[call.session.id] = {}
         shown_id = call.tool_use_id or call.id
-        if shown_id in session:
+        if shown_id in session or call.id in self._calls:
             raise ToolProtocolError(
                 f"Id {shown_id!r} is already in flight in this session.", reason="duplicate_id"
             )
@@ -190,8 +194,9 @@ class Running:
             if running.waiting_for is not None:
                 running.waiting_for.cancel()
             elif running.tool is not None:
-                await self._stop_tool(running, running.tool)
-        await self._ended(running, self.limits.abandon_s)
+                # A task of its own: whoever asked for the stop may be cancelled meanwhile.
+                self.own(self._stop_tool(running, running.tool))
+        await self._ended(running, 2 * self.limits.abandon_s)
 
     async def _stop_tool(self, running: RunningCall, tool: Tool) -> None:
         deadline = asyncio.get_running_loop().time() + self.limits.abandon_s
@@ -216,8 +221,8 @@ class Running:
                 return await tool.cancel()
         except TimeoutError:
             return True
-        except Exception:  # a tool's own code
-            _log.exception("cancel() of tool %s failed", tool.definition.name)
+        except (Exception, asyncio.CancelledError) as error:  # a tool's own code
+            log_failure(_log, error, "cancel() of tool %s failed", tool.definition.name)
             return False
 
     def _cancel_task(self, running: RunningCall) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
 
@@ -98,12 +99,15 @@ class Bus:
     """The process's event stream. Emit from the event loop's thread only."""
 
     def __init__(self) -> None:
-        self._readers: tuple[Subscription, ...] = ()
+        self._readers: tuple[weakref.ref[Subscription], ...] = ()
+        """Weak: a reader that nobody holds any more stops by itself."""
         self._listeners: tuple[Listener, ...] = ()
 
     def emit(self, event: Event) -> None:
-        for reader in self._readers:
-            reader.offer(event)
+        for reference in self._readers:
+            reader = reference()
+            if reader is not None:
+                reader.offer(event)
         for listener in self._listeners:
             try:
                 listener(event)
@@ -119,7 +123,7 @@ class Bus:
     ) -> Subscription:
         """A reader of everything, or of one session, or of some types."""
         reader = Subscription(self, session_id, types, bound)
-        self._readers += (reader,)
+        self._readers += (weakref.ref(reader, self._drop),)
         return reader
 
     def listen(self, listener: Listener) -> Callable[[], None]:
@@ -132,4 +136,7 @@ class Bus:
         return stop
 
     def forget(self, reader: Subscription) -> None:
-        self._readers = tuple(kept for kept in self._readers if kept is not reader)
+        self._readers = tuple(kept for kept in self._readers if kept() is not reader)
+
+    def _drop(self, reference: weakref.ref[Subscription]) -> None:
+        self._readers = tuple(kept for kept in self._readers if kept is not reference)

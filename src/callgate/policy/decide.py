@@ -28,18 +28,20 @@ from callgate.policy.rules import (
     Policy,
     PolicyMode,
     Rule,
-    covers_path,
     is_within,
     rule_applies,
 )
 
 _REMEMBERED = 20_000
+_STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
+"""auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
     """What the policy is asked: may this call run?"""
 
     tool: str
+    aliases: tuple[str, ...] = ()
     effect: SideEffects
     destructive: bool = False
     mode: Mode = Mode.ASK
@@ -50,6 +52,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     arguments_sha256: str = ""
     read_only_sandbox: bool = False
     """The command will run where it can change nothing; mode read then allows it."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.tool, *self.aliases)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,11 +80,15 @@ class Rulebook:
     """The policies that hold in one workspace. Where they have no rules, a decision depends on
     so little that it is remembered."""
 
-    __slots__ = ("_remembered", "has_rules", "user", "workspace")
+    __slots__ = ("_remembered", "directory", "has_rules", "user", "workspace")
 
-    def __init__(self, user: Policy, workspace: Policy | None = None) -> None:
+    def __init__(
+        self, user: Policy, workspace: Policy | None = None, directory: str | None = None
+    ) -> None:
         self.user = user
         self.workspace = workspace
+        self.directory = directory
+        """The workspace with links resolved, as settings name it; None: as the session does."""
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
         self._remembered: dict[tuple[str, str, str], Decision] = {}
 
@@ -98,7 +108,8 @@ class Rulebook:
 
 def decide(question: Question, user: Policy, workspace: Policy | None = None) -> Decision:
     """What the user's policy says, made stricter (never laxer) by the workspace's own."""
-    decision = _lower(question, user, _policy_answer(question, user))
+    insists = user.confirm_destructive or (workspace is not None and workspace.confirm_destructive)
+    decision = _lower(question, _policy_answer(question, user), confirm_destructive=insists)
     if workspace is None or decision.outcome is Outcome.DENY:
         return decision
     narrowed = _opinion(question, workspace)
@@ -107,10 +118,28 @@ def decide(question: Question, user: Policy, workspace: Policy | None = None) ->
     return decision
 
 
-def lifts_protection(place: Place, user: Policy) -> bool:
-    """Whether an explicit rule of the user names this protected place and does not deny it."""
+def lifts_protection(place: Place, question: Question, user: Policy) -> bool:
+    """Whether an explicit rule of the user that speaks of this call names the protected place
+    and does not deny it. A rule about everything names nothing."""
     return any(
-        rule.decision is not Outcome.DENY and covers_path(rule, place) for rule in user.rules
+        rule.decision is not Outcome.DENY
+        and rule.path is not None
+        and rule.path.lstrip("*/")
+        and applies(rule, question, place)
+        for rule in user.rules
+    )
+
+
+def applies(rule: Rule, question: Question, place: Place | None = None) -> bool:
+    """Whether a rule speaks of a call, or of one place in it; its command is judged apart."""
+    return rule_applies(
+        rule,
+        tools=question.names,
+        caller=question.caller,
+        workspace=question.workspace,
+        places=question.places if place is None else (place,),
+        arguments=question.arguments,
+        arguments_sha256=question.arguments_sha256,
     )
 
 
@@ -118,7 +147,7 @@ def _policy_answer(question: Question, policy: Policy) -> Decision:
     ceiling = _ceiling(question)
     if ceiling is not None:
         return ceiling
-    return _opinion(question, policy) or _class_default(question, policy)
+    return _opinion(question, policy) or _class_default(question)
 
 
 def _ceiling(question: Question) -> Decision | None:
@@ -140,13 +169,19 @@ def _jailed(question: Question) -> bool:
 
 
 def _opinion(question: Question, policy: Policy) -> Decision | None:
-    """What a policy states about the call beyond the built-in defaults, if anything."""
-    if policy.rules:
-        by_rule = _by_rules(question, policy.rules)
-        if by_rule is not None:
-            return by_rule
-    setting = policy.per_tool.get(question.tool)
-    if setting is not None:
+    """What a policy states about the call beyond the built-in defaults, if anything. Of what it
+    states, a rule that matches decides, but a deny anywhere is final."""
+    table = _table(question, policy)
+    if table is not None and table.outcome is Outcome.DENY:
+        return table
+    return (_by_rules(question, policy.rules) if policy.rules else None) or table
+
+
+def _table(question: Question, policy: Policy) -> Decision | None:
+    """Seed 004's table: per tool, trusted workspace, class."""
+    settings = [policy.per_tool[name] for name in question.names if name in policy.per_tool]
+    if settings:
+        setting = max(settings, key=lambda each: _STRICT[each.mode])
         return _from_mode(
             setting.mode, "per_tool", f"per_tool says {setting.mode} for {question.tool}.",
             setting.origin, explicit=True,
@@ -154,16 +189,16 @@ def _opinion(question: Question, policy: Policy) -> Decision | None:
     trusting = _trusted(question, policy)
     if trusting is not None:
         return trusting
-    setting = policy.default.get(question.effect)
-    if setting is None:
+    stated = policy.default.get(question.effect)
+    if stated is None:
         return None
-    sentence = f"Effect {question.effect} is set to {setting.mode}."
+    sentence = f"Effect {question.effect} is set to {stated.mode}."
     return _destructive(
-        question, _from_mode(setting.mode, "class_default", sentence, setting.origin)
+        question, _from_mode(stated.mode, "class_default", sentence, stated.origin)
     )
 
 
-def _class_default(question: Question, policy: Policy) -> Decision:
+def _class_default(question: Question) -> Decision:
     setting = CLASS_DEFAULTS[question.effect]
     sentence = f"Effect {question.effect} is {setting.mode} by default."
     return _destructive(
@@ -201,19 +236,7 @@ def _destructive(question: Question, decision: Decision) -> Decision:
 
 
 def _by_rules(question: Question, rules: tuple[Rule, ...]) -> Decision | None:
-    matching = [
-        rule
-        for rule in rules
-        if rule_applies(
-            rule,
-            tool=question.tool,
-            caller=question.caller,
-            workspace=question.workspace,
-            places=question.places,
-            arguments=question.arguments,
-            arguments_sha256=question.arguments_sha256,
-        )
-    ]
+    matching = [rule for rule in rules if applies(rule, question)]
     decisions = [_from_rule(rule) for rule in matching if rule.command is None]
     by_command = _by_commands(question, [rule for rule in matching if rule.command is not None])
     if by_command is not None:
@@ -267,16 +290,16 @@ def _from_mode(
     )
 
 
-def _lower(question: Question, policy: Policy, decision: Decision) -> Decision:
+def _lower(question: Question, decision: Decision, *, confirm_destructive: bool) -> Decision:
     """Turn a question into a yes where the mode or the caller says so."""
     if decision.outcome is not Outcome.ASK:
         return decision
-    insists = decision.explicit or (question.destructive and policy.confirm_destructive)
+    insists = decision.explicit or (question.destructive and confirm_destructive)
     if question.mode is Mode.WRITE and not insists:
         return Decision(
             outcome=Outcome.ALLOW, reason="mode_write", sentence="Mode write asks no question."
         )
-    if question.mode is Mode.READ and not insists:
+    if question.mode is Mode.READ and _jailed(question) and not insists:
         return Decision(
             outcome=Outcome.ALLOW,
             reason="mode_read",

@@ -26,8 +26,8 @@ class PolicyMode(StrEnum):
     """Seed 004's four words for a class or a tool."""
 
     AUTO = "auto"
-    PROMPT = "prompt"
     PROMPT_ONCE = "prompt_once"
+    PROMPT = "prompt"
     DENY = "deny"
 
 
@@ -158,16 +158,20 @@ def covers_path(rule: Rule, place: Place) -> bool:
 def rule_applies(
     rule: Rule,
     *,
-    tool: str,
+    tools: tuple[str, ...],
     caller: CallerKind,
     workspace: str,
     places: tuple[Place, ...],
     arguments: Mapping[str, Any],
     arguments_sha256: str,
 ) -> bool:
-    """Whether every condition but the command holds; commands are judged all together."""
+    """Whether every condition but the command holds; commands are judged all together.
+
+    `tools` is the tool's name and its aliases: a rule about one of them is about the tool."""
     fold = rule.decision is not Outcome.ALLOW
-    if rule.tool is not None and not _glob_matches(rule.tool, tool, paths=False, fold=fold):
+    if rule.tool is not None and not any(
+        _glob_matches(rule.tool, tool, paths=False, fold=fold) for tool in tools
+    ):
         return False
     if rule.caller is not None and rule.caller is not caller:
         return False

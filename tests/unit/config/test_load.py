@@ -119,6 +119,15 @@ def test_without_files_the_defaults_are_in_force(user: Home) -> None:
         ('[limits]\nconcurrency = "four"\n', 2, "concurrency"),
         ('[policy\n', 1, ""),
         ('a = "\x00"\n', 1, ""),
+        ('[limits]\nmax_timeout_s = -1\n', 2, "max_timeout_s"),
+        ('[limits]\nconfirmation_timeout_s = nan\n', 2, "confirmation_timeout_s"),
+        ('[limits]\nconcurrency = 0\n', 2, "concurrency"),
+        ('[audit]\nkeep = 0\n', 2, "keep"),
+        ('[policy]\ntrusted_workspaces = [""]\n', 2, "absolute"),
+        ('[policy.default]\nwrite = "deny"\nWRITE = "auto"\n', 3, "twice"),
+        ('[[policy.rules]]\ndecision = "deny"\npath = ""\n', 3, "empty"),
+        ('[[policy.rules]]\ndecision = "deny"\narguments_sha256 = "oops"\n', 3, "SHA-256"),
+        ('[[policy.rules]]\ndecision = "deny"\nworkspace = "here"\n', 3, "absolute"),
     ],
 )
 def test_a_wrong_file_is_refused_with_its_line_and_what_is_wrong(user: Home, text: str, line: int, hint: str) -> None:
@@ -156,7 +165,7 @@ def test_a_workspace_says_nothing_until_it_is_trusted(user: Home, tmp_path: Path
 
 
 @pytest.mark.spec("T23")
-@pytest.mark.parametrize("text", ["mode = 'write'\n", "[tools]\nload = ['evil.py']\n", "[limits]\nconcurrency = 99\n", "[audit]\nkeep = 0\n"])
+@pytest.mark.parametrize("text", ["mode = 'write'\n", "[tools]\nload = ['evil.py']\n", "[limits]\nconcurrency = 99\n", "[audit]\nkeep = 1\n", "[policy]\ntrusted_workspaces = ['/']\n"])
 def test_a_workspace_cannot_say_what_would_widen(user: Home, tmp_path: Path, text: str) -> None:
     (tmp_path / ".callgate").mkdir()
     (tmp_path / ".callgate/settings.toml").write_text(text)
@@ -193,13 +202,13 @@ PLACE = Place(given="a", real="/ws/a.txt", root="/ws", relative="a.txt", exists=
     ("arguments", "places", "condition"),
     [
         ({"command": "python3 -c 'x'"}, (), {"command": "python3 -c x"}),
-        ({"command": "echo $HOME"}, (), {"arguments_sha256": "ab"}),
+        ({"command": "echo $HOME"}, (), {"arguments_sha256": "ab" * 32}),
         ({"path": "a.txt"}, (PLACE,), {"path": "a.txt"}),
-        ({"text": "x"}, (), {"arguments_sha256": "ab"}),
+        ({"text": "x"}, (), {"arguments_sha256": "ab" * 32}),
     ],
 )
 def test_an_answer_for_good_is_bound_to_its_arguments(user: Home, arguments: Any, places: Any, condition: Any) -> None:
-    rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab", places=places)
+    rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab" * 32, places=places)
     assert rule == {"decision": "allow", "tool": "t", "workspace": "/ws", **condition}
     save_rule(user, rule)
     save_rule(user, {**rule, "decision": "deny"})
@@ -213,3 +222,35 @@ def test_an_answer_for_good_is_bound_to_its_arguments(user: Home, arguments: Any
 def test_any_text_survives_being_saved(user: Home, text: str) -> None:
     save_rule(user, {"decision": "deny", "tool": text})
     assert load_user(user)[1].rules[0].tool == text
+
+
+def test_a_workspace_may_disable_tools_for_itself(user: Home, tmp_path: Path) -> None:
+    (tmp_path / ".callgate").mkdir()
+    (tmp_path / ".callgate/settings.toml").write_text('[tools]\ndisable = ["shell"]\n')
+    trust(user, str(tmp_path))
+    narrowed = PolicyBook(user)(str(tmp_path)).workspace
+    assert narrowed is not None
+    assert narrowed.per_tool["shell"].mode is PolicyMode.DENY
+
+
+def test_links_in_a_path_of_a_rule_are_resolved(user: Home, tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(user, f'[[policy.rules]]\ndecision = "deny"\npath = "{tmp_path}/link/sec/**"\n')
+    assert load_user(user)[1].rules[0].path == f"{tmp_path}/real/sec/**"
+    write(user, '[[policy.rules]]\ndecision = "deny"\npath = "secrets/"\n')
+    assert load_user(user)[1].rules[0].path == "secrets/**"
+
+
+def test_a_saved_rule_is_no_wider_than_what_was_seen() -> None:
+    elsewhere = Place(given="x", real="/extra/Makefile", root="/extra", relative="Makefile", exists=True, protected=False, writable=True)
+    inside = Place(given="x", real="/ws/sub", root="/ws", relative="sub", exists=True, protected=False, writable=True)
+
+    def saved(places: Any, arguments: Any = {}) -> dict[str, str]:
+        rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab", places=places)
+        return {key: rule[key] for key in rule if key not in ("decision", "tool", "workspace")}
+
+    assert saved((elsewhere,)) == {"path": "/extra/Makefile"}
+    assert saved((inside,), {"command": "./b.sh"}) == {"command": "./b.sh", "path": "sub"}
+    with pytest.raises(ValueError):
+        saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "git log"}, arguments_sha256="ab", places=(), pattern="git 'unclosed")

@@ -96,10 +96,19 @@ def test_of_matching_rules_the_strictest_decides_whatever_their_order(first: Out
     assert outcome(question(places=(place("src/a"),)), Policy(rules=rules)) is expected
 
 
-def test_a_rule_beats_the_table_and_a_deny_of_the_table_beats_nothing_stated() -> None:
-    policy = Policy(rules=(Rule(decision=ALLOW, tool="t"),), per_tool={"t": Setting(PolicyMode.DENY)})
-    assert outcome(question(), policy) is ALLOW
-    assert outcome(question(tool="u"), policy) is ASK
+def test_a_rule_beats_the_table_but_a_deny_anywhere_is_final() -> None:
+    rule = Rule(decision=ALLOW, tool="t")
+    assert outcome(question(), Policy(rules=(rule,), per_tool={"t": PROMPT})) is ALLOW
+    assert outcome(question(), Policy(rules=(rule,), per_tool={"t": Setting(PolicyMode.DENY)})) is DENY
+    assert outcome(question(), Policy(rules=(rule,), default={W: Setting(PolicyMode.DENY)})) is DENY
+
+
+def test_a_word_about_an_alias_is_about_the_tool() -> None:
+    asked = question(tool="shell", aliases=("execute_command",), effect=X)
+    assert outcome(asked, Policy(per_tool={"execute_command": Setting(PolicyMode.DENY)})) is DENY
+    assert outcome(asked, Policy(rules=(Rule(decision=DENY, tool="execute_*"),))) is DENY
+    both = {"shell": AUTO, "execute_command": PROMPT}
+    assert outcome(asked, Policy(per_tool=both)) is ASK
 
 
 @pytest.mark.parametrize(
@@ -190,10 +199,15 @@ def test_a_decision_says_where_it_stands() -> None:
         (Rule(decision=DENY, path=".git/**"), False),
         (Rule(decision=ALLOW, tool="*"), False),
         (Rule(decision=ALLOW, path="src/**"), False),
+        (Rule(decision=ALLOW, path="**"), False),
+        (Rule(decision=ALLOW, path="**/*"), False),
+        (Rule(decision=ALLOW, path=".git/**", tool="read_file"), False),
+        (Rule(decision=ALLOW, path=".git/**", caller=CallerKind.CLI), False),
     ],
 )
 def test_only_a_rule_that_names_the_path_lifts_its_protection(rule: Rule, lifted: bool) -> None:
-    assert lifts_protection(place(".git/config", protected=True), Policy(rules=(rule,))) is lifted
+    protected = place(".git/config", protected=True)
+    assert lifts_protection(protected, question(), Policy(rules=(rule,))) is lifted
 
 
 modes = st.sampled_from(list(PolicyMode)).map(Setting)

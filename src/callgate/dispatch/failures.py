@@ -1,0 +1,14 @@
+"""Writing down the failures of other people's code: with the traceback, without the secrets."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from callgate.audit.redaction import redact
+
+
+def log_failure(log: logging.Logger, error: BaseException, what: str, *arguments: object) -> None:
+    """One ERROR with a redacted traceback. An exception's text may hold whatever it came across."""
+    text = redact("".join(traceback.format_exception(error)))
+    log.error(what + "\n%s", *arguments, text)
