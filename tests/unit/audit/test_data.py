@@ -30,7 +30,7 @@ class Stubborn:
     __str__ = __repr__
 
 
-@pytest.mark.spec("S0-55", "T43")
+@pytest.mark.spec("T43")
 @pytest.mark.parametrize(
     ("value", "shown"),
     [

@@ -34,7 +34,7 @@ def named(cases: list[dict[str, Any]]) -> list[Any]:
     return [pytest.param(case, id=f"{case['id']}-{case['kind']}") for case in cases]
 
 
-@pytest.mark.spec("S0-55", "T43")
+@pytest.mark.spec("T43")
 @pytest.mark.parametrize("case", named([c for c in CORPUS["secrets"] if not c.get("hard")]))
 def test_a_secret_does_not_come_through(case: dict[str, Any]) -> None:
     secrets = ["".join(halves) for halves in case["must_not_contain"]]
@@ -149,7 +149,7 @@ ASSIGNMENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.spec("S0-55", "T43")
+@pytest.mark.spec("T43")
 @pytest.mark.parametrize("frame", ASSIGNMENTS)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_value_is_known_by_its_name_however_it_is_written(frame: str, seed: int) -> None:

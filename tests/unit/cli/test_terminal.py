@@ -93,7 +93,7 @@ def test_a_saved_answer_is_a_rule_that_is_not_asked_again(ws: Path, home: Path) 
     assert asked.end().code == 0
     assert tomllib.loads((home / "rules.toml").read_text())["rules"] == [
         {"decision": "allow", "tool": "shell", "workspace": os.path.realpath(ws),
-         "command": "touch *.txt"}
+         "command": "touch *.txt", "path": "."}
     ]  # fmt: skip
     assert callgate("call", "shell", "command=touch c.txt", cwd=ws).code == 0
     assert callgate("call", "shell", "command=touch c.md", cwd=ws).code == 3
