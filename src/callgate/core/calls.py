@@ -49,10 +49,6 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     scope: Mapping[str, str] | None = None
     """Opaque hints of the surface, such as a tab; they reach the audit record."""
 
-    def __post_init__(self) -> None:
-        if type(self.caller) is not CallerKind:
-            msgspec.structs.force_setattr(self, "caller", CallerKind(self.caller))
-
     @property
     def shown_id(self) -> str:
         return self.tool_use_id or self.id

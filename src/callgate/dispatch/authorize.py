@@ -10,7 +10,7 @@ import msgspec
 
 from callgate.audit.redaction import redact
 from callgate.audit.summaries import summarize
-from callgate.core.calls import ToolCall
+from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ConfirmationTimeout, ToolPermissionDenied, ToolUserDenied
 from callgate.core.ids import ulid
@@ -91,8 +91,8 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     """What the policy says of a call at this moment."""
     tool, session = subject.tool, call.session
     book = authority.policies(session.workspace)
-    if not book.has_rules:
-        known = book.remembered(tool.policy_key, Mode(session.mode), call.caller)
+    if not book.has_rules and type(session.mode) is Mode and type(call.caller) is CallerKind:
+        known = book.remembered(tool.policy_key, session.mode, call.caller)
         if known is not None:
             return known
     return book.decide(question(call, subject, book), tool.policy_key)
@@ -106,8 +106,8 @@ def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
         aliases=tool.definition.aliases,
         effect=tool.effect,
         destructive=tool.destructive,
-        mode=Mode(session.mode),
-        caller=call.caller,
+        mode=Mode(session.mode),  # both may have been given as words
+        caller=CallerKind(call.caller),
         workspace=book.directory or session.workspace,
         places=subject.places,
         arguments=subject.checked.arguments,
