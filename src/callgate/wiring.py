@@ -47,7 +47,7 @@ class Wired:
         settings = self.policies.settings
         limits = settings.limits
         self._audit = _audit_log(home, settings) if audit else None
-        files = CallFiles(self.policies, artifacts=home.artifacts)
+        files = CallFiles(self.policies, home.path)
         authority = Authority(
             policies=self.policies,
             grants=Grants(),

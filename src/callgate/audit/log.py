@@ -18,6 +18,7 @@ removed one.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -47,6 +48,10 @@ def _forked() -> None:
 
 
 os.register_at_fork(after_in_child=_forked)
+
+
+_RESERVE = 32 * 1024
+"""Room for a few of the longest lines."""
 
 
 class _Position(msgspec.Struct):
@@ -80,8 +85,9 @@ class AuditLog:
         _logs.add(self)
 
     def ensure_open(self) -> None:
-        """Raise `OSError` if a line could not be written now."""
+        """Raise `OSError` if a line could not be written now, nor when a call has ended."""
         self._get_ready()
+        self._keep_reserve()
         if self._failed:
             self._write(b"\n")
 
@@ -135,7 +141,7 @@ class AuditLog:
         except OSError:
             self.close()
             raise
-        self._looked = time.monotonic()
+        self._looked = 0.0  # look at once: a short-lived process may find the file full
         self._at = _Position(chain=ulid(), prev=line_hash(last) if last else "")
 
     def _reopen(self) -> None:
@@ -166,7 +172,44 @@ class AuditLog:
         known = whole and (b"\n" in whole or end <= _NEAR) and self._at.n
         return (b"\n" if torn else b""), (line_hash(last) if known else "")
 
+    def _keep_reserve(self) -> None:
+        """Hold room on the disk, so that a call which was let through can be written down."""
+        path = self._reserve_path
+        try:
+            if os.stat(path).st_size >= _RESERVE:
+                return
+        except FileNotFoundError:
+            pass
+        descriptor = _opened(path, os.O_TRUNC)
+        try:
+            if os.write(descriptor, bytes(_RESERVE)) < _RESERVE:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.unlink(path)
+            raise
+        finally:
+            os.close(descriptor)
+
+    @property
+    def _reserve_path(self) -> str:
+        return self.path.removesuffix(".jsonl") + ".reserve"
+
     def _write(self, data: bytes) -> None:
+        try:
+            self._write_all(data)
+        except OSError as error:
+            if error.errno != errno.ENOSPC or not self._spend_reserve():
+                raise
+            self._write_all(b"\n" + data)
+
+    def _spend_reserve(self) -> bool:
+        try:
+            os.unlink(self._reserve_path)
+        except OSError:
+            return False
+        return True
+
+    def _write_all(self, data: bytes) -> None:
         try:
             written = os.write(self._fd, data)
             if written < len(data):
@@ -184,7 +227,7 @@ class AuditLog:
         while written < len(data):
             written += os.write(self._fd, data[written:])
         if os.pread(self._fd, len(data), start) != data:
-            self._write(b"\n" + data.lstrip(b"\n"))
+            self._write_all(b"\n" + data.lstrip(b"\n"))
 
     def _look(self) -> None:
         """Follow a file that was closed by another, and close one that is full."""

@@ -11,6 +11,8 @@ from callgate.audit.records import CallRecord, after_remains
 from callgate.audit.segments import all_segments
 
 _BLOCK = 256 * 1024
+_LONGEST_LINE = 1024 * 1024
+"""What is longer is no record of ours."""
 _decode = msgspec.json.Decoder(CallRecord).decode
 
 
@@ -115,12 +117,22 @@ def _lines_backwards(path: str) -> Iterator[bytes]:
         return
     with file:
         position = file.seek(0, os.SEEK_END)
-        rest = b""
+        pieces: list[bytes] = []
+        """The end of a line whose beginning is not read yet, last piece first."""
         while position > 0:
             size = min(_BLOCK, position)
             position -= size
             file.seek(position)
-            rest, *lines = (file.read(size) + rest).split(b"\n")
-            yield from (line for line in reversed(lines) if line)
-        if rest:
-            yield rest
+            first, *lines = file.read(size).split(b"\n")
+            if lines:
+                yield from _joined([*pieces, lines.pop()])
+                yield from (line for line in reversed(lines) if line)
+                pieces = [first]
+            else:
+                pieces.append(first)
+        yield from _joined(pieces)
+
+
+def _joined(pieces: list[bytes]) -> Iterator[bytes]:
+    if sum(map(len, pieces)) <= _LONGEST_LINE and (line := b"".join(reversed(pieces))):
+        yield line

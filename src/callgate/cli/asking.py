@@ -13,8 +13,8 @@ from callgate.cli.terminal import Paint
 from callgate.cli.tty import Tty
 from callgate.cli.visible import clip
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
-from callgate.policy.commands import parse_pattern
-from callgate.policy.rules import Outcome
+from callgate.policy.commands import judge, parse_pattern, read_command
+from callgate.policy.rules import Outcome, compile_glob
 
 BY = "terminal"
 _TRIES = 3
@@ -55,14 +55,14 @@ class Asker:
             said = await self._tty.ask(choices_text(width, full=shown.cut and not full))
             letter = None if said is None else said.strip().lower()
             letter = "n" if letter is None else _LETTERS.get(letter, letter)
-            if letter == "s" and (saved := await self._save()) is not None:
+            if letter == "s" and (saved := await self._save(question)) is not None:
                 return saved
             if letter in _ANSWERS:
                 return _ANSWERS[letter]
             full = letter == "f"
         return _ANSWERS["n"]
 
-    async def _save(self) -> Answer | None:
+    async def _save(self, question: Confirmation) -> Answer | None:
         """The answer that is written down as a rule; None if the person goes back."""
         rule = dict(self._suggest())
         kind = next((kind for kind in ("command", "path") if kind in rule), None)
@@ -77,9 +77,9 @@ class Asker:
             pattern = None if said is None else said.strip()
             if pattern is None or pattern.lower() in ("n", "no"):
                 return None
-            if not pattern:
+            if not pattern or pattern.lower() in ("y", "yes"):
                 return Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, by=BY)
-            problem = _problem(kind, pattern)
+            problem = _problem(kind, pattern, question)
             if problem is None:
                 return Answer(
                     decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern=pattern, by=BY
@@ -88,12 +88,18 @@ class Asker:
         return None
 
 
-def _problem(kind: str | None, pattern: str) -> str | None:
+def _problem(kind: str | None, pattern: str, question: Confirmation) -> str | None:
+    """Why a pattern is not taken: it cannot be read, or it is about something else."""
     if kind is None:
         return "This rule covers exactly these arguments and has no pattern."
-    if kind == "command":
-        try:
-            parse_pattern(pattern)
-        except ValueError as error:
-            return f"That is no pattern: {error}"
-    return None
+    if kind == "path":
+        paths = question.projected_modifications
+        covered = all(compile_glob(pattern, paths=True).fullmatch(path) for path in paths)
+        return None if covered else "That pattern does not cover this call."
+    try:
+        rules = [(parse_pattern(pattern), "allow")]
+    except ValueError as error:
+        return f"That is no pattern: {error}"
+    command = read_command(str(question.arguments.get("command", "")))
+    covered = judge(command, rules).outcome == "allow"
+    return None if covered else "That pattern does not cover this command."

@@ -193,7 +193,7 @@ def _show(ended: Ended, tool: Registered | None, options: Namespace, live: _Live
 
 def _show_content(result: ToolResult, quiet: bool) -> None:
     blocks = shown_blocks(result)
-    if result.ok and result.value is None and not "".join(map(block_text, blocks)):
+    if result.ok and not "".join(map(block_text, blocks)):
         if not quiet:
             print_text("ok")
         return

@@ -22,7 +22,7 @@ from callgate.config.schema import (
 )
 from callgate.core.effects import SideEffects
 from callgate.policy.commands import parse_pattern
-from callgate.policy.rules import Origin, Policy, PolicyMode, Rule, Setting
+from callgate.policy.rules import BUILT_IN, Origin, Policy, PolicyMode, Rule, Setting
 
 T = TypeVar("T", Settings, WorkspaceSettings, SavedRules)
 
@@ -91,6 +91,8 @@ def _read(path: str, kind: type[T]) -> tuple[T, _File]:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise SettingsError(path, line, "is not UTF-8") from None
+    except RecursionError:
+        raise SettingsError(path, None, "is nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"line (\d+)", str(error))
         raise SettingsError(path, int(found[1]) if found else None, str(error)) from None
@@ -140,6 +142,9 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
             _directory(each, file, (*at, "trusted_workspaces"))
             for each in table.trusted_workspaces
         ),
+        trusted_origin=file.origin(*at, "trusted_workspaces")
+        if table.trusted_workspaces
+        else BUILT_IN,
         trusted_workspace_overrides=_classes(
             table.trusted_workspace_overrides, file, (*at, "trusted_workspace_overrides")
         ),

@@ -32,10 +32,6 @@ class Home(msgspec.Struct, frozen=True):
     def audit(self) -> str:
         return os.path.join(self.path, "audit.jsonl")
 
-    @property
-    def artifacts(self) -> str:
-        return os.path.join(self.path, "artifacts")
-
     def make(self) -> None:
         os.makedirs(self.path, mode=0o700, exist_ok=True)
 

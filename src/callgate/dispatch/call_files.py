@@ -13,10 +13,11 @@ from typing import Literal
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
+from callgate.core.places import Place
 from callgate.core.sessions import Root
 from callgate.dispatch.authorize import Subject, question
 from callgate.policy.decide import Rulebook, applies, lifts_protection
-from callgate.policy.rules import Outcome, Rule
+from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI
 
 Policies = Callable[[str], Rulebook]
@@ -25,9 +26,11 @@ Policies = Callable[[str], Rulebook]
 class CallFiles:
     """Opens the files of calls, and keeps a directory for output too large to show."""
 
-    def __init__(self, policies: Policies, artifacts: str | None = None) -> None:
+    def __init__(self, policies: Policies, home: str | None = None) -> None:
+        """`home` is where settings, answers and the record lie: no tool writes there."""
         self._policies = policies
-        self._artifacts = artifacts
+        self._home = None if home is None else os.path.realpath(home)
+        self._artifacts = None if home is None else os.path.join(home, "artifacts")
         self._kept: dict[str, Root] = {}
         """Session to its artifact directory, which its own tools may read."""
 
@@ -48,8 +51,9 @@ class CallFiles:
             if access == "read" and not rules:
                 return
             place, asked = files.place(real), question(call, subject, book)
-            if access == "write" and place.protected and not lifts_protection(
-                place, asked, book.user
+            if access == "write" and (
+                self.is_own(place)
+                or (place.protected and not lifts_protection(place, asked, book.user))
             ):
                 raise WorkspaceEscapeError(
                     f"{place.relative!r} is protected.", reason="protected_path"
@@ -65,6 +69,10 @@ class CallFiles:
                     )
 
         return guard
+
+    def is_own(self, place: Place) -> bool:
+        """Whether a place is part of our home: writing there would be approving oneself."""
+        return self._home is not None and is_within(place.real, self._home)
 
     def artifact(self, call: ToolCall, name: str) -> str | None:
         """A path for one call's output; None where there is no home to keep it in."""

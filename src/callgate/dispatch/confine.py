@@ -22,7 +22,7 @@ def confine(
     arguments: dict[str, Any],
     tool: Registered,
     locate: Locate,
-    lifts_protection: Callable[[Place], bool],
+    writable: Callable[[Place], bool],
 ) -> tuple[Place, ...]:
     """The places that the path arguments name; raises where one may not be touched."""
     if not tool.path_params:
@@ -30,17 +30,17 @@ def confine(
     places = tuple(locate(path) for path in _paths(arguments, tool.path_params))
     if tool.effect is SideEffects.WRITE:
         for place in places:
-            _check_writable(place, lifts_protection)
+            _check_writable(place, writable)
     return places
 
 
-def _check_writable(place: Place, lifts_protection: Callable[[Place], bool]) -> None:
+def _check_writable(place: Place, writable: Callable[[Place], bool]) -> None:
     if not place.writable:
         raise ToolPermissionDenied(
             f"Path {place.given!r} lies in a directory that is open for reading only.",
             reason="read_only_root",
         )
-    if place.protected and not lifts_protection(place):
+    if not writable(place):
         raise WorkspaceEscapeError(
             f"Path {place.given!r} is protected: what is written there runs later by itself. "
             "A rule that names the path can allow it.",

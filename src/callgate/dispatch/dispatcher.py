@@ -127,11 +127,14 @@ class ToolDispatcher:
         unplaced = Subject(tool, checked, ())
         book = self.authority.policies(call.session.workspace)
 
-        def lifted(place: Place) -> bool:
-            return lifts_protection(place, question(call, unplaced, book), book.user)
+        def writable(place: Place) -> bool:
+            if self._files.is_own(place):
+                return False
+            asked = question(call, unplaced, book)
+            return not place.protected or lifts_protection(place, asked, book.user)
 
         locate = self._files.open(call).locate
-        return Subject(tool, checked, confine(checked.arguments, tool, locate, lifted))
+        return Subject(tool, checked, confine(checked.arguments, tool, locate, writable))
 
     async def _execute(
         self,

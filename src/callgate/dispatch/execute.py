@@ -66,7 +66,9 @@ async def execute(
         tool = running.tool = factory()
         running.context = context
         output = await _drive(tool.execute(arguments, context), running, table, timer, leave)
-    except (Exception, asyncio.CancelledError, SystemExit) as raised:
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as raised:  # a tool's own code: whatever it raises ends this call only
         error = raised
     finally:
         running.tool = None

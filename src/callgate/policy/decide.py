@@ -221,7 +221,8 @@ def _trusted(question: Question, policy: Policy) -> Decision | None:
     if question.effect is not SideEffects.WRITE:
         return None
     sentence = f"{root} is a trusted workspace: writes need no question."
-    return _destructive(question, _from_mode(PolicyMode.AUTO, "trusted_workspace", sentence))
+    decision = _from_mode(PolicyMode.AUTO, "trusted_workspace", sentence, policy.trusted_origin)
+    return _destructive(question, decision)
 
 
 def _destructive(question: Question, decision: Decision) -> Decision:

@@ -103,6 +103,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     per_tool: Mapping[str, Setting] = {}
     trusted_workspaces: tuple[str, ...] = ()
     """Absolute directories in which writes need no question."""
+    trusted_origin: Origin = BUILT_IN
     trusted_workspace_overrides: Mapping[SideEffects, Setting] = {}
     rules: tuple[Rule, ...] = ()
     confirm_destructive: bool = False

@@ -322,3 +322,42 @@ def test_a_follower_sees_what_is_added_also_across_a_rotation(path: str, monkeyp
     seen += [line.call_id for line, _ in follower.read()]
     assert seen == [f"tu_{n}" for n in range(1, 30)]
     assert follower.read() == []
+
+
+def test_what_was_let_through_is_written_down_although_the_disk_is_full(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reserve is spent on it, and the next call with effects is refused."""
+    log = AuditLog(path)
+    log.ensure_open()
+    reserve = path.removesuffix(".jsonl") + ".reserve"
+    assert os.path.getsize(reserve) > 0
+    real = os.write
+
+    def write(descriptor: int, data: bytes) -> int:
+        if os.path.exists(reserve):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data)
+
+    monkeypatch.setattr("callgate.audit.log.os.write", write)
+    log.append(record(1))
+    assert ids(path) == ["tu_1"]
+    assert not os.path.exists(reserve)
+    with pytest.raises(OSError):
+        monkeypatch.setattr("callgate.audit.log.os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        log.ensure_open()
+
+
+def test_a_process_that_writes_one_line_rotates_too(path: str) -> None:
+    for n in range(6):
+        log = AuditLog(path, max_bytes=300, keep=100)
+        log.append(record(n))
+        log.close()
+    assert len(all_segments(path)) > 2
+    assert sorted(ids(path)) == [f"tu_{n}" for n in range(6)]
+    assert verify(path).ok
+
+
+def test_a_line_without_end_does_not_stop_the_reading(path: str) -> None:
+    AuditLog(path).append(record(1))
+    with open(path, "ab") as file:
+        file.write(b"\0" * 5_000_000)
+    assert [line.call_id for line, _ in tail(path, 5)] == ["tu_1"]

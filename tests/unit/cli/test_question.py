@@ -183,15 +183,16 @@ async def test_what_is_left_out_of_a_long_command_is_said_and_can_be_seen() -> N
         (["f\n", "x\n", "?\n"], Answer(decision=Outcome.DENY, by="terminal")),
         (["s\n", "\n"], Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, by="terminal")),
         (
-            ["s\n", "git log *\n"],
+            ["s\n", "git status *\n"],
             Answer(
-                decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern="git log *", by="terminal"
+                decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern="git status *", by="terminal"
             ),
         ),
+        (["s\n", "yes\n"], Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, by="terminal")),
         (["s\n", "n\n", "y\n"], Answer(decision=Outcome.ALLOW, by="terminal")),
         (
-            ["s\n", "git 'log\n", "git log\n"],
-            Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern="git log", by="terminal"),
+            ["s\n", "git 'status\n", "rm *\n", "git *\n"],
+            Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern="git *", by="terminal"),
         ),
     ],
 )

@@ -82,6 +82,7 @@ def test_everything_a_file_says_is_read_with_its_line(user: Home) -> None:
             "npm_install": Setting(PolicyMode.PROMPT, at(14)),
         },
         trusted_workspaces=(os.path.realpath(user.path + "/code"),),
+        trusted_origin=at(5),
         trusted_workspace_overrides={SideEffects.EXECUTE: Setting(PolicyMode.PROMPT, at(17))},
         rules=(
             Rule(decision=Outcome.DENY, path="secrets/**", origin=at(19)),

@@ -302,3 +302,26 @@ async def test_extra_roots_may_be_named_from_the_home_directory(tmp_path: Path, 
     async with Gate(tmp_path, home=home) as gate:
         assert gate.session.extra_roots == (Root(str(more)),)
         assert (await gate.call("read_file", {"path": f"{more}/f"})).text == "there"
+
+
+async def test_no_tool_writes_into_our_own_home(tmp_path: Path) -> None:
+    home = tmp_path / "gatehome"
+    async with Gate(tmp_path, home=home, mode="write") as gate:
+        refused = await gate.call("write_file", {"path": "gatehome/rules.toml", "content": "x"})
+        assert refused.error.reason == "protected_path"
+        assert (await gate.call("write_file", {"path": "ok.txt", "content": "x"})).ok
+        gone = await gate.call("delete_file", {"path": "gatehome/audit.jsonl"})
+        assert gone.error.reason == "protected_path"
+    assert not (home / "rules.toml").exists()
+
+
+class Strange(BaseException):
+    pass
+
+
+async def test_a_tool_that_raises_something_strange_ends_its_own_call_only() -> None:
+    def run(input: Any, context: Any) -> str:
+        raise Strange
+
+    bench = Bench("/", make_tool(run=run))
+    assert (await bench.run("probe")).error.error_class is ToolErrorClass.EXECUTION_ERROR
