@@ -1,9 +1,9 @@
-"""Everything that can be changed in a store, as values, and the values that it keeps.
+"""Everything that can be changed in a store, as values.
 
 The set is closed. An op carries the ids of what it makes, and the moment where it needs one:
-applying it again, because nobody knows whether it was applied, changes nothing and gives the
-same answer. An op about a session may carry the `fence` that came with its lock; the commit
-then fails with `StaleOwner` once the session has another owner.
+applying it again, because nobody knows whether it was applied, changes nothing. An op about a
+session may carry the `fence` that came with its lock; the commit then fails with `StaleOwner`
+once the session has another owner.
 
     call          (asked) waiting ---start---> running ---finish---> ended
                          \\_________________finish_________________/
@@ -16,7 +16,6 @@ others what stands.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -25,146 +24,20 @@ from msgspec import UNSET, UnsetType
 from callgate.core.effects import SideEffects
 from callgate.core.events import Event
 from callgate.core.sessions import Mode, Root
+from callgate.core.stored import (
+    ConfirmationState,
+    Message,
+    Pin,
+    StoredCall,
+    StoredConfirmation,
+    StoredGrant,
+    StoredSession,
+)
 
 T = TypeVar("T")
 
 
-# What is kept.
-
-
-class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    workspace: str
-    mode: Mode = Mode.ASK
-    title: str | None = None
-    parent: str | None = None
-    """The session that a worker's session works for; such a session is not listed."""
-    parent_call: str | None = None
-    forked_from: str | None = None
-    extra_roots: tuple[Root, ...] = ()
-    tags: frozenset[str] = frozenset()
-    turn_id: str | None = None
-    """The turn under way."""
-    meta: Mapping[str, Any] = {}
-    """Whatever else belongs to the session; the store does not look inside."""
-    created_at: float
-    updated_at: float
-    """When something last happened in it."""
-    last_seq: int = 0
-    """The number of its events, and the number of the last."""
-    messages: int = 0
-    owner: str | None = None
-    """Who holds its lock, or held it last if that process is gone."""
-    fence: int = 0
-    """Grows each time the lock changes hands."""
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
-class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message of a conversation, as it was said: unlike events, nothing is redacted."""
-
-    id: str
-    turn_id: str | None = None
-    body: Mapping[str, Any]
-    """The store does not look inside."""
-
-
-class CallState(StrEnum):
-    WAITING = "waiting"
-    """A person is asked; it has not started."""
-    RUNNING = "running"
-    ENDED = "ended"
-
-
-class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    session_id: str
-    state: CallState
-    owner: str
-    """The process that runs it, or asks about it."""
-    attempt: int = 1
-    tool: str = ""
-    tool_use_id: str = ""
-    turn_id: str | None = None
-    side_effects: SideEffects | None = None
-    arguments_sha256: str = ""
-    confirmation: str | None = None
-    """The last question about it."""
-    called: str | None = None
-    """The id of the event with which it started."""
-    ended: str | None = None
-    """The id of the event with which it ended."""
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
-class ConfirmationState(StrEnum):
-    PENDING = "pending"
-    ALLOWED = "allowed"
-    DENIED = "denied"
-    EXPIRED = "expired"
-    WITHDRAWN = "withdrawn"
-
-
-class StoredConfirmation(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    session_id: str
-    call_id: str
-    arguments_sha256: str
-    expires_at: float
-    question: Mapping[str, Any]
-    """What is shown; the store does not look inside."""
-    state: ConfirmationState = ConfirmationState.PENDING
-    answer: Mapping[str, Any] | None = None
-    by: str | None = None
-    resolved: str | None = None
-    """The id of the event that closed it."""
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
-class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
-    id: str
-    session_id: str
-    tool: str | None
-    """None covers every tool of the session."""
-    decision: str
-    arguments_sha256: str | None = None
-    """Exactly these arguments; None covers any."""
-    uses: int | None = None
-    """In all; None means without limit."""
-    used_by: tuple[str, ...] = ()
-    """The calls that used it up so far; not kept where there is no limit."""
-    expires_at: float | None = None
-
-    @property
-    def key(self) -> str:
-        return self.id
-
-
-class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """The definition under which a tool of a host or an MCP server was approved."""
-
-    source: str
-    tool: str
-    sha256: str
-    definition: Mapping[str, Any] = {}
-    """What was approved, to show what has changed."""
-    at: float
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return self.source, self.tool
-
-
-# What an op gives back, where it is not a value from above.
+# What an op gives back, where it is not a value from `stored`.
 
 
 class CallReceipt(msgspec.Struct, frozen=True):
@@ -309,7 +182,7 @@ class StartCall(EventOp[CallReceipt], frozen=True, kw_only=True):
     """Record that a call starts; the tool may run if and only if it was applied.
 
     Not applied to a call that started or ended before, whoever did it, nor to one that
-    waits for a person who has not allowed it.
+    waits for a person who has not allowed it with these very arguments.
     """
 
     call: str
@@ -334,7 +207,7 @@ class FinishCall(EventOp[CallReceipt], frozen=True, kw_only=True):
 
 
 class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
-    """Ask a person about a call, which waits from now on."""
+    """Ask a person about a call, which waits from now on; a question before it is withdrawn."""
 
     confirmation: str
     call: str
@@ -359,6 +232,8 @@ class ResolveConfirmation(EventOp[Resolution], frozen=True, kw_only=True):
     state: ConfirmationState
     arguments_sha256: str | None = None
     """What the answerer was shown; None if their wire does not say."""
+    amended_sha256: str | None = None
+    """The arguments that the answer puts in place of the question's; it covers only these."""
     answer: Mapping[str, Any] | None = None
     by: str | None = None
     grants: tuple[StoredGrant, ...] = ()

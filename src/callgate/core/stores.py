@@ -1,0 +1,291 @@
+"""What outlives the process: the port behind which sessions and all that belongs to them live.
+
+    commit(op, op, ...) ---> all of it or nothing; durable once awaited; written with others
+    read_events(session, after) ---> the next events; `after` plus their number is the cursor
+    wake(session) ---> a hint that there may be more; it carries nothing and may be late
+
+Replay, live tail and many clients are one path: read a page, wait for a hint or a while, read
+again (`tail`). An event's place is (session, seq); seq counts from 1 without a gap. What may
+be asked for is closed: the reads below and the ops in `ops`.
+
+    StoreError
+    ├── SessionNotFound         no such session, or it was deleted
+    ├── ConfirmationNotFound    no such question
+    ├── SessionLocked           another living process owns the session
+    ├── StaleOwner              the session has gone to another owner since
+    ├── AnswerMismatch          an answer for other arguments than the question's
+    ├── StoreUnwritable         full, read-only, gone: nothing was written; reads go on
+    ├── StoreUnreadable         the disk does not give back what it holds
+    ├── StoreDamaged            the file is broken; it is left as it is
+    ├── StoreTooNew             written by a newer callgate
+    └── StoreClosed             used after `close`
+
+After `StoreUnwritable` the outcome may be unknown: the same ops, with the same ids, may be
+committed again and are never applied twice. `str(error)` is safe to show to a person.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Protocol, Self, TypeVar, overload
+
+import msgspec
+
+from callgate.core.events import Event
+from callgate.core.ops import Op, Reap, Reaped
+from callgate.core.stored import (
+    Message,
+    Pin,
+    StoredCall,
+    StoredConfirmation,
+    StoredGrant,
+    StoredSession,
+)
+
+PAGE = 1_000
+"""Events read at once unless someone asks for fewer."""
+POLL_S = 2.0
+"""A hint may be lost: whoever waits for one looks again after this long."""
+
+
+class SessionPage(msgspec.Struct, frozen=True):
+    sessions: Sequence[StoredSession]
+    cursor: str | None
+    """Where the next page begins; None: this was the last."""
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events of all sessions in the order in which they were committed."""
+
+    events: Sequence[Event]
+    cursor: str
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """A session at one moment: what is true after event number `session.last_seq`."""
+
+    session: StoredSession
+    calls: Sequence[StoredCall]
+    """Not ended: asked about, or running."""
+    confirmations: Sequence[StoredConfirmation]
+    """Open, or allowed while the call has not started."""
+    grants: Sequence[StoredGrant]
+
+
+class Hint(Protocol):
+    """Wakes whoever waits in `with store.wake(...) as hint`."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *exc: object) -> None: ...
+    async def wait(self, limit_s: float = POLL_S) -> bool:
+        """Wait for a change since the last wait; False if there was no word of one."""
+        ...
+
+
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+
+
+class Store(Protocol):
+    owner: str
+    """Names this process, and no other one ever, as the owner of sessions and calls."""
+
+    @overload
+    def commit(self, a: Op[A], /) -> Awaitable[tuple[A]]: ...
+    @overload
+    def commit(self, a: Op[A], b: Op[B], /) -> Awaitable[tuple[A, B]]: ...
+    @overload
+    def commit(self, a: Op[A], b: Op[B], c: Op[C], /) -> Awaitable[tuple[A, B, C]]: ...
+    @overload
+    def commit(self, *ops: Op[Any]) -> Awaitable[tuple[Any, ...]]: ...
+    def commit(self, *ops: Op[Any]) -> Awaitable[tuple[Any, ...]]:
+        """Write all of these or none; what each op gives back, in their order.
+
+        The ops are taken when this is called, in the order of the calls, and are written
+        whether or not anyone waits. They are on the disk when the awaitable is done.
+        """
+        ...
+
+    async def read_events(
+        self, session: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[Event]:
+        """The events after a number, at most `limit`; fewer if they are large, none at the end."""
+        ...
+
+    async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
+        """The events of all sessions after an opaque cursor, which skips none."""
+        ...
+
+    async def read_messages(
+        self, session: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[Message]: ...
+
+    async def get_session(self, session: str) -> StoredSession: ...
+
+    async def list_sessions(
+        self,
+        workspace: str | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        workers: bool = False,
+    ) -> SessionPage:
+        """Last used first. What is added meanwhile makes no page skip or repeat a session.
+
+        `ValueError` for a cursor that is not ours.
+        """
+        ...
+
+    async def snapshot(self, session: str) -> Snapshot: ...
+
+    async def open_confirmations(
+        self, session: str | None = None
+    ) -> Sequence[StoredConfirmation]: ...
+
+    async def get_confirmation(self, id: str) -> StoredConfirmation: ...
+
+    async def open_calls(
+        self, session: str | None = None, owner: str | None = None
+    ) -> Sequence[StoredCall]:
+        """The calls that have not ended."""
+        ...
+
+    async def get_call(self, id: str) -> StoredCall | None: ...
+    async def grants(self, session: str) -> Sequence[StoredGrant]: ...
+    async def pins(self, source: str | None = None) -> Sequence[Pin]: ...
+    async def get_blob(self, sha256: str) -> bytes | None: ...
+
+    async def dead_owners(self) -> Sequence[str]:
+        """Owners of sessions or calls whose process is gone."""
+        ...
+
+    def wake(self, *sessions: str) -> Hint:
+        """Hints about these sessions, or about any."""
+        ...
+
+    async def close(self) -> None:
+        """Write what was committed and leave; the sessions owned here are free again."""
+        ...
+
+
+async def tail(store: Store, session: str, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+    """Every event after a number, and those to come, each with its number. Never ends."""
+    with store.wake(session) as hint:
+        while True:
+            events = await store.read_events(session, after)
+            for event in events:
+                after += 1
+                yield after, event
+            if not events:
+                await hint.wait()
+
+
+async def reap_dead(store: Store, at: float) -> list[Reaped]:
+    """End what the processes that are gone have left open; once, whoever else does the same."""
+    dead = await store.dead_owners()
+    reaped = await asyncio.gather(*(store.commit(Reap(owner=owner, at=at)) for owner in dead))
+    return [each for (each,) in reaped]
+
+
+class StoreError(Exception):
+    """Something that the store did not do."""
+
+
+class SessionNotFound(StoreError):
+    def __init__(self, session: str) -> None:
+        super().__init__(f"There is no session {session}.")
+        self.session = session
+
+
+class ConfirmationNotFound(StoreError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"There is no confirmation {id}.")
+        self.id = id
+
+
+class SessionLocked(StoreError):
+    def __init__(self, session: str, owner: str) -> None:
+        super().__init__(f"Another process is using session {session}.")
+        self.session = session
+        self.owner = owner
+
+
+class StaleOwner(StoreError):
+    def __init__(self, session: str) -> None:
+        super().__init__(f"Session {session} now belongs to another process.")
+        self.session = session
+
+
+class AnswerMismatch(StoreError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"The answer is not for the arguments that confirmation {id} shows.")
+        self.id = id
+
+
+class Trouble(StrEnum):
+    """What is wrong with the place where the store lives."""
+
+    FULL = "full"
+    READ_ONLY = "read_only"
+    BUSY = "busy"
+    NO_ACCESS = "no_access"
+    IO = "io"
+
+
+_SAID = {
+    Trouble.FULL: "the disk is full",
+    Trouble.READ_ONLY: "it is read-only",
+    Trouble.BUSY: "another process did not let go of it",
+    Trouble.NO_ACCESS: "it cannot be opened",
+    Trouble.IO: "the disk reports an error",
+}
+
+
+class StoreUnwritable(StoreError):
+    def __init__(self, path: str, reason: Trouble) -> None:
+        super().__init__(f"{path} cannot be written: {_SAID[reason]}.")
+        self.reason = reason
+
+
+class StoreUnreadable(StoreError):
+    def __init__(self, path: str, reason: Trouble) -> None:
+        super().__init__(f"{path} cannot be read: {_SAID[reason]}.")
+        self.reason = reason
+
+
+class Salvage(msgspec.Struct, frozen=True, kw_only=True):
+    """What could be read of a damaged store, written to a sound one beside it."""
+
+    path: str
+    rows: Mapping[str, int]
+    """By what they are: sessions, events, ..."""
+    lost_events: int
+    """Known to have been there and not readable."""
+
+
+class StoreDamaged(StoreError):
+    def __init__(self, path: str, salvage: Salvage | None = None) -> None:
+        said = f"{path} is damaged and was left as it is."
+        if salvage is not None:
+            rows = ", ".join(f"{count} {name}" for name, count in salvage.rows.items() if count)
+            said += f" What could be read is in {salvage.path}: {rows or 'nothing'}."
+        super().__init__(said)
+        self.path = path
+        self.salvage = salvage
+
+
+class StoreTooNew(StoreError):
+    def __init__(self, path: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{path} was written by a newer callgate (format {found}; this one knows {known})."
+        )
+        self.found = found
+        self.known = known
+
+
+class StoreClosed(StoreError):
+    def __init__(self) -> None:
+        super().__init__("The store is closed.")

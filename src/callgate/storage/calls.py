@@ -1,0 +1,298 @@
+"""What the ops about calls and questions mean: every call ends once, whoever tells its end.
+
+A call is attended while the process that runs it or asks about it lives, or the one that owns
+its session. The attendant records the end. Where nobody is left to do it, the op that decides
+a call's fate (an answer, an expiry, a reaping) records the end too.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from callgate.core.errors import ToolErrorClass
+from callgate.core.events import CALLED, CONFIRMATION_RESOLVED, TERMINAL, Event
+from callgate.core.ops import (
+    CallReceipt,
+    ExpireConfirmations,
+    FinishCall,
+    PutConfirmation,
+    Reap,
+    Reaped,
+    Resolution,
+    ResolveConfirmation,
+    StartCall,
+)
+from callgate.core.stored import (
+    CallState,
+    ConfirmationState,
+    StoredCall,
+    StoredConfirmation,
+    StoredSession,
+)
+from callgate.core.stores import AnswerMismatch, ConfirmationNotFound
+from callgate.storage.endings import INTERRUPTED, failure, interruption, system_event
+from callgate.storage.views import View
+
+_REFUSALS = {
+    ConfirmationState.DENIED: (ToolErrorClass.USER_DENIED, "The user denied the call."),
+    ConfirmationState.EXPIRED: (
+        ToolErrorClass.CONFIRMATION_TIMEOUT,
+        "Nobody answered in time.",
+    ),
+    ConfirmationState.WITHDRAWN: (ToolErrorClass.CANCELLED, "The question was withdrawn."),
+}
+"""How a call ends whose question was closed like this, while nobody attended it."""
+
+
+def start_call(op: StartCall, view: View) -> CallReceipt:
+    if op.event.type != CALLED:
+        raise ValueError(f"a call starts with {CALLED}, not with {op.event.type}")
+    call = _known_call(op, view)
+    if call is not None:
+        if call.called == op.event.id:
+            return CallReceipt(True, call)
+        if call.state is not CallState.WAITING or not _allowed(view, call, op.arguments_sha256):
+            return CallReceipt(False, call)
+    started = StoredCall(
+        id=op.call,
+        session_id=op.session,
+        state=CallState.RUNNING,
+        owner=op.owner,
+        attempt=op.attempt,
+        tool=op.tool,
+        tool_use_id=op.tool_use_id,
+        turn_id=op.turn_id,
+        side_effects=op.side_effects,
+        arguments_sha256=op.arguments_sha256,
+        confirmation=call.confirmation if call is not None else None,
+        called=op.event.id,
+    )
+    view.append(op.session, (op.event,))
+    view.put(started)
+    return CallReceipt(True, started)
+
+
+def finish_call(op: FinishCall, view: View) -> CallReceipt:
+    if op.event.type not in TERMINAL:
+        raise ValueError(f"a call does not end with {op.event.type}")
+    call = _known_call(op, view)
+    if call is None:
+        call = StoredCall(
+            id=op.call,
+            session_id=op.session,
+            state=CallState.ENDED,
+            owner=op.owner,
+            attempt=op.attempt,
+        )
+    elif call.state is CallState.ENDED:
+        return CallReceipt(call.ended == op.event.id, call)
+    elif call.state is CallState.RUNNING and (
+        call.owner != op.owner or call.attempt != op.attempt
+    ):
+        return CallReceipt(False, call)
+    _withdraw(view, call, op.event.timestamp)
+    return CallReceipt(True, _end(view, call, op.event))
+
+
+def put_confirmation(op: PutConfirmation, view: View) -> StoredConfirmation:
+    known = view.get(StoredConfirmation, op.confirmation)
+    if known is not None:
+        if known.call_id != op.call:
+            raise ValueError(f"confirmation {op.confirmation} is about another call")
+        return known
+    call = _known_call(op, view)
+    if call is not None:
+        if call.state is not CallState.WAITING:
+            raise ValueError(f"call {op.call} is {call.state}: there is nothing to ask")
+        _withdraw(view, call, op.event.timestamp)
+    question = StoredConfirmation(
+        id=op.confirmation,
+        session_id=op.session,
+        call_id=op.call,
+        arguments_sha256=op.arguments_sha256,
+        expires_at=op.expires_at,
+        question=op.question,
+    )
+    view.append(op.session, (op.event,))
+    view.put(question)
+    view.put(
+        StoredCall(
+            id=op.call,
+            session_id=op.session,
+            state=CallState.WAITING,
+            owner=op.owner,
+            tool=op.tool,
+            tool_use_id=op.tool_use_id,
+            turn_id=op.turn_id,
+            side_effects=op.side_effects,
+            arguments_sha256=op.arguments_sha256,
+            confirmation=op.confirmation,
+        )
+    )
+    return question
+
+
+def resolve_confirmation(op: ResolveConfirmation, view: View) -> Resolution:
+    question = view.get(StoredConfirmation, op.confirmation)
+    if question is None or question.session_id != op.session:
+        raise ConfirmationNotFound(op.confirmation)
+    if op.state is ConfirmationState.PENDING:
+        raise ValueError("a question is not resolved to pending")
+    if op.arguments_sha256 not in (None, question.arguments_sha256):
+        raise AnswerMismatch(op.confirmation)
+    if question.state is not ConfirmationState.PENDING:
+        return Resolution(question.resolved == op.event.id, question)
+    resolved = replace(
+        question,
+        state=op.state,
+        amended_sha256=op.amended_sha256,
+        answer=op.answer,
+        by=op.by,
+        resolved=op.event.id,
+    )
+    view.append(op.session, (op.event,))
+    view.put(resolved)
+    for grant in op.grants:
+        if grant.session_id != op.session:
+            raise ValueError("a grant belongs to the session of the question")
+        if view.get(type(grant), grant.id) is None:
+            view.put(grant)
+    _end_unattended(view, resolved, op.at)
+    return Resolution(True, resolved)
+
+
+def expire_confirmations(op: ExpireConfirmations, view: View) -> tuple[StoredConfirmation, ...]:
+    pending = view.find(StoredConfirmation, "state", ConfirmationState.PENDING)
+    expired = []
+    for question in pending:
+        if question.expires_at <= op.at:
+            closed = _close(view, question, ConfirmationState.EXPIRED, op.at)
+            _end_unattended(view, closed, op.at)
+            expired.append(closed)
+    return tuple(expired)
+
+
+def reap(op: Reap, view: View) -> Reaped:
+    if view.alive(op.owner):
+        return Reaped(owner=op.owner)
+    owned = view.find(StoredSession, "owner", op.owner)
+    calls = {call.id: call for call in view.find(StoredCall, "owner", op.owner)}
+    for session in owned:  # also what it took over from an owner before it
+        waiting = view.find(StoredCall, "session_id", session.id)
+        calls |= {c.id: c for c in waiting if c.state is CallState.WAITING}
+    for session in owned:
+        view.put(replace(session, owner=None))
+    interrupted, closed = [], []
+    for call in calls.values():
+        if call.state is CallState.RUNNING:
+            interrupted.append(_end(view, call, interruption(call, op.at)))
+        elif call.state is CallState.WAITING and not _attended(view, call):
+            ended = _settle(view, call, op.at)
+            if ended is not None:
+                closed.append(ended)
+    return Reaped(
+        owner=op.owner,
+        interrupted=tuple(interrupted),
+        closed=tuple(closed),
+        released=tuple(session.id for session in owned),
+    )
+
+
+def _settle(view: View, call: StoredCall, at: float) -> StoredCall | None:
+    """End a waiting call that nobody attends, unless its turn can still go on."""
+    question = _question(view, call)
+    if question is None:
+        return _end(view, call, interruption(call, at))
+    if call.turn_id is None and question.state is ConfirmationState.PENDING:
+        question = _close(view, question, ConfirmationState.WITHDRAWN, at)
+    if call.turn_id is None and question.state is ConfirmationState.ALLOWED:
+        refusal = failure(call, ToolErrorClass.CANCELLED, "The caller is gone.", at,
+                           reason=INTERRUPTED)  # fmt: skip
+        return _end(view, call, refusal)
+    _end_unattended(view, question, at)
+    ended = view.get(StoredCall, call.id)
+    return ended if ended is not None and ended.state is CallState.ENDED else None
+
+
+def _close(
+    view: View, question: StoredConfirmation, state: ConfirmationState, at: float
+) -> StoredConfirmation:
+    """Close a question by time or because its caller is gone, not by a person."""
+    call = view.get(StoredCall, question.call_id)
+    decision = "timeout" if state is ConfirmationState.EXPIRED else "cancelled"
+    event = system_event(
+        question.session_id,
+        call,
+        CONFIRMATION_RESOLVED,
+        {
+            "confirmation_request_id": question.id,
+            "decision": decision,
+            "scope": None,
+            "by": None,
+            "tool_use_id": call.tool_use_id if call is not None else "",
+            "call_id": question.call_id,
+        },
+        at,
+    )
+    closed = replace(question, state=state, resolved=event.id)
+    view.append(question.session_id, (event,))
+    view.put(closed)
+    return closed
+
+
+def _end_unattended(view: View, question: StoredConfirmation, at: float) -> None:
+    """End a call that was refused while nobody is there to say so."""
+    refusal = _REFUSALS.get(question.state)
+    call = view.get(StoredCall, question.call_id)
+    if (
+        refusal is None
+        or call is None
+        or call.state is not CallState.WAITING
+        or call.confirmation != question.id
+        or _attended(view, call)
+    ):
+        return
+    error_class, message = refusal
+    _end(view, call, failure(call, error_class, message, at))
+
+
+def _attended(view: View, call: StoredCall) -> bool:
+    if view.alive(call.owner):
+        return True
+    owner = view.session(call.session_id).owner
+    return owner is not None and call.turn_id is not None and view.alive(owner)
+
+
+def _allowed(view: View, call: StoredCall, arguments_sha256: str) -> bool:
+    question = _question(view, call)
+    return (
+        question is not None
+        and question.state is ConfirmationState.ALLOWED
+        and arguments_sha256 == (question.amended_sha256 or question.arguments_sha256)
+    )
+
+
+def _known_call(op: StartCall | FinishCall | PutConfirmation, view: View) -> StoredCall | None:
+    call = view.get(StoredCall, op.call)
+    if call is not None and call.session_id != op.session:
+        raise ValueError(f"call {op.call} belongs to another session")
+    return call
+
+
+def _withdraw(view: View, call: StoredCall, at: float) -> None:
+    question = _question(view, call)
+    if question is not None and question.state is ConfirmationState.PENDING:
+        _close(view, question, ConfirmationState.WITHDRAWN, at)
+
+
+def _question(view: View, call: StoredCall) -> StoredConfirmation | None:
+    if call.confirmation is None:
+        return None
+    return view.get(StoredConfirmation, call.confirmation)
+
+
+def _end(view: View, call: StoredCall, event: Event) -> StoredCall:
+    ended = replace(call, state=CallState.ENDED, ended=event.id)
+    view.append(call.session_id, (event,))
+    view.put(ended)
+    return ended

@@ -1,0 +1,123 @@
+"""Copying a session up to a turn, and the messages of a conversation."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from callgate.core.events import CALLED, TERMINAL, Event
+from callgate.core.ids import ulid
+from callgate.core.ops import AppendMessages, Fork
+from callgate.core.stored import CallState, Message, StoredCall, StoredSession
+from callgate.storage.encoding import decode, encode
+from callgate.storage.endings import event_of, interruption
+from callgate.storage.views import MessageRow, View
+
+
+def append_messages(op: AppendMessages, view: View) -> tuple[int, ...]:
+    session = view.session(op.session)
+    last, seqs = session.messages, []
+    for message in op.messages:
+        known = view.get(MessageRow, message.id)
+        if known is None:
+            last += 1
+            known = MessageRow(message.id, op.session, last, encode(message))
+            view.put(known)
+        elif known.session_id != op.session:
+            raise ValueError(f"message {message.id} is in another session")
+        seqs.append(known.seq)
+    if last != session.messages:
+        at = max(session.updated_at, op.at)
+        view.put(replace(session, messages=last, updated_at=at))
+    return tuple(seqs)
+
+
+def fork(op: Fork, view: View) -> StoredSession:
+    source = view.session(op.session)
+    known = view.get(StoredSession, op.new)
+    if known is not None:
+        if known.forked_from != op.session:
+            raise ValueError(f"session {op.new} is no fork of {op.session}")
+        return known
+    upto = _end_of_turn(op, view)
+    made = replace(
+        source,
+        id=op.new,
+        parent=None,
+        parent_call=None,
+        forked_from=op.session,
+        turn_id=None,
+        created_at=op.at,
+        updated_at=op.at,
+        last_seq=0,
+        messages=0,
+        owner=None,
+        fence=0,
+    )
+    view.describe(made)
+    _copy_events(op, view, upto)
+    _copy_messages(op, view)
+    return view.session(op.new)
+
+
+def _end_of_turn(op: Fork, view: View) -> int | None:
+    if op.turn is None:
+        return None
+    found = None
+    for seq, text in enumerate(view.events(op.session), 1):
+        if event_of(text, op.session, seq).turn_id == op.turn:
+            found = seq
+    if found is None:
+        raise ValueError(f"session {op.session} has no turn {op.turn}")
+    return found
+
+
+def _copy_events(op: Fork, view: View, upto: int | None) -> None:
+    ids: dict[str, str] = {}
+    unfinished: dict[str, Event] = {}
+    copies: list[Event] = []
+    for seq, text in enumerate(view.events(op.session), 1):
+        if upto is not None and seq > upto:
+            break
+        event = event_of(text, op.session, seq)
+        ids[event.id] = ulid()
+        parent = event.parent_event_id
+        copy = replace(
+            event,
+            id=ids[event.id],
+            session_id=op.new,
+            parent_event_id=ids.get(parent, parent) if parent is not None else None,
+        )
+        copies.append(copy)
+        call = str(event.payload.get("call_id") or event.payload.get("tool_use_id"))
+        if event.type == CALLED:
+            unfinished[call] = copy
+        elif event.type in TERMINAL:
+            unfinished.pop(call, None)
+    for call, called in unfinished.items():
+        copies.append(_cut_off(call, called, op.at))
+    view.append(op.new, copies)
+
+
+def _cut_off(call: str, called: Event, at: float) -> Event:
+    return interruption(
+        StoredCall(
+            id=call,
+            session_id=called.session_id,
+            state=CallState.RUNNING,
+            owner="",
+            tool=str(called.payload.get("tool_name", "")),
+            tool_use_id=str(called.payload.get("tool_use_id", "")),
+            turn_id=called.turn_id,
+            called=called.id,
+        ),
+        at,
+    )
+
+
+def _copy_messages(op: Fork, view: View) -> None:
+    messages = [decode(text, Message) for text in view.messages(op.session)]
+    if op.turn is not None:
+        last = max((n for n, m in enumerate(messages, 1) if m.turn_id == op.turn), default=0)
+        messages = messages[:last]
+    copies = tuple(replace(message, id=ulid()) for message in messages)
+    append_messages(AppendMessages(session=op.new, messages=copies, at=op.at), view)

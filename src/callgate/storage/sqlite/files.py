@@ -1,0 +1,233 @@
+"""Making, opening and checking the file. Nothing here changes a file that is damaged.
+
+While SQLite has the file open in this process, no other code may open and close it: closing
+any descriptor of a file drops the locks that SQLite holds on it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import TypeVar
+from urllib.parse import quote
+
+import apsw
+import msgspec
+
+from callgate.core.stores import StoreDamaged
+from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
+from callgate.storage.sqlite.schema import MIGRATIONS, migrate, version_of
+
+WAIT_S = 30.0
+"""How long a writer waits for the writers of other processes."""
+CHECKPOINT_PAGES = 4_000
+KEPT_WAL_BYTES = 64 << 20
+
+T = TypeVar("T")
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store lives, and how to get at it."""
+
+    home: str
+    vfs: str | None = None
+    """A SQLite file system other than the usual one."""
+    wait_s: float = WAIT_S
+
+    @property
+    def path(self) -> str:
+        return os.path.join(self.home, "callgate.db")
+
+    @property
+    def owners(self) -> str:
+        return os.path.join(self.home, "run")
+
+    @property
+    def damage_mark(self) -> str:
+        """Is there once damage was met, so that the next start looks at the whole file."""
+        return self.path + "-damaged"
+
+
+def check(location: Location) -> None:
+    """See that a file that exists can be used, and bring it to our format.
+
+    Raises `StoreTooNew`, `StoreDamaged` with what could be saved, or `StoreUnwritable` for an
+    older file that cannot be brought to our format. Otherwise a disk that cannot be read or
+    written is no reason to fail here: each read and commit says so itself.
+    """
+    if not os.path.exists(location.path):
+        return
+    migrating = False
+    try:
+        if 0 < _check(location) < len(MIGRATIONS):
+            migrating = True
+            open_writer(location).close()
+    except DAMAGE:
+        # Rarely needed, and what it imports would slow down every start.
+        salvage = import_module("callgate.storage.sqlite.salvage").salvage
+        raise StoreDamaged(location.path, salvage(location.path)) from None
+    except TROUBLE as error:
+        if migrating:
+            raise unwritable(location.path, error) from error
+
+
+def _check(location: Location) -> int:
+    db = apsw.Connection(location.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=location.vfs)
+    try:
+        _configure(db, location)
+        version = version_of(db, location.path)
+        if version:
+            db.execute("select max(touch) from sessions").fetchall()
+        if os.path.exists(location.damage_mark):
+            _check_whole(db, location)
+        return version
+    finally:
+        db.close(force=True)
+
+
+def _check_whole(db: apsw.Connection, location: Location) -> None:
+    found = [row[0] for row in db.execute("pragma integrity_check(1)")]
+    if found != ["ok"]:
+        raise apsw.CorruptError(found[0])
+    try:
+        os.unlink(location.damage_mark)
+    except OSError:  # then the next start looks once more
+        pass
+
+
+def mark_damage(location: Location) -> None:
+    try:
+        os.close(os.open(location.damage_mark, os.O_WRONLY | os.O_CREAT, 0o600))
+    except OSError:  # then the next start finds the damage where this one did
+        pass
+
+
+def open_writer(location: Location) -> apsw.Connection:
+    """A connection that may write; makes the file if there is none."""
+    _make(location)
+    db = apsw.Connection(location.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=location.vfs)
+    try:
+        _configure(db, location)
+        if db.readonly("main"):
+            raise apsw.ReadOnlyError(location.path)
+        patiently(location, lambda: db.pragma("journal_mode", "wal"))
+        db.pragma("synchronous", "full")
+        db.pragma("secure_delete", True)  # a deleted conversation is gone
+        db.pragma("journal_size_limit", KEPT_WAL_BYTES)
+        db.wal_autocheckpoint(CHECKPOINT_PAGES)
+        migrate(db, location.path)
+    except BaseException:
+        db.close(force=True)
+        raise
+    return db
+
+
+def open_reader(location: Location) -> apsw.Connection:
+    """A connection that only reads; an empty store where there is no file, or nothing in it.
+
+    Reading in the usual way leaves marks beside the file. Where a disk takes none, the file
+    is read as it stands, if nothing of it is still in the log; `lasting` is False then.
+    """
+    if not os.path.exists(location.path):
+        return _empty(location)
+    try:
+        db = _reader(location, location.path, apsw.SQLITE_OPEN_READWRITE)
+    except TROUBLE:
+        if _in_log(location):
+            raise
+        as_it_stands = f"file:{quote(location.path)}?immutable=1"
+        db = _reader(location, as_it_stands, apsw.SQLITE_OPEN_READONLY | apsw.SQLITE_OPEN_URI)
+    if db.pragma("user_version") == 0:  # someone is about to make it
+        db.close()
+        return _empty(location)
+    return db
+
+
+def lasting(db: apsw.Connection) -> bool:
+    """Whether a reader's connection will see what is written from now on."""
+    return bool(db.filename) and not db.readonly("main")
+
+
+def patiently(location: Location, act: Callable[[], T]) -> T:
+    """Do what SQLite does not wait for by itself when others are at the file."""
+    patience, tries = _Patience(location.wait_s), 0
+    while True:
+        try:
+            return act()
+        except (apsw.BusyError, apsw.LockedError):
+            if not patience(tries):
+                raise
+            tries += 1
+
+
+def _reader(location: Location, name: str, flags: int) -> apsw.Connection:
+    db = apsw.Connection(name, flags=flags, vfs=location.vfs)
+    try:
+        _configure(db, location)
+        db.pragma("query_only", True)
+        db.execute("select 1 from sqlite_schema").fetchall()  # opens the file
+    except BaseException:
+        db.close(force=True)
+        raise
+    return db
+
+
+def _in_log(location: Location) -> bool:
+    try:
+        return os.stat(location.path + "-wal").st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def _configure(db: apsw.Connection, location: Location) -> None:
+    db.set_busy_handler(_Patience(location.wait_s))
+    db.pragma("trusted_schema", False)
+    db.pragma("cell_size_check", True)
+    db.pragma("cache_size", -16_000)
+
+
+class _Patience:
+    """Called by SQLite when another process is writing: try again shortly, but not for ever."""
+
+    def __init__(self, wait_s: float) -> None:
+        self._wait_s = wait_s
+        self._until = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._until = now + self._wait_s
+        if now >= self._until:
+            return False
+        time.sleep(random.uniform(0.0005, 0.002))  # noqa: S311  # so that no two keep step
+        return True
+
+
+def _make(location: Location) -> None:
+    try:
+        os.makedirs(location.home, mode=0o700, exist_ok=True)
+        os.close(os.open(location.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        _make_private(location.path)
+    except OSError as error:
+        raise from_system(error) from error
+
+
+def _make_private(path: str) -> None:
+    try:
+        if os.stat(path).st_mode & 0o077:
+            os.chmod(path, 0o600)
+    except OSError:  # not ours, or a disk that cannot be written: opening it tells
+        pass
+
+
+def _empty(location: Location) -> apsw.Connection:
+    db = apsw.Connection(":memory:")
+    migrate(db, location.path)
+    return db
+

@@ -1,0 +1,210 @@
+"""What can be asked of the file; each function takes a connection that only reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from callgate.core.events import Event
+from callgate.core.stored import (
+    ConfirmationState,
+    Message,
+    Pin,
+    StoredCall,
+    StoredConfirmation,
+    StoredGrant,
+    StoredSession,
+)
+from callgate.core.stores import (
+    ConfirmationNotFound,
+    EventPage,
+    SessionNotFound,
+    SessionPage,
+    Snapshot,
+)
+from callgate.storage.cursors import check_page, read_cursor, write_cursor
+from callgate.storage.encoding import decode
+from callgate.storage.endings import event_of
+from callgate.storage.sqlite.schema import PLACE_BITS
+from callgate.storage.sqlite.tables import (
+    SESSION,
+    TOUCH,
+    place_of,
+    select,
+    seq_of,
+    session_of,
+)
+
+PAGE_BYTES = 4 << 20
+"""A page ends with the event that reaches this."""
+
+
+def read_events(db: apsw.Connection, session: str, after: int, limit: int) -> list[Event]:
+    texts = _texts(db, "events", session, after, limit)
+    return [event_of(text, session, seq) for seq, text in enumerate(texts, after + 1)]
+
+
+def read_messages(db: apsw.Connection, session: str, after: int, limit: int) -> list[Message]:
+    return [decode(text, Message) for text in _texts(db, "messages", session, after, limit)]
+
+
+def _texts(db: apsw.Connection, table: str, session: str, after: int, limit: int) -> list[str]:
+    check_page(after, limit)
+    ord = _ord(db, session)
+    rows = db.execute(
+        f"select body from {table} where place > ? and place < ? order by place limit ?",  # noqa: S608
+        (place_of(ord, after), place_of(ord + 1, 0), limit),
+    )
+    texts, size = [], 0
+    for (text,) in rows:
+        texts.append(text)
+        size += len(text)
+        if size >= PAGE_BYTES:
+            rows.close()
+            break
+    return texts
+
+
+def read_all(db: apsw.Connection, after: str | None, limit: int) -> EventPage:
+    n = read_cursor("e", after) if after is not None else 0
+    check_page(n, limit)
+    rows = db.execute(
+        f"select n, s.id, place, e.body from events e join sessions s"  # noqa: S608
+        f" on s.ord = place >> {PLACE_BITS} where n > ? order by n limit ?",
+        (n, limit),
+    )
+    events, size = [], 0
+    for number, session, place, text in rows:
+        n = number
+        events.append(event_of(text, session, seq_of(place)))
+        size += len(text)
+        if size >= PAGE_BYTES:
+            rows.close()
+            break
+    return EventPage(events, write_cursor("e", n))
+
+
+def get_session(db: apsw.Connection, session: str) -> StoredSession:
+    found = db.execute(f"{SESSION} where id = ?", (session,)).fetchone()
+    if found is None:
+        raise SessionNotFound(session)
+    return session_of(found)[1]
+
+
+def list_sessions(
+    db: apsw.Connection, workspace: str | None, cursor: str | None, limit: int, workers: bool
+) -> SessionPage:
+    check_page(0, limit)
+    conditions: dict[str, tuple[Any, ...]] = {}
+    if cursor is not None:
+        conditions["touch < ?"] = (read_cursor("s", cursor),)
+    if workspace is not None:
+        conditions["workspace = ?"] = (workspace,)
+    if not workers:
+        conditions["parent is null"] = ()
+    where = " and ".join(conditions) or "true"
+    values = [value for some in conditions.values() for value in some]
+    rows = select(
+        db, f"{SESSION} where {where} order by touch desc limit ?", (*values, limit + 1)
+    )
+    page = rows[:limit]
+    last_touch = page[-1][TOUCH] if len(rows) > limit else None
+    return SessionPage(
+        [session_of(row)[1] for row in page],
+        write_cursor("s", last_touch) if last_touch is not None else None,
+    )
+
+
+def snapshot(db: apsw.Connection, session: str) -> Snapshot:
+    db.execute("begin")
+    try:
+        stored = get_session(db, session)
+        calls = open_calls(db, session, None)
+        asked = [get_confirmation(db, call.confirmation) for call in calls if call.confirmation]
+        shown = (ConfirmationState.PENDING, ConfirmationState.ALLOWED)
+        return Snapshot(
+            session=stored,
+            calls=calls,
+            confirmations=[question for question in asked if question.state in shown],
+            grants=grants(db, session),
+        )
+    finally:
+        db.execute("rollback")
+
+
+def open_confirmations(db: apsw.Connection, session: str | None) -> list[StoredConfirmation]:
+    where, values = _of_session(db, session, "state = 'pending'")
+    return _values(db, StoredConfirmation, f"confirmations where {where} order by id", values)
+
+
+def get_confirmation(db: apsw.Connection, id: str) -> StoredConfirmation:
+    found: list[StoredConfirmation]
+    found = _values(db, StoredConfirmation, "confirmations where id = ?", (id,))
+    if not found:
+        raise ConfirmationNotFound(id)
+    return found[0]
+
+
+def open_calls(
+    db: apsw.Connection, session: str | None, owner: str | None
+) -> list[StoredCall]:
+    where, values = _of_session(db, session, "state <> 'ended'")
+    if owner is not None:
+        where, values = f"{where} and owner = ?", (*values, owner)
+    return _values(db, StoredCall, f"calls where {where} order by id", values)
+
+
+def get_call(db: apsw.Connection, id: str) -> StoredCall | None:
+    found = _values(db, StoredCall, "calls where id = ?", (id,))
+    return found[0] if found else None
+
+
+def grants(db: apsw.Connection, session: str) -> list[StoredGrant]:
+    where, values = _of_session(db, session, "true")
+    return _values(db, StoredGrant, f"grants where {where} order by id", values)
+
+
+def pins(db: apsw.Connection, source: str | None) -> list[Pin]:
+    if source is None:
+        return _values(db, Pin, "pins order by source, tool", ())
+    return _values(db, Pin, "pins where source = ? order by tool", (source,))
+
+
+def get_blob(db: apsw.Connection, sha256: str) -> bytes | None:
+    found = db.execute("select data from blobs where sha256 = ?", (sha256,)).fetchone()
+    return found[0] if found is not None else None
+
+
+def dead_owners(db: apsw.Connection, alive: Callable[[str], bool]) -> list[str]:
+    owners = select(
+        db,
+        "select owner from sessions where owner is not null"
+        " union select owner from calls where state <> 'ended' order by owner",
+    )
+    return [owner for (owner,) in owners if not alive(owner)]
+
+
+def _ord(db: apsw.Connection, session: str) -> int:
+    found = db.execute("select ord from sessions where id = ?", (session,)).fetchone()
+    if found is None:
+        raise SessionNotFound(session)
+    return int(found[0])
+
+
+def _of_session(
+    db: apsw.Connection, session: str | None, where: str
+) -> tuple[str, tuple[Any, ...]]:
+    if session is None:
+        return where, ()
+    return "ord = (select ord from sessions where id = ?) and " + where, (session,)  # noqa: S608
+
+
+def _values(db: apsw.Connection, kind: type[Any], where: str, values: Sequence[Any]) -> list[Any]:
+    rows = select(db, f"select body from {where}", values)  # noqa: S608
+    try:
+        return [decode(body, kind) for (body,) in rows]
+    except msgspec.DecodeError as error:
+        raise apsw.CorruptError(str(error)) from None

@@ -1,0 +1,202 @@
+"""The rows of the file, for the length of a transaction.
+
+What a batch needs is loaded with one statement per kind. Sessions are kept from one transaction
+to the next, for as long as no other process has written. Events may be taken to be new, which
+they nearly always are: if one was not, saving it tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import apsw
+import msgspec
+
+from callgate.core.ops import AppendMessages, FinishCall, Op, SessionOp, StartCall
+from callgate.core.stored import (
+    ConfirmationState,
+    StoredCall,
+    StoredConfirmation,
+    StoredGrant,
+    StoredSession,
+)
+from callgate.core.stores import StoreDamaged, StoreTooNew
+from callgate.storage.encoding import decode
+from callgate.storage.sqlite.owners import Owners
+from callgate.storage.sqlite.saving import Kept, Saving
+from callgate.storage.sqlite.schema import MIGRATIONS, PLACE_BITS
+from callgate.storage.sqlite.tables import (
+    SESSION,
+    TABLES,
+    place_of,
+    select,
+    seq_of,
+    session_of,
+    where_key,
+)
+from callgate.storage.views import Blob, EventRow, MessageRow, Row, View
+
+KEPT_SESSIONS = 4_096
+
+R = TypeVar("R", bound=Row)
+_Kind = type[Any]
+
+
+class SqliteRows:
+    """What lies beneath the view of a batch. Used by the writer's thread only."""
+
+    def __init__(self, db: apsw.Connection, path: str, owners: Owners) -> None:
+        self._db = db
+        self._path = path
+        self._owners = owners
+        self._version: int | None = None
+        self.kept = Kept()
+        self._loaded: dict[_Kind, dict[Hashable, Any]] = {}
+        """What was looked up in this transaction; None: it is not there."""
+        self._looks = True
+
+    # Loading.
+
+    def begin(self, *, look: bool = True) -> None:
+        """Called at the start of each transaction: look for events, or take them to be new?"""
+        self._looks = look
+        version = self._db.pragma("data_version")
+        self._loaded.clear()
+        if version != self._version or len(self.kept.sessions) > KEPT_SESSIONS:
+            self._refresh()
+            self._version = version
+
+    def forget(self) -> None:
+        """A transaction was not committed: nothing that was kept is certain."""
+        self._version = None
+
+    def _refresh(self) -> None:
+        format = int(self._db.pragma("user_version"))
+        if format > len(MIGRATIONS):
+            raise StoreTooNew(self._path, format, len(MIGRATIONS))
+        self.kept.sessions.clear()
+        marks = dict(select(self._db, "select name, value from marks"))
+        [(n, touch)] = select(
+            self._db,
+            "select (select ifnull(max(n), 0) from events),"
+            " (select ifnull(max(touch), 0) from sessions)",
+        )
+        self.kept.n = max(n, marks.get("n", 0))
+        self.kept.touch = max(touch, marks.get("touch", 0))
+
+    def load(self, ops: Iterable[Op[Any]]) -> None:
+        """Load what these ops will surely ask for, found or not."""
+        sessions: list[str] = []
+        events: list[str] = []
+        calls: list[str] = []
+        messages: list[str] = []
+        for op in ops:
+            if isinstance(op, SessionOp) and op.session not in self.kept.sessions:
+                sessions.append(op.session)
+            for event in op.recorded:
+                events.append(event.id)
+            if isinstance(op, StartCall | FinishCall):
+                calls.append(op.call)
+            elif isinstance(op, AppendMessages):
+                messages += [each.id for each in op.messages]
+        self._load(StoredSession, sessions)
+        if self._looks:
+            self._load(EventRow, events)
+        self._load(StoredCall, calls)
+        self._load(MessageRow, messages)
+
+    def _load(self, kind: _Kind, keys: list[str]) -> None:
+        if len(keys) < 2:  # one alone is looked up when it is asked for
+            return
+        among = "id in (select value from json_each(?))"
+        loaded = self._loaded[kind] = dict.fromkeys(keys)
+        for row in self._select(kind, among, (msgspec.json.encode(keys).decode(),)):
+            loaded[row.key] = row
+
+    def get(self, kind: type[R], key: Hashable) -> R | None:
+        if kind is StoredSession and key in self.kept.sessions:
+            return self.kept.sessions[key][1]  # type: ignore[return-value]
+        if kind is EventRow and not self._looks:
+            return None
+        loaded = self._loaded.get(kind)
+        if loaded is None:
+            loaded = self._loaded[kind] = {}
+        if key not in loaded:
+            rows = self._select(kind, *where_key(kind, key))
+            loaded[key] = rows[0] if rows else None
+        return loaded[key]  # type: ignore[no-any-return]
+
+    def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
+        if kind is StoredCall:
+            match field:
+                case "owner":
+                    return self._select(kind, "owner = ? and state <> 'ended'", (value,))
+                case _:
+                    return self._select(kind, "ord = ? and state <> 'ended'", (self._ord(value),))
+        if kind is StoredGrant:
+            return self._select(kind, "ord = ?", (self._ord(value),))
+        if kind is StoredConfirmation:  # spelled out, or the index on the open ones is not used
+            return self._select(kind, f"state = '{ConfirmationState(value)}'", ())
+        return self._select(kind, f"{field} = ?", (value,))
+
+    def events(self, session: str, after: int = 0) -> Iterator[str]:
+        yield from self._texts("events", session, after)
+
+    def messages(self, session: str) -> Iterator[str]:
+        yield from self._texts("messages", session, 0)
+
+    def alive(self, owner: str) -> bool:
+        return self._owners.alive(owner)
+
+    def _texts(self, table: str, session: str, after: int) -> Iterator[str]:
+        ord = self._ord(session)
+        if ord is not None:
+            yield from (
+                text
+                for (text,) in self._db.execute(
+                    f"select body from {table} where place > ? and place < ? order by place",  # noqa: S608
+                    (place_of(ord, after), place_of(ord + 1, 0)),
+                )
+            )
+
+    def _ord(self, session: str) -> int | None:
+        """A session's ord; None, which no row has, if there is no such session."""
+        self.get(StoredSession, session)
+        known = self.kept.sessions.get(session)
+        return known[0] if known is not None else None
+
+    def _select(self, kind: _Kind, where: str, values: tuple[Any, ...]) -> list[Any]:
+        if kind is StoredSession:
+            return [self._keep(*session_of(row)) for row in self._all(SESSION, where, values)]
+        if kind in (EventRow, MessageRow):
+            table = "events" if kind is EventRow else "messages"
+            known = self._all(
+                f"select t.id, s.id, place from {table} t"  # noqa: S608
+                f" join sessions s on s.ord = place >> {PLACE_BITS}",
+                "t." + where,
+                values,
+            )
+            return [kind(id, session, seq_of(place), "") for id, session, place in known]
+        if kind is Blob:
+            known = self._all("select sha256 from blobs", where, values)
+            return [Blob(sha256, b"") for (sha256,) in known]
+        bodies = self._all(f"select body from {TABLES[kind]}", where, values)  # noqa: S608
+        try:
+            return [decode(body, kind) for (body,) in bodies]
+        except msgspec.DecodeError:
+            raise StoreDamaged(self._path) from None
+
+    def _all(self, what: str, where: str, values: tuple[Any, ...]) -> list[Any]:
+        return select(self._db, f"{what} where {where}", values)
+
+    def _keep(self, ord: int, session: StoredSession) -> StoredSession:
+        self.kept.sessions[session.id] = ord, session
+        return session
+
+    def save(self, view: View) -> dict[str, int]:
+        """Write the changes; the number of each changed session's change."""
+        for session in view.touched:
+            if session not in self.kept.sessions:
+                self.get(StoredSession, session)
+        return Saving(self._db, self.kept, looked=self._looks).save(view)

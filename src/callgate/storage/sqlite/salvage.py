@@ -1,0 +1,277 @@
+"""Reads what is left of a damaged file and writes it to a sound one beside it.
+
+The damaged file and its log are copied first and only the copies are opened, so the originals
+stay as they are. Rows in damaged pages are stepped over. A session's events keep their order;
+where some are missing stands one event that says how many.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import apsw
+import msgspec
+from msgspec.structs import replace
+
+from callgate.core.events import Event
+from callgate.core.ids import ulid
+from callgate.core.stored import Message, StoredSession
+from callgate.core.stores import Salvage
+from callgate.storage.encoding import decode, decode_event, encode
+from callgate.storage.endings import lost_event
+from callgate.storage.sqlite.owners import Owners
+from callgate.storage.sqlite.problems import DAMAGE
+from callgate.storage.sqlite.rows import SqliteRows
+from callgate.storage.sqlite.schema import PLACE_BITS, migrate
+from callgate.storage.sqlite.tables import (
+    SESSION,
+    TABLES,
+    seq_of,
+    session_of,
+)
+from callgate.storage.views import Blob, MessageRow, View
+
+_CHUNK = 500
+_UNDECODABLE = (msgspec.DecodeError, TypeError, ValueError)
+
+
+def salvage(path: str) -> Salvage | None:
+    """Save what can be read; None where there is no room to write it to."""
+    stamp = datetime.fromtimestamp(os.stat(path).st_mtime, UTC).strftime("%Y%m%dT%H%M%SZ")
+    saved = f"{path}.saved-{stamp}"
+    try:
+        with tempfile.TemporaryDirectory(dir=os.path.dirname(path)) as directory:
+            copy = os.path.join(directory, "damaged.db")
+            for suffix in ("", "-wal"):
+                if os.path.exists(path + suffix):
+                    shutil.copyfile(path + suffix, copy + suffix)
+            made = os.path.join(directory, "saved.db")
+            found = _Remains(_open(copy))
+            _write(found, made)
+            os.chmod(made, 0o600)
+            os.replace(made, saved)
+    except (OSError, apsw.FullError, apsw.IOError, apsw.CantOpenError):
+        return None
+    return Salvage(path=saved, rows=dict(found.counts), lost_events=found.lost)
+
+
+def _open(copy: str) -> apsw.Connection:
+    try:
+        return _tried(copy)
+    except DAMAGE:
+        _mend_first_page(copy)
+        return _tried(copy)
+
+
+def _tried(copy: str) -> apsw.Connection:
+    db = apsw.Connection(copy)
+    try:
+        db.execute("select * from sqlite_schema").fetchall()
+        db.execute(f"{SESSION} limit 0")
+    except BaseException as error:
+        db.close(force=True)
+        if isinstance(error, apsw.SQLError):  # the tables are not in the schema
+            raise apsw.CorruptError(str(error)) from None
+        raise
+    return db
+
+
+def _mend_first_page(copy: str) -> None:
+    """Put the first page of a new file in place of one that says nothing any more.
+
+    It says where the tables begin, which is the same in every file made by the same migrations.
+    """
+    fresh = copy + ".fresh"
+    db = apsw.Connection(fresh)
+    migrate(db, fresh)
+    size = int(db.pragma("page_size"))
+    db.close()
+    with open(fresh, "rb") as file:
+        page = bytearray(file.read(size))
+    pages = -(-os.stat(copy).st_size // size)
+    page[18:20] = b"\2\2"  # its changes are in a log
+    page[28:32] = pages.to_bytes(4, "big")
+    page[32:40] = bytes(8)  # no page is free, as far as we know
+    page[92:96] = page[24:28]
+    with open(copy, "r+b") as file:
+        file.write(page)
+        file.truncate(pages * size)
+
+
+class _Remains:
+    """What was found, by session."""
+
+    def __init__(self, db: apsw.Connection) -> None:
+        self.sessions: dict[int, StoredSession] = {}
+        self.events: dict[int, dict[int, Event]] = defaultdict(dict)
+        self.messages: dict[int, dict[int, Message]] = defaultdict(dict)
+        self.values: list[Any] = []
+        self.counts: Counter[str] = Counter()
+        self.lost = 0
+        self._db = db
+        try:
+            self._read()
+        finally:
+            db.close(force=True)
+
+    def _read(self) -> None:
+        for row in self._numbered("sessions", "ord", SESSION.removeprefix("select ")):
+            ord, session = session_of(row[1:])
+            self.sessions[ord] = session
+        for _, place, text in self._numbered("events", "n", "place, body from events"):
+            self._take(self.events, place, text, Event)
+        for _, place, text in self._numbered("messages", "place", "place, body from messages"):
+            self._take(self.messages, place, text, Message)
+        for kind, table in TABLES.items():
+            if kind is Blob:
+                continue
+            for text in self._either_end(table):
+                try:
+                    self.values.append(decode(text, kind))
+                except _UNDECODABLE:
+                    continue
+                self.counts[table] += 1
+        for _, sha256, data in self._numbered("blobs", "rowid", "sha256, data from blobs"):
+            self.values.append(Blob(sha256, data))
+            self.counts["blobs"] += 1
+        self._tally()
+
+    def _take(
+        self, into: dict[int, dict[int, Any]], place: int, text: str, kind: type[Any]
+    ) -> None:
+        try:
+            value = decode_event(text) if kind is Event else decode(text, kind)
+        except _UNDECODABLE:
+            return
+        ord = place >> PLACE_BITS
+        into[ord][seq_of(place)] = value
+        if kind is Event and ord not in self.sessions:
+            self.sessions[ord] = StoredSession(
+                id=value.session_id, workspace="", created_at=0.0, updated_at=value.timestamp
+            )
+
+    def _tally(self) -> None:
+        self.counts["sessions"] = len(self.sessions)
+        self.counts["events"] = sum(map(len, self.events.values()))
+        self.counts["messages"] = sum(map(len, self.messages.values()))
+        for ord, session in self.sessions.items():
+            last = max(self.events[ord], default=0)
+            self.lost += max(session.last_seq, last) - len(self.events[ord])
+
+    def _numbered(self, table: str, key: str, rest: str) -> Iterator[tuple[Any, ...]]:
+        """Rows of a table with a number as key, those in damaged pages left out."""
+        query = f"select {key}, {rest} where {key} > ? order by {key} limit {_CHUNK}"
+        after = -1
+        while True:
+            count = 0
+            try:
+                for row in self._db.execute(query, (after,)):
+                    yield row
+                    after, count = row[0], count + 1
+            except DAMAGE:
+                found = self._beyond(query, after)
+                if found is None:
+                    return
+                after = found
+                continue
+            if count < _CHUNK:
+                return
+
+    def _beyond(self, query: str, after: int) -> int | None:
+        """The lowest number past the damage, to go on after; None if there is nothing more."""
+        low, step = after, 1
+        while not self._readable(query, after + step):
+            low, step = after + step, step * 2
+            if step >> 62:
+                return None
+        high = after + step
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._readable(query, middle):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _readable(self, query: str, after: int) -> bool:
+        try:
+            self._db.execute(query, (after,)).fetchone()
+        except DAMAGE:
+            return False
+        return True
+
+    def _either_end(self, table: str) -> Iterator[str]:
+        """Bodies from the front up to the damage, then from the back down to it."""
+        seen: set[str] = set()
+        for order in ("asc", "desc"):
+            keys = "source {0}, tool {0}" if table == "pins" else "id {0}"
+            query = f"select body from {table} order by {keys.format(order)}"  # noqa: S608
+            try:
+                for (text,) in self._db.execute(query):
+                    if text in seen:
+                        break
+                    seen.add(text)
+                    yield text
+                else:
+                    return
+            except DAMAGE:
+                continue
+
+
+def _write(found: _Remains, path: str) -> None:
+    db = apsw.Connection(path)
+    try:
+        migrate(db, path)
+        rows = SqliteRows(db, path, Owners("", ""))
+        for ord, session in found.sessions.items():
+            view = _begin(db, rows)
+            view.describe(replace(session, last_seq=0, messages=0, owner=None, turn_id=None))
+            view.append(session.id, _without_gaps(session, found.events[ord]))
+            messages = sorted(found.messages[ord].items())
+            for seq, (_, message) in enumerate(messages, 1):
+                view.put(MessageRow(message.id, session.id, seq, encode(message)))
+            view.put(replace(view.session(session.id), messages=len(messages)))
+            _commit(db, rows, view)
+        known = {session.id for session in found.sessions.values()}
+        view = _begin(db, rows)
+        for value in found.values:
+            if getattr(value, "session_id", None) in (None, *known):
+                view.put(value)
+        _commit(db, rows, view)
+        db.pragma("journal_mode", "wal")
+    finally:
+        db.close(force=True)
+
+
+def _begin(db: apsw.Connection, rows: SqliteRows) -> View:
+    db.execute("begin immediate")
+    rows.begin()
+    return View(rows)
+
+
+def _commit(db: apsw.Connection, rows: SqliteRows, view: View) -> None:
+    rows.save(view)
+    db.execute("commit")
+
+
+def _without_gaps(session: StoredSession, events: dict[int, Event]) -> list[Event]:
+    listed: list[Event] = []
+    before = 0
+    for seq, event in sorted(events.items()):
+        if event.session_id != session.id:
+            continue
+        if seq > before + 1:
+            listed.append(lost_event(session.id, ulid(), seq - before - 1))
+        listed.append(event)
+        before = seq
+    if session.last_seq > before:
+        listed.append(lost_event(session.id, ulid(), session.last_seq - before))
+    return listed
+
+

@@ -1,0 +1,210 @@
+"""Writing what a batch changed, with one statement for each kind of row.
+
+Events may be written as ones that were taken to be new. If one was not, `Repeated` says so, and
+the transaction is to be done again by rows that look first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import apsw
+import msgspec
+
+from callgate.core.stored import (
+    Pin,
+    StoredCall,
+    StoredConfirmation,
+    StoredGrant,
+    StoredSession,
+)
+from callgate.storage.encoding import encode
+from callgate.storage.sqlite.tables import TABLES, place_of, select, where_key
+from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, View
+
+_Kind = type[Any]
+
+
+class Repeated(Exception):
+    """An event that was taken to be new is there already."""
+
+
+class Kept(msgspec.Struct):
+    """What the writer remembers from one transaction to the next."""
+
+    sessions: dict[str, tuple[int, StoredSession]] = {}
+    """By id, each with its ord; every session that the transaction has to do with is here."""
+    n: int = 0
+    """The number of the last event of all."""
+    touch: int = 0
+
+
+class Saving:
+    def __init__(self, db: apsw.Connection, kept: Kept, *, looked: bool) -> None:
+        self._db = db
+        self._kept = kept
+        self._looked = looked
+        """Whether events were looked for, and are certain to be new."""
+
+    def save(self, view: View) -> dict[str, int]:
+        """Write the changes; the number of each changed session's change."""
+        numbers = self._save_sessions(view)
+        for kind, save in _SAVE.items():
+            changes = view.rows.get(kind)
+            if changes:
+                kept = [row for row in changes.values() if row is not None]
+                if kept:
+                    save(self, kept)
+                if len(kept) < len(changes):
+                    self._remove(kind, [key for key, row in changes.items() if row is None])
+        for session in view.deleted:
+            self._delete(session)
+        if view.deleted:
+            self._db.executemany(
+                "insert or replace into marks values (?, ?)",
+                [("n", self._kept.n), ("touch", self._kept.touch)],
+            )
+        return numbers
+
+    def _save_sessions(self, view: View) -> dict[str, int]:
+        numbers: dict[str, int] = {}
+        counted, owned, described = [], [], []
+        changed = view.rows[StoredSession]
+        for id in view.touched:
+            session = changed[id] if id in changed else self._kept.sessions[id][1]
+            self._kept.touch += 1
+            numbers[id] = self._kept.touch
+            if session is None:  # deleted
+                continue
+            counts = (session.last_seq, session.messages, session.updated_at, self._kept.touch)
+            if id in view.described:
+                described.append((counts, session))
+                continue
+            ord, before = self._kept.sessions[id]
+            counted.append((*counts, ord))
+            if session.owner != before.owner or session.fence != before.fence:
+                owned.append((session.owner, session.fence, ord))
+            self._kept.sessions[id] = ord, session
+        if counted:
+            self._db.executemany(
+                "update sessions set last_seq = ?, messages = ?, updated_at = ?, touch = ?"
+                " where ord = ?",
+                counted,
+            )
+        if owned:
+            self._db.executemany("update sessions set owner = ?, fence = ? where ord = ?", owned)
+        for counts, session in described:
+            self._describe(counts, session)
+        return numbers
+
+    def _describe(self, counts: tuple[Any, ...], session: StoredSession) -> None:
+        [(ord,)] = select(
+            self._db,
+            "insert into sessions (last_seq, messages, updated_at, touch, id, workspace,"
+            " parent, owner, fence, body) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+            " on conflict (id) do update set last_seq = excluded.last_seq,"
+            " messages = excluded.messages, updated_at = excluded.updated_at,"
+            " touch = excluded.touch, workspace = excluded.workspace,"
+            " owner = excluded.owner, fence = excluded.fence, body = excluded.body"
+            " returning ord",
+            (
+                *counts,
+                session.id,
+                session.workspace,
+                session.parent,
+                session.owner,
+                session.fence,
+                encode(session),
+            ),
+        )
+        self._kept.sessions[session.id] = ord, session
+
+    def _save_events(self, rows: list[EventRow]) -> None:
+        sessions, n = self._kept.sessions, self._kept.n
+        values = []
+        for row in rows:
+            n += 1
+            place = place_of(sessions[row.session_id][0], row.seq)
+            values.append((n, place, row.id, row.text))
+        self._kept.n = n
+        if self._looked:
+            self._db.executemany("insert into events values (?, ?, ?, ?)", values)
+            return
+        before = self._db.total_changes()
+        self._db.executemany("insert or ignore into events values (?, ?, ?, ?)", values)
+        if self._db.total_changes() - before < len(values):
+            raise Repeated
+
+    def _save_emptied(self, rows: list[EmptiedEvent]) -> None:
+        self._db.executemany(
+            "update events set body = ? where place = ?",
+            [(row.text, self._place(row)) for row in rows],
+        )
+
+    def _save_messages(self, rows: list[MessageRow]) -> None:
+        self._db.executemany(
+            "insert into messages values (?, ?, ?)",
+            [(self._place(row), row.id, row.text) for row in rows],
+        )
+
+    def _save_calls(self, rows: list[StoredCall]) -> None:
+        self._db.executemany(
+            "insert or replace into calls values (?, ?, ?, ?, ?)",
+            [(c.id, self._ord(c), c.state, c.owner, encode(c)) for c in rows],
+        )
+
+    def _save_confirmations(self, rows: list[StoredConfirmation]) -> None:
+        self._db.executemany(
+            "insert or replace into confirmations values (?, ?, ?, ?)",
+            [(row.id, self._ord(row), row.state, encode(row)) for row in rows],
+        )
+
+    def _save_grants(self, rows: list[StoredGrant]) -> None:
+        self._db.executemany(
+            "insert or replace into grants values (?, ?, ?)",
+            [(row.id, self._ord(row), encode(row)) for row in rows],
+        )
+
+    def _save_pins(self, rows: list[Pin]) -> None:
+        self._db.executemany(
+            "insert or replace into pins values (?, ?, ?)",
+            [(row.source, row.tool, encode(row)) for row in rows],
+        )
+
+    def _save_blobs(self, rows: list[Blob]) -> None:
+        self._db.executemany(
+            "insert or ignore into blobs values (?, ?)", [(row.sha256, row.data) for row in rows]
+        )
+
+    def _ord(self, row: Any) -> int:
+        return self._kept.sessions[row.session_id][0]
+
+    def _place(self, row: EmptiedEvent | MessageRow) -> int:
+        return place_of(self._ord(row), row.seq)
+
+    def _remove(self, kind: _Kind, keys: list[Hashable]) -> None:
+        for key in keys:
+            where, values = where_key(kind, key)
+            self._db.execute(f"delete from {TABLES[kind]} where {where}", values)  # noqa: S608
+
+    def _delete(self, session: str) -> None:
+        ord, _ = self._kept.sessions.pop(session)
+        span = (place_of(ord, 0), place_of(ord + 1, 0))
+        for table in ("events", "messages"):
+            self._db.execute(f"delete from {table} where place > ? and place < ?", span)  # noqa: S608
+        for table in ("calls", "confirmations", "grants", "sessions"):
+            self._db.execute(f"delete from {table} where ord = ?", (ord,))  # noqa: S608
+
+
+_SAVE: dict[_Kind, Any] = {
+    EventRow: Saving._save_events,
+    EmptiedEvent: Saving._save_emptied,
+    MessageRow: Saving._save_messages,
+    StoredCall: Saving._save_calls,
+    StoredConfirmation: Saving._save_confirmations,
+    StoredGrant: Saving._save_grants,
+    Pin: Saving._save_pins,
+    Blob: Saving._save_blobs,
+}
+"""In this order: what is emptied may have been appended by the same batch."""

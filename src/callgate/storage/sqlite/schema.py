@@ -1,0 +1,130 @@
+"""The tables, as numbered migrations: each runs once, in order, in one transaction.
+
+A file remembers in `user_version` how far it is. To change the format, append a migration;
+never edit one that has been released.
+
+An event's `place` is its session's `ord` and its seq in one number (`PLACE`), so that one
+integer index finds a session's events in order. `n` numbers all events in the order of their
+commits, which the one writer at a time makes safe as a cursor. `touch` numbers the changes of
+sessions the same way. Neither is used again after a deletion: `marks` holds how far each
+had come by then. `body` is the value as JSON; the columns beside it are those that are
+searched, and where both exist the column counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from callgate.core.stores import StoreDamaged, StoreTooNew
+
+APPLICATION_ID = 0x63_67_61_74  # "cgat"
+PLACE_BITS = 32
+
+FIRST = """
+create table sessions (
+    ord integer primary key autoincrement,
+    id text not null unique,
+    workspace text not null,
+    parent text,
+    owner text,
+    fence integer not null,
+    last_seq integer not null,
+    messages integer not null,
+    updated_at real not null,
+    touch integer not null,
+    body text not null
+) strict;
+create unique index sessions_by_touch on sessions (touch);
+create index sessions_by_owner on sessions (owner) where owner is not null;
+create index sessions_by_parent on sessions (parent) where parent is not null;
+
+create table events (
+    n integer primary key,
+    place integer not null unique,
+    id text not null unique,
+    body text not null
+) strict;
+
+create table messages (
+    place integer primary key,
+    id text not null unique,
+    body text not null
+) strict;
+
+create table calls (
+    id text primary key,
+    ord integer not null,
+    state text not null,
+    owner text not null,
+    body text not null
+) strict, without rowid;
+create index open_calls_by_owner on calls (owner) where state <> 'ended';
+create index open_calls_by_session on calls (ord) where state <> 'ended';
+
+create table confirmations (
+    id text primary key,
+    ord integer not null,
+    state text not null,
+    body text not null
+) strict, without rowid;
+create index open_confirmations on confirmations (ord) where state = 'pending';
+
+create table grants (
+    id text primary key,
+    ord integer not null,
+    body text not null
+) strict, without rowid;
+create index grants_by_session on grants (ord);
+
+create table pins (
+    source text not null,
+    tool text not null,
+    body text not null,
+    primary key (source, tool)
+) strict, without rowid;
+
+create table blobs (
+    sha256 text primary key,
+    data blob not null
+) strict;
+
+create table marks (
+    name text primary key,
+    value integer not null
+) strict;
+"""
+
+MIGRATIONS: tuple[str, ...] = (FIRST,)
+
+
+def version_of(db: apsw.Connection, path: str, known: int = len(MIGRATIONS)) -> int:
+    """The format of a file; 0 for an empty one. Refuses what is newer, or not ours."""
+    version = int(db.pragma("user_version"))
+    if version > known:
+        raise StoreTooNew(path, version, known)
+    foreign = db.pragma("application_id") != APPLICATION_ID
+    if foreign and db.execute("select 1 from sqlite_schema").fetchone():
+        raise StoreDamaged(path)
+    return version
+
+
+def migrate(
+    db: apsw.Connection, path: str, migrations: Sequence[str] = MIGRATIONS
+) -> None:
+    """Bring a file to the newest format. Where it is, nothing is written."""
+    if version_of(db, path, len(migrations)) == len(migrations):
+        return
+    db.execute("begin immediate")
+    try:
+        # Again, now that nobody else can change it.
+        for number in range(version_of(db, path, len(migrations)), len(migrations)):
+            db.execute(migrations[number])
+            db.pragma("user_version", number + 1)
+        db.pragma("application_id", APPLICATION_ID)
+        db.execute("commit")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("rollback")
+        raise

@@ -1,0 +1,207 @@
+"""The store's face to the event loop: queues commits, hands reads to threads, passes hints."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+import apsw
+
+from callgate.core.events import Event
+from callgate.core.ids import ulid
+from callgate.core.ops import Op
+from callgate.core.stored import (
+    Message,
+    Pin,
+    StoredCall,
+    StoredConfirmation,
+    StoredGrant,
+    StoredSession,
+)
+from callgate.core.stores import (
+    PAGE,
+    EventPage,
+    Hint,
+    SessionPage,
+    Snapshot,
+    StoreClosed,
+)
+from callgate.storage.encoding import own
+from callgate.storage.hints import Hints
+from callgate.storage.sqlite import reads
+from callgate.storage.sqlite.files import WAIT_S, Location, check
+from callgate.storage.sqlite.owners import Owners
+from callgate.storage.sqlite.readers import Readers
+from callgate.storage.sqlite.watcher import Watcher
+from callgate.storage.sqlite.writer import Commit, Outcome, Writer
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SqliteStore:
+    """Implements `core.stores.Store`; belongs to the event loop in which it was opened."""
+
+    def __init__(self, location: Location) -> None:
+        self.owner = "own_" + ulid()
+        self._location = location
+        self._loop = asyncio.get_running_loop()
+        self._owners = Owners(location.owners, self.owner)
+        self._writer = Writer(location, self._owners, self._from_writer)
+        self._watcher = Watcher(location, self._from_watcher)
+        self._hints = Hints(self._watcher.want)
+        self._pending: list[Commit] = []
+        self._readers = Readers(location)
+        self._closed = False
+
+    @classmethod
+    async def open(cls, home: str, *, vfs: str | None = None, wait_s: float = WAIT_S) -> Self:
+        """The store of a home. Without a file there is none until something is committed.
+
+        Raises `StoreTooNew` or `StoreDamaged`; never because a disk cannot be written.
+        """
+        store = cls(Location(home=home, vfs=vfs, wait_s=wait_s))
+        try:
+            await store._readers.run(lambda: check(store._location))
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # Committing.
+
+    def commit(self, *ops: Op[Any]) -> asyncio.Future[tuple[Any, ...]]:
+        if self._closed:
+            raise StoreClosed
+        future: asyncio.Future[tuple[Any, ...]] = self._loop.create_future()
+        owned, texts = own(ops)
+        if not self._pending:
+            # In the next round of the loop: then everyone whom this round wakes is aboard.
+            self._loop.call_soon(self._hand_over)
+        self._pending.append(Commit(owned, texts, future))
+        return future
+
+    def _hand_over(self) -> None:
+        if self._pending:
+            pending, self._pending = self._pending, []
+            self._writer.write(pending)
+
+    def _from_writer(self, outcomes: Sequence[Outcome], changed: dict[str, int]) -> None:
+        self._in_loop(self._settle, outcomes, changed)
+
+    def _settle(self, outcomes: Sequence[Outcome], changed: dict[str, int]) -> None:
+        for commit, outcome in outcomes:
+            if commit.waiter.done():  # cancelled: written all the same
+                continue
+            if isinstance(outcome, Exception):
+                commit.waiter.set_exception(outcome)
+            else:
+                commit.waiter.set_result(outcome)
+        self._hints.fire(changed)
+
+    # Hints.
+
+    def wake(self, *sessions: str) -> Hint:
+        return self._hints.wake(*sessions)
+
+    def _from_watcher(self, changed: dict[str, int] | None) -> None:
+        if changed is None:
+            self._in_loop(self._hints.fire_all)
+        else:
+            self._in_loop(self._hints.fire, changed)
+
+    def _in_loop(self, callback: Callable[..., None], *args: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *args)
+        except RuntimeError:  # the loop has ended without closing us; nobody waits
+            pass
+
+    # Reading.
+
+    async def _read(
+        self,
+        ask: Callable[Concatenate[apsw.Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        if self._closed:
+            raise StoreClosed
+        return await self._readers.ask(lambda db: ask(db, *args, **kwargs))
+
+    async def read_events(
+        self, session: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[Event]:
+        return await self._read(reads.read_events, session, after, limit)
+
+    async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
+        return await self._read(reads.read_all, after, limit)
+
+    async def read_messages(
+        self, session: str, after: int = 0, limit: int = PAGE
+    ) -> Sequence[Message]:
+        return await self._read(reads.read_messages, session, after, limit)
+
+    async def get_session(self, session: str) -> StoredSession:
+        return await self._read(reads.get_session, session)
+
+    async def list_sessions(
+        self,
+        workspace: str | None = None,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        workers: bool = False,
+    ) -> SessionPage:
+        return await self._read(reads.list_sessions, workspace, cursor, limit, workers)
+
+    async def snapshot(self, session: str) -> Snapshot:
+        return await self._read(reads.snapshot, session)
+
+    async def open_confirmations(
+        self, session: str | None = None
+    ) -> Sequence[StoredConfirmation]:
+        return await self._read(reads.open_confirmations, session)
+
+    async def get_confirmation(self, id: str) -> StoredConfirmation:
+        return await self._read(reads.get_confirmation, id)
+
+    async def open_calls(
+        self, session: str | None = None, owner: str | None = None
+    ) -> Sequence[StoredCall]:
+        return await self._read(reads.open_calls, session, owner)
+
+    async def get_call(self, id: str) -> StoredCall | None:
+        return await self._read(reads.get_call, id)
+
+    async def grants(self, session: str) -> Sequence[StoredGrant]:
+        return await self._read(reads.grants, session)
+
+    async def pins(self, source: str | None = None) -> Sequence[Pin]:
+        return await self._read(reads.pins, source)
+
+    async def get_blob(self, sha256: str) -> bytes | None:
+        return await self._read(reads.get_blob, sha256)
+
+    async def dead_owners(self) -> Sequence[str]:
+        return await self._read(reads.dead_owners, self._owners.alive)
+
+    async def close(self) -> None:
+        """Write what was committed and leave; the sessions owned here are free again."""
+        if self._closed:
+            return
+        self._closed = True
+        self._hand_over()
+        await self._loop.run_in_executor(None, self._end)
+
+    def _end(self) -> None:
+        self._watcher.close()
+        self._readers.close()
+        self._writer.close()
+        self._owners.leave()

@@ -1,0 +1,191 @@
+"""One thread that commits: everything that waits goes into one transaction, up to a bound.
+
+Nobody waits for company: a lone commit is written at once, and those that arrive while it is
+on its way to the disk share the next transaction. Whatever happens here, whoever waits is
+told.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import apsw
+import msgspec
+
+from callgate.core.ops import Op
+from callgate.core.stores import StoreError
+from callgate.storage.changes import SOLE, apply
+from callgate.storage.sqlite.files import Location, mark_damage, open_writer
+from callgate.storage.sqlite.owners import Owners
+from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
+from callgate.storage.sqlite.rows import SqliteRows
+from callgate.storage.sqlite.saving import Repeated
+from callgate.storage.views import View
+
+BATCH_OPS = 256
+
+_log = logging.getLogger("callgate.store")
+
+
+class Commit(msgspec.Struct, frozen=True, eq=False):
+    """What one `commit` asked for."""
+
+    ops: Sequence[Op[Any]]
+    texts: dict[str, str]
+    """The event texts, by id."""
+    waiter: Any
+    """Handed back with the outcome."""
+
+
+Outcome = tuple[Commit, tuple[Any, ...] | Exception]
+Tell = Callable[[Sequence[Outcome], dict[str, int]], None]
+"""Takes the outcomes of a batch and the changed sessions; called in the writer's thread."""
+
+
+class Writer:
+    def __init__(self, location: Location, owners: Owners, tell: Tell) -> None:
+        self._location = location
+        self._owners = owners
+        self._tell = tell
+        self._queue: queue.SimpleQueue[list[Commit] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._db: apsw.Connection | None = None
+        self._rows: SqliteRows | None = None
+        self._damaged: StoreError | None = None
+
+    def write(self, commits: list[Commit]) -> None:
+        """Take these, in their order. The thread starts with the first ones."""
+        self._queue.put(commits)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run, name="callgate-store-writer", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Write what was taken, and end."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+        self._disconnect()
+
+    def _run(self) -> None:
+        ending = False
+        while not ending:
+            taken = [self._queue.get()]
+            while not self._queue.empty():
+                taken.append(self._queue.get())
+            ending = None in taken
+            commits = [commit for some in taken if some is not None for commit in some]
+            for batch in batches(commits):
+                self._write(batch)
+
+    def _write(self, batch: list[Commit]) -> None:
+        """Write a batch and tell its outcome."""
+        changed: dict[str, int] = {}
+        try:
+            outcomes, changed = self._transact(batch)
+        except StoreError as error:
+            outcomes = [(commit, error) for commit in batch]
+        except Exception as error:
+            if len(batch) > 1:  # one of them is the cause: the others need not suffer
+                for commit in batch:
+                    self._write([commit])
+                return
+            _log.exception("a commit failed")
+            outcomes = [(batch[0], error)]
+        self._tell(outcomes, changed)
+
+    def _transact(self, batch: list[Commit]) -> tuple[list[Outcome], dict[str, int]]:
+        if self._damaged is not None:
+            raise self._damaged
+        try:
+            db, rows = self._connect()
+            try:
+                return transact(db, rows, batch, look=False)
+            except Repeated:
+                return transact(db, rows, batch, look=True)
+        except DAMAGE as error:
+            self._disconnect()
+            mark_damage(self._location)
+            self._damaged = unwritable(self._location.path, error)
+            raise self._damaged from error
+        except TROUBLE as error:
+            if not isinstance(error, apsw.FullError | apsw.BusyError):
+                self._disconnect()  # the next commit finds out whether things are better
+            raise unwritable(self._location.path, error) from error
+
+    def _connect(self) -> tuple[apsw.Connection, SqliteRows]:
+        if self._db is None or self._rows is None:
+            self._db = open_writer(self._location)
+            self._rows = SqliteRows(self._db, self._location.path, self._owners)
+        try:
+            self._owners.declare()
+        except OSError as error:
+            raise from_system(error) from error
+        return self._db, self._rows
+
+    def _disconnect(self) -> None:
+        db, self._db, self._rows = self._db, None, None
+        if db is not None:
+            try:
+                db.close()
+            except apsw.Error:
+                _log.debug("closing after an error", exc_info=True)
+
+
+def transact(
+    db: apsw.Connection, rows: SqliteRows, batch: Sequence[Commit], *, look: bool
+) -> tuple[list[Outcome], dict[str, int]]:
+    """One transaction: the outcome of each commit, and the sessions that changed."""
+    db.execute("begin immediate")
+    try:
+        rows.begin(look=look)
+        rows.load(op for commit in batch for op in commit.ops)
+        outcomes, view = apply_all(batch, rows)
+        changed = rows.save(view)
+        db.execute("commit" if view.changed else "rollback")
+    except BaseException:
+        rows.forget()
+        if db.in_transaction:
+            db.execute("rollback")
+        raise
+    return outcomes, changed
+
+
+def batches(commits: Iterable[Commit]) -> Iterable[list[Commit]]:
+    """In their order; at most `BATCH_OPS` ops each, unless one commit has more."""
+    batch: list[Commit] = []
+    room = BATCH_OPS
+    for commit in commits:
+        alone = not SOLE.isdisjoint(map(type, commit.ops))
+        room -= len(commit.ops)
+        if batch and (alone or room < 0):
+            yield batch
+            batch, room = [], BATCH_OPS - len(commit.ops)
+        batch.append(commit)
+        if alone:
+            yield batch
+            batch, room = [], BATCH_OPS
+    if batch:
+        yield batch
+
+
+def apply_all(batch: Sequence[Commit], rows: SqliteRows) -> tuple[list[Outcome], View]:
+    """Apply each commit on top of the ones before it; one that fails leaves nothing."""
+    view = View(rows)
+    outcomes: list[Outcome] = []
+    for commit in batch:
+        view.begin(commit.texts)
+        try:
+            results = tuple([apply(op, view) for op in commit.ops])
+        except (StoreError, ValueError) as error:
+            view.undo()
+            outcomes.append((commit, error))
+        else:
+            outcomes.append((commit, results))
+    return outcomes, view

@@ -1,0 +1,230 @@
+"""What the commits of a batch see and change: their changes, over the rows.
+
+    begin ---> apply an op, another, ... ---> begin (the next commit)
+                   |                            |
+                   +--- undo, if one fails -----+---> saved by the engine, all at once
+
+A commit that fails is undone and nothing of it is left; the rest of its batch goes on. Rows
+are frozen values, known by their type and key.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Any, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from callgate.core.events import Event
+from callgate.core.stored import StoredSession
+from callgate.core.stores import SessionNotFound
+from callgate.storage.encoding import encode
+
+
+class Row(Protocol):
+    @property
+    def key(self) -> Hashable: ...
+
+
+R = TypeVar("R", bound=Row)
+
+
+class EventRow(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    session_id: str
+    seq: int
+    text: str
+    """The event as JSON; empty where only its place was looked up."""
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class EmptiedEvent(msgspec.Struct, frozen=True, gc=False):
+    """The text that replaces an event's."""
+
+    session_id: str
+    seq: int
+    text: str
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.session_id, self.seq
+
+
+class MessageRow(msgspec.Struct, frozen=True, gc=False):
+    id: str
+    session_id: str
+    seq: int
+    text: str
+
+    @property
+    def key(self) -> str:
+        return self.id
+
+
+class Blob(msgspec.Struct, frozen=True, gc=False):
+    sha256: str
+    data: bytes
+
+    @property
+    def key(self) -> str:
+        return self.sha256
+
+
+class Rows(Protocol):
+    """What lies beneath a view."""
+
+    def get(self, kind: type[R], key: Hashable) -> R | None: ...
+
+    def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
+        """The rows with this value; of calls only those that have not ended.
+
+        Asked for are: sessions by owner and parent, calls by owner and session_id,
+        confirmations by state, grants by session_id, pins by source.
+        """
+        ...
+
+    def events(self, session: str, after: int = 0) -> Iterator[str]:
+        """The texts of a session's events in their order."""
+        ...
+
+    def messages(self, session: str) -> Iterator[str]: ...
+
+    def alive(self, owner: str) -> bool:
+        """Whether the process still runs."""
+        ...
+
+
+_UNKNOWN: Any = object()
+
+
+class View:
+    """Changes over rows, from one commit after the other."""
+
+    __slots__ = ("_below", "_texts", "_undo", "deleted", "described", "rows", "touched")
+
+    def __init__(self, below: Rows) -> None:
+        self._below = below
+        self._texts: Mapping[str, str] = {}
+        self._undo: list[tuple[dict[Any, Any], Hashable, Any]] = []
+        self.rows: defaultdict[type[Any], dict[Hashable, Any]] = defaultdict(dict)
+        """What changed, by kind and key; None: removed."""
+        self.described: dict[str, None] = {}
+        """Sessions of which more has changed than numbers, times and owner."""
+        self.touched: dict[str, None] = {}
+        """Sessions with any change, in order."""
+        self.deleted: dict[str, None] = {}
+        """Sessions whose every row goes."""
+
+    @property
+    def changed(self) -> bool:
+        return bool(self.touched) or any(self.rows.values())
+
+    def begin(self, texts: Mapping[str, str]) -> None:
+        """The changes that follow are those of one commit, with these texts of events."""
+        self._texts = texts
+        self._undo.clear()
+
+    def undo(self) -> None:
+        """Take back what was changed since `begin`."""
+        for changes, key, before in reversed(self._undo):
+            if before is _UNKNOWN:
+                del changes[key]
+            else:
+                changes[key] = before
+        self._undo.clear()
+
+    def _set(self, changes: dict[Any, Any], key: Hashable, value: Any) -> None:
+        self._undo.append((changes, key, changes.get(key, _UNKNOWN)))
+        changes[key] = value
+
+    # Reading.
+
+    def get(self, kind: type[R], key: Hashable) -> R | None:
+        row = self.rows[kind].get(key, _UNKNOWN)
+        return self._below.get(kind, key) if row is _UNKNOWN else row
+
+    def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
+        found = {row.key: row for row in self._below.find(kind, field, value)}
+        for key, row in self.rows[kind].items():
+            found.pop(key, None)
+            if row is not None and getattr(row, field) == value:
+                found[key] = row
+        return list(found.values())
+
+    def events(self, session: str, after: int = 0) -> Iterator[str]:
+        texts = chain(self._below.events(session, after), self._added(EventRow, session, after))
+        emptied = self.rows[EmptiedEvent]
+        for seq, text in enumerate(texts, after + 1):
+            row = emptied.get((session, seq))
+            yield text if row is None else row.text
+
+    def messages(self, session: str) -> Iterator[str]:
+        yield from self._below.messages(session)
+        yield from self._added(MessageRow, session, 0)
+
+    def _added(self, kind: type[Any], session: str, after: int) -> Iterator[str]:
+        for row in list(self.rows[kind].values()):
+            if row.session_id == session and row.seq > after:
+                yield row.text
+
+    def alive(self, owner: str) -> bool:
+        return self._below.alive(owner)
+
+    def session(self, id: str) -> StoredSession:
+        row = self.get(StoredSession, id)
+        if row is None:
+            raise SessionNotFound(id)
+        return row
+
+    # Changing.
+
+    def put(self, row: Row) -> None:
+        self._set(self.rows[type(row)], row.key, row)
+        if type(row) is StoredSession:
+            self.touch(row.id)
+
+    def remove(self, row: Row) -> None:
+        self._set(self.rows[type(row)], row.key, None)
+
+    def describe(self, session: StoredSession) -> None:
+        """Put a session of which anything may have changed."""
+        self.put(session)
+        self._set(self.described, session.id, None)
+
+    def touch(self, session: str) -> None:
+        """Something that belongs to a session has changed."""
+        if session not in self.touched:
+            self._set(self.touched, session, None)
+
+    def delete(self, session: StoredSession) -> None:
+        """Remove a session with all that belongs to it."""
+        self.remove(session)
+        self.touch(session.id)
+        self._set(self.deleted, session.id, None)
+
+    def append(self, session: str, events: Sequence[Event]) -> tuple[int, ...]:
+        """Number and keep events; one that is there already keeps its number."""
+        row = self.session(session)
+        last, at, rows, seqs = row.last_seq, row.updated_at, self.rows[EventRow], []
+        for event in events:
+            id = event.id
+            known = rows.get(id) or self._below.get(EventRow, id)
+            if known is None:
+                last += 1
+                known = EventRow(id, session, last, self._texts.get(id) or encode(event))
+                self._undo.append((rows, id, _UNKNOWN))
+                rows[id] = known
+                if event.timestamp > at:
+                    at = event.timestamp
+            if known.session_id != session or event.session_id != session:
+                raise ValueError(f"event {id} belongs to another session")
+            seqs.append(known.seq)
+        if last != row.last_seq:
+            self.put(replace(row, last_seq=last, updated_at=at))
+        return tuple(seqs)

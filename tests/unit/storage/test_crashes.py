@@ -1,0 +1,176 @@
+"""Processes that are killed, that fight and that share: nothing is lost, doubled or stuck."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL, Event
+from callgate.core.ops import Acquire, Append
+from callgate.core.stores import SessionLocked, StaleOwner, reap_dead
+from callgate.storage.sqlite.store import SqliteStore
+from tests.contract.stores import append, event, new_session
+from tests.unit.storage.processes import Child, child
+
+
+@pytest.mark.spec("T46")
+@pytest.mark.timeout(1700)
+@pytest.mark.parametrize("kills", [100, pytest.param(10_000, marks=pytest.mark.soak)])
+async def test_what_was_acknowledged_survives_every_kill_once(home: Path, kills: int) -> None:
+    heard = await _kill(home, kills)
+    async with await SqliteStore.open(str(home)) as store:
+        for reaped in await reap_dead(store, 0.0):
+            heard += [{"interrupted": call.id} for call in reaped.interrupted]
+        events = await _all_events(store)
+        assert list(await store.open_calls()) == []
+        assert list(await store.dead_owners()) == []
+
+    written = {each.id: each for some in events.values() for each in some}
+    assert len(written) == sum(map(len, events.values())), "an event is there twice"
+    acknowledged = [said for said in heard if "event" in said]
+    assert len(acknowledged) > kills
+    assert [said for said in acknowledged if said["event"] not in written] == []
+    assert all(said["applied"] for said in heard if "applied" in said)
+    for said in acknowledged:
+        if "seq" in said:
+            assert events[said["session"]][said["seq"] - 1].id == said["event"]
+
+    of_calls = [e for some in events.values() for e in some if e.type in (CALLED, *TERMINAL)]
+    starts = Counter(each.payload["call_id"] for each in of_calls if each.type == CALLED)
+    ends = Counter(each.payload["call_id"] for each in of_calls if each.type in TERMINAL)
+    assert set(starts.values()) == {1}
+    assert ends == starts, "a call has no end, or two"
+    finished = {said["ended"] for said in heard if "ended" in said}
+    completed = {e.payload["call_id"] for e in of_calls if e.type == COMPLETED}
+    interrupted = {e.payload["call_id"] for e in of_calls if e.type == FAILED}
+    assert finished <= completed
+    assert interrupted.isdisjoint(completed)
+    assert interrupted >= {said["interrupted"] for said in heard if "interrupted" in said}
+    assert interrupted, "no kill hit a running call: the test proves nothing"
+
+
+async def _kill(home: Path, kills: int) -> list[Any]:
+    dice = random.Random(kills)
+    heard: list[Any] = []
+    async with child("killed", home) as zygote:
+        for life in range(kills):
+            zygote.tell(str(life))
+            born = await _until(zygote, "born", heard)
+            worked = 0
+            enough = dice.randrange(1, 30)
+            while worked < enough:  # never killed before it has done something
+                heard.append(await zygote.hear())
+                worked += 1
+            await asyncio.sleep(dice.uniform(0, 0.01))  # any point of what it does next
+            os.kill(born, signal.SIGKILL)
+            await _until(zygote, "died", heard)
+    return heard
+
+
+async def _until(zygote: Child, word: str, heard: list[Any]) -> Any:
+    while True:
+        said = await zygote.hear()
+        assert said is not None, "the process that starts the others is gone"
+        if word in said:
+            return said[word]
+        heard.append(said)
+
+
+async def _all_events(store: SqliteStore) -> dict[str, list[Event]]:
+    """By session; reading page by page also proves that the numbers have no gap."""
+    found: dict[str, list[Event]] = {}
+    cursor = None
+    while True:
+        page = await store.list_sessions(cursor=cursor, limit=500)
+        for session in page.sessions:
+            events = found[session.id] = []
+            while some := await store.read_events(session.id, after=len(events)):
+                events += some
+            assert len(events) == session.last_seq
+        cursor = page.cursor
+        if cursor is None:
+            return found
+
+
+async def test_processes_that_share_a_file_all_write_what_they_have(home: Path) -> None:
+    async with await SqliteStore.open(str(home)) as store:
+        session = await new_session(store)
+        async with (
+            child("append", home, session, 25) as one,
+            child("append", home, session, 25) as two,
+            child("append", home, session, 25) as three,
+        ):
+            said = [await each.hear() for each in (one, two, three)]
+        ids = [id for each in said for id in each["ids"]]
+        assert len(ids) == 300
+        read = [each.id for each in await store.read_events(session)]
+        assert sorted(read) == sorted(ids)
+        for each in said:  # nobody is overtaken by himself
+            assert len(each["ids"]) == 100
+
+
+async def test_processes_that_fight_for_a_session_have_it_one_after_the_other(
+    home: Path,
+) -> None:
+    async with await SqliteStore.open(str(home)) as store:
+        session = await new_session(store)
+        async with (
+            child("fight", home, session, 15) as one,
+            child("fight", home, session, 15) as two,
+        ):
+            fences = [(await each.hear())["fences"] for each in (one, two)]
+        assert sorted(fences[0] + fences[1]) == list(range(1, 31))
+        written = [
+            (each.payload["fence"], each.payload["owner"])
+            for each in await store.read_events(session)
+        ]
+        assert [fence for fence, _ in written] == [n for n in range(1, 31) for _ in range(3)]
+        assert len(set(written)) == 30
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_a_session_is_free_once_its_holder_was_killed_and_not_before(
+    home: Path, stopped: bool
+) -> None:
+    async with await SqliteStore.open(str(home)) as store:
+        session = await new_session(store)
+        acquire = Acquire(session=session, owner=store.owner, at=1.0)
+        async with child("hold", home, session) as holder:
+            held = await holder.hear()
+            if stopped:  # asleep is not dead
+                os.kill(holder.process.pid, signal.SIGSTOP)
+            with pytest.raises(SessionLocked) as locked:
+                await store.commit(acquire)
+            assert locked.value.owner == held["owner"]
+            assert list(await store.dead_owners()) == []
+            holder.process.kill()
+            await holder.process.wait()
+            assert list(await store.dead_owners()) == [held["owner"]]
+            assert await store.commit(acquire) == (held["fence"] + 1,)
+        ends = [e.payload["call_id"] for e in await store.read_events(session) if e.type == FAILED]
+        assert ends == [held["call"]]
+        with pytest.raises(StaleOwner):
+            late = Append(session=session, fence=held["fence"], events=(event(session),))
+            await store.commit(late)
+
+
+async def test_a_commit_in_another_process_wakes_those_who_wait_here(home: Path) -> None:
+    async with await SqliteStore.open(str(home)) as store:
+        session = await new_session(store)
+        await append(store, session, "first")
+        async with child("answer", home, session) as other:
+            await other.hear()
+            with store.wake(session) as hint:
+                while await hint.wait(0.2):  # until the past is past
+                    pass
+                for count in range(2, 5):
+                    other.tell("now")
+                    assert await hint.wait(30)
+                    assert len(await store.read_events(session)) == count
