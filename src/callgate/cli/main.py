@@ -15,6 +15,7 @@ from callgate.cli import commands
 from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
+from callgate.core.errors import ToolErrorClass
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -25,10 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         try:
             code = _run(given)
-        except CliError as error:
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # a refusal of ours or the system's, or a defect
             if debug:
                 _show_traceback()
-            code = _report(error, as_json="--json" in _options(given))
+            problem = error if isinstance(error, CliError) else _unexpected(error)
+            code = _report(problem, as_json="--json" in _options(given))
         sys.stdout.flush()
     except BrokenPipeError:  # whoever read our output has seen enough
         _discard_stdout()
@@ -37,12 +41,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except SystemExit as ended:  # argparse, after it printed a help text
         return ended.code if isinstance(ended.code, int) else OK
-    except Exception as error:  # the system's refusal, or a defect of ours: say it in one line
-        if debug:
-            _show_traceback()
-        kind = "" if isinstance(error, OSError) else f"internal error: {type(error).__name__}: "
-        say(f"error (execution_error): {kind}{error}")
-        say("hint: --debug shows where it happened.")
+    except OSError as error:  # the output itself could not be written
+        say(f"error (execution_error): the output could not be written: {error}")
         _discard_stdout()
         return FAILED
     return code
@@ -67,6 +67,20 @@ def _run(given: list[str]) -> int:
     # The command's module is named after the first word of the command.
     module = import_module(f"callgate.cli.{name.split()[0]}")
     return int(getattr(module, name.split()[-1])(options))
+
+
+def _unexpected(error: Exception) -> CliError:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        text = "the current directory is gone"
+    else:
+        kind = "" if isinstance(error, OSError) else f"internal error: {type(error).__name__}: "
+        text = f"{kind}{error}"
+    return CliError(
+        text,
+        hint="--debug shows where it happened.",
+        error_class=ToolErrorClass.EXECUTION_ERROR,
+        reason="unexpected",
+    )
 
 
 def _options(given: list[str]) -> list[str]:
