@@ -34,7 +34,7 @@ async def dispatcher(case: Case, stack: AsyncExitStack) -> Prepared:
     home = _new_home(stack)
     wired = Wired(Home(home), audit=False)
     wired.runtime.register(as_tool(case))
-    stack.push_async_callback(wired.runtime.close)
+    stack.push_async_callback(wired.close)
     session = wired.session(home)
 
     def call() -> Awaitable[ToolResult]:
@@ -72,7 +72,7 @@ async def large_audit(case: Case, stack: AsyncExitStack, size: int) -> Prepared:
 async def old_sessions(case: Case, stack: AsyncExitStack, count: int) -> Prepared:
     async def burden(gate: Gate) -> None:
         for session in await used_sessions(gate, case, count):
-            await gate.runtime.close_session(session.id)
+            await gate.runtime.close_session(session)
 
     return await _prepare(case, stack, _new_home(stack), burden)
 

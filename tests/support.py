@@ -13,14 +13,17 @@ from callgate.core.effects import SideEffects
 from callgate.core.events import TERMINAL, Event
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.dispatch.asking import Confirmations
 from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
-from callgate.dispatch.confirmations import Answer, Confirmation, Confirmations
+from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.running import StopLimits
+from callgate.events.log import SessionLog
 from callgate.policy.decide import Rulebook
 from callgate.policy.rules import Policy
+from callgate.storage.memory import MemoryStore, Tables
 
 QUICK = Limits(stop=StopLimits(grace_s=0.02, abandon_s=0.3, slot_s=0.5))
 
@@ -100,12 +103,15 @@ class Bench:
         confirmation_timeout_s: float = 5.0,
         limits: Limits = QUICK,
         save: Any = None,
+        tables: Tables | None = None,
     ) -> None:
         self.recorder = Recorder()
         book = Rulebook(policy, narrowed_by)
         policies = lambda workspace: book  # noqa: E731
-        self.confirmations = Confirmations(confirmation_timeout_s)
-        self.grants = Grants()
+        self.tables = tables if tables is not None else Tables()
+        self.log = SessionLog(self._open_store)
+        self.confirmations = Confirmations(self.log, confirmation_timeout_s)
+        self.grants = Grants(self.log)
         self.saved: list[tuple[ToolCall, Any, Answer]] = []
         self.dispatcher = ToolDispatcher(
             authority=Authority(
@@ -117,6 +123,7 @@ class Bench:
             ),
             files=CallFiles(policies),
             sink=self.recorder,
+            log=self.log,
             audit=self.recorder,
             limits=limits,
         )
@@ -127,6 +134,9 @@ class Bench:
         if human is not None:
             self._attached = self.confirmations.attach(human)
             self._attached.__enter__()
+
+    async def _open_store(self) -> MemoryStore:
+        return MemoryStore(self.tables)
 
     def tool_call(self, tool: str, arguments: Any = None, **more: Any) -> ToolCall:
         more.setdefault("session", self.session)

@@ -19,8 +19,9 @@ _EXPORTS = {
     "callgate.core.tools": ("Tool", "ToolContext", "ToolDefinition", "ToolOutput"),
     "callgate.core.content": (
         "ContentBlock", "TextBlock", "ImageBlock", "ImageSource", "JsonBlock",
-        "ToolUseBlock", "ToolResultBlock",
+        "ToolUseBlock", "ToolResultBlock", "ThinkingBlock",
     ),
+    "callgate.core.messages": ("Message",),
     "callgate.core.results": ("ToolResult", "ErrorInfo"),
     "callgate.core.calls": ("ToolCall", "CallerKind"),
     "callgate.core.effects": ("SideEffects", "Capability"),
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from callgate.core.content import ImageSource as ImageSource
     from callgate.core.content import JsonBlock as JsonBlock
     from callgate.core.content import TextBlock as TextBlock
+    from callgate.core.content import ThinkingBlock as ThinkingBlock
     from callgate.core.content import ToolResultBlock as ToolResultBlock
     from callgate.core.content import ToolUseBlock as ToolUseBlock
     from callgate.core.effects import Capability as Capability
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from callgate.core.errors import ToolValidationError as ToolValidationError
     from callgate.core.errors import WorkspaceEscapeError as WorkspaceEscapeError
     from callgate.core.events import Event as Event
+    from callgate.core.messages import Message as Message
     from callgate.core.results import ErrorInfo as ErrorInfo
     from callgate.core.results import ToolResult as ToolResult
     from callgate.core.sessions import Mode as Mode

@@ -9,9 +9,10 @@ request, and `await gate.respond(message, "anthropic")` answers every tool use o
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any, Literal, NamedTuple
 
 from callgate.config.places import Home
@@ -19,6 +20,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import ToolUseBlock
 from callgate.core.errors import ToolParseError
 from callgate.core.ids import call_id, is_call_id
+from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode
 from callgate.core.tools import ToolDefinition, ToolFactory
@@ -38,6 +40,7 @@ from callgate.protocol.results import (
     to_openai_responses_result,
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
+from callgate.runtime import Resumed
 from callgate.wiring import BUILT_IN, Wired
 
 Dialect = Literal["anthropic", "openai", "openai-responses", "mcp"]
@@ -61,35 +64,85 @@ class Gate:
 
     def __init__(
         self,
-        workspace: str | os.PathLike[str] = ".",
+        workspace: str | os.PathLike[str] | None = None,
         tools: Iterable[ToolFactory] | None = None,
         *,
         mode: Mode | str | None = None,
         confirm: Confirmer | None = None,
         home: str | os.PathLike[str] | None = None,
         tags: Collection[str] = (),
+        title: str | None = None,
+        session: str | None = None,
     ) -> None:
-        """`tools` None means the built-in ones. Without `confirm` nobody is asked: what must
-        be asked is refused. Settings and audit log lie in `home` (`CALLGATE_HOME`)."""
+        """`workspace` None means here; `tools` None means the built-in ones. Without `confirm`
+        nobody is asked: what must be asked is refused, or in a turn waits for an answer from
+        elsewhere. Settings, sessions and the audit log
+        lie in `home` (`CALLGATE_HOME`). `session` is the id of one to resume, with its
+        workspace and mode."""
+        if session is not None and (workspace, mode, title, tags) != (None, None, None, ()):
+            raise ValueError("a resumed session has its own workspace, mode, tags and title")
         place = Home.from_environment() if home is None else Home(os.path.abspath(home))
         self._wired = Wired(place)
         self.runtime = self._wired.runtime
         self.session = self._wired.session(
-            os.fspath(workspace), None if mode is None else Mode(mode), frozenset(tags)
+            "." if workspace is None else os.fspath(workspace),
+            None if mode is None else Mode(mode),
+            frozenset(tags),
         )
+        self.session.title = title
+        self.resumed: Resumed | None = None
+        """Once entered, what was still open in the session that was resumed."""
+        self._resumes = session
         for factory in BUILT_IN if tools is None else tools:
             self.runtime.register(factory)
         self._confirm = confirm
         self._attached = ExitStack()
 
     async def __aenter__(self) -> Gate:
+        session_id = self._resumes or self.session.id
         if self._confirm is not None:
-            self._attached.enter_context(self.runtime.attach(self._confirm, self.session.id))
+            self._attached.enter_context(self.runtime.attach(self._confirm, session_id))
+        if self._resumes is not None:
+            try:
+                await self._resume(self._resumes)
+            except BaseException:
+                await self.__aexit__()
+                raise
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         self._attached.close()
         await self._wired.close()
+
+    async def _resume(self, session_id: str) -> None:
+        self.resumed = await self.runtime.resume(session_id)
+        self.session = self.resumed.session
+        self._wired.policies.check_workspace(self.session.workspace)
+
+    @asynccontextmanager
+    async def turn(self, prompt: str | Message) -> AsyncIterator[str]:
+        """A turn of an agent: what is called in it belongs to it. Its id.
+
+        It is completed at the end of the `with`, and cancelled by an exception."""
+        said = Message.text("user", prompt) if isinstance(prompt, str) else prompt
+        conversations = self.runtime.conversations
+        turn = await conversations.begin_turn(self.session, said)
+        try:
+            yield turn
+        except BaseException as error:
+            why = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
+            await conversations.end_turn(self.session, cancelled=why)
+            raise
+        await conversations.end_turn(self.session)
+
+    async def say(self, message: str | Message) -> None:
+        """Add what the model said, or what it was told, to the session's conversation."""
+        said = Message.text("assistant", message) if isinstance(message, str) else message
+        await self.runtime.conversations.say(self.session, said)
+
+    async def messages(self) -> list[Message]:
+        """The conversation of the session so far."""
+        return await self.runtime.conversations.messages(self.session)
 
     def register(self, factory: ToolFactory) -> None:
         self.runtime.register(factory)
@@ -109,6 +162,7 @@ class Gate:
                 arguments={} if arguments is None else arguments,
                 session=self.session,
                 caller=CallerKind.LIBRARY,
+                turn_id=self.session.turn_id,
                 timeout_s=timeout_s,
             )
         )
@@ -131,6 +185,7 @@ class Gate:
             arguments={} if arguments is None else arguments,
             session=self.session,
             caller=CallerKind.LIBRARY,
+            turn_id=self.session.turn_id,
         )
         return self.runtime.explain(call)[1]
 
@@ -168,6 +223,7 @@ class Gate:
             arguments=arguments,
             session=self.session,
             caller=CallerKind.LIBRARY,
+            turn_id=self.session.turn_id,
         )
 
 

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterable
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+import msgspec
+
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
+from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
+from callgate.core.stored import StoredConfirmation
 from callgate.core.tools import ToolFactory
+from callgate.dispatch import questions
 from callgate.dispatch.authorize import Subject
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer, Receipt
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.registry import Registered
 from callgate.events.bus import Bus, Subscription
 from callgate.policy.decide import Decision
+from callgate.sessions.conversations import Conversations
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    session: Session
+    calls: Mapping[str, asyncio.Task[ToolResult]]
+    """What a person had been asked about when its process died, by call id: each runs once,
+    as soon as it is allowed."""
 
 
 class Runtime:
-    def __init__(self, dispatcher: ToolDispatcher, bus: Bus) -> None:
+    def __init__(
+        self, dispatcher: ToolDispatcher, bus: Bus, conversations: Conversations
+    ) -> None:
         self.dispatcher = dispatcher
+        self.conversations = conversations
         self._bus = bus
         self._confirmations = dispatcher.authority.confirmations
 
@@ -54,8 +71,26 @@ class Runtime:
     async def cancel_session(self, session_id: str) -> None:
         await self.dispatcher.cancel_session_tools(session_id)
 
-    async def close_session(self, session_id: str) -> None:
-        await self.dispatcher.close_session(session_id)
+    async def resume(self, session_id: str) -> Resumed:
+        """Take a session over from a process that is gone, and go on with its open questions.
+
+        `SessionNotFound`, or `SessionLocked` while another living process has it.
+        """
+        session, snapshot = await self.conversations.resume(session_id)
+        self.dispatcher.authority.grants.load(session, snapshot.grants)
+        own = self.dispatcher.running.own
+        calls = {each.call_id: own(self._go_on(session, each)) for each in snapshot.confirmations}
+        return Resumed(session, calls)
+
+    async def _go_on(self, session: Session, asked: StoredConfirmation) -> ToolResult:
+        call = questions.read_call(asked, session)
+        result = await self.dispatcher.run(call, questions.read_question(asked))
+        said = Message(role="user", content=[result.block(call.shown_id)])
+        await self.conversations.say(session, said)
+        return result
+
+    async def close_session(self, session: Session) -> None:
+        await self.dispatcher.close_session(session)
 
     def explain(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What would be decided about a call. Raises the `ToolError` it would end in."""
@@ -67,12 +102,13 @@ class Runtime:
         """Someone is there to answer questions, of one session or of all."""
         return self._confirmations.attach(confirmer, session_id)
 
-    def open_confirmations(self, session_id: str | None = None) -> list[Confirmation]:
-        return self._confirmations.open(session_id)
+    async def open_confirmations(self, session_id: str | None = None) -> list[Confirmation]:
+        """The questions that wait for an answer, of every process."""
+        return await self._confirmations.open(session_id)
 
-    def answer(self, confirmation_id: str, answer: Answer) -> Receipt:
+    async def answer(self, confirmation_id: str, answer: Answer) -> Receipt:
         """The first answer wins. `KeyError` if there is no such question."""
-        return self._confirmations.answer(confirmation_id, answer)
+        return await self._confirmations.answer(confirmation_id, answer)
 
     def events(
         self, *, session_id: str | None = None, types: Collection[str] | None = None

@@ -15,20 +15,26 @@ from callgate.config.schema import Settings
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode, Root, Session
+from callgate.core.stores import Store
 from callgate.core.tools import ToolFactory
+from callgate.dispatch.asking import Confirmations
 from callgate.dispatch.authorize import Authority, Subject
 from callgate.dispatch.call_files import CallFiles
-from callgate.dispatch.confirmations import Answer, Confirmations
+from callgate.dispatch.confirmations import Answer
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
 from callgate.events.bus import Bus
+from callgate.events.log import SessionLog
 from callgate.runtime import Runtime
+from callgate.sessions.conversations import Conversations
+from callgate.sessions.recovery import record, recover
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
 from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
+from callgate.workspace.history import History
 
 BUILT_IN: tuple[ToolFactory, ...] = (
     ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
@@ -46,12 +52,14 @@ class Wired:
         self.bus = Bus()
         settings = self.policies.settings
         limits = settings.limits
-        self._audit = _audit_log(home, settings) if audit else None
-        files = CallFiles(self.policies, home.path)
+        self._audit = audit_log(home, settings) if audit else None
+        self.log = SessionLog(self._open_store)
+        history = History(os.path.join(home.path, "undo"))
+        files = CallFiles(self.policies, home.path, history=history)
         authority = Authority(
             policies=self.policies,
-            grants=Grants(),
-            confirmations=Confirmations(limits.confirmation_timeout_s),
+            grants=Grants(self.log),
+            confirmations=Confirmations(self.log, limits.confirmation_timeout_s),
             preview=lambda call, subject: _preview(files, call, subject),
             save=self._save,
         )
@@ -59,6 +67,7 @@ class Wired:
             authority=authority,
             files=files,
             sink=self.bus,
+            log=self.log,
             audit=self._audit,
             registry=Registry(max_argument_bytes=limits.max_argument_bytes),
             limits=Limits(
@@ -69,7 +78,7 @@ class Wired:
         )
         for name in settings.tools.disable:
             self.dispatcher.registry.disable(name, "disabled in settings")
-        self.runtime = Runtime(self.dispatcher, self.bus)
+        self.runtime = Runtime(self.dispatcher, self.bus, Conversations(self.log, self.bus))
 
     @property
     def settings(self) -> Settings:
@@ -91,9 +100,18 @@ class Wired:
         self.policies.check_workspace(session.workspace)
         return session
 
+    async def _open_store(self) -> Store:
+        sqlite = import_module("callgate.storage.sqlite.store")  # only once something is kept
+        store: Store = await sqlite.SqliteStore.open(self.home.path)
+        interrupted = await recover(store)
+        if self._audit is not None and interrupted:
+            record(self._audit, interrupted)
+        return store
+
     async def close(self) -> None:
-        """Stop what runs and let go of the audit log."""
+        """Stop what runs and let go of the store and the audit log."""
         await self.runtime.close()
+        await self.log.close()
         if self._audit is not None:
             self._audit.close()
 
@@ -148,7 +166,7 @@ def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
     return loaded
 
 
-def _audit_log(home: Home, settings: Settings) -> AuditLog:
+def audit_log(home: Home, settings: Settings) -> AuditLog:
     return AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
 
 

@@ -43,10 +43,10 @@ from callgate.core.sessions import Mode, Root
 from callgate.core.stored import (
     CallState,
     ConfirmationState,
-    Message,
     Pin,
     StoredCall,
     StoredGrant,
+    StoredMessage,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -311,7 +311,7 @@ async def test_output_is_emptied_and_the_numbers_stay(store: Store) -> None:
 async def test_messages_have_numbers_of_their_own(store: Store) -> None:
     session = await new_session(store)
     await append(store, session, "an event")
-    said = [Message(id=ulid(), turn_id="t1", body={"role": "user", "n": n}) for n in range(3)]
+    said = [StoredMessage(id=ulid(), turn_id="t1", body={"role": "user", "n": n}) for n in range(3)]
     op = AppendMessages(session=session, messages=tuple(said), at=5.0)
     assert await store.commit(op) == ((1, 2, 3),)
     assert await store.commit(op) == ((1, 2, 3),)
@@ -448,7 +448,7 @@ async def test_a_deleted_session_leaves_nothing(store: Store) -> None:
         PutGrant(
             session=gone, grant=StoredGrant(id="g", session_id=gone, tool=None, decision="allow")
         ),
-        AppendMessages(session=gone, messages=(Message(id=ulid(), body={}),), at=1.0),
+        AppendMessages(session=gone, messages=(StoredMessage(id=ulid(), body={}),), at=1.0),
         Append(session=kept, events=(event(kept),)),
     )
     assert await store.commit(DeleteSession(session=gone)) == (True,)
@@ -489,7 +489,7 @@ async def test_a_fork_copies_up_to_the_end_of_a_turn(store: Store) -> None:
         event(session, "turn.completed", turn="t1", parent=first.id),
         event(session, "turn.started", turn="t2"),
     ]
-    said = [Message(id=ulid(), turn_id=turn, body={"of": turn}) for turn in ("t1", "t1", "t2")]
+    said = [StoredMessage(id=ulid(), turn_id=turn, body={"of": turn}) for turn in ("t1", "t1", "t2")]
     await store.commit(
         Append(session=session, events=tuple(events)),
         AppendMessages(session=session, messages=tuple(said), at=1.0),

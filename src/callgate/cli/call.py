@@ -8,9 +8,10 @@ import signal
 import sys
 from argparse import Namespace
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+from callgate.audit.summaries import summarize
 from callgate.cli.arguments import read_arguments
 from callgate.cli.asking import Asker
 from callgate.cli.embedded import find_tool, open_runtime
@@ -26,7 +27,7 @@ from callgate.config.saved import saved_rule
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import ImageBlock
 from callgate.core.errors import ToolError, ToolErrorClass
-from callgate.core.events import OUTPUT_DELTA, PROGRESS, Event
+from callgate.core.events import CONFIRMATION_REQUESTED, OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer
 from callgate.dispatch.registry import Registered
@@ -78,11 +79,21 @@ def call(options: Namespace) -> int:
         caller=CallerKind.CLI,
         timeout_s=options.timeout,
     )
-    live = _Live(options.verbose)
-    if unreadable is not None:
-        return _show(Ended(wired.runtime.refuse(made, unreadable)), tool, options, live)
+    session.title = clip(f"{made.tool} {summarize(arguments)}", 80)
+    return run_call(wired, made, tool, options, unreadable)
+
+
+def run_call(
+    wired: Wired,
+    made: ToolCall,
+    tool: Registered | None,
+    options: Namespace,
+    unreadable: ToolError | None = None,
+) -> int:
+    """Make a call and show how it ended; the exit code. `unreadable` is why it cannot run."""
+    live = _Live(options.verbose, options.wait)
     runner = asyncio.Runner()
-    ended = runner.run(_run(wired, made, _confirmer(wired, made, options), live))
+    ended = runner.run(_run(wired, made, options, live, unreadable))
     code = _show(ended, tool, options, live)
     if ended.goes_on:
         sys.stdout.flush()
@@ -92,33 +103,45 @@ def call(options: Namespace) -> int:
 
 
 async def _run(
-    wired: Wired, made: ToolCall, confirmer: Confirmer | None, live: _Live
+    wired: Wired, made: ToolCall, options: Namespace, live: _Live, unreadable: ToolError | None
 ) -> Ended:
+    runtime = wired.runtime
+    try:
+        if unreadable is not None:
+            return Ended(runtime.refuse(made, unreadable))
+        confirmer = _confirmer(wired, made, options)
+        attached: AbstractContextManager[None] = nullcontext()
+        if confirmer is not None or options.wait:
+            attached = runtime.attach(confirmer, made.session.id)
+        unlisten = wired.bus.listen(live)
+        with attached:
+            ended = await _until_the_end(wired, made)
+        unlisten()
+        return ended
+    finally:
+        await wired.close()
+
+
+async def _until_the_end(wired: Wired, made: ToolCall) -> Ended:
     """Run the call; the first signal stops it, and it is waited for."""
     loop = asyncio.get_running_loop()
-    runtime = wired.runtime
     signals: list[int] = []
-    attached = nullcontext() if confirmer is None else runtime.attach(confirmer, made.session.id)
-    unlisten = wired.bus.listen(live)
-    with attached:
-        async with asyncio.TaskGroup() as group:
-            work = group.create_task(runtime.call(made))
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(wired.runtime.call(made))
 
-            def stop(number: int) -> None:
-                signals.append(number)
-                if len(signals) == 1:
-                    say("callgate: stopping the call")
-                    group.create_task(runtime.cancel(made.id))
+        def stop(number: int) -> None:
+            signals.append(number)
+            if len(signals) == 1:
+                say("callgate: stopping the call")
+                group.create_task(wired.runtime.cancel(made.id))
 
+        for each in _SIGNALS:
+            loop.add_signal_handler(each, stop, each)
+        try:
+            await asyncio.wait({work})
+        finally:
             for each in _SIGNALS:
-                loop.add_signal_handler(each, stop, each)
-            try:
-                await asyncio.wait({work})
-            finally:
-                for each in _SIGNALS:
-                    loop.remove_signal_handler(each)
-    unlisten()
-    await runtime.close()
+                loop.remove_signal_handler(each)
     return Ended(work.result(), signals[0] if signals else None)
 
 
@@ -126,7 +149,7 @@ def _confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | 
     """Who answers a question: `--yes`, the person at the terminal, or nobody."""
     if options.yes:
         return _say_yes
-    tty = None if options.no_input else open_tty()
+    tty = None if options.no_input or options.wait else open_tty()
     if tty is None:
         return None
 
@@ -151,13 +174,17 @@ async def _say_yes(question: Confirmation) -> Answer:
 
 
 class _Live:
-    """With `-v`: what a tool says while it works, on stderr."""
+    """On stderr: with `-v` what a tool says while it works, with `--wait` what is asked."""
 
-    def __init__(self, on: bool) -> None:
+    def __init__(self, on: bool, wait: bool) -> None:
         self._on = on
+        self._wait = wait
         self.streamed = False
 
     def __call__(self, event: Event) -> None:
+        if self._wait and event.type == CONFIRMATION_REQUESTED:
+            id = event.payload["confirmation_request_id"]
+            say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
         if not self._on:
             return
         if event.type == OUTPUT_DELTA:

@@ -19,6 +19,8 @@ CALLERS = (
     "cli", "plugin", "agent", "llm", "acp", "http", "mcp", "library", "renderer", "internal",
 )  # fmt: skip
 DECISIONS = ("allow", "deny")
+SCOPES = ("once", "session", "always")
+FORMATS = ("markdown", "json")
 SHELLS = ("bash", "zsh", "fish")
 
 
@@ -52,7 +54,15 @@ def _count(text: str) -> int:
     return count
 
 
-_seconds.__name__, _count.__name__ = "number of seconds", "count"  # argparse puts it into words
+def _positive(text: str) -> int:
+    count = _count(text)
+    if not count:
+        raise ValueError
+    return count
+
+
+# argparse puts these into words
+_seconds.__name__, _count.__name__, _positive.__name__ = "number of seconds", "count", "number"
 
 
 def _json(parser: Parser) -> None:
@@ -81,6 +91,9 @@ def _call(parser: Parser) -> None:
     parser.add_argument("--timeout", metavar="S", type=_seconds, help="end it after S seconds")
     parser.add_argument("--yes", action="store_true", help="allow what would be asked, this once")
     parser.add_argument("--no-input", action="store_true", help="ask nothing: refuse instead")
+    parser.add_argument(
+        "--wait", action="store_true", help="ask elsewhere: wait for callgate confirmations"
+    )
     _json(parser)
     parser.add_argument("-q", "--quiet", action="store_true", help="no `ok` for an empty result")
     parser.add_argument("-v", "--verbose", action="store_true", help="live output on stderr")
@@ -125,6 +138,64 @@ def _init(parser: Parser) -> None:
     _json(parser)
 
 
+def _sessions_list(parser: Parser) -> None:
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--workspace", metavar="DIR", default=".", help="default: here")
+    place.add_argument("--all", action="store_true", help="those of every workspace")
+    parser.add_argument("-n", metavar="N", type=_positive, default=20, help="how many; default 20")
+    parser.add_argument("--cursor", metavar="C", help="go on where a list ended")
+    parser.add_argument("--workers", action="store_true", help="also the sessions of workers")
+    _json(parser)
+
+
+def _sessions_export(parser: Parser) -> None:
+    parser.add_argument("--format", choices=FORMATS, default="markdown")
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: stdout")
+
+
+def _sessions_fork(parser: Parser) -> None:
+    parser.add_argument("--turn", metavar="T", help="the last turn to copy, by id or number")
+    parser.add_argument("--title", metavar="TEXT", help="default: that of the original")
+    _json(parser)
+
+
+def _sessions_delete(parser: Parser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _json(parser)
+
+
+def _events(parser: Parser) -> None:
+    parser.add_argument("--session", metavar="ID", help="of this session only")
+    parser.add_argument("--since", metavar="CURSOR", help="only what came after it")
+    parser.add_argument("--type", metavar="T", action="append", help="of this type; repeatable")
+    parser.add_argument("-n", metavar="N", type=_count, help="only the last N of those there are")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+def _confirmations(parser: Parser) -> None:
+    parser.add_argument("--session", metavar="ID", help="of this session only")
+    _json(parser)
+
+
+def _answer(parser: Parser) -> None:
+    parser.add_argument("--scope", choices=SCOPES, default="once", help="default once")
+    parser.add_argument("--reason", metavar="TEXT", help="told to the agent with a no")
+    _json(parser)
+
+
+def _undo(parser: Parser) -> None:
+    parser.add_argument("--session", metavar="S", help="undo in this session, with --to")
+    parser.add_argument("--to", metavar="TURN", help="what was done after the end of this turn")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would change")
+    parser.add_argument("--workspace", metavar="DIR", help="default: that of the changes")
+    parser.add_argument("--mode", choices=MODES, help="ceiling of what may run")
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    parser.add_argument("--no-input", action="store_true", help="ask nothing: refuse instead")
+    _json(parser)
+
+
 def _nothing(parser: Parser) -> None:
     """No options of its own."""
 
@@ -140,9 +211,20 @@ environment:
   CALLGATE_LOG    error, warning, info, debug or trace, on stderr
   NO_COLOR, FORCE_COLOR"""
 
+_IDS = """\
+The beginning or the end of an id is enough, if no other begins or ends like it."""
+
+_SCOPES = f"""\
+once covers this call alone, session the same tool for the rest of the session, and always
+saves a rule. {_IDS}"""
+
 COMMANDS: Mapping[str, Command] = {
     "tools": Command("list the tools", "", _tools),
     "call": Command("run one tool once", "NAME [key=value ...]", _call, _PAIRS),
+    "undo": Command(
+        "put files back to what they were before a call", "[CALL_ID]", _undo,
+        "Without a call it lists the last calls that changed files.",
+    ),
     "policy explain": Command(
         "say what would be decided about a call, and by which rule",
         "TOOL [key=value ...]",
@@ -157,10 +239,24 @@ COMMANDS: Mapping[str, Command] = {
     "audit tail": Command("show the last calls on record", "", _tail),
     "audit search": Command("find calls on record", "", _search),
     "audit verify": Command("check that the record was not changed", "", _json),
+    "sessions list": Command("list the sessions of this directory, newest first", "",
+                             _sessions_list),
+    "sessions show": Command("say what is known of a session", "ID", _json, _IDS),
+    "sessions export": Command("print a session to read, or as lines of JSON", "ID",
+                               _sessions_export, _IDS),
+    "sessions fork": Command("copy a session", "ID", _sessions_fork, _IDS),
+    "sessions rename": Command("give a session a title", "ID TITLE", _json, _IDS),
+    "sessions delete": Command("delete sessions for good", "ID ...", _sessions_delete, _IDS),
+    "events": Command("show what happened in the sessions", "", _events),
+    "confirmations": Command("list the questions that wait for an answer", "", _confirmations),
+    "confirmations list": Command("the same", "", _confirmations),
+    "confirmations allow": Command("let a call run that waits for it", "ID", _answer, _SCOPES),
+    "confirmations deny": Command("refuse a call that waits for an answer", "ID", _answer,
+                                  _SCOPES),
     "doctor": Command("check the installation, one line a check", "", _json),
     "init": Command("write commented settings and a sample tool", "", _init),
     "completion": Command("print a completion script", "|".join(SHELLS), _nothing),
-}
+}  # fmt: skip
 
 GROUPS = tuple(dict.fromkeys(name.split()[0] for name in COMMANDS if " " in name))
 
@@ -195,11 +291,11 @@ def split(given: Sequence[str]) -> tuple[str | None, list[str]]:
     if not given:
         return None, []
     first, rest = given[0], list(given[1:])
+    if rest and f"{first} {rest[0]}" in COMMANDS:
+        return f"{first} {rest[0]}", rest[1:]
     if first in COMMANDS:
         return first, rest
     if first in GROUPS:
-        if rest and f"{first} {rest[0]}" in COMMANDS:
-            return f"{first} {rest[0]}", rest[1:]
         if rest and rest[0] in ("-h", "--help"):
             return None, rest
         known = ", ".join(name.split()[1] for name in COMMANDS if name.startswith(f"{first} "))
@@ -209,7 +305,7 @@ def split(given: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def help_text() -> str:
-    rows = [f"  {name:<16}{command.summary}" for name, command in COMMANDS.items()]
+    rows = [f"  {name:<21}{command.summary}" for name, command in COMMANDS.items()]
     parts = [
         "usage: callgate [--version] [--help] [--debug] COMMAND ...",
         "Every tool call of an AI agent through one guarded door.",

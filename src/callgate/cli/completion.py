@@ -46,8 +46,12 @@ def _cases() -> str:
 
 
 def _groups() -> str:
-    seconds = {first: " ".join(_second_words(first)) for first in _first_words()}
-    lines = [f'    {first}) words="{words}" ;;' for first, words in seconds.items() if words]
+    seconds = {
+        first: " ".join([*_second_words(first), *(_options(first) if first in COMMANDS else ())])
+        for first in _first_words()
+        if _second_words(first)
+    }
+    lines = [f'    {first}) words="{words}" ;;' for first, words in seconds.items()]
     return "\n".join(lines)
 
 

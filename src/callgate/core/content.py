@@ -42,3 +42,11 @@ class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result"):
     tool_use_id: str
     content: list[ContentBlock]
     is_error: bool = False
+
+
+class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):
+    """What a model thought before it spoke."""
+
+    thinking: str
+    signature: str | None = None
+    """By which its provider knows it again."""

@@ -19,6 +19,15 @@ CONFIRMATION_RESOLVED = "tool.confirmation_resolved"
 OUTPUT_DELTA = "tool.output_delta"
 PROGRESS = "tool.progress"
 
+SESSION_CREATED = "session.created"
+SESSION_RESUMED = "session.resumed"
+TURN_STARTED = "turn.started"
+TURN_COMPLETED = "turn.completed"
+TURN_CANCELLED = "turn.cancelled"
+MODE_CHANGED = "mode.changed"
+EVENTS_LOST = "store.events_lost"
+"""Stands for events that could not be kept."""
+
 TERMINAL = frozenset({COMPLETED, FAILED, INPUT_INVALID})
 """Every call ends in exactly one of these."""
 

@@ -74,6 +74,10 @@ def session_id() -> str:
     return "sess_" + ulid()
 
 
+def turn_id() -> str:
+    return "turn_" + ulid()
+
+
 def is_call_id(text: str) -> bool:
     """Whether an id is one of ours; any other is kept as an external id."""
     return CALL_ID.match(text) is not None

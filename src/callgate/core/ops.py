@@ -26,11 +26,11 @@ from callgate.core.events import Event
 from callgate.core.sessions import Mode, Root
 from callgate.core.stored import (
     ConfirmationState,
-    Message,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
+    StoredMessage,
     StoredSession,
 )
 
@@ -164,7 +164,7 @@ class Append(SessionOp[tuple[int, ...]], frozen=True, kw_only=True):
 class AppendMessages(SessionOp[tuple[int, ...]], frozen=True, kw_only=True):
     """Append messages of the conversation; their numbers, which are not those of events."""
 
-    messages: tuple[Message, ...]
+    messages: tuple[StoredMessage, ...]
     at: float
 
 
@@ -188,11 +188,14 @@ class StartCall(EventOp[CallReceipt], frozen=True, kw_only=True):
     call: str
     owner: str
     attempt: int = 1
+    caller: str = ""
     tool: str
     tool_use_id: str = ""
     turn_id: str | None = None
     side_effects: SideEffects
     arguments_sha256: str
+    summary: str = ""
+    """Of the arguments, redacted: what can be said of the call if its process dies."""
 
 
 class FinishCall(EventOp[CallReceipt], frozen=True, kw_only=True):
@@ -212,6 +215,7 @@ class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
     confirmation: str
     call: str
     owner: str
+    caller: str = ""
     tool: str
     tool_use_id: str = ""
     turn_id: str | None = None

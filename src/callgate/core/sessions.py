@@ -38,6 +38,9 @@ class Session(msgspec.Struct, kw_only=True):
     """The turn under way, if an agent works in this session."""
     is_worker: bool = False
     """A sub-agent's session: some tools are hidden, `always` answers count once."""
+    parent: str | None = None
+    """The session that a worker's session works for."""
+    title: str | None = None
 
     def __post_init__(self) -> None:
         self.workspace = os.path.abspath(os.path.expanduser(self.workspace))

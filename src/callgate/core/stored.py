@@ -43,7 +43,7 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
         return self.id
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True):
+class StoredMessage(msgspec.Struct, frozen=True, kw_only=True):
     """One message of a conversation, as it was said: unlike events, nothing is redacted."""
 
     id: str
@@ -66,11 +66,14 @@ class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     """The process that runs it, or asks about it."""
     attempt: int = 1
+    caller: str = ""
     tool: str = ""
     tool_use_id: str = ""
     turn_id: str | None = None
     side_effects: SideEffects | None = None
     arguments_sha256: str = ""
+    summary: str = ""
+    """Of the arguments, redacted."""
     confirmation: str | None = None
     """The last question about it."""
     called: str | None = None
@@ -125,6 +128,8 @@ class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     used_by: tuple[str, ...] = ()
     """The calls that used it up so far; not kept where there is no limit."""
     expires_at: float | None = None
+    covers_rules: bool = True
+    """Whether it answers a question that a rule asks."""
 
     @property
     def key(self) -> str:

@@ -27,7 +27,7 @@ committed again and are never applied twice. `str(error)` is safe to show to a p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Protocol, Self, TypeVar, overload
 
@@ -36,11 +36,11 @@ import msgspec
 from callgate.core.events import Event
 from callgate.core.ops import Op, Reap, Reaped
 from callgate.core.stored import (
-    Message,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
+    StoredMessage,
     StoredSession,
 )
 
@@ -60,7 +60,10 @@ class EventPage(msgspec.Struct, frozen=True):
     """Events of all sessions in the order in which they were committed."""
 
     events: Sequence[Event]
+    cursors: Sequence[str]
+    """Behind each of them."""
     cursor: str
+    """Behind the last."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,18 +97,18 @@ class Store(Protocol):
     """Names this process, and no other one ever, as the owner of sessions and calls."""
 
     @overload
-    def commit(self, a: Op[A], /) -> Awaitable[tuple[A]]: ...
+    def commit(self, a: Op[A], /) -> asyncio.Future[tuple[A]]: ...
     @overload
-    def commit(self, a: Op[A], b: Op[B], /) -> Awaitable[tuple[A, B]]: ...
+    def commit(self, a: Op[A], b: Op[B], /) -> asyncio.Future[tuple[A, B]]: ...
     @overload
-    def commit(self, a: Op[A], b: Op[B], c: Op[C], /) -> Awaitable[tuple[A, B, C]]: ...
+    def commit(self, a: Op[A], b: Op[B], c: Op[C], /) -> asyncio.Future[tuple[A, B, C]]: ...
     @overload
-    def commit(self, *ops: Op[Any]) -> Awaitable[tuple[Any, ...]]: ...
-    def commit(self, *ops: Op[Any]) -> Awaitable[tuple[Any, ...]]:
+    def commit(self, *ops: Op[Any]) -> asyncio.Future[tuple[Any, ...]]: ...
+    def commit(self, *ops: Op[Any]) -> asyncio.Future[tuple[Any, ...]]:
         """Write all of these or none; what each op gives back, in their order.
 
         The ops are taken when this is called, in the order of the calls, and are written
-        whether or not anyone waits. They are on the disk when the awaitable is done.
+        whether or not anyone waits. They are on the disk when the future is done.
         """
         ...
 
@@ -121,7 +124,7 @@ class Store(Protocol):
 
     async def read_messages(
         self, session: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[Message]: ...
+    ) -> Sequence[StoredMessage]: ...
 
     async def get_session(self, session: str) -> StoredSession: ...
 

@@ -12,16 +12,24 @@ from callgate.audit.redaction import redact
 from callgate.audit.summaries import summarize
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
-from callgate.core.errors import ConfirmationTimeout, ToolPermissionDenied, ToolUserDenied
+from callgate.core.errors import (
+    ConfirmationTimeout,
+    ToolCancelled,
+    ToolPermissionDenied,
+    ToolUserDenied,
+)
 from callgate.core.ids import ulid
 from callgate.core.places import Place
 from callgate.core.schemas import Checked
 from callgate.core.sessions import Mode
-from callgate.dispatch.confirmations import Answer, Confirmation, Confirmations, Scope
+from callgate.core.stored import ConfirmationState
+from callgate.dispatch.asking import Confirmations
+from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.dispatch.grants import Grant, Grants
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
+from callgate.dispatch.validate import validate
 from callgate.policy.decide import Decision, Question, Rulebook
 from callgate.policy.rules import Outcome
 
@@ -53,20 +61,24 @@ async def authorize(
     journal: Journal,
     running: RunningCall,
     recheck: Callable[[Mapping[str, Any]], Subject],
+    asked: Confirmation | None = None,
 ) -> Subject:
     """For a call that the policy does not simply allow: what may run, the subject or what a
-    person put in its place. Raises if nothing may."""
+    person put in its place. Raises if nothing may. `asked` was put before a restart."""
     decision = journal.decision
-    assert decision is not None and decision.outcome is not Outcome.ALLOW
+    assert decision is not None
     if decision.outcome is Outcome.DENY:
         raise ToolPermissionDenied(
             f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
         )
-    if _granted(call, subject, decision, authority.grants):
-        return subject
-    _ensure_somebody(call, decision, authority.confirmations)
-    journal.ensure_recordable()  # nobody is asked about what could not be done anyway
-    answer = await _ask(call, subject, decision, authority, journal, running)
+    if asked is None:
+        if _granted(call, subject, decision, authority.grants):
+            return subject
+        _ensure_somebody(call, decision, authority.confirmations)
+        journal.ensure_recordable()  # nobody is asked about what could not be done anyway
+        asked = _confirmation(call, subject, decision, authority)
+        await journal.asked(asked, running)
+    answer = await _answer(call, subject, asked, authority, journal, running)
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
         said = f" They said: {answer.reason}" if answer.reason else ""
@@ -121,10 +133,10 @@ def _deny_reason(decision: Decision) -> str:
 
 def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grants) -> bool:
     grant = grants.take(
-        call.session.id,
+        call.session,
         subject.tool.name,
         subject.checked.sha256,
-        time.time(),
+        call.id,
         by_rule=decision.reason == "rule",
     )
     if grant is None:
@@ -146,27 +158,28 @@ def _ensure_somebody(call: ToolCall, decision: Decision, confirmations: Confirma
         )
 
 
-async def _ask(
+async def _answer(
     call: ToolCall,
     subject: Subject,
-    decision: Decision,
+    asked: Confirmation,
     authority: Authority,
     journal: Journal,
     running: RunningCall,
 ) -> Answer:
-    asked = _confirmation(call, subject, decision, authority)
-    journal.asked(asked)
-    answer: Answer | None = None
-    outcome = "cancelled"
-    try:
-        answer = await authority.confirmations.ask(asked, running)
-        outcome = answer.decision.value
-    except ConfirmationTimeout:
-        outcome = "timeout"
-        raise
-    finally:
-        journal.answered(asked, outcome, answer)
-    return answer
+    """What a person said; raises where nobody did."""
+
+    def hash(arguments: Mapping[str, Any]) -> str:
+        return validate(arguments, subject.tool).sha256
+
+    confirmations = authority.confirmations
+    closed = await confirmations.ask(asked, call.session, running, hash, journal.answered)
+    if closed.answer is not None:
+        return closed.answer
+    if closed.state is ConfirmationState.EXPIRED:
+        raise ConfirmationTimeout(
+            f"Nobody answered within {confirmations.timeout_s:g} s.", reason="confirmation_timeout"
+        )
+    raise ToolCancelled(reason="question_withdrawn")
 
 
 def _remember(
@@ -178,12 +191,12 @@ def _remember(
         authority.save(call, subject, answer)
     elif answer.scope is Scope.SESSION or (decision.remember and answer.decision is Outcome.ALLOW):
         authority.grants.add(
+            call.session,
             Grant(
-                session_id=call.session.id,
                 tool=subject.tool.name,
                 decision=answer.decision,
                 covers_rules=answer.scope is Scope.SESSION,
-            )
+            ),
         )
 
 
@@ -195,6 +208,7 @@ def _confirmation(
     writes = tool.effect is SideEffects.WRITE
     return Confirmation(
         id=ulid(),
+        event_id=ulid(),
         call_id=call.id,
         tool_use_id=call.shown_id,
         session_id=call.session.id,

@@ -19,6 +19,8 @@ from callgate.dispatch.authorize import Subject, question
 from callgate.policy.decide import Rulebook, applies, lifts_protection
 from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI
+from callgate.workspace.history import CallHistory, History
+from callgate.workspace.records import Origin
 
 Policies = Callable[[str], Rulebook]
 
@@ -26,9 +28,13 @@ Policies = Callable[[str], Rulebook]
 class CallFiles:
     """Opens the files of calls, and keeps a directory for output too large to show."""
 
-    def __init__(self, policies: Policies, home: str | None = None) -> None:
-        """`home` is where settings, answers and the record lie: no tool writes there."""
+    def __init__(
+        self, policies: Policies, home: str | None = None, *, history: History | None = None
+    ) -> None:
+        """`home` is where settings, answers and the record lie: no tool writes there. `history`
+        keeps what calls change, so that it can be undone."""
         self._policies = policies
+        self._history = history
         self._home = None if home is None else os.path.realpath(home)
         self._artifacts = None if home is None else os.path.join(home, "artifacts")
         self._kept: dict[str, Root] = {}
@@ -41,7 +47,22 @@ class CallFiles:
         kept = self._kept.get(session.id)
         roots = session.extra_roots if kept is None else (*session.extra_roots, kept)
         files = _files(session.workspace, roots)
-        return files if subject is None else files.guarded(self._guard(call, subject, files))
+        if subject is None:
+            return files
+        return files.guarded(self._guard(call, subject, files), self._changes(call, subject))
+
+    def _changes(self, call: ToolCall, subject: Subject) -> CallHistory | None:
+        if self._history is None:
+            return None
+        return self._history.of(
+            Origin(
+                session=call.session.id,
+                turn=call.turn_id,
+                call=call.id,
+                tool=subject.tool.name,
+                workspace=call.session.workspace.encode("utf-8", "surrogatepass"),
+            )
+        )
 
     def _guard(self, call: ToolCall, subject: Subject, files: WorkspaceFileAPI) -> Guard:
         book = self._policies(call.session.workspace)

@@ -38,6 +38,7 @@ from callgate.dispatch.authorize import (
 )
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confine import confine
+from callgate.dispatch.confirmations import Confirmation
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
@@ -48,6 +49,7 @@ from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.validate import validate
+from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision, lifts_protection
 from callgate.policy.rules import Outcome
 
@@ -70,6 +72,7 @@ class ToolDispatcher:
         authority: Authority,
         files: CallFiles,
         sink: EventSink,
+        log: SessionLog,
         audit: Recorder | None = None,
         registry: Registry | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
@@ -79,42 +82,52 @@ class ToolDispatcher:
         self.authority = authority
         self._files = files
         self._sink = sink
+        self._log = log
         self._audit = audit
         self._limits = limits
         self._lanes = Lanes(limits.concurrency)
         watch_opens()
 
-    async def run(self, call: ToolCall) -> ToolResult:
-        """Run one call. Refusals and failures come back as results, never as exceptions."""
-        journal = Journal(call, self._sink, self._audit)
+    async def run(self, call: ToolCall, asked: Confirmation | None = None) -> ToolResult:
+        """Run one call. Refusals and failures come back as results, never as exceptions.
+
+        `asked` is the question about it that was put before a restart."""
+        journal = Journal(call, self._sink, self._log, self._audit)
         try:
             running = self.running.enter(call)
         except ToolError as error:  # never got onto the road: shutting down, or a used id
             return self.refuse(_with_fresh_id(call), error)
         try:
+            if asked is not None:
+                await journal.asked_before(asked)
             tool = resolve(call, self.registry)
             journal.tool = tool
             timeout_s = self._timeout(call, tool)
             subject = self._check(call, tool, journal, call.arguments)
             journal.decision = judge(call, subject, self.authority)
-            if journal.decision.outcome is not Outcome.ALLOW:
+            if asked is not None or journal.decision.outcome is not Outcome.ALLOW:
                 recheck = partial(self._check, call, tool, journal)
-                subject = await authorize(call, subject, self.authority, journal, running, recheck)
+                subject = await authorize(
+                    call, subject, self.authority, journal, running, recheck, asked
+                )
             output = await self._execute(call, subject, journal, running, timeout_s)
-            return journal.completed(output)
+            result = journal.completed(output)
         except ToolError as error:
-            return journal.failed(error)
+            result = journal.failed(error)
         except Stopped as stopped:
-            return _answer(journal.failed(stopped.error, stopped.partial), running)
+            result = _answer(journal.failed(stopped.error, stopped.partial), running)
         except Exception as error:  # a defect of ours must not become an answer nobody gets
             log_failure(_log, error, "call %s met a defect", call.id)
-            return journal.failed(ToolExecutionError(is_user_visible=False, reason="internal"))
+            result = journal.failed(ToolExecutionError(is_user_visible=False, reason="internal"))
         except BaseException:
             if not journal.closed:
                 journal.failed(ToolCancelled(reason=Stop.CALLER_GONE))
             raise
         finally:
             self.running.leave(running)
+        if journal.kept:
+            await journal.settled()
+        return result
 
     def _check(
         self, call: ToolCall, tool: Registered, journal: Journal, arguments: Any
@@ -164,7 +177,10 @@ class ToolDispatcher:
         try:
             running.raise_if_stopped()
             context = CallContext(call, subject, journal, self._files)
-            journal.called(tool, subject.checked)
+            if tool.has_effects:
+                await journal.started(tool, subject.checked, running)
+            else:
+                journal.called(tool, subject.checked)
         except BaseException:
             leave()
             raise
@@ -183,7 +199,8 @@ class ToolDispatcher:
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""
         tool = resolve(call, self.registry)
-        subject = self._check(call, tool, Journal(call, self._sink, None), call.arguments)
+        journal = Journal(call, self._sink, self._log, None)
+        subject = self._check(call, tool, journal, call.arguments)
         return subject, judge(call, subject, self.authority)
 
     async def run_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
@@ -194,7 +211,7 @@ class ToolDispatcher:
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """End a call that never gets onto the road, with the events and record of any other."""
-        return Journal(call, self._sink, self._audit).failed(error)
+        return Journal(call, self._sink, self._log, self._audit).failed(error)
 
     async def cancel(self, call_id: str) -> bool:
         """Stop one call; False if it is not under way."""
@@ -204,11 +221,12 @@ class ToolDispatcher:
         await self.running.stop(running, Stop.CANCEL)
         return True
 
-    async def close_session(self, session_id: str) -> None:
+    async def close_session(self, session: Session) -> None:
         """Stop a session's calls and forget the answers remembered for it."""
-        await self.cancel_session_tools(session_id)
-        self.authority.grants.revoke_session(session_id)
-        self._files.forget(session_id)
+        await self.cancel_session_tools(session.id)
+        self.authority.grants.revoke_session(session)
+        self._files.forget(session.id)
+        await self._log.release(session.id)
 
     async def close(self) -> None:
         """Refuse new calls and stop the ones under way."""

@@ -6,9 +6,19 @@ import logging
 import traceback
 
 from callgate.audit.redaction import redact
+from callgate.core.errors import ToolError, ToolPermissionDenied
+from callgate.core.stores import StoreError
 
 
 def log_failure(log: logging.Logger, error: BaseException, what: str, *arguments: object) -> None:
     """One ERROR with a redacted traceback. An exception's text may hold whatever it came across."""
     text = redact("".join(traceback.format_exception(error)))
     log.error(what + "\n%s", *arguments, text)
+
+
+def unkept(error: StoreError) -> ToolError:
+    """The refusal of what could not be written down."""
+    return ToolPermissionDenied(
+        f"{error} What cannot be written down is not done, so calls with effects are refused.",
+        reason="store_unwritable",
+    )

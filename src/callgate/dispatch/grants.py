@@ -1,18 +1,27 @@
 """Answers that are remembered: for a session, for some uses, for some time.
 
 A session's answer covers the same tool for the rest of the session (the person is told so).
-Everything here is gone when the session closes; saved rules live in the settings instead.
+It is kept in the store, outlives the process, and is gone when the session is closed; saved
+rules live in the settings instead.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 import msgspec
 
+from callgate.core.ids import ulid
+from callgate.core.ops import PutGrant, RevokeGrants, UseGrant
+from callgate.core.sessions import Session
+from callgate.core.stored import StoredGrant
+from callgate.events.log import SessionLog
 from callgate.policy.rules import Outcome
 
 
 class Grant(msgspec.Struct, kw_only=True):
-    session_id: str
+    id: str = msgspec.field(default_factory=ulid)
     tool: str | None
     """None covers every tool of the session."""
     decision: Outcome = Outcome.ALLOW
@@ -26,19 +35,26 @@ class Grant(msgspec.Struct, kw_only=True):
 
 
 class Grants:
-    def __init__(self) -> None:
+    def __init__(self, log: SessionLog) -> None:
+        self._log = log
         self._by_session: dict[str, list[Grant]] = {}
 
-    def add(self, grant: Grant) -> None:
-        self._by_session.setdefault(grant.session_id, []).append(grant)
+    def add(self, session: Session, grant: Grant) -> None:
+        self._by_session.setdefault(session.id, []).append(grant)
+        self._log.commit(session, PutGrant(session=session.id, grant=_stored(session, grant)))
+
+    def load(self, session: Session, stored: Iterable[StoredGrant]) -> None:
+        """What was remembered of a session that is resumed."""
+        self._by_session[session.id] = [_grant(each) for each in stored]
 
     def take(
-        self, session_id: str, tool: str, sha256: str, now: float, *, by_rule: bool = False
+        self, session: Session, tool: str, sha256: str, call: str, *, by_rule: bool = False
     ) -> Grant | None:
         """The grant that covers a call, one use of it consumed. A remembered no beats a yes."""
-        grants = self._by_session.get(session_id)
+        grants = self._by_session.get(session.id)
         if not grants:
             return None
+        now = time.time()
         matching = [
             grant
             for grant in grants
@@ -49,11 +65,39 @@ class Grants:
         chosen = next((g for g in matching if g.decision is Outcome.DENY), matching[0])
         if chosen.uses is not None:
             chosen.uses -= 1
-        self._by_session[session_id] = [grant for grant in grants if grant.uses != 0]
+            use = UseGrant(session=session.id, grant=chosen.id, call=call, at=now)
+            self._log.commit(session, use)
+        self._by_session[session.id] = [grant for grant in grants if grant.uses != 0]
         return chosen
 
-    def revoke_session(self, session_id: str) -> None:
-        self._by_session.pop(session_id, None)
+    def revoke_session(self, session: Session) -> None:
+        if self._by_session.pop(session.id, None):
+            self._log.commit(session, RevokeGrants(session=session.id))
+
+
+def _stored(session: Session, grant: Grant) -> StoredGrant:
+    return StoredGrant(
+        id=grant.id,
+        session_id=session.id,
+        tool=grant.tool,
+        decision=grant.decision,
+        arguments_sha256=grant.arguments_sha256,
+        uses=grant.uses,
+        expires_at=grant.expires_at,
+        covers_rules=grant.covers_rules,
+    )
+
+
+def _grant(stored: StoredGrant) -> Grant:
+    return Grant(
+        id=stored.id,
+        tool=stored.tool,
+        decision=Outcome(stored.decision),
+        arguments_sha256=stored.arguments_sha256,
+        uses=None if stored.uses is None else stored.uses - len(stored.used_by),
+        expires_at=stored.expires_at,
+        covers_rules=stored.covers_rules,
+    )
 
 
 def _covers(grant: Grant, tool: str, sha256: str, now: float) -> bool:

@@ -1,16 +1,20 @@
 """What is written down about one call: its events as they happen, and one audit record.
 
+    event -> live readers
+          -> the log of its session; where effects are at stake it is waited for
+
 Every call ends here exactly once, in `completed`, `failed` or `invalid`. Secrets do not get
 past this module: texts are redacted before they become part of an event or a record.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -23,13 +27,13 @@ from callgate.core.errors import (
     DENIALS,
     ToolError,
     ToolPermissionDenied,
+    ToolProtocolError,
     ToolValidationError,
 )
 from callgate.core.events import (
     CALLED,
     COMPLETED,
     CONFIRMATION_REQUESTED,
-    CONFIRMATION_RESOLVED,
     FAILED,
     INPUT_INVALID,
     OUTPUT_DELTA,
@@ -38,11 +42,17 @@ from callgate.core.events import (
     EventSink,
 )
 from callgate.core.ids import ulid
+from callgate.core.ops import CallReceipt, FinishCall, StartCall
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.schemas import Checked
+from callgate.core.stores import StoreError
 from callgate.core.tools import ToolOutput
-from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch import questions
+from callgate.dispatch.confirmations import Answer, Closed, Confirmation
+from callgate.dispatch.failures import unkept
 from callgate.dispatch.registry import Registered
+from callgate.dispatch.running import RunningCall
+from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 
 _log = logging.getLogger("callgate.audit")
@@ -50,6 +60,8 @@ _log = logging.getLogger("callgate.audit")
 _LAST_WORD = re.compile(r"[^\s]{8,}\Z")
 _LONGEST_WORD = 1_024
 PARTIAL_OUTPUT = 8_192
+
+T = TypeVar("T")
 
 
 class Recorder(Protocol):
@@ -66,8 +78,11 @@ class Journal:
         "_answer",
         "_audit",
         "_confirmation_id",
+        "_end",
         "_held",
+        "_kept",
         "_last_event",
+        "_log",
         "_sink",
         "_started",
         "_was_called",
@@ -79,12 +94,18 @@ class Journal:
         "tool",
     )
 
-    def __init__(self, call: ToolCall, sink: EventSink, audit: Recorder | None) -> None:
+    def __init__(
+        self, call: ToolCall, sink: EventSink, log: SessionLog, audit: Recorder | None
+    ) -> None:
         self.call = call
         self.shown_id = call.tool_use_id or call.id
         self.closed = False
         self._sink = sink
+        self._log = log
         self._audit = audit
+        self._kept: str | None = None
+        """The owner under whose name the store knows the call itself, beside its events."""
+        self._end: asyncio.Future[CallReceipt] | None = None
         self._started = time.perf_counter()
         """When it came in; from the moment it is called, when that was."""
         self._was_called = False
@@ -98,11 +119,17 @@ class Journal:
         self._confirmation_id: str | None = None
         self._answer: Answer | None = None
 
+    @property
+    def kept(self) -> bool:
+        """Whether the store knows the call itself, so that its end is worth waiting for."""
+        return self._end is not None
+
     # What happened before the end.
 
-    def asked(self, question: Confirmation) -> None:
+    async def asked(self, question: Confirmation, running: RunningCall) -> None:
+        """Write the question down, so that it can be answered from anywhere."""
         self._confirmation_id = question.id
-        self._emit(
+        event = self._event(
             CONFIRMATION_REQUESTED,
             "system",
             {
@@ -117,21 +144,23 @@ class Journal:
                 "why": redact(question.why),
                 "expires_at": question.expires_at,
             },
+            question.event_id,
         )
+        self._kept = await self._owner()
+        put = questions.put(self.call, question, event, self._kept)
+        await self._written(self._log.commit(self.call.session, put), running)
+        self._tell(event)
 
-    def answered(self, question: Confirmation, decision: str, answer: Answer | None) -> None:
+    async def asked_before(self, question: Confirmation) -> None:
+        """The question was put before a restart."""
+        self._confirmation_id = question.id
+        self._last_event = question.event_id
+        self._kept = await self._owner()
+
+    def answered(self, closed: Closed) -> None:
         """The question is closed: by an answer, by time, or because the call was stopped."""
-        self._answer = answer
-        self._emit(
-            CONFIRMATION_RESOLVED,
-            "user" if answer is not None else "system",
-            {
-                "confirmation_request_id": question.id,
-                "decision": decision,
-                "scope": answer.scope if answer is not None else None,
-                "by": answer.by if answer is not None else None,
-            },
-        )
+        self._answer = closed.answer
+        self._tell(closed.event)
 
     def ensure_recordable(self) -> None:
         """An effect that cannot be written down does not happen."""
@@ -147,9 +176,41 @@ class Journal:
             ) from None
 
     def called(self, tool: Registered, checked: Checked) -> None:
+        """The call starts."""
+        event = self._called(tool, checked)
+        self._log.append(self.call.session, event)
+        self._was_called = True
+        self._tell(event)
+
+    async def started(self, tool: Registered, checked: Checked, running: RunningCall) -> None:
+        """The same for a call with effects: it may start once this is on the disk."""
+        event = self._called(tool, checked)
+        self._kept = await self._owner()
+        start = StartCall(
+            session=self.call.session.id,
+            event=event,
+            call=self.call.id,
+            owner=self._kept,
+            caller=self.call.caller,
+            tool=tool.name,
+            tool_use_id=self.shown_id,
+            turn_id=self.call.turn_id,
+            side_effects=tool.effect,
+            arguments_sha256=checked.sha256,
+            summary=_arguments(self.call, tool, checked),
+        )
+        receipt = await self._written(self._log.commit(self.call.session, start), running)
+        if not receipt.applied:
+            raise ToolProtocolError(
+                f"Call {self.call.id} was started or ended before.", reason="already_started"
+            )
         self._started = time.perf_counter()
         self._was_called = True
-        self._emit(
+        self._tell(event)
+
+    def _called(self, tool: Registered, checked: Checked) -> Event:
+        self._started = time.perf_counter()
+        return self._event(
             CALLED,
             "agent",
             {
@@ -160,6 +221,18 @@ class Journal:
             },
         )
 
+    async def _owner(self) -> str:
+        try:
+            return (await self._log.store()).owner
+        except StoreError as error:
+            raise unkept(error) from None
+
+    async def _written(self, commit: asyncio.Future[T], running: RunningCall) -> T:
+        try:
+            return await running.until(commit)  # type: ignore[no-any-return]
+        except StoreError as error:
+            raise unkept(error) from None
+
     def published(self, event_type: str, payload: Mapping[str, Any]) -> None:
         """Something the tool says while it works."""
         if self.closed:
@@ -169,7 +242,7 @@ class Journal:
             if not payload["text"]:
                 return
         shown = {k: redact(v) if isinstance(v, str) else v for k, v in payload.items()}
-        self._emit(event_type, "tool", shown, in_chain=False)
+        self._say(event_type, shown)
 
     def _without_half_word(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         """Output up to its last blank; the rest waits, so that no secret is cut in two."""
@@ -184,8 +257,7 @@ class Journal:
 
     def _release_held(self) -> None:
         for stream, text in (self._held or {}).items():
-            payload = {"stream": stream, "text": redact(text)}
-            self._emit(OUTPUT_DELTA, "tool", payload, in_chain=False)
+            self._say(OUTPUT_DELTA, {"stream": stream, "text": redact(text)})
 
     # The end: exactly one of these.
 
@@ -286,14 +358,14 @@ class Journal:
     def _elapsed_ms(self) -> float:
         return int((time.perf_counter() - self._started) * 1e6) / 1e3
 
-    def _emit(
-        self, event_type: str, actor: Actor, payload: dict[str, Any], *, in_chain: bool = True
-    ) -> None:
+    def _event(
+        self, event_type: str, actor: Actor, payload: dict[str, Any], id: str | None = None
+    ) -> Event:
         call = self.call
         payload["tool_use_id"] = self.shown_id
         payload["call_id"] = call.id
-        event = Event(
-            id=ulid(),
+        return Event(
+            id=id or ulid(),
             timestamp=time.time(),
             session_id=call.session.id,
             turn_id=call.turn_id,
@@ -302,8 +374,16 @@ class Journal:
             actor=actor,
             payload=payload,
         )
-        if in_chain:
-            self._last_event = event.id
+
+    def _tell(self, event: Event) -> None:
+        """Show an event, which the next one follows, to whoever reads along."""
+        self._last_event = event.id
+        self._sink.emit(event)
+
+    def _say(self, event_type: str, payload: dict[str, Any]) -> None:
+        """Something of the tool's, beside the chain of events."""
+        event = self._event(event_type, "tool", payload)
+        self._log.append(self.call.session, event)
         self._sink.emit(event)
 
     def _close(
@@ -319,9 +399,32 @@ class Journal:
         if self._held:
             self._release_held()
         self.closed = True
-        self._emit(event_type, actor, payload)
+        event = self._event(event_type, actor, payload)
+        if self._kept is None:
+            self._log.append(self.call.session, event)
+        else:
+            self._finish(event, self._kept)
+        self._tell(event)
         if self._audit is not None:
             self._record(error, content, duration_ms)
+
+    def _finish(self, event: Event, owner: str) -> None:
+        call = self.call
+        end = FinishCall(session=call.session.id, event=event, call=call.id, owner=owner)
+        self._end = self._log.commit(call.session, end, insist=True)
+
+    async def settled(self) -> None:
+        """Wait until the end of a call with effects is on the disk.
+
+        What happened has happened: where the end cannot be written now, it is written later,
+        and the caller is answered all the same.
+        """
+        if self._end is None:
+            return
+        try:
+            await asyncio.shield(self._end)
+        except StoreError as error:
+            _log.error("the end of call %s is not on the disk: %s", self.call.id, error)
 
     def _record(
         self, error: ErrorInfo | None, content: list[ContentBlock], duration_ms: float

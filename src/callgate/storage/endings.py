@@ -9,14 +9,12 @@ from typing import Any
 import msgspec
 
 from callgate.core.errors import ToolErrorClass
-from callgate.core.events import FAILED, Event
+from callgate.core.events import EVENTS_LOST, FAILED, Event
 from callgate.core.ids import ulid
 from callgate.core.stored import StoredCall
 from callgate.storage.encoding import decode_event
 
 INTERRUPTED = "interrupted"
-LOST = "store.events_lost"
-"""The type of the event that stands for others."""
 
 _log = logging.getLogger("callgate.store")
 
@@ -83,7 +81,7 @@ def lost_event(session: str, id: str, missed: int) -> Event:
         id=id,
         timestamp=0.0,
         session_id=session,
-        type=LOST,
+        type=EVENTS_LOST,
         actor="system",
         payload={"missed": missed},
     )

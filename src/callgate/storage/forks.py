@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from callgate.core.events import CALLED, TERMINAL, Event
 from callgate.core.ids import ulid
 from callgate.core.ops import AppendMessages, Fork
-from callgate.core.stored import CallState, Message, StoredCall, StoredSession
+from callgate.core.stored import CallState, StoredCall, StoredMessage, StoredSession
 from callgate.storage.encoding import decode, encode
 from callgate.storage.endings import event_of, interruption
 from callgate.storage.views import MessageRow, View
@@ -115,7 +115,7 @@ def _cut_off(call: str, called: Event, at: float) -> Event:
 
 
 def _copy_messages(op: Fork, view: View) -> None:
-    messages = [decode(text, Message) for text in view.messages(op.session)]
+    messages = [decode(text, StoredMessage) for text in view.messages(op.session)]
     if op.turn is not None:
         last = max((n for n, m in enumerate(messages, 1) if m.turn_id == op.turn), default=0)
         messages = messages[:last]

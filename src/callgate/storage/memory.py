@@ -19,11 +19,11 @@ from callgate.core.ops import Op
 from callgate.core.stored import (
     CallState,
     ConfirmationState,
-    Message,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
+    StoredMessage,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -177,21 +177,23 @@ class MemoryStore:
         begin = read_cursor("e", after) if after is not None else 0
         check_page(begin, limit)
         events: list[Event] = []
+        cursors: list[str] = []
         for row in self._rows.log[begin:]:
             if len(events) == limit:
                 break
             begin += 1
             if row is not None:
                 events.append(decode_event(row.text))
-        return EventPage(events, write_cursor("e", begin))
+                cursors.append(write_cursor("e", begin))
+        return EventPage(events, cursors, write_cursor("e", begin))
 
     async def read_messages(
         self, session: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[Message]:
+    ) -> Sequence[StoredMessage]:
         check_page(after, limit)
         self._session(session)
         texts = list(self._rows.messages(session))[after : after + limit]
-        return [decode(text, Message) for text in texts]
+        return [decode(text, StoredMessage) for text in texts]
 
     async def get_session(self, session: str) -> StoredSession:
         return self._session(session)

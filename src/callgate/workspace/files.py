@@ -23,6 +23,7 @@ from callgate.core.places import Place
 from callgate.core.sessions import Root
 from callgate.workspace import refusals
 from callgate.workspace.edits import replace_once
+from callgate.workspace.noting import Changes, Noting, change
 from callgate.workspace.opening import READ, Opener, best_opener
 from callgate.workspace.paths import sayable
 from callgate.workspace.protected import is_protected
@@ -63,19 +64,24 @@ class WorkspaceFileAPI:
         *,
         extra_roots: Sequence[Root] = (),
         guard: Guard | None = None,
+        changes: Changes | None = None,
         opener: Opener | None = None,
     ) -> None:
+        """`changes` is told of every change before it is made."""
         self.workspace_root = os.path.abspath(workspace_root)
         roots = (Root(self.workspace_root, writable=True), *extra_roots)
         self.wall = Wall(roots, opener or best_opener())
         self._guard = guard
+        self._changes = changes
 
-    def guarded(self, guard: Guard | None) -> WorkspaceFileAPI:
-        """The same files under another guard; cheap, because the open roots are shared."""
+    def guarded(self, guard: Guard | None, changes: Changes | None = None) -> WorkspaceFileAPI:
+        """The same files under another guard, and with another history or none; cheap, because
+        the open roots are shared."""
         other = object.__new__(type(self))
         other.workspace_root = self.workspace_root
         other.wall = self.wall
         other._guard = guard
+        other._changes = changes
         return other
 
     def locate(self, path: str) -> Place:
@@ -118,16 +124,16 @@ class WorkspaceFileAPI:
     def write_bytes(self, path: str, content: bytes) -> None:
         """Create or replace a file, with the directories on the way to it."""
         with self.wall.spot(path) as spot:
-            self._replace(spot, path, content)
+            self.replace(spot, path, content)
 
     def append(self, path: str, content: str) -> None:
         added = _encoded(content)
         with _rewriting, self.wall.spot(path) as spot:
             if spot.status is None:
-                self._replace(spot, path, added)
+                self.replace(spot, path, added)
             else:
                 found, status = self._existing(spot, path, "write")
-                self._replace(spot, path, found + added, status)
+                self.replace(spot, path, found + added, status)
 
     def exists(self, path: str) -> bool:
         """Whether something is there; False as well for what may not be seen."""
@@ -166,15 +172,14 @@ class WorkspaceFileAPI:
                 raise refusals.wrong_type(path, "is a directory")
             if len(spot.rest) > 1 or spot.status is None or spot.slash:
                 raise self.wall.absent(path)
-            self.judge(self.wall.real(spot, path), "write", spot.root, path)
-            os.unlink(spot.rest[0], dir_fd=spot.fd)
+            self.remove(spot, path)
 
     def patch(self, path: str, old: str, new: str) -> None:
         """Replace the one place where `old` stands; with none or several nothing changes."""
         with _rewriting, self.wall.spot(path) as spot:
             found, status = self._existing(spot, path, "read", "write")
             text = replace_once(_text(found, path), old, new)
-            self._replace(spot, path, _encoded(text), status)
+            self.replace(spot, path, _encoded(text), status)
 
     def judge(self, real: str, access: Access, root: Directory, path: str) -> None:
         """Ask the guard about the real path of what is open in a root."""
@@ -213,19 +218,45 @@ class WorkspaceFileAPI:
             finally:
                 os.close(fd)
 
-    def _replace(
-        self, spot: Spot, path: str, content: bytes, read: os.stat_result | None = None
+    # What a spot stands for is changed here and nowhere else.
+
+    def replace(
+        self,
+        spot: Spot,
+        path: str,
+        content: bytes,
+        read: os.stat_result | None = None,
+        mode: int | None = None,
     ) -> None:
         """Put content where a spot stands; `read` is what the content was made from."""
         self._check(spot, path)
         opener, (*parents, name) = self.wall.opener, spot.rest
+        like = read or spot.status
         with refusals.answering(path):
-            self.judge(self.wall.real(spot, path), "write", spot.root, path)
-            with made_directories(opener, spot.fd, parents) as fd:
+            note = self.judge_change(spot, path)
+            with made_directories(opener, spot.fd, parents, note) as fd:
                 try:
-                    replace(opener, fd, name, content, like=read or spot.status, read=read)
+                    replace(opener, fd, name, content, like=like, read=read, mode=mode, note=note)
                 except Changed:
                     raise refusals.changed(path) from None
+
+    def remove(self, spot: Spot, path: str, read: os.stat_result | None = None) -> None:
+        """Remove the file or the link that a spot stands for; `read` is what it must be."""
+        note, name = self.judge_change(spot, path), spot.rest[0]
+
+        def unlink() -> None:
+            os.unlink(name, dir_fd=spot.fd)
+
+        try:
+            change(self.wall.opener, spot.fd, name, unlink, after=None, note=note, read=read)
+        except Changed:
+            raise refusals.changed(path) from None
+
+    def judge_change(self, spot: Spot, path: str) -> Noting | None:
+        """Ask the guard about changing what a spot stands for; returns who is to be told."""
+        real = self.wall.real(spot, path)
+        self.judge(real, "write", spot.root, path)
+        return None if self._changes is None else Noting(self._changes, real)
 
 
 def _content(fd: int, path: str) -> bytes:

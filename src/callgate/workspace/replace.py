@@ -2,6 +2,7 @@
 
 The content goes into a file beside it, which then takes the name. So a hard link to a file
 elsewhere is replaced and never written through, and an error leaves the old file as it was.
+A history, where one is kept, is told before the name is taken.
 """
 
 from __future__ import annotations
@@ -13,14 +14,20 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from callgate.workspace.noting import (
+    DIRECTORY_MADE,
+    Changed,
+    Noting,
+    Standing,
+    Withdraw,
+    change,
+)
 from callgate.workspace.opening import CREATE, DIRECTORY, Opener
+
+__all__ = ["Changed", "made_directories", "replace"]
 
 _PERMISSIONS = 0o777
 """What is kept of a mode: never the bits that lend someone else's rights."""
-
-
-class Changed(Exception):
-    """The file is no longer the one that was read."""
 
 
 def replace(
@@ -31,8 +38,10 @@ def replace(
     *,
     like: os.stat_result | None,
     read: os.stat_result | None = None,
+    mode: int | None = None,
+    note: Noting | None = None,
 ) -> None:
-    """Give `name` new content, with the mode and owner of `like`.
+    """Give `name` new content, with the owner of `like` and its mode, or the one given.
 
     Raises `Changed` if the file is not as it was `read`, OSError for all else.
     """
@@ -45,11 +54,20 @@ def replace(
             _fill(fd, content)
             if like is not None:
                 _dress(fd, like)
+            if mode is not None:
+                os.fchmod(fd, mode & _PERMISSIONS)
+            made = os.fstat(fd).st_mode if note is not None else 0
         finally:
             os.close(fd)
-        if read is not None and not _unchanged(dir_fd, name, read):
-            raise Changed
-        os.rename(beside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        change(
+            opener,
+            dir_fd,
+            name,
+            lambda: os.rename(beside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd),
+            after=Standing("file", stat.S_IMODE(made), len(content), content),
+            note=note,
+            read=read,
+        )
     except BaseException:
         os.unlink(beside, dir_fd=dir_fd)
         raise
@@ -71,39 +89,41 @@ def _dress(fd: int, like: os.stat_result) -> None:
     os.fchmod(fd, stat.S_IMODE(like.st_mode) & _PERMISSIONS)
 
 
-def _unchanged(dir_fd: int, name: bytes, read: os.stat_result) -> bool:
-    try:
-        now = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return _version(now) == _version(read)
-
-
-def _version(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
 @contextmanager
-def made_directories(opener: Opener, dir_fd: int, names: Sequence[bytes]) -> Iterator[int]:
-    """The directory that `names` lead to, made where missing; unmade if the block fails."""
+def made_directories(
+    opener: Opener, dir_fd: int, names: Sequence[bytes], note: Noting | None = None
+) -> Iterator[int]:
+    """The directory that `names` lead to, made where missing; unmade if the block fails.
+
+    `note` is that of what will lie in it.
+    """
     fds = [dir_fd]
-    made: list[tuple[int, bytes]] = []
+    made: list[tuple[int, bytes, Withdraw]] = []
     try:
-        for name in names:
+        for levels, name in zip(range(len(names), 0, -1), names, strict=True):
+            withdraw = _nothing if note is None else note.above(levels)(None, DIRECTORY_MADE)
             try:
                 os.mkdir(name, dir_fd=fds[-1])
-                made.append((fds[-1], name))
-            except FileExistsError:
-                pass  # someone else made it, or something else: then the next step fails
+                made.append((fds[-1], name, withdraw))
+            except OSError as error:
+                withdraw()
+                if not isinstance(error, FileExistsError):
+                    raise
+                # Someone else made it, or something else: then the next step fails.
             fds.append(opener.step(fds[-1], name, DIRECTORY))
         yield fds[-1]
     except BaseException:
-        for fd, name in reversed(made):
+        for fd, name, withdraw in reversed(made):
             try:
                 os.rmdir(name, dir_fd=fd)
             except OSError:
                 break  # someone put something in
+            withdraw()
         raise
     finally:
         for fd in fds[1:]:
             os.close(fd)
+
+
+def _nothing() -> None:
+    """There was no note to withdraw."""

@@ -59,7 +59,7 @@ class Wall:
             except OSError as error:
                 if error.errno in UNDECIDED:
                     return self._open_walked(path, flags)
-                if error.errno == errno.ENOENT:
+                if error.errno in (errno.ENOENT, errno.ENOTDIR):
                     if self._renew(root):
                         continue
                     raise self.absent(path) from error
@@ -89,10 +89,7 @@ class Wall:
 
     def place(self, real: str) -> Place:
         """A real path that was opened here, described without looking again."""
-        holding = [root for root in self._all() if root.holds(real)]
-        if not holding:
-            raise refusals.escape(real)
-        root = max(holding, key=lambda root: len(root.prefix))
+        root = self._holding(real)
         relative = root.relative(real)
         return _place(real, os.fsencode(relative), root, relative, exists=True)
 
@@ -103,6 +100,25 @@ class Wall:
             root, rest = self._enter(path)
         with refusals.answering(path):
             return walk(self.opener, root, rest, self._enter_link, follow=follow)
+
+    def spot_of(self, real: str) -> Spot:
+        """The spot of a path that was real once. Refused if a link now stands on the way."""
+        root = self._holding(real)
+        if self._renew(root):
+            root = self._holding(real)
+        path, rest = sayable(real), os.fsencode(root.relative(real))
+        with refusals.answering(path):
+            spot = walk(self.opener, root, rest, self._enter_link, follow=False)
+        if spot.root is not root or [*spot.parents, *spot.rest] != split(rest):
+            spot.__exit__(None, None, None)
+            raise refusals.changed(path)
+        return spot
+
+    def _holding(self, real: str) -> Directory:
+        holding = [root for root in self._all() if root.holds(real)]
+        if not holding:
+            raise refusals.escape(real)
+        return max(holding, key=lambda root: len(root.prefix))
 
     def real(self, spot: Spot, path: str) -> str:
         """The real path of what a spot stands for, or of where it would be made."""

@@ -25,7 +25,7 @@ REAL = "rm -rf /home/victim"
 
 def question(arguments: dict[str, Any], **more: Any) -> Confirmation:
     given: dict[str, Any] = {
-        "id": "q", "call_id": "tu_1", "tool_use_id": "tu_1", "session_id": "s", "turn_id": None,
+        "id": "q", "event_id": "e", "call_id": "tu_1", "tool_use_id": "tu_1", "session_id": "s", "turn_id": None,
         "tool": "shell", "side_effects": SideEffects.EXECUTE, "destructive": False,
         "arguments": arguments, "arguments_sha256": "0" * 64, "workspace": "/ws",
         "why": "Effect execute is prompt by default.", "input_summary": "", "expires_at": 0.0,

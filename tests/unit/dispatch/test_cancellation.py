@@ -259,7 +259,8 @@ async def test_a_caller_that_goes_away_before_the_start_leaves_one_end(phase: st
     with pytest.raises(asyncio.CancelledError):
         await call
     assert [e.payload.get("reason") for e in bench.recorder.terminal] == ["caller_gone"]
-    assert bench.confirmations.open() == []
+    await bench.log.flush()
+    assert await bench.confirmations.open() == []
     await bench.dispatcher.close()
     if phase == "queued":
         await blocker

@@ -138,7 +138,7 @@ async def test_remembered_answers_are_gone_when_the_session_closes() -> None:
     human = FakeHuman("always-allow-this-tool", False)
     bench = Bench("/", writer(), human=human)
     await bench.run("writer")
-    await bench.dispatcher.close_session(bench.session.id)
+    await bench.dispatcher.close_session(bench.session)
     assert (await bench.run("writer")).error.error_class is ToolErrorClass.USER_DENIED
 
 
@@ -186,7 +186,7 @@ async def test_a_turn_waits_for_someone_to_attach() -> None:
     bench = Bench("/", writer())
     call = bench.start("writer", turn_id="t1")
     question = await bench.recorder.seen("tool.confirmation_requested")
-    bench.confirmations.answer(question.payload["confirmation_request_id"], Answer(decision=ALLOW))
+    await bench.confirmations.answer(question.payload["confirmation_request_id"], Answer(decision=ALLOW))
     assert (await call).ok
 
 
@@ -209,12 +209,13 @@ async def test_of_many_answers_the_first_wins_and_the_others_are_told() -> None:
     id = question.payload["confirmation_request_id"]
 
     async def put(n: int) -> bool:
-        return bench.confirmations.answer(id, Answer(decision=ALLOW if n % 2 else DENY, by=str(n))).applied
+        answer = Answer(decision=ALLOW if n % 2 else DENY, by=str(n))
+        return (await bench.confirmations.answer(id, answer)).applied
 
     applied = await asyncio.gather(*(put(n) for n in range(100)))
     assert applied == [True] + [False] * 99
     assert (await call).error.error_class is ToolErrorClass.USER_DENIED
-    late = bench.confirmations.answer(id, Answer(decision=ALLOW))
+    late = await bench.confirmations.answer(id, Answer(decision=ALLOW))
     assert (late.applied, late.answer.by) == (False, "0")
     assert len(bench.recorder.of("tool.confirmation_resolved")) == 1
     assert ran == []
@@ -223,7 +224,7 @@ async def test_of_many_answers_the_first_wins_and_the_others_are_told() -> None:
 @pytest.mark.spec("S4-57")
 async def test_an_unknown_question_cannot_be_answered() -> None:
     with pytest.raises(KeyError):
-        Bench("/").confirmations.answer("01NEVER", Answer(decision=ALLOW))
+        await Bench("/").confirmations.answer("01NEVER", Answer(decision=ALLOW))
 
 
 @pytest.mark.spec("T-6")
@@ -231,8 +232,8 @@ async def test_the_id_in_the_event_is_the_id_that_is_answered() -> None:
     bench = Bench("/", writer())
     call = bench.start("writer", turn_id="t1")
     event = await bench.recorder.seen("tool.confirmation_requested")
-    assert [q.id for q in bench.confirmations.open()] == [event.payload["confirmation_request_id"]]
-    bench.confirmations.answer(event.payload["confirmation_request_id"], Answer(decision=ALLOW))
+    assert [q.id for q in await bench.confirmations.open()] == [event.payload["confirmation_request_id"]]
+    await bench.confirmations.answer(event.payload["confirmation_request_id"], Answer(decision=ALLOW))
     assert (await call).ok
 
 
@@ -244,8 +245,8 @@ async def test_a_cancel_withdraws_the_question() -> None:
     await bench.dispatcher.cancel_session_tools(bench.session.id)
     assert (await call).error.error_class is ToolErrorClass.CANCELLED
     assert bench.recorder.one("tool.confirmation_resolved").payload["decision"] == "cancelled"
-    assert bench.confirmations.open() == []
-    late = bench.confirmations.answer(event.payload["confirmation_request_id"], Answer(decision=ALLOW))
+    assert await bench.confirmations.open() == []
+    late = await bench.confirmations.answer(event.payload["confirmation_request_id"], Answer(decision=ALLOW))
     assert not late.applied
 
 
@@ -328,11 +329,11 @@ async def test_a_grant_admits_as_many_calls_as_it_says() -> None:
     from callgate.dispatch.grants import Grant
 
     bench = Bench("/", writer(), writer(name="other"))
-    bench.grants.add(Grant(session_id=bench.session.id, tool="writer", uses=1))
+    bench.grants.add(bench.session, Grant(tool="writer", uses=1))
     assert not (await bench.run("other")).ok
     assert (await bench.run("writer")).ok
     assert not (await bench.run("writer")).ok
-    bench.grants.add(Grant(session_id=bench.session.id, tool="writer", expires_at=time.time() - 1))
+    bench.grants.add(bench.session, Grant(tool="writer", expires_at=time.time() - 1))
     assert not (await bench.run("writer")).ok
 
 

@@ -30,26 +30,27 @@ FAULTS: dict[str, tuple[Callable[[], apsw.Error], frozenset[str]]] = {
 class Disk(apsw.VFS):
     """Counts what is asked of it; `fail` says what goes wrong, and when."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, for_all: bool = False) -> None:
+        """`for_all`: whoever names no other disk gets this one."""
         self.name = f"faulty{next(_names)}"
         self.done = 0
         self.failed = 0
-        self._fault: str | None = None
+        self.fault: str | None = None
         self._from = 0
         self._until = 0
-        super().__init__(self.name, "")
+        super().__init__(self.name, "unix", makedefault=for_all)
 
     def fail(self, fault: str, nth: int, times: int = 1) -> None:
-        self._fault, self._from, self._until = fault, nth, nth + times
+        self.fault, self._from, self._until = fault, nth, nth + times
 
     def heal(self) -> None:
-        self._fault = None
+        self.fault = None
 
     def meet(self, operation: str) -> None:
-        if self._fault is None:
+        if self.fault is None:
             self.done += 1
             return
-        error, hits = FAULTS[self._fault]
+        error, hits = FAULTS[self.fault]
         if operation not in hits:
             return
         self.done += 1
@@ -73,7 +74,7 @@ class Disk(apsw.VFS):
 class _File(apsw.VFSFile):
     def __init__(self, disk: Disk, name: Any, flags: list[int]) -> None:
         self._disk = disk
-        super().__init__("", name, flags)
+        super().__init__("unix", name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
         self._disk.meet("write")

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import random
+import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
+
+from callgate.core.events import Event
+from callgate.core.stores import Store
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -29,9 +35,11 @@ class Child:
 
 
 @asynccontextmanager
-async def child(role: str, *arguments: object) -> AsyncIterator[Child]:
+async def child(
+    role: str, *arguments: object, module: str = "tests.unit.storage.children"
+) -> AsyncIterator[Child]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.unit.storage.children", role, *map(str, arguments),
+        sys.executable, "-m", module, role, *map(str, arguments),
         cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
@@ -40,3 +48,46 @@ async def child(role: str, *arguments: object) -> AsyncIterator[Child]:
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+async def kill_again_and_again(
+    zygotes: AbstractAsyncContextManager[Child], kills: int, *, works: int = 30
+) -> list[Any]:
+    """What processes said that were each killed somewhere in its work, one after the other."""
+    dice = random.Random(kills)
+    heard: list[Any] = []
+    async with zygotes as zygote:
+        for life in range(kills):
+            zygote.tell(str(life))
+            born = await _until(zygote, "born", heard)
+            for _ in range(dice.randrange(1, works)):  # never before it has done something
+                heard.append(await zygote.hear())
+            await asyncio.sleep(dice.uniform(0, 0.01))  # any point of what it does next
+            os.kill(born, signal.SIGKILL)
+            await _until(zygote, "died", heard)
+    return heard
+
+
+async def _until(zygote: Child, word: str, heard: list[Any]) -> Any:
+    while True:
+        said = await zygote.hear()
+        assert said is not None, "the process that starts the others is gone"
+        if word in said:
+            return said[word]
+        heard.append(said)
+
+
+async def all_events(store: Store) -> dict[str, list[Event]]:
+    """By session; reading page by page also proves that the numbers have no gap."""
+    found: dict[str, list[Event]] = {}
+    cursor = None
+    while True:
+        page = await store.list_sessions(cursor=cursor, limit=500)
+        for session in page.sessions:
+            events = found[session.id] = []
+            while some := await store.read_events(session.id, after=len(events)):
+                events += some
+            assert len(events) == session.last_seq
+        cursor = page.cursor
+        if cursor is None:
+            return found

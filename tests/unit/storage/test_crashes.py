@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import signal
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL, Event
+from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
 from callgate.core.ops import Acquire, Append
 from callgate.core.stores import SessionLocked, StaleOwner, reap_dead
 from callgate.storage.sqlite.store import SqliteStore
 from tests.contract.stores import append, event, new_session
-from tests.unit.storage.processes import Child, child
+from tests.unit.storage.processes import all_events, child, kill_again_and_again
 
 
 @pytest.mark.spec("T46")
 @pytest.mark.timeout(1700)
 @pytest.mark.parametrize("kills", [100, pytest.param(10_000, marks=pytest.mark.soak)])
 async def test_what_was_acknowledged_survives_every_kill_once(home: Path, kills: int) -> None:
-    heard = await _kill(home, kills)
+    heard = await kill_again_and_again(child("killed", home), kills)
     async with await SqliteStore.open(str(home)) as store:
         for reaped in await reap_dead(store, 0.0):
             heard += [{"interrupted": call.id} for call in reaped.interrupted]
-        events = await _all_events(store)
+        events = await all_events(store)
         assert list(await store.open_calls()) == []
         assert list(await store.dead_owners()) == []
 
@@ -54,49 +51,6 @@ async def test_what_was_acknowledged_survives_every_kill_once(home: Path, kills:
     assert interrupted.isdisjoint(completed)
     assert interrupted >= {said["interrupted"] for said in heard if "interrupted" in said}
     assert interrupted, "no kill hit a running call: the test proves nothing"
-
-
-async def _kill(home: Path, kills: int) -> list[Any]:
-    dice = random.Random(kills)
-    heard: list[Any] = []
-    async with child("killed", home) as zygote:
-        for life in range(kills):
-            zygote.tell(str(life))
-            born = await _until(zygote, "born", heard)
-            worked = 0
-            enough = dice.randrange(1, 30)
-            while worked < enough:  # never killed before it has done something
-                heard.append(await zygote.hear())
-                worked += 1
-            await asyncio.sleep(dice.uniform(0, 0.01))  # any point of what it does next
-            os.kill(born, signal.SIGKILL)
-            await _until(zygote, "died", heard)
-    return heard
-
-
-async def _until(zygote: Child, word: str, heard: list[Any]) -> Any:
-    while True:
-        said = await zygote.hear()
-        assert said is not None, "the process that starts the others is gone"
-        if word in said:
-            return said[word]
-        heard.append(said)
-
-
-async def _all_events(store: SqliteStore) -> dict[str, list[Event]]:
-    """By session; reading page by page also proves that the numbers have no gap."""
-    found: dict[str, list[Event]] = {}
-    cursor = None
-    while True:
-        page = await store.list_sessions(cursor=cursor, limit=500)
-        for session in page.sessions:
-            events = found[session.id] = []
-            while some := await store.read_events(session.id, after=len(events)):
-                events += some
-            assert len(events) == session.last_seq
-        cursor = page.cursor
-        if cursor is None:
-            return found
 
 
 async def test_processes_that_share_a_file_all_write_what_they_have(home: Path) -> None:

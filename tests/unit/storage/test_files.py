@@ -15,7 +15,7 @@ import pytest
 
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, AppendMessages, Fork, PutBlob, PutPin
-from callgate.core.stored import Message, Pin
+from callgate.core.stored import Pin, StoredMessage
 from callgate.core.stores import (
     SessionNotFound,
     Store,
@@ -44,7 +44,7 @@ async def _filled(home: Path, sessions: int = 3, events: int = 200) -> list[str]
         made = [await new_session(store, title=f"session {n}") for n in range(sessions)]
         for session in made:
             notes = tuple(event(session, text="x" * 300) for _ in range(events))
-            message = Message(id=ulid(), body={"text": "hello"})
+            message = StoredMessage(id=ulid(), body={"text": "hello"})
             await store.commit(
                 Append(session=session, events=notes),
                 AppendMessages(session=session, messages=(message,), at=1.0),

@@ -45,7 +45,7 @@ from callgate.core.ops import (
     UpdateSession,
     UseGrant,
 )
-from callgate.core.stored import ConfirmationState, Message, Pin, StoredGrant
+from callgate.core.stored import ConfirmationState, Pin, StoredGrant, StoredMessage
 from callgate.core.stores import StoreError
 from callgate.storage.memory import MemoryStore, Tables
 from callgate.storage.sqlite.store import SqliteStore
@@ -102,7 +102,7 @@ def _in_session(session: str) -> st.SearchStrategy[Op[Any]]:
         st.builds(
             AppendMessages, at=_times, **known,
             messages=st.lists(
-                st.builds(Message, id=_ids.map(lambda n: f"m{n}"), turn_id=_turns,
+                st.builds(StoredMessage, id=_ids.map(lambda n: f"m{n}"), turn_id=_turns,
                           body=st.just({})), max_size=2).map(tuple),
         ),
         st.builds(DropOutput, after=st.integers(0, 2), upto=st.integers(0, 6), **known),

@@ -11,11 +11,11 @@ import msgspec
 from callgate.core.events import Event
 from callgate.core.stored import (
     ConfirmationState,
-    Message,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
+    StoredMessage,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -47,8 +47,8 @@ def read_events(db: apsw.Connection, session: str, after: int, limit: int) -> li
     return [event_of(text, session, seq) for seq, text in enumerate(texts, after + 1)]
 
 
-def read_messages(db: apsw.Connection, session: str, after: int, limit: int) -> list[Message]:
-    return [decode(text, Message) for text in _texts(db, "messages", session, after, limit)]
+def read_messages(db: apsw.Connection, session: str, after: int, limit: int) -> list[StoredMessage]:
+    return [decode(text, StoredMessage) for text in _texts(db, "messages", session, after, limit)]
 
 
 def _texts(db: apsw.Connection, table: str, session: str, after: int, limit: int) -> list[str]:
@@ -76,15 +76,16 @@ def read_all(db: apsw.Connection, after: str | None, limit: int) -> EventPage:
         f" on s.ord = place >> {PLACE_BITS} where n > ? order by n limit ?",
         (n, limit),
     )
-    events, size = [], 0
+    events, cursors, size = [], [], 0
     for number, session, place, text in rows:
         n = number
         events.append(event_of(text, session, seq_of(place)))
+        cursors.append(write_cursor("e", n))
         size += len(text)
         if size >= PAGE_BYTES:
             rows.close()
             break
-    return EventPage(events, write_cursor("e", n))
+    return EventPage(events, cursors, write_cursor("e", n))
 
 
 def get_session(db: apsw.Connection, session: str) -> StoredSession:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from callgate.core.events import Event
 from callgate.core.ids import ulid
-from callgate.core.stored import Message, StoredSession
+from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import Salvage
 from callgate.storage.encoding import decode, decode_event, encode
 from callgate.storage.endings import lost_event
@@ -66,7 +66,16 @@ def _open(copy: str) -> apsw.Connection:
         return _tried(copy)
     except DAMAGE:
         _mend_first_page(copy)
+    try:
         return _tried(copy)
+    except DAMAGE:  # not one page of it says anything
+        return _empty(copy + ".empty")
+
+
+def _empty(path: str) -> apsw.Connection:
+    db = apsw.Connection(path)
+    migrate(db, path)
+    return db
 
 
 def _tried(copy: str) -> apsw.Connection:
@@ -110,7 +119,7 @@ class _Remains:
     def __init__(self, db: apsw.Connection) -> None:
         self.sessions: dict[int, StoredSession] = {}
         self.events: dict[int, dict[int, Event]] = defaultdict(dict)
-        self.messages: dict[int, dict[int, Message]] = defaultdict(dict)
+        self.messages: dict[int, dict[int, StoredMessage]] = defaultdict(dict)
         self.values: list[Any] = []
         self.counts: Counter[str] = Counter()
         self.lost = 0
@@ -127,7 +136,7 @@ class _Remains:
         for _, place, text in self._numbered("events", "n", "place, body from events"):
             self._take(self.events, place, text, Event)
         for _, place, text in self._numbered("messages", "place", "place, body from messages"):
-            self._take(self.messages, place, text, Message)
+            self._take(self.messages, place, text, StoredMessage)
         for kind, table in TABLES.items():
             if kind is Blob:
                 continue

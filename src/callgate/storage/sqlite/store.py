@@ -12,11 +12,11 @@ from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.core.ops import Op
 from callgate.core.stored import (
-    Message,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
+    StoredMessage,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -34,7 +34,7 @@ from callgate.storage.sqlite.files import WAIT_S, Location, check
 from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.readers import Readers
 from callgate.storage.sqlite.watcher import Watcher
-from callgate.storage.sqlite.writer import Commit, Outcome, Writer
+from callgate.storage.sqlite.writer import BATCH_OPS, Commit, Outcome, Writer
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,6 +86,8 @@ class SqliteStore:
             # In the next round of the loop: then everyone whom this round wakes is aboard.
             self._loop.call_soon(self._hand_over)
         self._pending.append(Commit(owned, texts, future))
+        if len(self._pending) >= BATCH_OPS:
+            self._hand_over()
         return future
 
     def _hand_over(self) -> None:
@@ -145,7 +147,7 @@ class SqliteStore:
 
     async def read_messages(
         self, session: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[Message]:
+    ) -> Sequence[StoredMessage]:
         return await self._read(reads.read_messages, session, after, limit)
 
     async def get_session(self, session: str) -> StoredSession:

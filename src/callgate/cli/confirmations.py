@@ -1,0 +1,208 @@
+"""`callgate confirmations`: the questions that wait, of every process, and answers to them.
+
+For people only: a process that a tool started may neither see nor answer a question.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Collection, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from callgate.cli.exits import OK
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.question import question_text
+from callgate.cli.stores import (
+    alive,
+    find_session,
+    not_found,
+    pick,
+    process_name,
+    span,
+    with_store,
+    words,
+)
+from callgate.cli.terminal import columns, paint_for, say
+from callgate.cli.visible import excerpt, visible
+from callgate.core.errors import ToolErrorClass
+from callgate.core.stored import ConfirmationState, StoredConfirmation
+from callgate.core.stores import ConfirmationNotFound, Store
+from callgate.dispatch import questions
+from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.policy.rules import Outcome
+
+BY = "callgate confirmations"
+_ROWS = 5_000
+"""Of one question, at most."""
+_NARROWEST = 24
+
+
+class Asked(NamedTuple):
+    """A question, and who waits for its answer."""
+
+    stored: StoredConfirmation
+    question: Confirmation | None
+    """None if another version asked it, in words that this one cannot read."""
+    tool: str
+    owner: str | None
+    """The living process that asks; None if it is gone."""
+
+    @property
+    def fate(self) -> str:
+        """What a yes leads to."""
+        if self.owner is not None:
+            return f"{process_name(self.owner)}, which asks, goes on"
+        return f"it will run when session {self.stored.session_id} is resumed"
+
+
+def confirmations(options: Namespace) -> int:
+    return list(options)
+
+
+def list(options: Namespace) -> int:
+    words(options)
+    refuse_within_a_call("callgate confirmations")
+    asked = with_store(options, lambda store: _open(store, options.session))
+    if options.json:
+        print_json({"confirmations": [_described(each) for each in asked]})
+    for each in () if options.json else asked:
+        _print(each, time.time())
+    if not asked and not options.json:
+        say("no question waits for an answer")
+    return OK
+
+
+def allow(options: Namespace) -> int:
+    return _answer(options, Outcome.ALLOW)
+
+
+def deny(options: Namespace) -> int:
+    return _answer(options, Outcome.DENY)
+
+
+async def _open(store: Store, session: str | None) -> Collection[Asked]:
+    id = None if session is None else (await find_session(store, session)).id
+    return [await _asked(store, each) for each in await store.open_confirmations(id)]
+
+
+async def _asked(store: Store, stored: StoredConfirmation) -> Asked:
+    call, dead = await store.get_call(stored.call_id), await store.dead_owners()
+    owner = None if call is None else call.owner
+    question: Confirmation | None
+    try:
+        question = questions.read_question(stored)
+    except msgspec.ValidationError:
+        question = None
+    tool = "" if call is None else call.tool
+    return Asked(stored, question, tool, owner if alive(owner, dead) else None)
+
+
+def _answer(options: Namespace, decision: Outcome) -> int:
+    (said,) = words(options, "question")
+    refuse_within_a_call(f"callgate confirmations {decision}")
+    answer = Answer(
+        decision=decision, scope=Scope(options.scope), reason=options.reason, by=BY
+    )
+    asked = with_store(options, lambda store: _give(store, said, answer))
+    if options.json:
+        print_json({"ok": True, **_described(asked), "answer": msgspec.to_builtins(answer)})
+        return OK
+    then = f": {asked.fate}" if decision is Outcome.ALLOW else ""
+    done = "allowed" if decision is Outcome.ALLOW else "denied"
+    say(f"{done} {asked.tool} ({asked.stored.id}){then}")
+    return OK
+
+
+async def _give(store: Store, said: str, answer: Answer) -> Asked:
+    """Answer a question; an error that says who answered, if someone else was first."""
+    stored = await _find(store, said)
+    asked = await _asked(store, stored)
+    if asked.question is None:  # nobody can know what they would say yes to
+        raise CliError(
+            f"question {stored.id} was asked by another version of callgate, which has to be used",
+            error_class=ToolErrorClass.EXECUTION_ERROR,
+            reason="unreadable_question",
+        )
+    try:
+        receipt = await questions.answer(store, stored.id, answer)
+    except KeyError:
+        raise not_found(f"there is no question {said!r}") from None
+    if receipt.applied:
+        return asked
+    standing = await store.get_confirmation(stored.id)
+    raise CliError(
+        f"question {stored.id} {_closed(standing, receipt.answer)}",
+        error_class=ToolErrorClass.EXECUTION_ERROR,
+        reason="already_answered",
+    )
+
+
+async def _find(store: Store, said: str) -> StoredConfirmation:
+    try:
+        return await store.get_confirmation(said)
+    except ConfirmationNotFound:
+        waiting = {each.id: each for each in await store.open_confirmations()}
+        return waiting[pick(said, waiting, "question")]
+
+
+def _closed(stored: StoredConfirmation, answer: Answer | None) -> str:
+    if stored.state is ConfirmationState.EXPIRED:
+        return "ran out of time before anyone answered"
+    if answer is None:
+        return "was withdrawn: nobody waits for the answer any more"
+    return f"was answered before: {answer.decision} ({answer.scope}) by {answer.by}"
+
+
+def _described(asked: Asked) -> dict[str, Any]:
+    """As `--json` prints it."""
+    return {
+        "id": asked.stored.id,
+        "session_id": asked.stored.session_id,
+        "expires_at": asked.stored.expires_at,
+        "owner_alive": asked.owner is not None,
+        "tool": asked.tool,
+        "question": msgspec.to_builtins(asked.question),
+    }
+
+
+def _print(asked: Asked, now: float) -> None:
+    paint = paint_for(sys.stdout)
+    width = max(columns(), _NARROWEST)
+    stored, question = asked.stored, asked.question
+    by = "a process that is gone" if asked.owner is None else process_name(asked.owner)
+    print(paint("bold", visible(stored.id)))
+    print(f"  session    {visible(stored.session_id)}")
+    print(f"  asked by   {visible(by)}")
+    print(f"  time left  {span(stored.expires_at - now)}")
+    if question is None:
+        print(f"  tool       {visible(asked.tool)}")
+        print("  asked by another version of callgate, in words that this one cannot read\n")
+        return
+    # The first row is the heading of a question at the terminal; here the id is one.
+    print(question_text(question, width, _ROWS, paint).text.partition("\n")[2], end="")
+    for row in _arguments(question, width):
+        print(row)
+    print()
+
+
+def _arguments(question: Confirmation, width: int) -> Iterator[str]:
+    """All arguments as they will run, where the question shows something in their place."""
+    command = isinstance(question.arguments.get("command"), str)
+    if not (len(question.arguments) > 1 if command else question.preview is not None):
+        return
+    lines = [
+        f"{key} = {msgspec.json.encode(value).decode()}"
+        for key, value in question.arguments.items()
+    ]
+    found = excerpt("\n".join(lines), width=width - 5, rows=_ROWS)
+    yield "  arguments"
+    yield from (("  | " if row.first else "  \\ ") + row.text for row in found.head)
+    if found.cut is not None:
+        yield f"  ~ {found.cut}"
+    yield from (("  | " if row.first else "  \\ ") + row.text for row in found.tail)

@@ -1,0 +1,177 @@
+"""`callgate sessions`: what is kept of earlier work, to look at, copy, rename or delete.
+
+Everything here works while another process uses the session. Only deleting does not: what a
+living process owns stays.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from argparse import Namespace
+
+import msgspec
+
+from callgate.cli.deletions import delete_sessions
+from callgate.cli.exits import OK
+from callgate.cli.exports import Whole, lines_text, print_lines, print_transcript, write_file
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.session_pages import described, print_page, print_table, read_states
+from callgate.cli.stores import (
+    all_events,
+    all_messages,
+    find_session,
+    not_found,
+    with_store,
+    words,
+)
+from callgate.cli.terminal import say
+from callgate.cli.visible import visible
+from callgate.core.ids import session_id
+from callgate.core.ops import Fork, UpdateSession
+from callgate.core.stored import StoredSession
+from callgate.core.stores import Store
+from callgate.sessions.ordering import turns
+from callgate.sessions.transcripts import transcript
+
+_COUNTED = 1_000
+
+
+def list(options: Namespace) -> int:
+    words(options)
+    workspace = None if options.all else _directory(options.workspace)
+    with_store(options, lambda store: _list(store, workspace, options))
+    return OK
+
+
+async def _list(store: Store, workspace: str | None, options: Namespace) -> None:
+    try:
+        page = await store.list_sessions(
+            workspace, cursor=options.cursor, limit=options.n, workers=options.workers
+        )
+    except ValueError as error:
+        raise CliError(f"--cursor: {error}", reason="bad_cursor") from None
+    states = await read_states(store)
+    if options.json:
+        shown = [described(each, states) for each in page.sessions]
+        print_json({"sessions": shown, "cursor": page.cursor})
+        return
+    print_table(page.sessions, states, time.time(), everywhere=workspace is None)
+    if page.cursor is not None:
+        say(f"more: --cursor {page.cursor}")
+    elif not page.sessions and workspace is not None:
+        others = await store.list_sessions(limit=_COUNTED, workers=options.workers)
+        count = len(others.sessions)
+        elsewhere = f"{count:,}{' or more' if others.cursor else ''} elsewhere: --all lists them"
+        say(f"no sessions in {workspace}" + (f"; {elsewhere}" if count else ""))
+
+
+def show(options: Namespace) -> int:
+    (said,) = words(options, "session")
+    with_store(options, lambda store: _show(store, said, options.json))
+    return OK
+
+
+async def _show(store: Store, said: str, as_json: bool) -> None:
+    id = (await find_session(store, said)).id
+    snapshot, states = await store.snapshot(id), await read_states(store)
+    said_first = turns(await all_messages(store, id), await all_events(store, id))
+    if not as_json:
+        print_page(snapshot, states, said_first, time.time())
+        return
+    shown = described(snapshot.session, states)
+    for name in ("calls", "confirmations", "grants"):
+        shown[name] = msgspec.to_builtins(getattr(snapshot, name))
+    shown["turns"] = [{"id": turn, "prompt": text} for turn, text in said_first.items()]
+    print_json(shown)
+
+
+def export(options: Namespace) -> int:
+    (said,) = words(options, "session")
+
+    async def read(store: Store) -> Whole:
+        session = await find_session(store, said)
+        messages = await all_messages(store, session.id)
+        return Whole(session, messages, await all_events(store, session.id))
+
+    whole = with_store(options, read)
+    as_json = options.json or options.format == "json"
+    if options.output in (None, "-"):
+        (print_lines if as_json else print_transcript)(whole)
+    else:
+        write_file(options.output, lines_text(whole) if as_json else transcript(*whole))
+        say(f"wrote {options.output}")
+    return OK
+
+
+def fork(options: Namespace) -> int:
+    (said,) = words(options, "session")
+    refuse_within_a_call("callgate sessions fork")
+    made = with_store(options, lambda store: _fork(store, said, options))
+    if options.json:
+        print_json(msgspec.to_builtins(made))
+    else:
+        print(visible(made.id))
+    return OK
+
+
+async def _fork(store: Store, said: str, options: Namespace) -> StoredSession:
+    source = await find_session(store, said)
+    turn = options.turn and await _turn(store, source.id, options.turn)
+    new, now = session_id(), time.time()
+    title = msgspec.UNSET if options.title is None else options.title or None
+    _, made = await store.commit(
+        Fork(session=source.id, new=new, turn=turn or None, at=now),
+        UpdateSession(session=new, title=title, at=now),
+    )
+    return made
+
+
+async def _turn(store: Store, session: str, said: str) -> str:
+    """The id of a turn, which may be given by its number."""
+    events = await all_events(store, session)
+    known = [*turns(await all_messages(store, session), events)]
+    if said.isascii() and said.isdecimal() and 0 < int(said[:9]) <= len(known):
+        said = known[int(said) - 1]
+    if not any(event.turn_id == said for event in events):
+        raise not_found(f"session {session} has no turn {said!r}; it has {len(known)}")
+    return said
+
+
+def rename(options: Namespace) -> int:
+    said, title = words(options, "session", "title")
+    refuse_within_a_call("callgate sessions rename")
+
+    async def change(store: Store) -> StoredSession:
+        id = (await find_session(store, said)).id
+        (renamed,) = await store.commit(
+            UpdateSession(session=id, title=title or None, at=time.time())
+        )
+        return renamed
+
+    renamed = with_store(options, change)
+    if options.json:
+        print_json(msgspec.to_builtins(renamed))
+    else:
+        say(f"{renamed.id} is now {renamed.title or 'without a title'}")
+    return OK
+
+
+def delete(options: Namespace) -> int:
+    if not options.words:
+        raise CliError("which session?")
+    refuse_within_a_call("callgate sessions delete")
+    deleted = with_store(
+        options, lambda store: delete_sessions(store, options.words, ask=not options.yes)
+    )
+    if options.json:
+        print_json({"deleted": deleted})
+    for id in () if options.json else deleted:
+        say(f"deleted {id}")
+    return OK
+
+
+def _directory(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))

@@ -1,0 +1,120 @@
+"""`callgate undo`: put files back, by a call like any other; or list what could be undone."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from datetime import datetime
+from typing import Any
+
+from callgate.cli.call import run_call
+from callgate.cli.embedded import find_tool, open_runtime
+from callgate.cli.exits import OK
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.visible import visible
+from callgate.config.places import Home
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.errors import ToolErrorClass, ToolRegistrationError
+from callgate.tools.undo import Undo
+from callgate.workspace.history import History
+from callgate.workspace.paths import readable, sayable
+from callgate.workspace.records import Recorded
+
+_LISTED = 20
+_NAMED = 3
+"""Files of a call that a list names."""
+
+
+def undo(options: Namespace) -> int:
+    history = History(os.path.join(Home.from_environment().path, "undo"))
+    arguments = _arguments(options)
+    try:
+        if arguments is None:
+            return _list(history, as_json=options.json)
+        refuse_within_a_call("callgate undo")
+        if options.workspace is None:
+            options.workspace = _workspace(history, arguments)
+    except OSError as error:
+        raise CliError(
+            f"the history cannot be read: {error}",
+            error_class=ToolErrorClass.EXECUTION_ERROR,
+            reason="history_unreadable",
+        ) from error
+    return _run(history, arguments, options)
+
+
+def _arguments(options: Namespace) -> dict[str, Any] | None:
+    """What to undo; None where nothing was named."""
+    by_turn = options.session is not None or options.to is not None
+    if len(options.words) > 1 or (options.words and by_turn):
+        raise CliError("undo takes one call, or --session and --to")
+    if options.words:
+        return {"call_id": options.words[0]}
+    if not by_turn:
+        return None
+    if options.session is None or options.to is None:
+        raise CliError("--session and --to go together")
+    return {"session": options.session, "to_turn": options.to}
+
+
+def _workspace(history: History, arguments: dict[str, Any]) -> str:
+    """Where the changes were made."""
+    if "call_id" in arguments:
+        found = history.of_call(arguments["call_id"])
+    else:
+        found = history.of_session(arguments["session"])
+    return found.changes[-1].origin.directory if found.changes else "."
+
+
+def _run(history: History, arguments: dict[str, Any], options: Namespace) -> int:
+    wired, session = open_runtime(options, audit=True)
+    try:
+        wired.runtime.register(lambda: Undo(history, only_look=options.dry_run))
+    except ToolRegistrationError as error:
+        raise CliError(str(error), hint="A loaded tool has this name.") from error
+    made = ToolCall(tool="undo", arguments=arguments, session=session, caller=CallerKind.CLI)
+    options.verbose = options.quiet = options.wait = False
+    return run_call(wired, made, find_tool(wired, "undo"), options)
+
+
+def _list(history: History, *, as_json: bool) -> int:
+    calls = [_described(recorded) for recorded in history.latest(_LISTED)]
+    if as_json:
+        print_json({"ok": True, "calls": calls})
+        return OK
+    for each in calls:
+        when = datetime.fromtimestamp(each["at"]).strftime("%Y-%m-%d %H:%M:%S")
+        print(visible(f"{each['call']}  {when}  {each['tool']}  {_named(each['files'])}"))
+    if not calls:
+        print("No changes are kept.")
+    return OK
+
+
+def _described(recorded: Recorded) -> dict[str, Any]:
+    last = recorded.changes[-1]
+    kinds = {each.real: each.kind for each in recorded.changes}
+    return {
+        "call": last.origin.call,
+        "at": last.at / 1e9,
+        "tool": last.origin.tool,
+        "session": last.origin.session,
+        "turn": last.origin.turn,
+        "workspace": sayable(last.origin.directory),
+        "files": [
+            {"path": _relative(real, last.origin.directory), "kind": kind}
+            for real, kind in kinds.items()
+        ],
+        "damaged": recorded.damaged,
+    }
+
+
+def _relative(real: str, workspace: str) -> str:
+    root = os.path.realpath(workspace).rstrip("/") + "/"
+    return sayable(real.removeprefix(root))
+
+
+def _named(files: list[dict[str, str]]) -> str:
+    names = ", ".join(f"{each['kind']} {readable(each['path'])}" for each in files[:_NAMED])
+    return names + (f" and {len(files) - _NAMED} more" if len(files) > _NAMED else "")

@@ -1,0 +1,329 @@
+"""What happens in the sessions of this process, on its way to the store.
+
+    append -> [what waits, per session] --a few ms--> one commit, nobody waits for it
+    commit -> [the same, in its place]  ---at once--> a commit of its own, waited for
+
+A session is made in the store, and owned by this process, with the first thing that is
+written about it. What cannot be written now because the disk is full or read-only is kept, up
+to a bound, and tried again; what is waited for fails with the reason instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+from callgate.core.events import EVENTS_LOST, SESSION_CREATED, Event
+from callgate.core.ids import ulid
+from callgate.core.ops import (
+    Acquire,
+    Append,
+    DropOutput,
+    NewSession,
+    Op,
+    Release,
+    SessionOp,
+)
+from callgate.core.sessions import Session
+from callgate.core.stores import (
+    SessionLocked,
+    SessionNotFound,
+    StaleOwner,
+    Store,
+    StoreError,
+    StoreUnwritable,
+)
+
+DELAY_S = 0.01
+"""How long an event may wait for company: others must see it within a tenth of a second."""
+_MANY = 500
+RETRY_S = 2.0
+KEPT_OUTPUT = 4_000
+"""Of a session's events, the newest among which output deltas keep their text."""
+_STEP = 1_000
+BOUND = 10_000
+"""Events of one session that wait for a disk in trouble; further ones are lost, and counted."""
+
+_log = logging.getLogger("callgate.store")
+_GONE = (SessionNotFound, StaleOwner, SessionLocked)
+
+T = TypeVar("T")
+
+
+class _Waited(NamedTuple):
+    op: SessionOp[Any]
+    future: asyncio.Future[Any]
+    insist: bool
+
+
+class _Kept:
+    """A session that this process writes about."""
+
+    __slots__ = ("dropped", "failing", "fence", "items", "lost", "made", "missed", "session")
+
+    def __init__(self, session: Session, fence: int | None) -> None:
+        self.session = session
+        self.fence = fence
+        self.made = fence is not None
+        """Whether it is in the store, as far as we know."""
+        self.items: list[Event | _Waited] = []
+        self.dropped = 0
+        """The number of the event up to which output was dropped."""
+        self.failing = False
+        """Whether the last attempt to write failed."""
+        self.missed = 0
+        self.lost: StoreError | None = None
+        """Why nothing more can be written about it."""
+
+
+class SessionLog:
+    """One per runtime. Belongs to the event loop in which it is first used."""
+
+    def __init__(self, open_store: Callable[[], Awaitable[Store]]) -> None:
+        self._open_store = open_store
+        self._store: Store | None = None
+        self._failure: StoreError | None = None
+        """Why there is no store and will be none."""
+        self._opening: asyncio.Task[None] | None = None
+        self._sessions: dict[str, _Kept] = {}
+        self._dirty: dict[str, _Kept] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._in_flight: set[asyncio.Future[Any]] = set()
+
+    def append(self, session: Session, event: Event) -> None:
+        """Write an event down soon. Never waits and never raises."""
+        kept = self._sessions.get(session.id)
+        if kept is None:
+            kept = self._begin(session)
+        if kept.failing and len(kept.items) >= BOUND:
+            kept.missed += 1
+            return
+        kept.items.append(event)
+        self._dirty[session.id] = kept
+        if self._timer is None:
+            self._schedule(DELAY_S)
+        elif len(kept.items) >= _MANY and self._store is not None and not kept.failing:
+            self._write_all()  # the loop is busy: its timers may be late
+
+    def commit(
+        self, session: Session, op: SessionOp[T], *, insist: bool = False
+    ) -> asyncio.Future[T]:
+        """Write something down, after everything before it. Done when it is on the disk.
+
+        `insist`: where that fails for now, whoever waits is told, and it is tried again.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_seen)
+        kept = self._sessions.get(session.id) or self._begin(session)
+        kept.items.append(_Waited(op, future, insist))
+        self._dirty[session.id] = kept
+        if self._timer is not None:
+            self._timer.cancel()
+        self._schedule(0.0)
+        return future
+
+    async def store(self) -> Store:
+        """The store, to read from. Raises the `StoreError` for which there is none."""
+        if self._store is None:
+            await asyncio.shield(self._open())
+        if self._store is None:
+            assert self._failure is not None
+            raise self._failure
+        return self._store
+
+    def adopt(self, session: Session, fence: int) -> None:
+        """From now on this process writes about a session that it acquired."""
+        self._sessions[session.id] = _Kept(session, fence)
+
+    async def release(self, session_id: str) -> None:
+        """Stop writing about a session; another process may have it."""
+        kept = self._sessions.get(session_id)
+        if kept is None:
+            return
+        try:
+            store = await self.store()
+            await self.commit(kept.session, Release(session=session_id, owner=store.owner))
+        except StoreError as error:
+            _log.warning("session %s was not released: %s", session_id, error)
+        self._sessions.pop(session_id, None)
+
+    async def flush(self) -> None:
+        """Wait until what was said so far is on the disk, or could not be written."""
+        if self._dirty:
+            await self._open()
+            self._write_all()
+        if self._in_flight:
+            await asyncio.wait(set(self._in_flight))
+
+    async def close(self) -> None:
+        """Write what waits, and leave."""
+        await self.flush()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._store is not None:
+            await self._store.close()
+
+    # On the way to the disk.
+
+    def _begin(self, session: Session) -> _Kept:
+        kept = self._sessions[session.id] = _Kept(session, None)
+        return kept
+
+    def _schedule(self, delay_s: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._store is None and self._failure is None:
+            self._open().add_done_callback(lambda _: self._write_all())
+        else:
+            self._write_all()
+
+    def _open(self) -> asyncio.Task[None]:
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._opened())
+        return self._opening
+
+    async def _opened(self) -> None:
+        try:
+            self._store = await self._open_store()
+        except StoreError as error:
+            _log.error("nothing is kept: %s", error)
+            self._failure = error
+
+    def _write_all(self) -> None:
+        dirty, self._dirty = self._dirty, {}
+        for kept in dirty.values():
+            items, kept.items = kept.items, []
+            events: list[Event] = []
+            for item in items:
+                if isinstance(item, Event):
+                    events.append(item)
+                else:
+                    self._write(kept, events, item)
+                    events = []
+            if events:
+                self._write(kept, events, None)
+
+    def _write(self, kept: _Kept, events: list[Event], waited: _Waited | None) -> None:
+        failure = self._failure or kept.lost
+        if failure is not None:
+            _tell(waited, failure)
+            return
+        assert self._store is not None
+        making = not kept.made
+        ops: list[Op[Any]] = _creation(kept.session, self._store.owner) if making else []
+        kept.made = True
+        if kept.missed:
+            events.append(_gap(kept))
+        if events:
+            ops.append(Append(session=kept.session.id, fence=kept.fence, events=tuple(events)))
+        if waited is not None:
+            ops.append(replace(waited.op, fence=kept.fence))
+        written = self._store.commit(*ops)
+        self._in_flight.add(written)
+        written.add_done_callback(partial(self._written, kept, making, events, waited))
+
+    def _written(
+        self,
+        kept: _Kept,
+        making: bool,
+        events: list[Event],
+        waited: _Waited | None,
+        written: asyncio.Future[tuple[Any, ...]],
+    ) -> None:
+        self._in_flight.discard(written)
+        error = written.exception()
+        if error is None:
+            results = written.result()
+            kept.failing = False
+            if making:
+                kept.fence = results[1]
+            if waited is not None and not waited.future.done():
+                waited.future.set_result(results[-1])
+            if events:
+                self._drop_output(kept, results[-1 if waited is None else -2][-1])
+            return
+        if making:
+            kept.made = False
+        if isinstance(error, StoreUnwritable):
+            self._keep(kept, events, waited)
+        elif isinstance(error, SessionNotFound) and kept.fence is None:
+            kept.made = False  # what should have made it could not be written
+            self._keep(kept, events, waited)
+        elif isinstance(error, _GONE):
+            _log.error("nothing more is written about session %s: %s", kept.session.id, error)
+            kept.lost = error
+        _tell(waited, error)
+
+    def _drop_output(self, kept: _Kept, last: int) -> None:
+        """What a tool printed long ago is in its result; the log holds the newest of it."""
+        upto = last - KEPT_OUTPUT
+        if upto >= kept.dropped + _STEP:
+            drop = DropOutput(session=kept.session.id, after=kept.dropped, upto=upto)
+            kept.dropped = upto
+            self.commit(kept.session, drop)
+
+    def _keep(self, kept: _Kept, events: list[Event], waited: _Waited | None) -> None:
+        """Try again later: in front of what came since."""
+        kept.failing = True
+        again: list[Event | _Waited] = [*events]
+        if waited is not None and waited.insist:
+            again.append(waited)
+        kept.items[:0] = again
+        if again:
+            self._dirty[kept.session.id] = kept
+            if self._timer is None:
+                self._schedule(RETRY_S)
+
+
+def _seen(future: asyncio.Future[Any]) -> None:
+    """Whoever waited may be gone: an error that nobody takes is no defect."""
+    if not future.cancelled():
+        future.exception()
+
+
+def _tell(waited: _Waited | None, error: BaseException) -> None:
+    if waited is not None and not waited.future.done():
+        waited.future.set_exception(error)
+
+
+def _gap(kept: _Kept) -> Event:
+    missed, kept.missed = kept.missed, 0
+    return _system_event(kept.session, EVENTS_LOST, {"missed": missed})
+
+
+def _system_event(session: Session, type: str, payload: dict[str, Any]) -> Event:
+    return Event(
+        id=ulid(),
+        timestamp=time.time(),
+        session_id=session.id,
+        type=type,
+        actor="system",
+        payload=payload,
+    )
+
+
+def _creation(session: Session, owner: str) -> list[Op[Any]]:
+    now = time.time()
+    said = {"workspace": session.workspace, "mode": session.mode}
+    return [
+        NewSession(
+            session=session.id,
+            workspace=session.workspace,
+            mode=session.mode,
+            title=session.title,
+            parent=session.parent,
+            extra_roots=session.extra_roots,
+            tags=session.tags,
+            at=now,
+        ),
+        Acquire(session=session.id, owner=owner, at=now),
+        Append(session=session.id, events=(_system_event(session, SESSION_CREATED, said),)),
+    ]

@@ -1,0 +1,1 @@
+"""Conversations that outlive a process and a connection."""

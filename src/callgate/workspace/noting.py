@@ -1,0 +1,188 @@
+"""Whoever keeps a history of changes is told of each one just before it is made.
+
+    look at what stands there -> note it -> still the same? -> change it
+                 ^                              | no: withdraw the note
+                 +------------------------------+
+
+What is noted was read from the descriptor of the file that is then replaced or removed, so
+nobody can slip another one in unseen. A note whose change was not made is withdrawn.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+from collections.abc import Callable
+from typing import Literal, NamedTuple, Protocol
+
+from callgate.workspace.opening import READ, Opener
+
+Kind = Literal["file", "link", "directory", "other"]
+Version = tuple[int, int, int, int]
+Withdraw = Callable[[], None]
+
+_ATTEMPTS = 8
+"""How often a file may be changed by someone else while it is being noted."""
+_BLOCK = 1024 * 1024
+
+_changing = threading.Lock()
+"""Changes that are noted are made one after the other in this process."""
+
+
+class Changed(Exception):
+    """The file is no longer the one that was read."""
+
+
+class Standing(NamedTuple):
+    """What stands under a name."""
+
+    kind: Kind
+    mode: int
+    """Permission bits."""
+    size: int
+    content: bytes | None = None
+    """Of a link its target. None where there is none, or more than was wanted."""
+    version: Version | None = None
+    """Tells it from whatever takes its place."""
+
+
+DIRECTORY_MADE = Standing("directory", 0o777, 0)
+
+
+class Changes(Protocol):
+    """Who keeps a history."""
+
+    @property
+    def limit(self) -> int:
+        """Bytes of the largest content worth reading."""
+        ...
+
+    def note(self, real: str, before: Standing | None, after: Standing | None) -> Withdraw:
+        """A change is about to be made. A `ToolError` from here keeps it from being made."""
+        ...
+
+
+class Noting:
+    """The history's ear for one real path."""
+
+    __slots__ = ("_changes", "_real")
+
+    def __init__(self, changes: Changes, real: str) -> None:
+        self._changes = changes
+        self._real = real
+
+    @property
+    def limit(self) -> int:
+        return self._changes.limit
+
+    def __call__(self, before: Standing | None, after: Standing | None) -> Withdraw:
+        return self._changes.note(self._real, before, after)
+
+    def above(self, levels: int) -> Noting:
+        """The same for a directory on the way to it."""
+        return Noting(self._changes, self._real.rsplit("/", levels)[0])
+
+
+def change(
+    opener: Opener,
+    dir_fd: int,
+    name: bytes,
+    act: Callable[[], None],
+    *,
+    after: Standing | None,
+    note: Noting | None,
+    read: os.stat_result | None = None,
+) -> None:
+    """Note what stands under a name and act, if it still stands there then.
+
+    Raises `Changed` if it is not what was `read`, or never keeps still.
+    """
+    if note is None:
+        if read is not None and version_at(dir_fd, name) != version(read):
+            raise Changed
+        return act()
+    with _changing:
+        for _ in range(_ATTEMPTS):
+            if _try(opener, dir_fd, name, act, after, note, read):
+                return None
+    raise Changed
+
+
+def _try(
+    opener: Opener,
+    dir_fd: int,
+    name: bytes,
+    act: Callable[[], None],
+    after: Standing | None,
+    note: Noting,
+    read: os.stat_result | None,
+) -> bool:
+    before = look(opener, dir_fd, name, note.limit)
+    seen = None if before is None else before.version
+    if read is not None and seen != version(read):
+        raise Changed
+    withdraw = note(before, after)
+    try:
+        if version_at(dir_fd, name) == seen:
+            act()
+            return True
+    except OSError:
+        withdraw()
+        raise
+    withdraw()
+    return False
+
+
+def look(opener: Opener, dir_fd: int, name: bytes, limit: int) -> Standing | None:
+    """What stands under a name, with its content up to a limit; None if nothing does."""
+    try:
+        status = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+        if stat.S_ISLNK(status.st_mode):
+            return _standing("link", status, os.readlink(name, dir_fd=dir_fd))
+        if stat.S_ISDIR(status.st_mode):
+            return _standing("directory", status)
+        if not stat.S_ISREG(status.st_mode):
+            return _standing("other", status)
+        try:
+            fd = opener.step(dir_fd, name, READ)
+        except PermissionError:
+            return _standing("file", status)  # it may be written and not be read
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            return _standing("other", status)
+        return _standing("file", status, _content(fd, status.st_size, limit))
+    finally:
+        os.close(fd)
+
+
+def _standing(kind: Kind, status: os.stat_result, content: bytes | None = None) -> Standing:
+    size = status.st_size if content is None else len(content)
+    return Standing(kind, stat.S_IMODE(status.st_mode), size, content, version(status))
+
+
+def _content(fd: int, size: int, limit: int) -> bytes | None:
+    if size > limit:
+        return None
+    blocks = [os.read(fd, size + 1)]
+    if len(blocks[0]) == size:
+        return blocks[0]
+    read = len(blocks[0])
+    while read <= limit and (block := os.read(fd, _BLOCK)):
+        blocks.append(block)
+        read += len(block)
+    return b"".join(blocks) if read <= limit else None
+
+
+def version_at(dir_fd: int, name: bytes) -> Version | None:
+    try:
+        return version(os.stat(name, dir_fd=dir_fd, follow_symlinks=False))
+    except FileNotFoundError:
+        return None
+
+
+def version(status: os.stat_result) -> Version:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

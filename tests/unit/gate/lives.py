@@ -1,0 +1,102 @@
+"""Processes that make calls with effects and are killed: `test_lives` starts them.
+
+    python -m tests.unit.gate.lives ROLE HOME WORKSPACE
+
+They speak in lines of JSON on stdout; a line is written when its call was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from typing import Any
+
+from callgate import Gate, ToolContext, tool
+
+
+def say(**what: Any) -> None:
+    os.write(1, json.dumps(what).encode() + b"\n")  # one write: a kill tears no line
+
+
+@tool(side_effects="write")
+async def mark(n: int, context: ToolContext) -> str:
+    """Leave a mark that no kill takes away."""
+    beside = os.path.join(os.path.dirname(context.workspace_path), "marks")
+    file = os.open(beside, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    try:
+        os.write(file, f"{context.tool_use_id}\n".encode())
+    finally:
+        os.close(file)
+    await asyncio.sleep(0.001 * (n % 3))
+    return "marked"
+
+
+@tool(side_effects="none")
+async def think(n: int) -> int:
+    """Leave no mark."""
+    return n
+
+
+async def work(home: str, workspace: str) -> None:
+    async with Gate(workspace=workspace, tools=[mark, think], home=home, mode="write") as gate:
+
+        async def call_on() -> None:
+            for n in range(10_000):
+                result = await gate.call("mark", {"n": n})
+                say(call=result.call_id, ok=result.ok)
+                await gate.call("think", {"n": n})
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(call_on())
+
+
+def be_killed_again_and_again(home: str, workspace: str) -> None:
+    """For each line on stdin, a fresh process that works until it is killed."""
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            asyncio.run(work(home, workspace))
+        say(born=child)
+        os.waitpid(child, 0)
+        say(died=child)
+
+
+async def ask_in_a_turn(home: str, workspace: str) -> None:
+    """Ask about a call of a turn, where nobody answers."""
+    async with Gate(workspace=workspace, tools=[mark], home=home, title="asks") as gate:
+        async with gate.turn("mark it"):
+            await _ask(gate)
+
+
+async def ask_directly(home: str, workspace: str) -> None:
+    """Ask about a direct call; whoever is asked never answers."""
+
+    async def wait(question: Any) -> bool:
+        await asyncio.Event().wait()
+        return False
+
+    async with Gate(workspace=workspace, tools=[mark], home=home, confirm=wait) as gate:
+        await _ask(gate)
+
+
+async def _ask(gate: Gate) -> None:
+    events = gate.runtime.events(types=["tool.confirmation_requested"])
+    call = asyncio.create_task(gate.call("mark", {"n": 0}))
+    async for event in events:
+        say(session=gate.session.id, question=event.payload["confirmation_request_id"])
+        break
+    result = await call
+    say(ok=result.ok, by=None if result.error is None else result.error.reason)
+
+
+ROLES: dict[str, Any] = {
+    "killed": be_killed_again_and_again,
+    "turn": lambda *args: asyncio.run(ask_in_a_turn(*args)),
+    "direct": lambda *args: asyncio.run(ask_directly(*args)),
+}
+
+if __name__ == "__main__":
+    ROLES[sys.argv[1]](*sys.argv[2:])
