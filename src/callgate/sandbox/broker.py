@@ -1,0 +1,172 @@
+"""The process that starts all others: small, single-threaded, and gone when the runtime is.
+
+    runtime ==lifeline==> broker --fork--> keeper --fork--> command
+       ^                                     |
+       +---------- a socket for each command +
+
+Forking is dear in a large process and dangerous in one with threads, so the runtime does not
+fork: it asks here. An order comes over the lifeline together with the command's descriptors,
+the broker forks a `keeper` for it and forgets it. When the lifeline closes the broker ends,
+and so does everything else: each keeper has a socket to the same runtime, which closes too.
+
+If a command manages to end its own keeper, or to outlast it, what it left becomes the broker's
+child, and is ended until nothing is left of it.
+
+Started as `python -I -S -E -c BOOT`: it sees no site packages, no environment, and of this
+package only modules that need neither.
+"""
+
+from __future__ import annotations
+
+import gc
+import marshal
+import os
+import select
+import signal
+import socket
+import struct
+
+from callgate.sandbox import keeper, kernel, namespaces
+from callgate.sandbox.restrict import STEPS
+
+TYPE_CHECKING = False  # without `typing`, which is slow to load
+if TYPE_CHECKING:
+    from callgate.sandbox.orders import Order
+
+LENGTH = struct.Struct("<I")
+LARGEST_ORDER = 8 * 1024 * 1024
+_NUMBER = struct.Struct("=i")
+DESCRIPTORS = 4
+"""With each order: the keeper's socket, then standard input, output and error."""
+
+BOOT = (
+    "import sys; package = type(sys)('callgate'); package.__path__ = [sys.argv[1]]; "
+    "sys.modules['callgate'] = package; "
+    "from callgate.sandbox import broker; broker.main(int(sys.argv[2]))"
+)
+"""The package without its `__init__`, which is for programs that have our dependencies."""
+
+
+def encode(order: Order) -> bytes:
+    """marshal and not JSON: it is there without an import, and both ends are one program."""
+    data = marshal.dumps(dict(order))
+    if len(data) > LARGEST_ORDER:
+        raise OSError(7, os.strerror(7))  # E2BIG
+    return LENGTH.pack(len(data)) + data
+
+
+def main(lifeline: int) -> None:
+    with socket.socket(fileno=lifeline) as peer:
+        gc.disable()  # it would touch, and so copy, memory that all forks share
+        kernel.become_subreaper()
+        Broker(peer).run()
+
+
+class Broker:
+    def __init__(self, lifeline: socket.socket) -> None:
+        self._lifeline = lifeline
+        self._buffer = bytearray()
+        self._descriptors: list[int] = []
+        self._keepers: set[int] = set()
+        self._owner = os.geteuid(), os.getegid()
+
+    def run(self) -> None:
+        wake, signalled = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(signalled, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runtime to answer
+        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        while True:
+            ready = dict(poll.poll())
+            if wake in ready:
+                os.read(wake, 4096)
+                self._reap()
+            if self._lifeline.fileno() in ready and not self._receive():
+                return
+
+    def _receive(self) -> bool:
+        """Take what came, and start what is complete. False at the end of the lifeline."""
+        room = DESCRIPTORS * _NUMBER.size * 8
+        data, ancillary, _, _ = self._lifeline.recvmsg(65536, socket.CMSG_LEN(room))
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                whole = len(content) - len(content) % _NUMBER.size
+                self._descriptors += [n for (n,) in _NUMBER.iter_unpack(content[:whole])]
+        self._buffer += data
+        while len(self._buffer) >= LENGTH.size:
+            (length,) = LENGTH.unpack_from(self._buffer)
+            if length > LARGEST_ORDER:
+                return False
+            if len(self._buffer) < LENGTH.size + length:
+                break
+            order = marshal.loads(bytes(self._buffer[LENGTH.size : LENGTH.size + length]))  # noqa: S302
+            del self._buffer[: LENGTH.size + length]
+            self._start(order)
+        return bool(data)
+
+    def _start(self, order: Order) -> None:
+        descriptors, self._descriptors = (
+            self._descriptors[:DESCRIPTORS],
+            self._descriptors[DESCRIPTORS:],
+        )
+        with socket.socket(fileno=descriptors[0]) as control:
+            streams = (descriptors[1], descriptors[2], descriptors[3])
+            try:
+                pid = _fork(order)
+                if pid == 0:
+                    self._keep(order, control, streams)
+                self._keepers.add(pid)
+            except OSError as error:
+                step = "fork" if order["layout"] is None else "namespaces"
+                keeper.tell(control, keeper.REFUSED, STEPS.index(step), error.errno or 0)
+            finally:
+                for stream in streams:
+                    os.close(stream)
+
+    def _keep(
+        self, order: Order, control: socket.socket, streams: tuple[int, int, int]
+    ) -> None:
+        """In the child: be the keeper, and never come back."""
+        code = 1
+        try:
+            self._lifeline.close()
+            for other in self._descriptors:
+                os.close(other)
+            code = 1 if keeper.keep(order, control, streams, self._owner) else 0
+        finally:
+            os._exit(code)
+
+    def _reap(self) -> None:
+        """Bury the dead. Who dies without having been a keeper was a stray, and may have heirs."""
+        strays = False
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                break
+            strays = strays or status != 0 or pid not in self._keepers
+            self._keepers.discard(pid)
+        if strays:
+            self._end_strays()
+
+    def _end_strays(self) -> None:
+        """Whoever is our child and no keeper has lost the one that would have ended it.
+
+        Each of them that dies brings us back here, until nobody does.
+        """
+        for child in keeper.children(os.getpid()):
+            if child not in self._keepers:
+                for pid in (*keeper.descendants(child), child):
+                    keeper.signal_to(pid, signal.SIGKILL)
+
+
+def _fork(order: Order) -> int:
+    if order["layout"] is None:
+        return os.fork()
+    return namespaces.begin(order["layout"]["own_network"])

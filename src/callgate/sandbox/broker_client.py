@@ -1,0 +1,339 @@
+"""The runtime's end of the broker: start a command there, read it here, end it from here.
+
+    broker = BrokerProcess()                          started when first needed
+    running = await BrokerLauncher(broker, plan).start(command, on_output)
+
+A command has a socket to its keeper. Closing it, on purpose or by dying, ends the command: so
+a start that is cancelled half-way, a runtime that is killed and a `close` all leave nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from callgate.sandbox import broker, keeper, ordering
+from callgate.sandbox.launch import Command
+from callgate.sandbox.orders import Order
+from callgate.sandbox.plans import Plan
+from callgate.sandbox.processes import GRACE_S, Exit, OnOutput, Stream
+from callgate.sandbox.restrict import STEPS
+
+_READ_SIZE = 65536
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+class RestrictionFailed(OSError):
+    """The system refused a step of the jail. The command was not started."""
+
+    def __init__(self, number: int, step: str) -> None:
+        super().__init__(number, f"{os.strerror(number)} ({step})")
+        self.step = step
+
+
+class Usage:
+    """What the first process of a command took."""
+
+    def __init__(self, user_s: float = 0.0, system_s: float = 0.0, peak_kib: int = 0) -> None:
+        self.user_s = user_s
+        self.system_s = system_s
+        self.peak_kib = peak_kib
+
+
+class BrokerProcess:
+    """The one process that forks for us. Lazy, restarted if it is gone, closed with us."""
+
+    def __init__(self, python: str = sys.executable) -> None:
+        self._python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._sending = asyncio.Lock()
+        self._kept: set[Kept] = set()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """End every command that was started here, and the broker."""
+        for kept in list(self._kept):
+            kept.abandon()
+        self._drop()
+
+    async def start(self, order: Order, on_output: OnOutput, stdin: int | None = None) -> Kept:
+        """Start what is ordered. Raises OSError; `RestrictionFailed` if the jail is to blame.
+
+        `stdin` is a descriptor for its standard input, which is empty otherwise.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reading: dict[int, Stream] = {}
+        passing = [theirs.detach()]
+        control = ours.detach()
+        try:
+            passing.append(os.open(os.devnull, os.O_RDONLY) if stdin is None else os.dup(stdin))
+            for stream in ("stdout", "stderr"):
+                read_end, write_end = os.pipe()
+                reading[read_end] = stream
+                passing.append(write_end)
+                os.set_blocking(read_end, False)
+            await self._send(broker.encode(order), passing)
+        except BaseException:
+            for descriptor in (control, *reading):
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in passing:
+                os.close(descriptor)
+        os.set_blocking(control, False)
+        made = contextvars.Context().run(Kept, control, reading, on_output, self._kept.discard)
+        self._kept.add(made)
+        await made.begin()
+        return made
+
+    async def _send(self, frame: bytes, descriptors: list[int]) -> None:
+        async with self._sending:
+            while True:
+                fresh = self._lifeline is None
+                lifeline = self._lifeline or self._connect()
+                try:
+                    sent = await _send_first(lifeline, frame, descriptors)
+                    await asyncio.get_running_loop().sock_sendall(lifeline, frame[sent:])
+                    return
+                except BrokenPipeError:
+                    self._drop()
+                    if fresh:
+                        raise
+                except BaseException:
+                    self._drop()  # half a frame is out: nothing can follow it
+                    raise
+
+    def _connect(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                number = theirs.fileno()
+                self._process = subprocess.Popen(
+                    [self._python, "-I", "-S", "-E", "-c", broker.BOOT, _PACKAGE, str(number)],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env={},
+                    cwd="/",
+                    pass_fds=(number,),
+                    start_new_session=True,
+                )
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._lifeline = ours
+        return ours
+
+    def _drop(self) -> None:
+        """Let go of the broker; what it started has its own lifelines."""
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+        if self._process is not None:
+            self._process.wait()  # it ends at once when its lifeline closes
+            self._process = None
+
+
+class Kept:
+    """A command that a keeper looks after. Fulfils `launch.Running`."""
+
+    def __init__(
+        self,
+        control: int,
+        reading: dict[int, Stream],
+        on_output: OnOutput,
+        forget: Callable[[Kept], None],
+    ) -> None:
+        self.usage = Usage()
+        self._control: int | None = control
+        self._pipes = reading
+        self._on_output = on_output
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._done: asyncio.Future[Exit] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._status: int | None = None
+        self._stopped = False
+        self._gone: tuple[int, int] | None = None
+        self._loop.add_reader(control, self._hear)
+        for pipe in reading:
+            self._loop.add_reader(pipe, self._read, pipe)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.stop():
+            await self.wait()
+
+    async def begin(self) -> None:
+        """Wait until the command runs. Whoever does not wait to the end ends it."""
+        try:
+            await asyncio.shield(self._begun)
+        except BaseException:
+            self.abandon()
+            raise
+
+    async def wait(self) -> Exit:
+        """Wait until nothing of the command runs any more and its output has been read."""
+        return await asyncio.shield(self._done)
+
+    def stop(self, grace: float = GRACE_S) -> bool:
+        """Begin to end the whole tree: SIGTERM, and SIGKILL after `grace` seconds.
+
+        False if nothing is left to end. Of several graces the shortest counts.
+        """
+        if self._control is None or self._gone is not None:
+            return False
+        self._stopped = self._stopped or self._status is None
+        try:
+            os.write(self._control, keeper.END.pack(grace))
+        except OSError:
+            pass  # its keeper is gone, which we are about to read
+        return True
+
+    def abandon(self) -> None:
+        """Stop listening. The keeper then ends the command by itself."""
+        self._stopped = self._stopped or self._status is None
+        self._finish()
+
+    # --- what its keeper says -------------------------------------------------------------
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        try:
+            news = os.read(self._control, keeper.NEWS.size)
+        except BlockingIOError:
+            return
+        except OSError:
+            news = b""
+        if len(news) != keeper.NEWS.size:
+            self._lost()
+            return
+        kind, first, second, _, user, system, peak = keeper.NEWS.unpack(news)
+        if kind == keeper.STARTED:
+            self._begun.set_result(None)
+        elif kind == keeper.REFUSED:
+            self._begun.set_exception(_failure(STEPS[first], second))
+            self._finish()
+        elif kind == keeper.EXITED:
+            self._status = first
+            self.usage = Usage(user, system, peak)
+        elif kind == keeper.GONE:
+            self._settle(first, second)
+
+    def _lost(self) -> None:
+        """The keeper ended before its work did. The broker ends what it left."""
+        if not self._begun.done():
+            self._begun.set_exception(RestrictionFailed(5, "keeper"))  # EIO
+        if self._gone is None:
+            self._settle(0, 0)
+
+    def _settle(self, ended: int, survivors: int) -> None:
+        """Nobody is left to end. Take what is still in the pipes, but do not wait for more."""
+        self._gone = ended, survivors
+        self._hang_up()
+        if self._pipes:
+            self._timer = self._loop.call_later(keeper.DRAIN_S, self._finish)
+        else:
+            self._finish()
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            self._loop.remove_reader(self._control)
+            os.close(self._control)
+            self._control = None
+
+    def _finish(self) -> None:
+        if self._done.done():
+            return
+        self._hang_up()
+        if self._timer is not None:
+            self._timer.cancel()
+        for pipe in list(self._pipes):
+            self._close(pipe)
+        code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
+        ended, survivors = self._gone or (0, 0)
+        self._done.set_result(
+            Exit(
+                code=code if code is not None and code >= 0 else None,
+                signal=-code if code is not None and code < 0 else None,
+                stopped=self._stopped,
+                ended=ended,
+                survivors=survivors,
+            )
+        )
+        self._forget(self)
+
+    # --- its output -----------------------------------------------------------------------
+
+    def _read(self, pipe: int) -> None:
+        try:
+            data = os.read(pipe, _READ_SIZE)
+        except BlockingIOError:
+            return
+        if data:
+            self._on_output(self._pipes[pipe], data)
+            return
+        self._close(pipe)
+        if not self._pipes and self._gone is not None:
+            self._finish()
+
+    def _close(self, pipe: int) -> None:
+        self._loop.remove_reader(pipe)
+        os.close(pipe)
+        del self._pipes[pipe]
+
+
+class BrokerLauncher:
+    """Starts commands in one jail, as planned; without a plan, with nothing around them."""
+
+    def __init__(
+        self, process: BrokerProcess, plan: Plan | None, *, bwrap: str | None = None
+    ) -> None:
+        self._process = process
+        self._plan = plan
+        self._bwrap = bwrap
+
+    async def start(self, command: Command, on_output: OnOutput) -> Kept:
+        order = ordering.order(command, self._plan, bwrap=self._bwrap)
+        return await self._process.start(order, on_output)
+
+
+async def _send_first(lifeline: socket.socket, frame: bytes, descriptors: list[int]) -> int:
+    """The first bytes, with which the descriptors travel. How many they were."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return socket.send_fds(lifeline, [frame], descriptors)
+        except BlockingIOError:
+            ready = loop.create_future()
+            loop.add_writer(lifeline, ready.set_result, None)
+            try:
+                await ready
+            finally:
+                loop.remove_writer(lifeline)
+
+
+def _failure(step: str, number: int) -> OSError:
+    if step in ("exec", "cwd", "fork"):
+        return OSError(number, os.strerror(number))
+    return RestrictionFailed(number, step)

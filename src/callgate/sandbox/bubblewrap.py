@@ -1,0 +1,131 @@
+"""bubblewrap: namespaces where the system lets only that program make them.
+
+`arguments` writes its command line for a jail and looks at nothing; `survey` looks at the paths
+first, because bubblewrap must be told what is a directory and what is missing. `find` finds
+the program and refuses one that is setuid: it would run as root what should have less.
+
+What is missing of a protected path is covered by /dev/null, for which bubblewrap leaves an
+empty file in its place. Nothing else is left behind.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from callgate.sandbox.jails import Jail, Network, is_below
+from callgate.sandbox.restrict import INHERITED
+
+_TMP = "/tmp"  # noqa: S108 the place itself, to put another one on it
+
+
+class Found(msgspec.Struct, frozen=True):
+    path: str | None
+    problem: str | None = None
+    """Why it cannot be used."""
+
+
+class Survey(msgspec.Struct, frozen=True, kw_only=True):
+    """What is where, of a jail's paths."""
+
+    pinned: tuple[str, ...] = ()
+    """Directories between a writable root and a protected path, outermost first."""
+    read_only: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    """First components of protected paths that are not there."""
+    hidden_directories: tuple[str, ...] = ()
+    hidden_files: tuple[str, ...] = ()
+
+
+def find(path: str | None = None) -> Found:
+    """The program on PATH, or at `path`."""
+    place = shutil.which(path or "bwrap")
+    if place is None:
+        return Found(None, "bubblewrap is not installed")
+    if os.stat(place).st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return Found(place, "bubblewrap is setuid")
+    return Found(place)
+
+
+def arguments(
+    program: str, jail: Jail, survey: Survey, cwd: str, command: Sequence[str]
+) -> tuple[str, ...]:
+    """The command in bubblewrap. A filter, which a jail always has, is read from descriptor 10."""
+    line = [
+        program, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+        "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+    ]  # fmt: skip
+    if jail.network is not Network.ALL:
+        line.append("--unshare-net")
+    for path in sorted(set(jail.readable) - set(jail.writable), key=_depth):
+        line += ["--ro-bind-try", path, path]
+    if "/" in jail.writable:
+        line += ["--bind", "/", "/"]
+    line += ["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"]
+    if jail.fresh_tmp:
+        line += ["--tmpfs", _TMP]
+        for path in sorted(jail.readable, key=_depth):
+            if path != _TMP and is_below(path, _TMP):
+                line += ["--ro-bind-try", path, path]
+    for path in sorted(set(jail.writable) - {"/"}, key=_depth):
+        line += ["--bind-try", path, path]
+    for path in survey.pinned:
+        line += ["--bind", path, path]
+    for path in survey.read_only:
+        line += ["--ro-bind", path, path]
+    for path in (*survey.missing, *survey.hidden_files):
+        line += ["--ro-bind", "/dev/null", path]
+    for path in survey.hidden_directories:
+        line += ["--perms", "0000", "--tmpfs", path, "--remount-ro", path]
+    line += ["--chdir", cwd, "--seccomp", str(INHERITED), "--", *command]
+    return tuple(line)
+
+
+def survey(jail: Jail) -> Survey:
+    """Look at the protected and the hidden paths. Raises OSError (ELOOP) for a link on the way."""
+    pinned: dict[str, None] = {}
+    read_only, missing = [], []
+    for path in sorted(jail.protected, key=_depth):
+        for place in _way(path, jail.writable):
+            mode = _mode(place)
+            if mode == 0:
+                missing.append(place)
+            elif stat.S_ISLNK(mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
+            elif place == path or not stat.S_ISDIR(mode):
+                read_only.append(place)
+            else:
+                pinned[place] = None
+                continue
+            break
+    hidden = [(path, _mode(path)) for path in jail.hidden]
+    return Survey(
+        pinned=tuple(pinned),
+        read_only=tuple(dict.fromkeys(read_only)),
+        missing=tuple(dict.fromkeys(missing)),
+        hidden_directories=tuple(path for path, mode in hidden if stat.S_ISDIR(mode)),
+        hidden_files=tuple(path for path, mode in hidden if mode and not stat.S_ISDIR(mode)),
+    )
+
+
+def _way(path: str, roots: Iterable[str]) -> list[str]:
+    """Every place from below the innermost writable root down to the path."""
+    root = max((root for root in roots if is_below(path, root)), key=len)
+    names = path[len(root.rstrip("/")) + 1 :].split("/")
+    return [os.path.join(root, *names[: count + 1]) for count in range(len(names))]
+
+
+def _mode(path: str) -> int:
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def _depth(path: str) -> tuple[int, str]:
+    return path.count("/"), path

@@ -1,0 +1,141 @@
+"""What a command may touch, as one value; and every single promise that can be made about it.
+
+A `Jail` says what is wanted. It knows nothing of how a system keeps it: `plans` chooses that,
+and asks each backend which of the jail's `needs` it can promise. A promise that is only
+nearly kept is not made.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable
+from enum import StrEnum
+
+import msgspec
+
+
+class Network(StrEnum):
+    NONE = "none"
+    LOOPBACK = "loopback"
+    """A loopback of its own: a command can talk to what it started itself, and to nobody else."""
+    ALL = "all"
+
+
+class Guarantee(StrEnum):
+    """One promise about a jailed command and everything that it starts."""
+
+    READS_CONFINED = "reads_confined"
+    """It reads and executes only what is below the readable and writable paths."""
+    WRITES_CONFINED = "writes_confined"
+    """It creates, changes and deletes only below the writable paths."""
+    PROTECTED_CARVED_OUT = "protected_carved_out"
+    """Protected paths below writable ones stay as they are, or stay missing."""
+    HIDDEN_MASKED = "hidden_masked"
+    """Hidden paths can neither be read nor listed."""
+    METADATA_FROZEN = "metadata_frozen"
+    """Mode, owner, times and attributes stay, of all that is not writable."""
+    FRESH_TMP = "fresh_tmp"
+    """Its /tmp is its own, empty at the start and gone at the end."""
+    NO_NETWORK_TCP = "no_network_tcp"
+    NO_NETWORK_UDP = "no_network_udp"
+    NO_NETWORK_OTHER = "no_network_other"
+    """Neither raw packets, netlink, vsock, Bluetooth nor any family that we do not know."""
+    OWN_LOOPBACK = "own_loopback"
+    NO_UNIX_SOCKETS = "no_unix_sockets"
+    """No service that listens at a path can be talked to: containers, agents, desktops, us."""
+    ABSTRACT_SOCKETS_BLOCKED = "abstract_sockets_blocked"
+    NO_PTRACE = "no_ptrace"
+    """No process outside can be traced, or its memory and environment read."""
+    NO_SIGNALS_OUT = "no_signals_out"
+    NO_SHARED_MEMORY = "no_shared_memory"
+    """Nor queues or semaphores that are found by a number instead of a path."""
+    NO_IO_URING = "no_io_uring"
+    """Which would do what a system call filter forbids."""
+    NO_KERNEL_DOORS = "no_kernel_doors"
+    """No mounts, namespaces, modules, keys, BPF, handles: what needs privilege stays shut."""
+    NO_NEW_PRIVILEGES = "no_new_privileges"
+    """setuid programs give nothing, and no capability is left, for root neither."""
+    PID_NAMESPACE = "pid_namespace"
+    """It sees no process but its own, and none of them outlives the first."""
+    LIMITS = "limits"
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """None: as it is for us. All but `processes` count for each process by itself."""
+
+    cpu_seconds: int | None = None
+    memory_bytes: int | None = None
+    """Address space."""
+    processes: int | None = None
+    """All processes of the user together, and no limit for root."""
+    open_files: int | None = None
+    file_bytes: int | None = None
+    """The size of a file that it writes."""
+
+
+NO_LIMITS = Limits()
+
+
+class Jail(msgspec.Struct, frozen=True, kw_only=True):
+    """All paths are absolute and free of symbolic links (`profiles` sees to it)."""
+
+    readable: tuple[str, ...] = ("/",)
+    writable: tuple[str, ...] = ()
+    """Readable as well."""
+    protected: tuple[str, ...] = ()
+    """Readable and not writable, although below a writable path. They need not exist."""
+    hidden: tuple[str, ...] = ()
+    network: Network = Network.NONE
+    unix_sockets: bool = False
+    """Whether it may talk to services of this machine that listen at a path."""
+    fresh_tmp: bool = False
+    pid_namespace: bool = False
+    limits: Limits = NO_LIMITS
+
+    def __post_init__(self) -> None:
+        for path in (*self.readable, *self.writable, *self.protected, *self.hidden):
+            plain = path.startswith("/") and not path.startswith("//") and "\0" not in path
+            if not plain or path != os.path.normpath(path):
+                raise ValueError(f"not an absolute, plain path: {path!r}")
+
+    @property
+    def needs(self) -> frozenset[Guarantee]:
+        """Every promise that this jail must be given before a command may run in it."""
+        wanted = {
+            Guarantee.READS_CONFINED: "/" not in self.readable and "/" not in self.writable,
+            Guarantee.WRITES_CONFINED: "/" not in self.writable,
+            Guarantee.METADATA_FROZEN: "/" not in self.writable,
+            Guarantee.PROTECTED_CARVED_OUT: bool(self.protected),
+            Guarantee.HIDDEN_MASKED: bool(self.hidden),
+            Guarantee.FRESH_TMP: self.fresh_tmp,
+            Guarantee.PID_NAMESPACE: self.pid_namespace,
+            Guarantee.NO_NETWORK_TCP: self.network is not Network.ALL,
+            Guarantee.NO_NETWORK_UDP: self.network is not Network.ALL,
+            Guarantee.NO_NETWORK_OTHER: self.network is not Network.ALL,
+            Guarantee.OWN_LOOPBACK: self.network is Network.LOOPBACK,
+            Guarantee.NO_UNIX_SOCKETS: not self.unix_sockets,
+            Guarantee.ABSTRACT_SOCKETS_BLOCKED: not self.unix_sockets,
+            Guarantee.LIMITS: self.limits != NO_LIMITS,
+        }
+        return _ALWAYS.union(promise for promise, asked in wanted.items() if asked)
+
+
+_ALWAYS = frozenset(
+    {
+        Guarantee.NO_PTRACE,
+        Guarantee.NO_SIGNALS_OUT,
+        Guarantee.NO_SHARED_MEMORY,
+        Guarantee.NO_IO_URING,
+        Guarantee.NO_KERNEL_DOORS,
+        Guarantee.NO_NEW_PRIVILEGES,
+    }
+)
+
+
+def is_below(path: str, root: str) -> bool:
+    """Whether a plain path is `root` or lies in it."""
+    return path == root or path.startswith(root.rstrip("/") + "/")
+
+
+def below_any(path: str, roots: Iterable[str]) -> bool:
+    return any(is_below(path, root) for root in roots)

@@ -1,0 +1,289 @@
+"""One process beside each command, which knows everything that the command left in the system.
+
+    running --leader ends--> draining --0.2 s--> ending: SIGTERM, grace, SIGKILL --> gone
+       |                                           |
+       +---- told to end, or nobody listens -------+
+
+The keeper is forked by the broker and is the command's reaper: whatever descendant loses its
+parent becomes the keeper's child, so nothing can leave. In namespaces it is process 1, and
+everything ends with it. It talks to the runtime by a socket of its own. When that closes,
+because the runtime is gone or no longer cares, the keeper ends the command by itself.
+
+The broker imports this: no msgspec.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import struct
+import time
+
+from callgate.sandbox import kernel, namespaces, restrict
+from callgate.sandbox.restrict import STEPS
+
+TYPE_CHECKING = False  # without `typing`, which is slow to load
+if TYPE_CHECKING:
+    from callgate.sandbox.orders import Order
+
+STARTED, REFUSED, EXITED, GONE = 1, 2, 3, 4
+NEWS = struct.Struct("<B3i2dq")
+"""Kind, three numbers, then of the leader: seconds of user and system time, peak memory in KiB.
+
+STARTED: -; REFUSED: step, error number; EXITED: wait status; GONE: ended, survivors."""
+END = struct.Struct("<d")
+"""The grace in seconds between SIGTERM and SIGKILL. The shortest one counts."""
+
+DRAIN_S = 0.2
+LEFTOVER_GRACE_S = 1.0
+KILL_PATIENCE_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
+_KILL_PAUSE_S = 0.005
+_CHASE = 50
+
+
+def keep(
+    order: Order,
+    control: socket.socket,
+    streams: tuple[int, int, int],
+    owner: tuple[int, int],
+) -> int:
+    """Start the command, report on it, and return when nothing of it is left, or how many.
+
+    `owner` is our user and group as the broker sees them: in new namespaces we are nobody yet.
+    """
+    step = "fork"
+    held: dict[str, int] = {}
+    try:
+        wake, signalled = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(signalled, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
+        kernel.become_subreaper()
+        if order["layout"] is not None:
+            step = "namespaces"
+            held = namespaces.enter(order["layout"], *owner)
+        step = "fork"
+        leader, failures = _fork(order, streams)
+    except OSError as error:
+        namespaces.leave(held)
+        tell(control, REFUSED, STEPS.index(step), error.errno or 0)
+        return 0
+    for stream in set(streams):
+        os.close(stream)
+    failure = os.read(failures, restrict.FAILURE.size)
+    os.close(failures)
+    if failure:
+        os.waitpid(leader, 0)
+        namespaces.leave(held)
+        tell(control, REFUSED, *restrict.FAILURE.unpack(failure))
+        return 0
+    tell(control, STARTED)
+    watch = Watch(control, wake, leader, alone=order["layout"] is not None)
+    ended, survivors = watch.run()
+    namespaces.leave(held)
+    tell(control, GONE, ended, survivors)
+    return survivors
+
+
+def _fork(order: Order, streams: tuple[int, int, int]) -> tuple[int, int]:
+    failures, telling = os.pipe()
+    leader = os.fork()
+    if leader == 0:
+        restrict.become(order, streams, telling)
+    os.close(telling)
+    return leader, failures
+
+
+class Watch:
+    """From the leader's start to the end of the last process that belongs to it."""
+
+    def __init__(self, control: socket.socket, wake: int, leader: int, *, alone: bool) -> None:
+        self._control = control
+        self._wake = wake
+        self._leader = leader
+        self._alone = alone
+        """We are process 1 of a namespace: everyone else in it belongs to the command."""
+        self._exited = False
+        self._ending = False
+        self._deadline = 0.0
+        self._told: set[int] = set()
+        self._survivors = 0
+
+    def run(self) -> tuple[int, int]:
+        """How many beside the leader were ended, and how many could not be."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        pause = None
+        while (pause := self._proceed(pause)) is not None:
+            ready = dict(poll.poll(None if pause < 0 else pause * 1000))
+            if self._wake in ready:
+                os.read(self._wake, 4096)
+                pause = -1.0
+            if self._control.fileno() in ready and not self._listen():
+                poll.unregister(self._control)
+        return len(self._told - {self._leader}), self._survivors
+
+    def _proceed(self, pause: float | None) -> float | None:
+        """Do what is due. How long to wait then: -1 until something happens, None: all over."""
+        if not self._reap():
+            return None
+        now = time.monotonic()
+        if not self._exited and not self._ending:
+            return -1.0
+        members = everyone_else() if self._alone else descendants(os.getpid())
+        if now < self._deadline:
+            longer = _FIRST_PAUSE_S if pause is None or pause < 0 else pause * 2
+            return min(longer, _LONGEST_PAUSE_S, self._deadline - now)
+        if not self._ending:
+            self._end(LEFTOVER_GRACE_S)
+            return _FIRST_PAUSE_S
+        if now < self._deadline + KILL_PATIENCE_S:
+            self._strike(members)
+            return _KILL_PAUSE_S
+        self._survivors = max(len(members), 1)
+        return None
+
+    def _listen(self) -> bool:
+        """Take an order to end. False if nobody will ever send one again."""
+        try:
+            message = self._control.recv(END.size)
+        except OSError:
+            message = b""
+        grace = END.unpack(message)[0] if len(message) == END.size else LEFTOVER_GRACE_S
+        if self._ending:
+            self._deadline = min(self._deadline, time.monotonic() + grace)
+        else:
+            self._end(grace)
+        return bool(message)
+
+    def _end(self, grace: float) -> None:
+        """Ask everyone once. Many programs take a second SIGTERM as "do not clean up"."""
+        self._ending = True
+        self._deadline = time.monotonic() + grace
+        members = everyone_else() if self._alone else descendants(os.getpid())
+        self._told |= members
+        for member in members:
+            signal_to(member, signal.SIGTERM)
+            signal_to(member, signal.SIGCONT)  # what was suspended can clean up too
+
+    def _strike(self, members: set[int]) -> None:
+        if self._alone:
+            self._told |= members
+            signal_to(-1, signal.SIGKILL)  # nothing in a namespace outruns this
+            return
+        for _ in range(_CHASE):
+            self._told |= members
+            for member in members:
+                # A process may have forked and gone; what it left is still in its group.
+                group = _group(member)
+                if group > 1 and group != os.getpgrp():
+                    signal_to(-group, signal.SIGKILL)
+                signal_to(member, signal.SIGKILL)
+            members = descendants(os.getpid())
+            if not members - self._told:
+                return
+
+    def _reap(self) -> bool:
+        """Bury the dead. False if nobody is left: and that is certain.
+
+        A list of processes is old when it has been read. But no descendant is ever without
+        parents who lead up to us, so where we have no child there is none.
+        """
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self._leader:
+                self._exited = True
+                if not self._ending:
+                    self._deadline = time.monotonic() + DRAIN_S
+                times = usage.ru_utime, usage.ru_stime, usage.ru_maxrss
+                tell(self._control, EXITED, status, usage=times)
+
+def descendants(ancestor: int) -> set[int]:
+    """Everyone below a process who still runs."""
+    found: set[int] = set()
+    waiting = children(ancestor)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children(pid)
+    return {pid for pid in found if _runs(pid)}
+
+
+def everyone_else() -> set[int]:
+    """All who run in a namespace whose first process we are."""
+    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
+    return {pid for pid in pids - {os.getpid()} if _runs(pid)}
+
+
+def children(pid: int) -> list[int]:
+    """The children of all threads of a process."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return []
+    files = (_read(f"/proc/{pid}/task/{thread}/children") for thread in threads)
+    return [int(child) for file in files for child in file.split()]
+
+
+def _fields(pid: int) -> list[bytes]:
+    """What /proc says after the name, which may hold anything: state, parent, group, ..."""
+    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+
+
+def _runs(pid: int) -> bool:
+    fields = _fields(pid)
+    # The first thread may end, and look dead, before the others.
+    return len(fields) > 17 and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1)
+
+
+def _group(pid: int) -> int:
+    fields = _fields(pid)
+    return int(fields[2]) if len(fields) > 2 else 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        content = b""
+        while piece := os.read(file, 16384):
+            content += piece
+        return content
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
+
+
+def signal_to(target: int, number: signal.Signals) -> None:
+    try:
+        os.kill(target, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def tell(
+    control: socket.socket,
+    kind: int,
+    *numbers: int,
+    usage: tuple[float, float, int] = (0.0, 0.0, 0),
+) -> None:
+    """Send news to the runtime, if it still listens."""
+    first, second, third = (*numbers, 0, 0, 0)[:3]
+    try:
+        control.send(NEWS.pack(kind, first, second, third, *usage))
+    except OSError:
+        pass  # nobody listens any more; the work goes on

@@ -1,0 +1,90 @@
+"""What this machine can do: each backend, tried out once, with the reason where it fails.
+
+Nothing is concluded from files or versions. Landlock and seccomp are asked by system call;
+namespaces and bubblewrap are used, for a command that does nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+
+from callgate.sandbox import bubblewrap, kernel, landlock, seccomp
+from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
+from callgate.sandbox.jails import Jail
+from callgate.sandbox.launch import Command
+from callgate.sandbox.plans import (
+    Backend,
+    Bubblewrap,
+    Landlock,
+    Namespaces,
+    Plan,
+    Seatbelt,
+    Seccomp,
+)
+
+PATIENCE_S = 10.0
+
+_TRUE = Command(argv=("true",), cwd="/", env={"PATH": os.defpath})
+_TRIED = Jail(fresh_tmp=True, pid_namespace=True)
+_REASONS = {
+    errno.EPERM: "user namespaces are off, or not for us",
+    errno.EACCES: "user namespaces are off, or not for us",
+    errno.ENOSPC: "no user namespace is left (user.max_user_namespaces)",
+    errno.EUSERS: "user namespaces are nested too deep",
+    errno.ENOSYS: "the kernel is too old for namespaces as we make them",
+    errno.EINVAL: "the kernel was built without namespaces",
+}
+
+
+async def look(process: BrokerProcess, *, bwrap: str | None = None) -> tuple[Backend, ...]:
+    """Every backend there is, each with what keeps it from working here. Takes 20 ms or so.
+
+    `bwrap` is where bubblewrap is, if not on PATH. The answer holds until the next boot.
+    """
+    filters = kernel.supported() and seccomp.works()
+    return (
+        Landlock(landlock.abi()),
+        Seccomp(filters),
+        await _namespaces(process, filters),
+        await _bubblewrap(process, filters, bwrap),
+        Seatbelt(),
+    )
+
+
+async def _namespaces(process: BrokerProcess, filters: bool) -> Namespaces:
+    if not filters:
+        return Namespaces("no system call filter, without which namespaces are no jail")
+    plan = Plan(_TRIED, ("seccomp", "namespaces"))
+    return Namespaces(await _try(BrokerLauncher(process, plan)))
+
+
+async def _bubblewrap(process: BrokerProcess, filters: bool, path: str | None) -> Bubblewrap:
+    found = bubblewrap.find(path)
+    if found.path is None or found.problem is not None:
+        return Bubblewrap(found.path, found.problem)
+    if not filters:
+        return Bubblewrap(found.path, "no system call filter, without which it is no jail")
+    plan = Plan(_TRIED, ("seccomp", "bubblewrap"))
+    problem = await _try(BrokerLauncher(process, plan, bwrap=found.path))
+    return Bubblewrap(found.path, problem and f"bubblewrap: {problem}")
+
+
+async def _try(launcher: BrokerLauncher) -> str | None:
+    """What goes wrong when a command is started; None: nothing."""
+    said: list[bytes] = []
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            async with await launcher.start(_TRUE, lambda stream, data: said.append(data)) as it:
+                ended = await it.wait()
+    except TimeoutError:
+        return "a command that does nothing did not end"
+    except RestrictionFailed as error:
+        return _REASONS.get(error.errno or 0, str(error))
+    except OSError as error:
+        return str(error)
+    if ended.code == 0:
+        return None
+    lines = b"".join(said).decode(errors="replace").splitlines()
+    return lines[-1] if lines else "a command that does nothing failed"

@@ -1,0 +1,283 @@
+"""A world of its own for one command: mounts, processes, network and users of a new namespace.
+
+    begin()    a copy of this process as the first one of new namespaces (raw clone)
+    enter()    in it: become someone there, lay out the file system, raise the loopback
+    leave()    take away what had to be put on the real disk
+
+The layout, from the bottom up:
+
+    /                 as it is, read-only (unless all is writable)
+    /dev /proc /tmp   new: harmless devices, own processes read-only, empty
+    writable roots    as they were before all turned read-only
+    protected paths   themselves, read-only, on themselves
+    hidden paths      nothing, read-only
+
+A protected path cannot be got rid of by renaming what it is in: each directory between it and
+its root is a mount of its own, and mounts cannot be renamed. What is missing of it is created,
+empty, because nothing can be mounted on nothing; `leave` removes it when nobody uses it. A
+symbolic link on the way cannot be kept in its place, and ends the start with ELOOP.
+
+The broker imports this: no msgspec.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+
+from callgate.sandbox import kernel
+
+TYPE_CHECKING = False  # without `typing`, which is slow to load
+if TYPE_CHECKING:
+    from callgate.sandbox.orders import Layout
+
+_NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
+_NEWUSER, _NEWPID, _NEWNET = 0x10000000, 0x20000000, 0x40000000
+
+_AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY, _AT_RECURSIVE = -100, 0x100, 0x1000, 0x8000
+_TREE_CLONE = 1
+_FROM_FD, _TO_FD = 0x4, 0x40
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
+_DETACH, _NO_LINK = 2, 8
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
+          "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}  # fmt: skip
+_TMP = "/tmp"  # noqa: S108 the place itself, to put another one on it
+_TMP_SIZE = "size=1g,nr_inodes=1m"
+_PLACEHOLDER = 0o1400
+"""The mode by which we know again what we created: no program makes a file like this."""
+_SIOCSIFFLAGS, _UP_AND_RUNNING = 0x8914, 0x41
+
+
+def begin(own_network: bool) -> int:
+    """Like `os.fork`, and the child is process 1 of its own world. Single-threaded callers only."""
+    flags = _NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWUTS | _NEWCGROUP
+    if own_network:
+        flags |= _NEWNET
+    return kernel.call("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)
+
+
+def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
+    """Lay everything out. What comes back is for `leave`; `user` and `group` are ours outside."""
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{user} {user} 1")
+    _write("/proc/self/gid_map", f"{group} {group} 1")
+    _mount("none", "/", None, _REC | _PRIVATE)
+    roots = sorted({*layout["writable"], *layout["readable"]} - {"/"}, key=_depth)
+    clones = {path: clone for path in roots if (clone := _clone(path)) is not None}
+    for path in set(clones).difference(layout["writable"]):
+        _make_read_only(clones[path])
+    if "/" not in layout["writable"]:
+        _make_read_only(_AT_FDCWD, "/")
+    _fill_dev()
+    _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC | _RDONLY)
+    if layout["fresh_tmp"]:
+        _mount("tmpfs", _TMP, "tmpfs", _NOSUID | _NODEV, f"mode=1777,{_TMP_SIZE}")
+    for path in roots:
+        if path in clones:
+            if layout["fresh_tmp"] and path.startswith(_TMP + "/"):
+                os.makedirs(path, exist_ok=True)
+            _attach(clones[path], os.open(path, os.O_PATH | os.O_CLOEXEC))
+    held: dict[str, int] = {}
+    try:
+        for path in sorted(layout["protected"], key=_depth):
+            _protect(path, _root_of(path, layout["writable"]), held)
+    except OSError:
+        leave(held)
+        raise
+    for path in layout["hidden"]:
+        _hide(path)
+    if layout["own_network"]:
+        _raise_loopback()
+    return held
+
+
+def leave(held: dict[str, int]) -> None:
+    """Remove the placeholders that no other command needs. For process 1, at the very end."""
+    for path, descriptor in reversed(held.items()):
+        try:
+            if os.fstat(descriptor).st_mode & 0o7777 != _PLACEHOLDER:
+                continue
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            kernel.call("umount2", os.fsencode(path), _DETACH | _NO_LINK)
+            here = os.lstat(path)
+            if os.path.samestat(here, os.fstat(descriptor)):
+                os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+        except OSError:
+            pass  # someone else uses it, or it is gone already
+        finally:
+            os.close(descriptor)
+
+
+# --- protected paths ------------------------------------------------------------------------
+
+
+def _protect(path: str, root: str, held: dict[str, int]) -> None:
+    """Make `path` read-only, and every directory from `root` to it unmovable."""
+    names = path[len(root.rstrip("/")) :].strip("/").split("/")
+    place = root
+    for index, name in enumerate(names):
+        place = place.rstrip("/") + "/" + name
+        last = index == len(names) - 1
+        if place in held:
+            return
+        descriptor = _hold(place, as_directory=not last)
+        if descriptor is None:
+            return
+        mode = os.fstat(descriptor).st_mode
+        kind = mode & 0o170000
+        if kind == 0o120000:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
+        clone = _clone(place)
+        if clone is None:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+        final = last or kind != 0o040000 or mode & 0o7777 == _PLACEHOLDER
+        if final:
+            _make_read_only(clone)
+            held[place] = descriptor
+        else:
+            os.close(descriptor)
+        _attach(clone, os.open(place, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
+        if final:
+            return
+
+
+def _hold(path: str, *, as_directory: bool) -> int | None:
+    """A descriptor of what is there, or of an empty stand-in, locked against its removal.
+
+    None: nothing is there and we cannot create it, so the command cannot either.
+    """
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            try:
+                _make_placeholder(path, as_directory)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    return None
+                raise
+            continue
+        except OSError:  # a link, a socket, or not ours to read: nothing of ours either
+            return os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if os.fstat(descriptor).st_mode & 0o7777 != _PLACEHOLDER:
+            return descriptor
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        try:
+            if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)  # its last user removed it while we waited
+
+
+def _make_placeholder(path: str, as_directory: bool) -> None:
+    try:
+        if as_directory:
+            os.mkdir(path, 0o700)
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        os.chmod(path, _PLACEHOLDER)
+    except FileExistsError:
+        pass
+
+
+def _root_of(path: str, roots: list[str]) -> str:
+    """The writable root that a path is in: the innermost one."""
+    inside = [root for root in roots if path.startswith(root.rstrip("/") + "/")]
+    return max(inside, key=len)
+
+
+# --- hidden paths, devices, network ---------------------------------------------------------
+
+
+def _hide(path: str) -> None:
+    """Put nothing in its place. Where there is nothing, nothing is needed."""
+    try:
+        mode = os.lstat(path).st_mode & 0o170000
+    except OSError:
+        return
+    if mode == 0o040000:
+        _mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV | _NOEXEC | _RDONLY, "mode=0,size=4k")
+    else:
+        clone = _clone("/dev/hidden")
+        assert clone is not None
+        _make_read_only(clone)
+        _attach(clone, os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+
+def _fill_dev() -> None:
+    """A /dev with no disk, no memory and no terminal of anyone else's in it."""
+    nodes = {name: _clone(f"/dev/{name}") for name in _DEVICES}
+    _mount("tmpfs", "/dev", "tmpfs", _NOSUID, "mode=755,size=64m")
+    for name, clone in nodes.items():
+        if clone is not None:
+            os.close(os.open(f"/dev/{name}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
+            _attach(clone, os.open(f"/dev/{name}", os.O_PATH | os.O_CLOEXEC))
+    for name, target in _LINKS.items():
+        os.symlink(target, f"/dev/{name}")
+    os.close(os.open("/dev/hidden", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0))
+    os.mkdir("/dev/shm")  # noqa: S108
+    os.mkdir("/dev/pts")
+    options = "newinstance,ptmxmode=0666,mode=620"
+    _mount("devpts", "/dev/pts", "devpts", _NOSUID | _NOEXEC, options)
+    _make_read_only(_AT_FDCWD, "/dev")
+    _mount("tmpfs", "/dev/shm", "tmpfs", _NOSUID | _NODEV, f"mode=1777,{_TMP_SIZE}")  # noqa: S108
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as any_socket:
+        request = struct.pack("16sh22x", b"lo", _UP_AND_RUNNING)
+        fcntl.ioctl(any_socket.fileno(), _SIOCSIFFLAGS, request)
+
+
+# --- single steps ---------------------------------------------------------------------------
+
+
+def _clone(path: str) -> int | None:
+    """What is at a path, with all its mounts, as a detached copy; None if nothing is."""
+    flags = _TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE | _AT_NOFOLLOW
+    try:
+        return kernel.call("open_tree", _AT_FDCWD, os.fsencode(path), flags)
+    except FileNotFoundError:
+        return None
+
+
+def _attach(clone: int, place: int) -> None:
+    kernel.call("move_mount", clone, b"", place, b"", _FROM_FD | _TO_FD)
+    os.close(clone)
+    os.close(place)
+
+
+def _make_read_only(mount: int, path: str = "") -> None:
+    attributes = struct.pack("=4Q", _RDONLY, 0, 0, 0)
+    flags = _AT_RECURSIVE | (0 if path else _AT_EMPTY)
+    kernel.call("mount_setattr", mount, os.fsencode(path), flags, attributes, len(attributes))
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, options: str = "") -> None:
+    kernel.call(
+        "mount",
+        os.fsencode(source),
+        os.fsencode(target),
+        kind.encode() if kind else None,
+        flags,
+        options.encode(),
+    )
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _depth(path: str) -> tuple[int, str]:
+    return path.count("/"), path

@@ -1,0 +1,52 @@
+"""What the broker is told to start, in plain values: dictionaries, lists, numbers and bytes.
+
+These types are for the checker and for whoever reads. The broker does not import them, since
+`typing` alone would take a quarter of the time in which it starts.
+"""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+
+class Layout(TypedDict):
+    """The file system and network that a command is to find. See `namespaces`."""
+
+    writable: list[str]
+    readable: list[str]
+    """Only those that a fresh /tmp would cover."""
+    protected: list[str]
+    hidden: list[str]
+    fresh_tmp: bool
+    own_network: bool
+
+
+class Rules(TypedDict):
+    """What `landlock.apply` takes."""
+
+    rules: list[tuple[str, int]]
+    version: int
+    tcp: bool
+    scopes: int
+
+
+class Order(TypedDict):
+    """One command and all that is put around it."""
+
+    argv: list[bytes]
+    env: dict[bytes, bytes]
+    cwd: bytes
+    limits: list[tuple[int, int]]
+    """Resource and value, for both the soft and the hard limit."""
+    mark: int
+    """The number in the soft RLIMIT_LOCKS by which a process is known as ours. See `trees`."""
+    layout: Layout | None
+    landlock: Rules | None
+    filter: bytes
+    """A program for the kernel; empty: no filter."""
+    inherited: list[bytes]
+    """Contents that the program finds open, at descriptor 10 and up."""
+    keep_capabilities: bool
+    """For a program that needs them to build its own jail, and drops them then."""
+    bare: bool
+    """Nothing is given up at all. Only where a user said so in so many words."""

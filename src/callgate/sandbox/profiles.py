@@ -1,0 +1,110 @@
+"""The three jails that people speak of: `read`, `workspace`, `open`.
+
+    read        reads all but secrets, changes nothing, no network
+    workspace   the same, and writes in the workspace; a /tmp of its own; no network unless asked
+    open        everything that the user may do, except to reach us
+
+`Places` is what they are made from. Nothing here looks at a file except to follow links.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, is_below
+
+SECRETS = (
+    ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".oci", ".config/gcloud",
+    ".config/gh", ".config/hub", ".config/glab-cli", ".config/doctl", ".config/op",
+    ".config/rclone", ".config/sops", ".config/age", ".netrc", "_netrc", ".pgpass", ".my.cnf",
+    ".npmrc", ".yarnrc.yml", ".pypirc", ".cargo/credentials", ".cargo/credentials.toml",
+    ".gem/credentials", ".m2/settings.xml", ".gradle/gradle.properties", ".git-credentials",
+    ".config/git/credentials", ".terraform.d/credentials.tfrc.json", ".vault-token",
+    ".password-store", ".local/share/keyrings", ".local/share/kwalletd", ".mozilla",
+    ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/BraveSoftware",
+    ".bash_history", ".zsh_history", ".python_history", ".psql_history", ".mysql_history",
+    ".node_repl_history", ".local/share/fish", "Library/Keychains", "Library/Cookies",
+)  # fmt: skip
+"""Below a home directory: what proves who someone is, and what they typed."""
+
+_SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh")
+
+_TMP = "/tmp"  # noqa: S108 compared with, not written to
+
+
+class Places(msgspec.Struct, frozen=True, kw_only=True):
+    """Where things are. Links are followed when a profile is made."""
+
+    workspace: str
+    home: str
+    """The user's home directory."""
+    callgate_home: str
+    read_roots: tuple[str, ...] = ()
+    write_roots: tuple[str, ...] = ()
+    """Roots that were granted beside the workspace."""
+    protected: tuple[str, ...] = ()
+
+
+def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
+    return Jail(
+        hidden=_hidden(places),
+        readable=_plain("/", places.workspace, *places.read_roots, *places.write_roots),
+        limits=limits,
+    )
+
+
+def workspace(
+    places: Places, *, network: Network = Network.NONE, limits: Limits = NO_LIMITS
+) -> Jail:
+    writable = _plain(places.workspace, *places.write_roots)
+    return Jail(
+        readable=_plain("/", *places.read_roots),
+        writable=writable,
+        protected=_unlinked(places),
+        hidden=_hidden(places),
+        network=network,
+        fresh_tmp=not any(is_below(_TMP, root) for root in writable),
+        pid_namespace=True,
+        limits=limits,
+    )
+
+
+def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
+    return Jail(
+        writable=("/",),
+        hidden=_plain(places.callgate_home),
+        network=Network.ALL,
+        unix_sockets=True,
+        limits=limits,
+    )
+
+
+def _hidden(places: Places) -> tuple[str, ...]:
+    """A secret that was granted by name, or whose parent was, is hidden all the same."""
+    secrets = (os.path.join(places.home, name) for name in SECRETS)
+    return _plain(places.callgate_home, *secrets, *_SYSTEM_SECRETS)
+
+
+def _unlinked(places: Places) -> tuple[str, ...]:
+    """The protected paths, as they are written below their root.
+
+    Only the root's own links are followed: a link inside can be replaced by the command, so
+    it is the place itself that must be kept.
+    """
+    roots = (places.workspace, *places.write_roots)
+    paths = []
+    for path in places.protected:
+        for root in roots:
+            inside = os.path.relpath(path, root)
+            if inside != ".." and not inside.startswith("../"):
+                paths.append(os.path.normpath(os.path.join(os.path.realpath(root), inside)))
+                break
+        else:
+            raise ValueError(f"a protected path is outside every writable root: {path}")
+    return tuple(sorted(set(paths)))
+
+
+def _plain(*paths: str) -> tuple[str, ...]:
+    return tuple(sorted({os.path.realpath(path) for path in paths}))

@@ -1,0 +1,137 @@
+"""What a forked child does between fork and exec: give things up, one step after another.
+
+    session -> descriptors -> cwd -> landlock -> limits -> privileges -> seccomp -> exec
+
+Whatever fails, the name of its step and the error number go through a pipe to whoever forked
+us, and the child ends. There is no path from a failed step to `exec`: nothing runs with less
+around it than was ordered. The pipe closes by itself when `exec` works.
+
+The broker imports this: no msgspec.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import struct
+
+from callgate.sandbox import kernel, landlock, seccomp
+
+TYPE_CHECKING = False  # without `typing`, which is slow to load
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from callgate.sandbox.orders import Order
+
+STEPS = (
+    "namespaces", "fork", "session", "descriptors", "cwd", "landlock", "limits",
+    "privileges", "seccomp", "exec",
+)  # fmt: skip
+FAILURE = struct.Struct("<Bi")
+"""A step's place in STEPS, and an error number."""
+INHERITED = 10
+"""The first descriptor under which an order's `inherited` is found."""
+
+_LOST = 5  # EIO, where an exception has no number
+
+
+def become(order: Order, streams: tuple[int, int, int], failures: int) -> NoReturn:
+    """Turn this process into the command. `failures` closes on exec."""
+    step = "session"
+    try:
+        os.setsid()
+        for number in signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD:
+            signal.signal(number, signal.SIG_DFL)  # Python, or we, changed them
+        signal.set_wakeup_fd(-1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        step = "descriptors"
+        failures = _arrange(streams, order["inherited"], failures)
+        step = "cwd"
+        os.chdir(order["cwd"])
+        if not order["bare"]:
+            kernel.no_new_privileges()
+        step = "landlock"
+        rules = order["landlock"]
+        if rules is not None:
+            landlock.apply(
+                rules["rules"],
+                version=rules["version"],
+                tcp=rules["tcp"],
+                scopes=rules["scopes"],
+            )
+        step = "limits"
+        _limit(order["limits"], order["mark"])
+        step = "privileges"
+        if not order["bare"] and not order["keep_capabilities"]:
+            kernel.drop_capabilities()
+        step = "seccomp"
+        if order["filter"]:
+            seccomp.install(order["filter"])
+        step = "exec"
+        _execute(order["argv"], order["env"])
+    except BaseException as error:
+        cause = error.errno if isinstance(error, OSError) and error.errno else _LOST
+        os.write(failures, FAILURE.pack(STEPS.index(step), cause))
+    os._exit(127)
+
+
+def _arrange(streams: tuple[int, int, int], inherited: list[bytes], failures: int) -> int:
+    """Leave open what the command is to have, and nothing else. Gives the pipe's new number."""
+    last = INHERITED + len(inherited)
+    above = [os.dup(failures)]
+    while above[-1] <= last:  # out of the way of the numbers that mean something
+        above.append(os.dup(failures))
+    failures = above[-1]
+    moved = [_above(stream, last) for stream in streams]
+    for index, content in enumerate(inherited):
+        memory = os.memfd_create("callgate")
+        os.write(memory, content)
+        os.lseek(memory, 0, os.SEEK_SET)
+        os.dup2(_above(memory, last), INHERITED + index)
+    for number, stream in enumerate(moved):
+        os.dup2(stream, number)
+    os.closerange(3, INHERITED)
+    os.closerange(last, failures)
+    os.closerange(failures + 1, _most_descriptors())
+    os.set_inheritable(failures, False)
+    return failures
+
+
+def _above(descriptor: int, floor: int) -> int:
+    while descriptor <= floor:
+        descriptor = os.dup(descriptor)
+    return descriptor
+
+
+def _most_descriptors() -> int:
+    """One more than the highest descriptor that is open now."""
+    return max(map(int, os.listdir("/proc/self/fd")), default=1023) + 1
+
+
+def _limit(limits: list[tuple[int, int]], mark: int) -> None:
+    for kind, value in limits:
+        _, hard = resource.getrlimit(kind)
+        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (least, least))
+    if mark:
+        locks = 10  # RLIMIT_LOCKS, which no kernel looks at
+        _, hard = resource.getrlimit(locks)
+        if hard == resource.RLIM_INFINITY or mark <= hard:
+            resource.setrlimit(locks, (mark, hard))
+
+
+def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
+    """Replace this process; come back only by an OSError."""
+    name = argv[0]
+    if b"/" in name:
+        os.execve(name, argv, env)  # noqa: S606
+    failure = OSError(2, os.strerror(2))
+    for directory in env.get(b"PATH", os.defpath.encode()).split(b":"):
+        try:
+            os.execve(os.path.join(directory or b".", name), argv, env)  # noqa: S606
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            failure = error
+    raise failure

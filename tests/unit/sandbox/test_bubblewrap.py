@@ -1,0 +1,121 @@
+"""The command line for bubblewrap: as a value, and what it looks at before."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from callgate.sandbox import bubblewrap
+from callgate.sandbox.bubblewrap import Found, Survey, arguments, survey
+from callgate.sandbox.jails import Jail, Network
+
+ALWAYS = (
+    "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
+    "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
+)  # fmt: skip
+DEVICES = ("--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc")
+LAST = ("--chdir", "/ws", "--seccomp", "10", "--", "true")
+
+
+def line(jail: Jail, found: Survey | None = None) -> tuple[str, ...]:
+    return arguments("bwrap", jail, found or Survey(), "/ws", ("true",))
+
+
+def test_a_jail_that_reads_all_binds_the_root_read_only_and_has_no_network() -> None:
+    expected = (*ALWAYS, "--unshare-net", "--ro-bind-try", "/", "/", *DEVICES, *LAST)
+    assert line(Jail()) == expected
+
+
+def test_an_open_jail_keeps_the_network_and_drops_capabilities_all_the_same() -> None:
+    jail = Jail(writable=("/",), network=Network.ALL)
+    assert line(jail) == (*ALWAYS, "--bind", "/", "/", *DEVICES, *LAST)
+
+
+def test_only_what_is_readable_is_there() -> None:
+    jail = Jail(readable=("/usr", "/lib"), network=Network.ALL)
+    binds = ("--ro-bind-try", "/lib", "/lib", "--ro-bind-try", "/usr", "/usr")
+    assert line(jail) == (*ALWAYS, *binds, *DEVICES, *LAST)
+
+
+def test_what_lies_deeper_is_laid_over_what_lies_above() -> None:
+    jail = Jail(writable=("/ws", "/tmp/extra"), fresh_tmp=True, network=Network.ALL)
+    found = Survey(
+        pinned=("/ws/.git",),
+        read_only=("/ws/.git/hooks",),
+        missing=("/ws/.envrc",),
+        hidden_directories=("/home/me/.ssh",),
+        hidden_files=("/home/me/.netrc",),
+    )
+    assert line(jail, found) == (
+        *ALWAYS,
+        "--ro-bind-try", "/", "/",
+        *DEVICES,
+        "--tmpfs", "/tmp",
+        "--bind-try", "/ws", "/ws",
+        "--bind-try", "/tmp/extra", "/tmp/extra",
+        "--bind", "/ws/.git", "/ws/.git",
+        "--ro-bind", "/ws/.git/hooks", "/ws/.git/hooks",
+        "--ro-bind", "/dev/null", "/ws/.envrc",
+        "--ro-bind", "/dev/null", "/home/me/.netrc",
+        "--perms", "0000", "--tmpfs", "/home/me/.ssh", "--remount-ro", "/home/me/.ssh",
+        *LAST,
+    )  # fmt: skip
+
+
+def test_a_command_that_looks_like_an_option_is_a_command() -> None:
+    assert arguments("bwrap", Jail(), Survey(), "/", ("--bind", "/"))[-3:] == ("--", "--bind", "/")
+
+
+def test_a_survey_tells_what_is_there_from_what_is_missing(tmp_path: Path) -> None:
+    root = Path(os.path.realpath(tmp_path))
+    (root / ".git" / "hooks").mkdir(parents=True)
+    (root / "worktree").mkdir()
+    (root / "worktree" / ".git").write_text("gitdir: elsewhere")
+    (root / "secret").mkdir()
+    (root / "password").write_text("")
+    names = (".git/hooks", ".git/config", ".callgate/settings.toml", "worktree/.git/hooks")
+    jail = Jail(
+        writable=(str(root),),
+        protected=tuple(str(root / name) for name in names),
+        hidden=tuple(str(root / name) for name in ("secret", "password", "nothing")),
+    )
+    assert survey(jail) == Survey(
+        pinned=(str(root / ".git"), str(root / "worktree")),
+        read_only=(str(root / ".git" / "hooks"), str(root / "worktree" / ".git")),
+        missing=(str(root / ".callgate"), str(root / ".git" / "config")),
+        hidden_directories=(str(root / "secret"),),
+        hidden_files=(str(root / "password"),),
+    )
+
+
+@pytest.mark.spec("T02", "T07")
+@pytest.mark.parametrize("link", [".git", ".git/hooks"])
+def test_a_link_on_the_way_to_a_protected_path_is_refused(tmp_path: Path, link: str) -> None:
+    root = Path(os.path.realpath(tmp_path))
+    (root / link).parent.mkdir(exist_ok=True)
+    (root / link).symlink_to(root)
+    jail = Jail(writable=(str(root),), protected=(str(root / ".git" / "hooks"),))
+    with pytest.raises(OSError) as refused:
+        survey(jail)
+    assert refused.value.errno == errno.ELOOP
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [(0o755, None), (0o4755, "bubblewrap is setuid"), (0o2755, "bubblewrap is setuid")],
+)
+def test_a_program_that_would_run_as_another_is_not_used(
+    tmp_path: Path, mode: int, problem: str | None
+) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(mode)
+    assert bubblewrap.find(str(program)) == Found(str(program), problem)
+
+
+def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
+    missing = bubblewrap.find(str(tmp_path / "bwrap"))
+    assert missing == Found(None, "bubblewrap is not installed")
