@@ -96,6 +96,10 @@ def command_line() -> None:
     shell("callgate policy explain shell command='git status --short'")
     shell("callgate policy explain shell command='git status && rm -rf build'")
 
+    say("What outlives the process: sessions, and files as they were before a call")
+    shell("callgate sessions list -n 3")
+    shell("callgate undo")
+
     say("What happened? One line per call, redacted, hash-chained")
     shell("callgate audit tail -n 4")
     shell("callgate audit verify")

@@ -18,18 +18,13 @@ import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from callgate.core.characters import escape, is_seen
+
 _MOST_MARKS = 4
 """Marks on one letter; a tower of them would cover the rows above."""
 _ROOM = _MOST_MARKS + 1
 
-# Printable by their category, and yet nothing is seen of them: fillers, blanks, joiners and
-# the selectors that change the character before them.
-_UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
 _GAP = "..."
-_NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 class Row(NamedTuple):
@@ -120,7 +115,7 @@ def _pieces(text: str) -> Iterator[tuple[str, int]]:
     for char in text:
         if char.isascii():
             safe, columns = char.isprintable(), 1
-        elif not char.isprintable() or _UNSEEN.match(char):
+        elif not is_seen(char):
             safe, columns = False, 0
         elif unicodedata.category(char) in ("Mn", "Me"):
             marks += 1
@@ -130,18 +125,9 @@ def _pieces(text: str) -> Iterator[tuple[str, int]]:
                 continue
         else:
             safe, columns = True, 2 if unicodedata.east_asian_width(char) in "WFA" else 1
-        shown = char if safe else _escape(char)
+        shown = char if safe else escape(char)
         marks = 0 if safe and char != " " else _MOST_MARKS
         yield shown, columns if safe else len(shown)
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if char in _NAMED:
-        return _NAMED[char]
-    if code < 0x100:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def _wrapped(text: str, width: int, offset: int) -> Iterator[Row]:

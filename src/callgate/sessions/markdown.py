@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import re
 
+from callgate.core.characters import UNSEEN, escape, is_seen
+
 LONG_LINES, LONG_CHARACTERS = 20, 2_000
 """What is longer than either of these is folded."""
 _LONGEST_SPAN = 300
 
 _RUNS = re.compile("`+")
-# Printable by their category, and yet nothing is seen of them.
-_UNSEEN = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0"
-    "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
-)
-_NAMED = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def code(text: str) -> str:
@@ -60,20 +56,13 @@ def folded(title: str, text: str, language: str = "text") -> str:
 
 def visible_lines(text: str) -> str:
     """Line ends and tabs stay; whatever else cannot be seen becomes an escape."""
-    if not _UNSEEN.search(text) and text.replace("\n", "").replace("\t", "").isprintable():
+    if not UNSEEN.search(text) and text.replace("\n", "").replace("\t", "").isprintable():
         return text
     return "".join(char if char in "\n\t" else _shown(char) for char in text)
 
 
 def _shown(char: str) -> str:
-    if char.isprintable() and not _UNSEEN.match(char):
-        return char
-    number = ord(char)
-    if char in _NAMED:
-        return _NAMED[char]
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    return char if is_seen(char) else escape(char)
 
 
 def _longest_run(text: str) -> int:
