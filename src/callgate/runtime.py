@@ -20,6 +20,7 @@ from callgate.dispatch import questions
 from callgate.dispatch.authorize import Subject
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer, Receipt
 from callgate.dispatch.dispatcher import ToolDispatcher
+from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.registry import Registered
 from callgate.events.bus import Bus, Subscription
 from callgate.policy.decide import Decision
@@ -85,8 +86,9 @@ class Runtime:
     async def _go_on(self, session: Session, asked: StoredConfirmation) -> ToolResult:
         call = questions.read_call(asked, session)
         result = await self.dispatcher.run(call, questions.read_question(asked))
-        said = Message(role="user", content=[result.block(call.shown_id)])
-        await self.conversations.say(session, said)
+        if result.error is None or result.error.reason != LEFT_OPEN:
+            said = Message(role="user", content=[result.block(call.shown_id)])
+            await self.conversations.say(session, said)
         return result
 
     async def close_session(self, session: Session) -> None:

@@ -6,6 +6,7 @@ call, here as anywhere.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 
 from callgate.cli.question import choices_text, question_text
@@ -43,7 +44,11 @@ class Asker:
 
     async def __call__(self, question: Confirmation) -> Answer:
         with self._tty.asking():
-            return await self._ask(question)
+            try:
+                return await self._ask(question)
+            except asyncio.CancelledError:
+                self._tty.write("\ncallgate: no longer asked here\n")
+                raise
 
     async def _ask(self, question: Confirmation) -> Answer:
         width, height = self._tty.size()

@@ -1,7 +1,8 @@
 """The questions that this process asks: each is closed once, by whoever is first.
 
     ask ---> pending ---answer---> closed (here or in any process that shares the store)
-               |--- timeout, stop
+               |--- timeout, stop -'
+               '--- shutdown, in a turn: stays open for whoever resumes the session
 
 Confirmers are attached for one session or for all; each is a coroutine that gets the question
 and returns an answer. `answer` is the same door for clients that learned of the question from
@@ -26,13 +27,17 @@ from callgate.core.stores import ConfirmationNotFound, StoreError
 from callgate.dispatch import questions
 from callgate.dispatch.confirmations import Answer, Closed, Confirmation, Confirmer, Receipt
 from callgate.dispatch.failures import log_failure, unkept
-from callgate.dispatch.running import RunningCall
+from callgate.dispatch.running import RunningCall, Stop
 from callgate.events.log import SessionLog
 
 _log = logging.getLogger("callgate.confirmations")
 
 Hash = Callable[[Mapping[str, Any]], str]
 """Of the arguments that an answer puts in place of the question's, as they will run."""
+
+
+class LeftOpen(Exception):
+    """The runtime shuts down while a question of a turn is open: it stays open."""
 
 
 class _Pending(msgspec.Struct, eq=False):
@@ -86,7 +91,7 @@ class Confirmations:
     ) -> Closed:
         """Wait until a question that was put is closed, and tell of it.
 
-        Raises on a stop, or if every confirmer failed.
+        Raises on a stop, or if every confirmer failed; `LeftOpen` if it outlives this process.
         """
         loop = asyncio.get_running_loop()
         pending = _Pending(question, session, hash, loop.create_future())
@@ -100,6 +105,8 @@ class Confirmations:
         try:
             closed: Closed = await running.until(pending.future)
         except BaseException:
+            if running.stop is Stop.SHUTDOWN and question.turn_id is not None:
+                raise LeftOpen from None  # whoever resumes the session goes on with it
             op = questions.close(question, ConfirmationState.WITHDRAWN)
             self._log.commit(session, op)
             told(Closed(op.state, None, op.event))

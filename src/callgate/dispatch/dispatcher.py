@@ -28,6 +28,7 @@ from callgate.core.places import Place
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
+from callgate.dispatch.asking import LeftOpen
 from callgate.dispatch.authorize import (
     Authority,
     Subject,
@@ -114,6 +115,8 @@ class ToolDispatcher:
             result = journal.completed(output)
         except ToolError as error:
             result = journal.failed(error)
+        except LeftOpen:
+            return journal.left_open()
         except Stopped as stopped:
             result = _answer(journal.failed(stopped.error, stopped.partial), running)
         except Exception as error:  # a defect of ours must not become an answer nobody gets

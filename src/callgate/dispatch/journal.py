@@ -28,6 +28,7 @@ from callgate.core.errors import (
     ToolError,
     ToolPermissionDenied,
     ToolProtocolError,
+    ToolShuttingDown,
     ToolValidationError,
 )
 from callgate.core.events import (
@@ -60,6 +61,8 @@ _log = logging.getLogger("callgate.audit")
 _LAST_WORD = re.compile(r"[^\s]{8,}\Z")
 _LONGEST_WORD = 1_024
 PARTIAL_OUTPUT = 8_192
+LEFT_OPEN = "question_open"
+"""The reason in the result of a call that has not ended."""
 
 T = TypeVar("T")
 
@@ -332,6 +335,22 @@ class Journal:
             files_modified=None if partial is None else partial.files_modified,
             command_executed=None if partial is None else partial.command_executed,
             duration_ms=duration,
+        )
+
+    def left_open(self) -> ToolResult:
+        """No end yet: the call waits for an answer, and for whoever resumes its session."""
+        self.closed = True
+        error = ToolShuttingDown(
+            "The runtime is shutting down. The question stays open.", reason=LEFT_OPEN
+        )
+        info = ErrorInfo.of(error, correlation_id=self.call.id)
+        return ToolResult(
+            call_id=self.call.id,
+            tool=self.call.tool,
+            ok=False,
+            content=[TextBlock(info.message)],
+            error=info,
+            duration_ms=self._elapsed_ms(),
         )
 
     def _invalid(self, error: ToolValidationError, info: ErrorInfo) -> ToolResult:

@@ -148,3 +148,26 @@ def test_colour_is_wanted_where_the_environment_and_the_stream_say_so(
     is_terminal: bool, environ: dict[str, str], wanted: bool
 ) -> None:
     assert wants_colour(is_terminal, environ) is wanted
+
+
+def test_what_is_asked_at_one_terminal_may_be_answered_from_another(ws: Path) -> None:
+    asked = AtTerminal(*WRITE, cwd=ws)
+    asked.asked()
+    (question,) = callgate("confirmations", "list", "--json", cwd=ws).json["confirmations"]
+    told = callgate("confirmations", "allow", question["id"], cwd=ws)
+    assert told.code == 0
+    ran = asked.end()
+    assert (ran.code, ran.json["files_modified"]) == (0, ["b.txt"])
+    late = callgate("confirmations", "deny", question["id"], cwd=ws)
+    assert late.code == 1
+
+
+def test_a_call_that_waits_asks_nobody_here_and_takes_the_answer_from_elsewhere(ws: Path) -> None:
+    waiting = AtTerminal(*WRITE, "--wait", cwd=ws)
+    assert waiting.process.stderr is not None
+    said = waiting.process.stderr.readline().decode().split()
+    assert said[-4:-1] == ["callgate", "confirmations", "allow"]
+    assert callgate("confirmations", "deny", said[-1], "--reason", "not now", cwd=ws).code == 0
+    ran = waiting.end()
+    assert (ran.code, ran.json["error"]["class"]) == (3, "user_denied")
+    assert "not now" in ran.json["error"]["message"]

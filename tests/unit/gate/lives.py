@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import sys
 from typing import Any
@@ -99,4 +100,5 @@ ROLES: dict[str, Any] = {
 }
 
 if __name__ == "__main__":
+    logging.disable()
     ROLES[sys.argv[1]](*sys.argv[2:])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from callgate import Answer, Gate, Outcome
+from callgate import Answer, Gate, Message, Outcome, ToolErrorClass
 from callgate.audit.reading import newest_first
 from callgate.audit.verify import verify
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
@@ -149,6 +149,32 @@ async def test_a_question_of_a_turn_is_still_open_after_a_kill_and_can_be_answer
     assert result.ok
     assert asked == [question]
     assert len(marks(ws)) == 1
+
+
+@pytest.mark.spec("T48")
+async def test_a_question_of_a_turn_stays_open_when_its_process_ends_as_it_should(
+    home: Path, ws: Path
+) -> None:
+    async with Gate(workspace=ws, tools=[mark], home=home) as gate:
+        events = gate.runtime.events(types=["tool.confirmation_requested"])
+        await gate.runtime.conversations.begin_turn(gate.session, Message.text("user", "mark"))
+        call = asyncio.create_task(gate.call("mark", {"n": 0}))
+        async for event in events:
+            question = event.payload["confirmation_request_id"]
+            break
+    left = (await call).error
+    assert left is not None
+    assert (left.error_class, left.reason) == (ToolErrorClass.SHUTTING_DOWN, "question_open")
+    for answer in (None, Answer(decision=Outcome.ALLOW)):  # resumed, and left again
+        async with Gate(tools=[mark], home=home, session=gate.session.id) as again:
+            assert [each.id for each in await again.runtime.open_confirmations()] == [question]
+            if answer is not None:
+                assert (await again.runtime.answer(question, answer)).applied
+                assert again.resumed is not None
+                (result,) = await asyncio.gather(*again.resumed.calls.values())
+                assert result.ok
+    assert len(marks(ws)) == 1
+    assert [r.call_id for r, _ in newest_first(str(home / "audit.jsonl"))] == [result.call_id]
 
 
 @pytest.mark.spec("T48")
