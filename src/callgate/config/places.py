@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import NamedTuple
 
-import msgspec
 
+class Home(NamedTuple):
+    """Light to make and to import: every command begins with it."""
 
-class Home(msgspec.Struct, frozen=True):
     path: str
 
     @classmethod

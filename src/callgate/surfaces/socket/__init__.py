@@ -1,0 +1,1 @@
+"""The local socket: `instances` says where one is, `listening` makes it, safely."""

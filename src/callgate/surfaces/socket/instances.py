@@ -1,0 +1,159 @@
+"""Which instances run, and where each listens: files in the home that anyone may read.
+
+    config.json              the last one that was started
+    instances/<pid>.json     each one, for as long as it runs
+
+Light to import, because every `callgate call` begins here. A record is a claim, not a proof: a
+process that died leaves its own behind, so whoever uses one makes sure that somebody listens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, NamedTuple
+
+from callgate.config.places import write_private
+
+PROTOCOL = 1
+
+
+class NoInstance(Exception):
+    """The instance that was asked for does not run."""
+
+
+class Instance(NamedTuple):
+    pid: int
+    socket: str
+    label: str
+    cwd: str
+    version: str
+    started_at: int
+    """Milliseconds since 1970."""
+
+
+def publish(home: str, instance: Instance) -> None:
+    """Say that an instance runs: to those who look for it, and for the last one."""
+    record = {
+        "pid": instance.pid,
+        "socketPath": instance.socket,
+        "dataDir": home,
+        "appVersion": instance.version,
+        "protocolVersion": PROTOCOL,
+        "startedAt": instance.started_at,
+    }
+    path = _record(home, instance.pid)
+    _write(path, {**record, "cwd": instance.cwd, "label": instance.label})
+    where = {"configVersion": 1, "instancesDir": os.path.dirname(path), "instancePath": path}
+    _write(_config(home), {**record, **where})
+
+
+def withdraw(home: str, instance: Instance) -> None:
+    """Take it back. Twice equals once, and another instance's word stays."""
+    _remove(_record(home, instance.pid))
+    said = _read(_config(home))
+    if said is not None and said.get("pid") == instance.pid:
+        _remove(_config(home))
+
+
+def reap(home: str) -> None:
+    """Remove the records of processes that are gone."""
+    for pid, record in _records(home):
+        if not _alive(pid) or _instance(record) is None:
+            _remove(_record(home, pid))
+
+
+def live(home: str) -> list[Instance]:
+    """The instances whose process lives and whose socket is there, newest first."""
+    found = [_instance(record) for pid, record in _records(home) if _alive(pid)]
+    there = [each for each in found if each is not None and os.path.exists(each.socket)]
+    return sorted(there, key=lambda each: each.started_at, reverse=True)
+
+
+def find(home: str, *, socket: str | None = None, instance: str | None = None) -> str | None:
+    """The socket to connect to; None where nobody is known to listen.
+
+    An explicit socket, an explicit instance (its pid or label; `NoInstance` if it does not
+    run), the newest instance, the one in the config file, the usual place.
+    """
+    if socket is not None:
+        return socket
+    running = live(home)
+    if instance is not None:
+        named = [each for each in running if instance in (str(each.pid), each.label)]
+        if not named:
+            raise NoInstance(instance)
+        return named[0].socket
+    if running:
+        return running[0].socket
+    said = _read(_config(home)) or {}
+    for path in (said.get("socketPath"), usual_socket(home)):
+        if isinstance(path, str) and os.path.exists(path):
+            return path
+    return None
+
+
+def usual_socket(home: str) -> str:
+    return os.path.join(home, "run", "callgate.sock")
+
+
+def _config(home: str) -> str:
+    return os.path.join(home, "config.json")
+
+
+def _record(home: str, pid: int) -> str:
+    return os.path.join(home, "instances", f"{pid}.json")
+
+
+def _records(home: str) -> list[tuple[int, dict[str, Any]]]:
+    try:
+        names = os.listdir(os.path.join(home, "instances"))
+    except OSError:
+        return []
+    pids = [int(stem) for name in names if (stem := name.removesuffix(".json")).isdecimal()]
+    return [(pid, _read(_record(home, pid)) or {}) for pid in pids]
+
+
+def _instance(record: dict[str, Any]) -> Instance | None:
+    try:
+        return Instance(
+            pid=int(record["pid"]),
+            socket=str(record["socketPath"]),
+            label=str(record.get("label", "")),
+            cwd=str(record.get("cwd", "")),
+            version=str(record["appVersion"]),
+            started_at=int(record["startedAt"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _read(path: str) -> dict[str, Any] | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            value = json.loads(file.read(65_536))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _write(path: str, value: dict[str, Any]) -> None:
+    write_private(path, json.dumps(value))
+
+
+def _remove(path: str) -> None:
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
