@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import functools
 import json
 import os
 import subprocess
@@ -24,13 +25,15 @@ from typing import Any
 if not __package__:  # run as a file: its own directory is no place to import from
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from callgate.sandbox import machines, profiles
+from callgate.sandbox import differences, machines, manifests, overlays, profiles
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import BareLauncher, Command, Launcher
 from callgate.sandbox.plans import Backend, CannotGuarantee, Plan, choose
 
 LARGE = 1 << 30
+TREES = (1_000, 10_000)
+"""Files of the workspaces that are looked at; the last is previewed."""
 PARALLEL = 32
 
 
@@ -65,7 +68,10 @@ async def measure(rounds: int, bwrap: str | None) -> dict[str, Any]:
             memory = resident(process.pid or 0)
         finally:
             process.close()
+    observed = {count: observing(count, rounds) for count in TREES}
     return {
+        "observing": observed,
+        "preview": await previews(TREES[-1], rounds, bwrap),
         "milliseconds": {name: {"small": small[name], "1 GB": large[name]} for name in ways},
         "commands per second, 32 at once": rates,
         "broker": {"start ms": await starts(rounds), "resident KiB": memory},
@@ -144,6 +150,65 @@ async def starts(rounds: int) -> float:
     return round(median(times) * 1e3, 1)
 
 
+def observing(count: int, rounds: int) -> float:
+    """Two looks at a workspace and their comparison: what it costs to know a command's effects."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as workspace:
+        fill(workspace, count)
+        times = []
+        for _ in range(max(rounds // 4, 1)):
+            began = time.perf_counter()
+            manifests.compare(manifests.take(workspace), manifests.take(workspace))
+            times.append(time.perf_counter() - began)
+    return round(median(times) * 1e3, 1)
+
+
+async def previews(count: int, rounds: int, bwrap: str | None) -> dict[str, float]:
+    """A command that changes one file: from nothing to the list of changes, and all removed."""
+    process = BrokerProcess()
+    times: dict[str, list[float]] = {"overlay": [], "copy": []}
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as base:
+        try:
+            backends = await machines.look(process, bwrap=bwrap)
+            workspace = os.path.join(base, "workspace")
+            os.mkdir(workspace)
+            fill(workspace, count)
+            for _ in range(max(rounds // 6, 1)):
+                for way, each in times.items():
+                    work = functools.partial(one_preview, process, backends, base, way)
+                    each.append(await timed(work))
+        except CannotGuarantee:
+            return {}
+        finally:
+            process.close()
+    return {way: round(median(each) * 1e3, 1) for way, each in times.items()}
+
+
+async def one_preview(
+    process: BrokerProcess, backends: Sequence[Backend], base: str, way: overlays.Way
+) -> None:
+    workspace = os.path.join(base, "workspace")
+    places = profiles.Places(workspace=workspace, home=base, callgate_home=f"{base}/home")
+    command = Command(argv=("/bin/sh", "-c", "echo x > 0/0"), cwd=workspace, env={})
+    stage = await overlays.prepare(workspace, [f"{base}/previews"], [way])
+    try:
+        stage, running = await overlays.start(
+            stage, process, backends, command, places, lambda stream, data: None
+        )
+        await running.wait()
+        assert [each.path for each in differences.find(stage)] == ["0/0"]
+    finally:
+        overlays.remove(stage)
+
+
+def fill(workspace: str, count: int) -> None:
+    for number in range(count):
+        directory = os.path.join(workspace, str(number // 50))
+        if number % 50 == 0:
+            os.mkdir(directory)
+        with open(os.path.join(directory, str(number)), "w") as file:
+            file.write(f"{number}\n" * 200)
+
+
 def resident(pid: int) -> int:
     out = subprocess.run(
         ["ps", "-o", "rss=", "-p", str(pid)], capture_output=True, text=True, check=True
@@ -164,6 +229,10 @@ def show(figures: dict[str, Any]) -> None:
         print(f"{name:38}{cells[0]:>20}{cells[1]:>20}{rates[name]:>12}/s")
     broker = figures["broker"]
     print(f"broker: {broker['start ms']} ms to start, {broker['resident KiB']} KiB resident")
+    for count, took in figures["observing"].items():
+        print(f"observing {count:,} files, before and after: {took} ms")
+    for way, took in figures["preview"].items():
+        print(f"preview of a change in {TREES[-1]:,} files, {way}: {took} ms")
     for name, why in figures["left out"].items():
         print(f"left out: {name}: {why}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from callgate.audit.records import CallRecord
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.commands import Launcher
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
 from callgate.core.events import TERMINAL, Event
@@ -20,9 +21,11 @@ from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.running import StopLimits
+from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Rulebook
 from callgate.policy.rules import Policy
+from callgate.sandbox.launch import BareLauncher
 from callgate.storage.memory import MemoryStore, Tables
 
 QUICK = Limits(stop=StopLimits(grace_s=0.02, abandon_s=0.3, slot_s=0.5))
@@ -89,6 +92,13 @@ class FakeHuman:
         return self.answers.pop(0)
 
 
+class Unwalled(Sandbox):
+    """Starts commands without a broker: nothing to close, and nothing around them."""
+
+    def launcher(self, enclosure: Enclosure, session: Session) -> Launcher:
+        return BareLauncher()
+
+
 class Bench:
     """A dispatcher, a session, and what they recorded."""
 
@@ -104,6 +114,7 @@ class Bench:
         limits: Limits = QUICK,
         save: Any = None,
         tables: Tables | None = None,
+        sandbox: Sandbox | None = None,
     ) -> None:
         self.recorder = Recorder()
         book = Rulebook(policy, narrowed_by)
@@ -126,6 +137,7 @@ class Bench:
             log=self.log,
             audit=self.recorder,
             limits=limits,
+            sandbox=Unwalled(OFF) if sandbox is None else sandbox,
         )
         for tool in tools:
             self.dispatcher.register(tool)

@@ -19,7 +19,7 @@ from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import ToolUseBlock
 from callgate.core.errors import ToolParseError
-from callgate.core.ids import call_id, is_call_id
+from callgate.core.ids import is_call_id
 from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode
@@ -135,6 +135,10 @@ class Gate:
             raise
         await conversations.end_turn(self.session)
 
+    async def end_turn(self, cancelled: str | None = None) -> None:
+        """End the turn that was under way when the session was resumed; why, if it is given up."""
+        await self.runtime.conversations.end_turn(self.session, cancelled=cancelled)
+
     async def say(self, message: str | Message) -> None:
         """Add what the model said, or what it was told, to the session's conversation."""
         said = Message.text("assistant", message) if isinstance(message, str) else message
@@ -214,10 +218,8 @@ class Gate:
         return self.runtime.refuse(call, ToolParseError(use.message))
 
     def _call_for(self, id: str, name: str, arguments: Any) -> ToolCall:
-        ours = is_call_id(id)
-        return ToolCall(
-            id=id if ours else call_id(),
-            external_id=None if ours else id,
+        return ToolCall(  # with an id of our own: a model could name another call's
+            external_id=None if is_call_id(id) else id,
             tool_use_id=id,
             tool=name,
             arguments=arguments,

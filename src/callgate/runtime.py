@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,7 +22,7 @@ from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer, Rec
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.registry import Registered
-from callgate.events.bus import Bus, Subscription
+from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision
 from callgate.sessions.conversations import Conversations
 
@@ -116,6 +116,10 @@ class Runtime:
         self, *, session_id: str | None = None, types: Collection[str] | None = None
     ) -> Subscription:
         return self._bus.subscribe(session_id=session_id, types=types)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call a function at each event of this process; returns the function that ends it."""
+        return self._bus.listen(listener)
 
     async def close(self) -> None:
         await self.dispatcher.close()

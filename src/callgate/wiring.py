@@ -6,6 +6,8 @@ import logging
 import os
 from importlib import import_module
 
+import msgspec
+
 from callgate.audit.log import AuditLog
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
@@ -26,9 +28,13 @@ from callgate.dispatch.failures import log_failure
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
+from callgate.dispatch.sandboxes import OFF, Sandbox, Surroundings
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.runtime import Runtime
+from callgate.sandbox.jails import Limits as JailLimits
+from callgate.sandbox.jails import Network
+from callgate.sandbox.profiles import Profile
 from callgate.sessions.conversations import Conversations
 from callgate.sessions.recovery import record, recover
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
@@ -54,6 +60,7 @@ class Wired:
         limits = settings.limits
         self._audit = audit_log(home, settings) if audit else None
         self.log = SessionLog(self._open_store)
+        self.sandbox = Sandbox(surroundings(home, settings))
         history = History(os.path.join(home.path, "undo"))
         files = CallFiles(self.policies, home.path, history=history)
         authority = Authority(
@@ -75,10 +82,12 @@ class Wired:
                 max_timeout_s=limits.max_timeout_s,
                 stop=StopLimits(grace_s=limits.cancel_grace_s, abandon_s=limits.abandon_s),
             ),
+            sandbox=self.sandbox,
         )
         for name in settings.tools.disable:
             self.dispatcher.registry.disable(name, "disabled in settings")
-        self.runtime = Runtime(self.dispatcher, self.bus, Conversations(self.log, self.bus))
+        conversations = Conversations(self.log, self.bus, self._roots)
+        self.runtime = Runtime(self.dispatcher, self.bus, conversations)
 
     @property
     def settings(self) -> Settings:
@@ -92,18 +101,25 @@ class Wired:
             workspace=workspace,
             mode=mode if mode is not None else self.settings.mode,
             tags=tags,
-            extra_roots=tuple(
-                Root(os.path.expanduser(root.path), writable=root.access == "write")
-                for root in self.settings.workspace.extra_roots
-            ),
+            extra_roots=self._roots(),
         )
         self.policies.check_workspace(session.workspace)
         return session
 
+    def _roots(self) -> tuple[Root, ...]:
+        return tuple(
+            Root(os.path.expanduser(root.path), writable=root.access == "write")
+            for root in self.settings.workspace.extra_roots
+        )
+
     async def _open_store(self) -> Store:
         sqlite = import_module("callgate.storage.sqlite.store")  # only once something is kept
         store: Store = await sqlite.SqliteStore.open(self.home.path)
-        interrupted = await recover(store)
+        try:
+            interrupted = await recover(store)
+        except BaseException:
+            await store.close()
+            raise
         if self._audit is not None and interrupted:
             record(self._audit, interrupted)
         return store
@@ -111,6 +127,7 @@ class Wired:
     async def close(self) -> None:
         """Stop what runs and let go of the store and the audit log."""
         await self.runtime.close()
+        self.sandbox.close()
         await self.log.close()
         if self._audit is not None:
             self._audit.close()
@@ -130,6 +147,7 @@ class Wired:
             arguments_sha256=subject.checked.sha256,
             places=subject.places,
             pattern=answer.pattern,
+            network=subject.widened,
         )
         save_rule(self.home, rule)
         self.policies.reload()
@@ -164,6 +182,24 @@ def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
             raise SettingsError(error.file, error.line, error.problem) from error
         loaded += [(spec, factory) for factory in factories]
     return loaded
+
+
+def surroundings(home: Home, settings: Settings) -> Surroundings:
+    """What the settings put around commands."""
+    said = settings.sandbox
+    if said == "off":
+        return OFF
+    return Surroundings(
+        profile=Profile(said.profile),
+        network=Network(said.network),
+        home=os.path.expanduser("~"),
+        callgate_home=home.path,
+        readable=tuple(map(os.path.expanduser, said.readable)),
+        writable=tuple(map(os.path.expanduser, said.writable)),
+        hidden=tuple(map(os.path.expanduser, said.hidden)),
+        protected=tuple(map(os.path.normpath, said.protected)),
+        limits=JailLimits(**msgspec.structs.asdict(said.limits)),
+    )
 
 
 def audit_log(home: Home, settings: Settings) -> AuditLog:

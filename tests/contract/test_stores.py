@@ -51,6 +51,7 @@ from callgate.core.stored import (
 )
 from callgate.core.stores import (
     AnswerMismatch,
+    CallMismatch,
     ConfirmationNotFound,
     SessionLocked,
     SessionNotFound,
@@ -795,7 +796,7 @@ async def test_a_question_may_be_asked_again_and_only_the_last_counts(store: Sto
     await store.commit(answer(third, ALLOWED))
     (receipt,) = await store.commit(start(store, session, first.call))
     assert receipt.applied
-    with pytest.raises(ValueError):
+    with pytest.raises(CallMismatch):
         await store.commit(ask(store, session, call=first.call))
 
 
@@ -825,11 +826,22 @@ async def test_a_call_stays_in_its_session(store: Store) -> None:
         start(store, other, question.call),
         finish(store, other, running.call),
         ask(store, other, call=question.call),
-        replace(ask(store, session), confirmation=question.confirmation),
     ):
-        with pytest.raises(ValueError):
+        with pytest.raises(CallMismatch):
             await store.commit(op)
+    with pytest.raises(ValueError):
+        await store.commit(replace(ask(store, session), confirmation=question.confirmation))
     assert await types(store, other) == []
+
+
+async def test_an_answer_that_comes_too_late_is_none(store: Store) -> None:
+    session = await new_session(store)
+    question = ask(store, session, expires_at=2_000.0)
+    await store.commit(question)
+    (late,) = await store.commit(answer(question, ALLOWED))
+    assert (late.applied, late.confirmation.state) == (False, ConfirmationState.EXPIRED)
+    (receipt,) = await store.commit(start(store, session, question.call))
+    assert not receipt.applied
 
 
 async def test_only_the_answer_that_counts_leaves_its_grant(store: Store) -> None:
@@ -1054,13 +1066,13 @@ async def test_a_refusal_that_nobody_is_left_to_report_ends_the_call(
 ) -> None:
     dead, living = await world.open(), await world.open()
     session = await new_session(dead)
-    question = ask(dead, session, expires_at=100.0)
+    question = ask(dead, session, expires_at=2_001.0)
     await dead.commit(question)
     await dead.close()
     if close == "deny":
         await living.commit(answer(question, DENIED))
     else:
-        await living.commit(ExpireConfirmations(at=100.0))
+        await living.commit(ExpireConfirmations(at=2_001.0))
     assert await types(living, session) == [CONFIRMATION_REQUESTED, CONFIRMATION_RESOLVED, FAILED]
     assert (await living.read_events(session))[-1].payload["error_class"] == error_class
     assert list(await living.open_calls()) == []

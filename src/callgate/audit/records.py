@@ -41,6 +41,8 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What decided, and where it stands."""
     confirmation_id: str | None = None
     answered_by: str | None = None
+    sandbox: str | None = None
+    """What its commands ran in, or would have."""
     turn_id: str | None = None
     external_id: str | None = None
     scope: Mapping[str, str] | None = None

@@ -30,7 +30,7 @@ _ANSWERS = {
 }
 _LETTERS = {"yes": "y", "always": "a", "no": "n", "": "n", "never": "v", "save": "s", "full": "f"}
 
-Suggest = Callable[[], Mapping[str, str]]
+Suggest = Callable[[], Mapping[str, str | bool]]
 """The rule that an answer for good would write, as `config.saved` words it."""
 
 
@@ -72,7 +72,7 @@ class Asker:
         rule = dict(self._suggest())
         kind = next((kind for kind in ("command", "path") if kind in rule), None)
         width = max(self._tty.size()[0], 40) - 1
-        shown = [f"{key} = {value}" for key, value in rule.items()]
+        shown = [f"{key} = {'true' if value is True else value}" for key, value in rule.items()]
         self._tty.write("This rule is saved for good in rules.toml:\n")
         self._tty.write("".join(f"  | {clip(line, width - 4)}\n" for line in shown))
         other = "n to go back" if kind is None else f"another {kind} pattern, or n to go back"

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -34,6 +34,7 @@ from callgate.dispatch.registry import Registered
 from callgate.policy.rules import Outcome
 from callgate.wiring import Wired
 
+_DISK = ("store_unwritable", "audit_unwritable", "undo_unwritable")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -89,12 +90,16 @@ def run_call(
     tool: Registered | None,
     options: Namespace,
     unreadable: ToolError | None = None,
+    show: Callable[[Ended], int] | None = None,
 ) -> int:
-    """Make a call and show how it ended; the exit code. `unreadable` is why it cannot run."""
+    """Make a call and show how it ended; the exit code. `unreadable` is why it cannot run.
+
+    `show` does it in another way, and gives the exit code.
+    """
     live = _Live(options.verbose, options.wait)
     runner = asyncio.Runner()
     ended = runner.run(_run(wired, made, options, live, unreadable))
-    code = _show(ended, tool, options, live)
+    code = _show(ended, tool, options, live) if show is None else show(ended)
     if ended.goes_on:
         sys.stdout.flush()
         os._exit(code)
@@ -153,7 +158,7 @@ def _confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | 
     if tty is None:
         return None
 
-    def suggest() -> Mapping[str, str]:
+    def suggest() -> Mapping[str, str | bool]:
         subject, _ = wired.runtime.explain(made)
         return saved_rule(
             tool=subject.tool.name,
@@ -162,6 +167,7 @@ def _confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | 
             arguments=subject.checked.arguments,
             arguments_sha256=subject.checked.sha256,
             places=subject.places,
+            network=subject.widened,
         )
 
     return Asker(tty, Paint(wants_colour(True, os.environ)), suggest)
@@ -243,6 +249,8 @@ def _hint(error: ErrorInfo, tool: Registered | None, name: str) -> str | None:
             return "callgate tools --all lists the tools."
         case ToolErrorClass.VALIDATION_ERROR if tool is not None:
             return f"{name} takes {_takes(tool)}"
+        case ToolErrorClass.PERMISSION_DENIED if error.reason in _DISK:
+            return "callgate doctor says more."
         case ToolErrorClass.PERMISSION_DENIED:
             return f"callgate policy explain {name} ... says which rule decided."
     return None

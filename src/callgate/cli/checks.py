@@ -13,6 +13,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable
 from enum import StrEnum
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from callgate.audit.reading import tail
@@ -21,16 +22,24 @@ from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.cli.embedded import open_runtime
 from callgate.cli.problems import CliError
+from callgate.cli.sandboxes import profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
 from callgate.cli.tty import open_tty
 from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.places import Home, workspace_settings
 from callgate.config.trust import is_trusted, trusted
+from callgate.dispatch.sandboxes import OFF, Sandbox
+from callgate.wiring import surroundings
 from callgate.workspace.opening import Openat2, best_opener
 
 _LEAST_PYTHON = (3, 11)
 _WHOLE_LOG = 16 * 1024 * 1024
 _NEWEST = 1_000
+_BACKENDS = (
+    ("seatbelt",)
+    if sys.platform == "darwin"
+    else ("landlock", "seccomp", "namespaces", "bubblewrap")
+)
 
 
 class Level(StrEnum):
@@ -167,6 +176,43 @@ def check_wall(patient: Patient) -> Finding:
     return Finding(Level.NOTE, "no openat2: paths are walked name by name, which is slower")
 
 
+@lru_cache(maxsize=1)  # trying the machine out takes a moment
+def sandbox_of(patient: Patient) -> Sandbox | None:
+    """The sandbox as the settings make it; None where they cannot be read."""
+    try:
+        settings, _ = load_user(patient.home)
+    except SettingsError:
+        return None
+    return Sandbox(surroundings(patient.home, settings))
+
+
+def check_sandbox(patient: Patient) -> Finding:
+    sandbox = sandbox_of(patient)
+    if sandbox is None:
+        return Finding(Level.NOTE, "not known before the settings are right")
+    if sandbox.surroundings.profile is None:
+        return Finding(
+            Level.NOTE, "off: commands run with nothing around them",
+            f'remove sandbox = "off" from {patient.home.settings}',
+        )  # fmt: skip
+    kept = profiles_here(sandbox, patient.workspace)
+    text = "; ".join(map(str, kept))
+    missing = [each for each in kept if each.missing]
+    if not missing:
+        return _good(text)
+    fix = "commands that need it are refused; see docs/sandbox.md"
+    level = Level.FAILED if any(each.profile == "workspace" for each in missing) else Level.NOTE
+    return Finding(level, text, fix)
+
+
+def check_backend(name: str, patient: Patient) -> Finding:
+    sandbox = sandbox_of(patient) or Sandbox(OFF)
+    backend = next(each for each in sandbox.backends if each.name == name)
+    if backend.problem is not None:
+        return Finding(Level.NOTE, f"not here: {backend.problem}")
+    return _good(", ".join(promises(backend)))
+
+
 def check_terminal(patient: Patient) -> Finding:
     if open_tty() is None:
         return Finding(Level.NOTE, "none: what must be asked is refused", "callgate call --yes ...")
@@ -188,6 +234,8 @@ CHECKS: dict[str, Check] = {
     "workspace": check_workspace,
     "audit": check_audit,
     "wall": check_wall,
+    "sandbox": check_sandbox,
+    **{name: partial(check_backend, name) for name in _BACKENDS},
     "terminal": check_terminal,
     "instance": check_instance,
 }

@@ -49,7 +49,7 @@ def _seconds(text: str) -> float:
 
 def _count(text: str) -> int:
     count = int(text)
-    if count < 0:
+    if not 0 <= count < 1 << 31:
         raise ValueError
     return count
 
@@ -196,6 +196,27 @@ def _undo(parser: Parser) -> None:
     _json(parser)
 
 
+def _preview(parser: Parser) -> None:
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument("--apply", action="store_true", help="make the changes without asking")
+    chosen.add_argument("--discard", action="store_true", help="only show them")
+    _place(parser)
+    parser.add_argument("--timeout", metavar="S", type=_seconds, help="end it after S seconds")
+    parser.add_argument("--yes", action="store_true", help="allow what the policy would ask about")
+    parser.add_argument("--no-input", action="store_true", help="ask nothing: refuse instead")
+    _json(parser)
+
+
+def _serve(parser: Parser) -> None:
+    parser.add_argument(
+        "--workspace", metavar="DIR", dest="workspaces", action="append",
+        help="serve this directory and what lies in it; may be repeated; default: here",
+    )  # fmt: skip
+    parser.add_argument("--socket", metavar="PATH", help="default: run/callgate.sock in the home")
+    parser.add_argument("--label", metavar="NAME", help="by which others may name it")
+    parser.add_argument("--mode", choices=MODES, help="ceiling of what may run")
+
+
 def _nothing(parser: Parser) -> None:
     """No options of its own."""
 
@@ -225,6 +246,11 @@ COMMANDS: Mapping[str, Command] = {
         "put files back to what they were before a call", "[CALL_ID]", _undo,
         "Without a call it lists the last calls that changed files.",
     ),
+    "preview": Command(
+        "show what a command would change, then apply it or not", "-- COMMAND ...", _preview,
+        "The command runs without network over an overlay of the workspace. A single word behind\n"
+        "-- is a command line. Without a terminal nothing is applied unless --apply is given.",
+    ),
     "policy explain": Command(
         "say what would be decided about a call, and by which rule",
         "TOOL [key=value ...]",
@@ -253,6 +279,9 @@ COMMANDS: Mapping[str, Command] = {
     "confirmations allow": Command("let a call run that waits for it", "ID", _answer, _SCOPES),
     "confirmations deny": Command("refuse a call that waits for an answer", "ID", _answer,
                                   _SCOPES),
+    "serve": Command("run an instance that others reach through a socket", "", _serve),
+    "status": Command("show the instances that run", "", _json),
+    "stop": Command("stop an instance", "[PID|LABEL]", _json),
     "doctor": Command("check the installation, one line a check", "", _json),
     "init": Command("write commented settings and a sample tool", "", _init),
     "completion": Command("print a completion script", "|".join(SHELLS), _nothing),

@@ -6,10 +6,11 @@ import os
 import sys
 from argparse import Namespace
 
-from callgate.cli.checks import CHECKS, Level, Patient
+from callgate.cli.checks import CHECKS, Level, Patient, sandbox_of
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
+from callgate.cli.sandboxes import described
 from callgate.cli.terminal import paint_for
 from callgate.cli.visible import visible
 from callgate.config.places import Home
@@ -25,11 +26,13 @@ def doctor(options: Namespace) -> int:
     healthy = all(found.level is not Level.FAILED for found in findings.values())
     if options.json:
         checks = [{"check": name, **found._asdict()} for name, found in findings.items()]
-        print_json({"ok": healthy, "checks": checks})
+        sandbox = sandbox_of(patient)
+        kept = None if sandbox is None else described(sandbox, patient.workspace)
+        print_json({"ok": healthy, "checks": checks, "sandbox": kept})
         return OK if healthy else FAILED
     paint = paint_for(sys.stdout)
     for name, found in findings.items():
         level = paint(_COLOURS[found.level], f"{found.level:<6}")
         fix = "" if found.fix is None else f"  -> {found.fix}"
-        print(f"{level}  {name:<9}  {visible(found.text + fix)}")
+        print(f"{level}  {name:<10}  {visible(found.text + fix)}")
     return OK if healthy else FAILED

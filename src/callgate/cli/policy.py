@@ -92,6 +92,8 @@ def _show(
     print(f"  tool       {subject.tool.name} ({subject.tool.effect})")
     print(f"  caller     {made.caller}, mode {made.session.mode}")
     print(f"  workspace  {visible(made.session.workspace)}")
+    if subject.enclosure is not None:
+        print(f"  sandbox    {subject.enclosure}")
     for place in subject.places:
         print(f"  path       {visible(place.real)}")
     for part in parts:
@@ -111,6 +113,7 @@ def _described(
         "caller": made.caller,
         "mode": made.session.mode,
         "workspace": made.session.workspace,
+        "sandbox": None if subject.enclosure is None else str(subject.enclosure),
         "paths": [place.real for place in subject.places],
         "arguments_sha256": subject.checked.sha256,
         "commands": [part.described() for part in parts],

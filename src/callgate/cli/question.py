@@ -4,6 +4,7 @@
       tool       shell (execute)
       why        Effect execute is prompt by default.
       workspace  /home/me/project
+      sandbox    workspace
       command
       | make test
 
@@ -78,10 +79,13 @@ def _fields(question: Confirmation) -> Iterator[tuple[str, str]]:
     yield "tool", f"{question.tool} ({question.side_effects}{destructive})"
     yield "why", question.why
     yield "workspace", question.workspace
+    if question.sandbox is not None:
+        yield "sandbox", question.sandbox
     if question.projected_modifications:
         yield "changes", ", ".join(question.projected_modifications)
     if isinstance(question.arguments.get("command"), str):
-        others = {k: v for k, v in question.arguments.items() if k != "command"}
+        said = ("command",) if question.sandbox is None else ("command", "network")
+        others = {k: v for k, v in question.arguments.items() if k not in said}
         if others:
             yield "with", _written(others)
 

@@ -35,6 +35,12 @@ load = ["tools/hello.py"]
 # decision = "deny"
 # path = "**/.env"
 
+# Commands run in a sandbox: they write in the workspace only and have no network.
+# [sandbox]
+# network = "none"                  # or "loopback", "all"
+# writable = ["~/.cache/pip"]
+# readable = ["~/.config/gh"]       # of what is hidden from commands as a secret
+
 # [workspace]
 # extra_roots = [{ path = "~/notes", access = "read" }]
 

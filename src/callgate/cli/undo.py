@@ -65,7 +65,13 @@ def _workspace(history: History, arguments: dict[str, Any]) -> str:
         found = history.of_call(arguments["call_id"])
     else:
         found = history.of_session(arguments["session"])
-    return found.changes[-1].origin.directory if found.changes else "."
+    if not found.changes:
+        raise CliError(
+            "no change is kept of " + visible(str(next(iter(arguments.values())))),
+            hint="callgate undo lists what is kept.",
+            error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
+        )  # fmt: skip
+    return found.changes[-1].origin.directory
 
 
 def _run(history: History, arguments: dict[str, Any], options: Namespace) -> int:

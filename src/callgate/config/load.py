@@ -16,6 +16,8 @@ from callgate.config.places import Home, workspace_settings
 from callgate.config.schema import (
     PolicyTable,
     RuleTable,
+    SandboxLimitsTable,
+    SandboxTable,
     SavedRules,
     Settings,
     WorkspaceSettings,
@@ -52,6 +54,8 @@ class _File(msgspec.Struct, frozen=True):
 def load_user(home: Home) -> tuple[Settings, Policy]:
     """The user's settings and policy, saved answers included. Missing files say nothing."""
     settings, file = _read(home.settings, Settings)
+    if isinstance(settings.sandbox, SandboxTable):
+        _check_sandbox(settings.sandbox, file)
     policy = _policy(settings.policy, file, ("policy",))
     saved, saved_file = _read(home.saved_rules, SavedRules)
     rules = tuple(
@@ -123,12 +127,25 @@ def _known_keys(path: Path) -> list[str]:
         ("policy",): PolicyTable,
         ("policy", "rules"): RuleTable,
         ("rules",): RuleTable,
+        ("sandbox", "limits"): SandboxLimitsTable,
     }
     names = tuple(step for step in path if isinstance(step, str))
     if names in kinds:
         return list(kinds[names].__struct_fields__)
     table = getattr(Settings(), names[0], None) if names else None
     return list(getattr(table, "__struct_fields__", ()))
+
+
+def _check_sandbox(table: SandboxTable, file: _File) -> None:
+    for key in ("readable", "writable", "hidden"):
+        for text in getattr(table, key):
+            _directory(text, file, ("sandbox", key))
+    for text in table.protected:
+        path = os.path.normpath(text)
+        if os.path.isabs(path) or path.split("/")[0] in ("..", ".", "~") or "\0" in path:
+            raise file.error(
+                ("sandbox", "protected"), f"{text!r} must be relative to the workspace, and in it"
+            )
 
 
 def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
@@ -179,7 +196,7 @@ def _classes(table: Mapping[str, str], file: _File, at: Path) -> dict[SideEffect
 def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
     conditions = (
         table.tool, table.path, table.command, table.caller,
-        table.arguments_sha256, table.workspace, table.arguments or None,
+        table.arguments_sha256, table.workspace, table.arguments or None, table.network,
     )  # fmt: skip
     if all(each is None for each in conditions):
         raise file.error(at, "a rule needs at least one condition (tool, path, command, ...)")
@@ -200,6 +217,7 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         workspace=None
         if table.workspace is None
         else _directory(table.workspace, file, (*at, "workspace")),
+        network=table.network,
         origin=file.origin(*at),
     )
 

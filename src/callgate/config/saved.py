@@ -29,10 +29,13 @@ def saved_rule(
     arguments_sha256: str,
     places: tuple[Place, ...],
     pattern: str | None = None,
-) -> dict[str, str]:
+    network: bool = False,
+) -> dict[str, str | bool]:
     """The keys of the rule that an `always` answer to this call becomes."""
     here = os.path.realpath(workspace)
-    rule = {"decision": decision.value, "tool": tool, "workspace": here}
+    rule: dict[str, str | bool] = {"decision": decision.value, "tool": tool, "workspace": here}
+    if network:
+        rule["network"] = True
     places_named = [_named(place, here) for place in places]
     plain = not any(set("*?") & set(name) for name in places_named)
     command = arguments.get("command")
@@ -52,17 +55,17 @@ def _named(place: Place, workspace: str) -> str:
     return place.relative if is_within(place.real, workspace) else place.real
 
 
-def save_rule(home: Home, rule: Mapping[str, str]) -> None:
+def save_rule(home: Home, rule: Mapping[str, str | bool]) -> None:
     """Append a rule to the home's `rules.toml`."""
     home.make()
     stamp = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     lines = [f"\n# saved {stamp}", "[[rules]]"]
-    lines += [f"{key} = {_toml_string(value)}" for key, value in rule.items()]
+    lines += [f"{key} = {_toml(value)}" for key, value in rule.items()]
     descriptor = os.open(home.saved_rules, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     with os.fdopen(descriptor, "a", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
 
 
-def _toml_string(text: str) -> str:
+def _toml(value: str | bool) -> str:
     # A JSON string is a TOML basic string, but for DEL and a few escapes JSON does not need.
-    return msgspec.json.encode(text).decode().replace("\x7f", "\\u007f")
+    return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")

@@ -29,6 +29,7 @@ class RuleTable(_Table, frozen=True):
     arguments: dict[str, str] = {}
     arguments_sha256: str | None = None
     workspace: str | None = None
+    network: bool | None = None
 
 
 class PolicyTable(_Table, frozen=True):
@@ -71,6 +72,30 @@ class ToolsTable(_Table, frozen=True):
     """Names of tools that are registered but not offered."""
 
 
+class SandboxLimitsTable(_Table, frozen=True):
+    """Each counts for one process, but for `processes`, which counts all of the user's."""
+
+    cpu_seconds: Count | None = None
+    memory_bytes: Count | None = None
+    processes: Count | None = None
+    open_files: Count | None = None
+    file_bytes: Count | None = None
+
+
+class SandboxTable(_Table, frozen=True):
+    profile: Literal["workspace", "open"] = "workspace"
+    """For modes ask and write; mode read has a profile of its own."""
+    network: Literal["none", "loopback", "all"] = "none"
+    """In the profile `workspace`."""
+    readable: list[str] = []
+    """Secrets that commands may see, and places in /tmp that stay there."""
+    writable: list[str] = []
+    hidden: list[str] = []
+    protected: list[str] = []
+    """Beside what is protected anyway; relative to the workspace."""
+    limits: SandboxLimitsTable = SandboxLimitsTable()
+
+
 class Settings(_Table, frozen=True):
     mode: Mode = Mode.ASK
     policy: PolicyTable = PolicyTable()
@@ -78,6 +103,7 @@ class Settings(_Table, frozen=True):
     limits: LimitsTable = LimitsTable()
     audit: AuditTable = AuditTable()
     tools: ToolsTable = ToolsTable()
+    sandbox: SandboxTable | Literal["off"] = SandboxTable()
 
 
 class WorkspaceSettings(_Table, frozen=True):

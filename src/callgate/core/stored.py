@@ -130,6 +130,8 @@ class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: float | None = None
     covers_rules: bool = True
     """Whether it answers a question that a rule asks."""
+    network: bool = False
+    """Whether it was given to a command that asks for the network."""
 
     @property
     def key(self) -> str:

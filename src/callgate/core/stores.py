@@ -13,6 +13,7 @@ be asked for is closed: the reads below and the ops in `ops`.
     ├── ConfirmationNotFound    no such question
     ├── SessionLocked           another living process owns the session
     ├── StaleOwner              the session has gone to another owner since
+    ├── CallMismatch            the id of a call that is another one
     ├── AnswerMismatch          an answer for other arguments than the question's
     ├── StoreUnwritable         full, read-only, gone: nothing was written; reads go on
     ├── StoreUnreadable         the disk does not give back what it holds
@@ -220,6 +221,12 @@ class StaleOwner(StoreError):
     def __init__(self, session: str) -> None:
         super().__init__(f"Session {session} now belongs to another process.")
         self.session = session
+
+
+class CallMismatch(StoreError):
+    def __init__(self, id: str) -> None:
+        super().__init__(f"The id {id} is that of another call, or of one that has ended.")
+        self.id = id
 
 
 class AnswerMismatch(StoreError):

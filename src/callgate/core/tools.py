@@ -9,8 +9,10 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 
+from callgate.core.commands import Launcher
 from callgate.core.content import ContentBlock
 from callgate.core.effects import Capability, SideEffects
+from callgate.core.errors import ToolPermissionDenied
 
 _log = logging.getLogger("callgate.tool")
 
@@ -40,6 +42,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     hidden_from_workers: bool = False
     aliases: tuple[str, ...] = ()
     source: ToolOrigin = "python"
+    sandboxed: bool = False
+    """All that it does is done by commands that it gives to the launcher of its context."""
     input: Literal["object", "text"] = "object"
     """`text`: the model writes free text, which arrives as the only argument `text`."""
 
@@ -82,6 +86,7 @@ class ToolContext:
         "_cancel_event",
         "_files",
         "_given",
+        "_launcher",
         "_logger",
         "session_id",
         "tool_use_id",
@@ -101,6 +106,7 @@ class ToolContext:
         cancel_event: asyncio.Event | None = None,
         logger: logging.Logger | logging.LoggerAdapter[logging.Logger] | None = None,
         artifact: Callable[[str], str | None] = lambda name: None,
+        launcher: Launcher | None = None,
     ) -> None:
         self.session_id = session_id
         self.turn_id = turn_id
@@ -109,6 +115,7 @@ class ToolContext:
         self._cancel_event = cancel_event
         self._logger = logger
         self._files: WorkspaceFiles | None = None
+        self._launcher = launcher
         self._given = (open_files, publish, artifact)
 
     def _open_files(self) -> WorkspaceFiles:
@@ -140,6 +147,15 @@ class ToolContext:
         if self._files is None:
             self._files = self._open_files()
         return self._files
+
+    @property
+    def launcher(self) -> Launcher:
+        """The one way to start a command, with around it what is to be around this call's."""
+        if self._launcher is None:
+            raise ToolPermissionDenied(
+                "Nothing here may start a command.", reason="sandbox_unavailable"
+            )
+        return self._launcher
 
     def progress(self, message: str | None = None, fraction: float | None = None) -> None:
         """Say how far the work is; `fraction` runs from 0 to 1."""

@@ -29,6 +29,7 @@ from callgate.dispatch.grants import Grant, Grants
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
+from callgate.dispatch.sandboxes import Enclosure
 from callgate.dispatch.validate import validate
 from callgate.policy.decide import Decision, Question, Rulebook
 from callgate.policy.rules import Outcome
@@ -40,6 +41,20 @@ class Subject(msgspec.Struct, frozen=True):
     tool: Registered
     checked: Checked
     places: tuple[Place, ...]
+    enclosure: Enclosure | None = None
+    """What its commands run in, for a tool that does all by commands."""
+
+    @property
+    def policy_key(self) -> str:
+        """All that a decision without rules depends on, beside the mode and the caller."""
+        if self.enclosure is None:
+            return self.tool.policy_key
+        return f"{self.tool.policy_key} {self.enclosure.read_only} {self.enclosure.widened}"
+
+    @property
+    def widened(self) -> bool:
+        """It asks for more than the settings give to any command."""
+        return self.enclosure is not None and self.enclosure.widened
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,13 +116,13 @@ def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) ->
 
 def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     """What the policy says of a call at this moment."""
-    tool, session = subject.tool, call.session
+    session = call.session
     book = authority.policies(session.workspace)
     if not book.has_rules and type(session.mode) is Mode and type(call.caller) is CallerKind:
-        known = book.remembered(tool.policy_key, session.mode, call.caller)
+        known = book.remembered(subject.policy_key, session.mode, call.caller)
         if known is not None:
             return known
-    return book.decide(question(call, subject, book), tool.policy_key)
+    return book.decide(question(call, subject, book), subject.policy_key)
 
 
 def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
@@ -124,6 +139,8 @@ def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
         places=subject.places,
         arguments=subject.checked.arguments,
         arguments_sha256=subject.checked.sha256,
+        read_only_sandbox=subject.enclosure is not None and subject.enclosure.read_only,
+        network=subject.widened,
     )
 
 
@@ -138,6 +155,7 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grant
         subject.checked.sha256,
         call.id,
         by_rule=decision.reason == "rule",
+        network=subject.widened,
     )
     if grant is None:
         return False
@@ -196,6 +214,7 @@ def _remember(
                 tool=subject.tool.name,
                 decision=answer.decision,
                 covers_rules=answer.scope is Scope.SESSION,
+                network=subject.widened,
             ),
         )
 
@@ -219,10 +238,17 @@ def _confirmation(
         arguments=checked.arguments,
         arguments_sha256=checked.sha256,
         workspace=call.session.workspace,
-        why=decision.sentence,
+        why=_why(subject, decision),
+        sandbox=None if subject.enclosure is None else str(subject.enclosure),
         input_summary=summarize(checked.arguments),
         preview=authority.preview(call, subject),
         projected_modifications=tuple(place.relative for place in subject.places if writes),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
         expires_at=time.time() + authority.confirmations.timeout_s,
     )
+
+
+def _why(subject: Subject, decision: Decision) -> str:
+    if not subject.widened or decision.reason == "network":
+        return decision.sentence
+    return f"{decision.sentence} It needs the network."

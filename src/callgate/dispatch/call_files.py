@@ -101,7 +101,8 @@ class CallFiles:
             return None
         directory = os.path.join(self._artifacts, call.session.id)
         try:
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+            for each in (self._artifacts, directory):  # a mode is for the last one only
+                os.makedirs(each, mode=0o700, exist_ok=True)
         except OSError:
             return None
         self._kept[call.session.id] = Root(directory)

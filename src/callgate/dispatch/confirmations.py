@@ -50,6 +50,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """What will happen: a diff, or the command. Untrusted text: show it escaped."""
     projected_modifications: tuple[str, ...] = ()
     command_summary: str | None = None
+    sandbox: str | None = None
+    """What its commands will run in, where the tool runs any."""
     expires_at: float
 
 

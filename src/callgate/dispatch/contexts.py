@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from callgate.core.calls import ToolCall
+from callgate.core.commands import Launcher
 from callgate.core.tools import ToolContext
 from callgate.dispatch.authorize import Subject
 from callgate.dispatch.call_files import CallFiles
@@ -20,7 +21,12 @@ class CallContext(ToolContext):
     __slots__ = ("_call", "_call_files", "_journal", "_loop", "_subject")
 
     def __init__(
-        self, call: ToolCall, subject: Subject, journal: Journal, files: CallFiles
+        self,
+        call: ToolCall,
+        subject: Subject,
+        journal: Journal,
+        files: CallFiles,
+        launcher: Launcher | None = None,
     ) -> None:
         session = call.session
         self.session_id = session.id
@@ -28,6 +34,7 @@ class CallContext(ToolContext):
         self.tool_use_id = journal.shown_id
         self.workspace_path = session.workspace
         self._cancel_event = self._logger = self._files = None
+        self._launcher = launcher
         self._call, self._subject, self._journal, self._call_files = call, subject, journal, files
         self._loop = asyncio.get_running_loop()
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.commands import Launcher
 from callgate.core.content import ToolResultBlock, ToolUseBlock
 from callgate.core.errors import (
     ToolCancelled,
@@ -49,6 +50,7 @@ from callgate.dispatch.raw_open import is_nested, watch_opens
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
+from callgate.dispatch.sandboxes import Sandbox
 from callgate.dispatch.validate import validate
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision, lifts_protection
@@ -77,7 +79,9 @@ class ToolDispatcher:
         audit: Recorder | None = None,
         registry: Registry | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
+        sandbox: Sandbox | None = None,
     ) -> None:
+        """Without a `sandbox` no tool can start a command."""
         self.registry = registry or Registry()
         self.running = Running(limits.stop)
         self.authority = authority
@@ -86,6 +90,7 @@ class ToolDispatcher:
         self._log = log
         self._audit = audit
         self._limits = limits
+        self._sandbox = sandbox
         self._lanes = Lanes(limits.concurrency)
         watch_opens()
 
@@ -94,6 +99,8 @@ class ToolDispatcher:
 
         `asked` is the question about it that was put before a restart."""
         journal = Journal(call, self._sink, self._log, self._audit)
+        if asked is not None and self.running.closing:
+            return journal.left_open()
         try:
             running = self.running.enter(call)
         except ToolError as error:  # never got onto the road: shutting down, or a used id
@@ -104,8 +111,12 @@ class ToolDispatcher:
             tool = resolve(call, self.registry)
             journal.tool = tool
             timeout_s = self._timeout(call, tool)
+            if tool.definition.sandboxed and self._sandbox is not None:
+                await self._sandbox.ready()
             subject = self._check(call, tool, journal, call.arguments)
             journal.decision = judge(call, subject, self.authority)
+            if subject.enclosure is not None:
+                self._ensure_kept(call, subject, journal.decision)
             if asked is not None or journal.decision.outcome is not Outcome.ALLOW:
                 recheck = partial(self._check, call, tool, journal)
                 subject = await authorize(
@@ -138,9 +149,13 @@ class ToolDispatcher:
         """Stages 2 and 3; again for arguments that a person put in place of the caller's."""
         checked = validate(arguments, tool)
         journal.checked = checked
+        enclosure = None
+        if tool.definition.sandboxed and self._sandbox is not None:
+            enclosure = self._sandbox.enclosure(call.session, checked.arguments)
+            journal.sandbox = str(enclosure)
+        unplaced = Subject(tool, checked, (), enclosure)
         if not tool.path_params:
-            return Subject(tool, checked, ())
-        unplaced = Subject(tool, checked, ())
+            return unplaced
         book = self.authority.policies(call.session.workspace)
 
         def writable(place: Place) -> bool:
@@ -150,7 +165,14 @@ class ToolDispatcher:
             return not place.protected or lifts_protection(place, asked, book.user)
 
         locate = self._files.open(call).locate
-        return Subject(tool, checked, confine(checked.arguments, tool, locate, writable))
+        places = confine(checked.arguments, tool, locate, writable)
+        return Subject(tool, checked, places, enclosure)
+
+    def _ensure_kept(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
+        """Refuse what this machine cannot keep, before anyone is asked about it."""
+        assert self._sandbox is not None and subject.enclosure is not None
+        if decision.outcome is not Outcome.DENY or decision.reason == "mode_read":
+            self._sandbox.ensure(subject.enclosure, call.session)
 
     async def _execute(
         self,
@@ -179,7 +201,9 @@ class ToolDispatcher:
                 raise
         try:
             running.raise_if_stopped()
-            context = CallContext(call, subject, journal, self._files)
+            context = CallContext(
+                call, subject, journal, self._files, self._launcher(call, subject)
+            )
             if tool.has_effects:
                 await journal.started(tool, subject.checked, running)
             else:
@@ -191,6 +215,11 @@ class ToolDispatcher:
         return await execute(
             tool.factory, arguments, context, running, self.running, timeout_s, leave
         )
+
+    def _launcher(self, call: ToolCall, subject: Subject) -> Launcher | None:
+        if self._sandbox is None or subject.enclosure is None:
+            return None
+        return self._sandbox.launcher(subject.enclosure, call.session)
 
     def _timeout(self, call: ToolCall, tool: Registered) -> float:
         if call.timeout_s is None:
@@ -204,7 +233,10 @@ class ToolDispatcher:
         tool = resolve(call, self.registry)
         journal = Journal(call, self._sink, self._log, None)
         subject = self._check(call, tool, journal, call.arguments)
-        return subject, judge(call, subject, self.authority)
+        decision = judge(call, subject, self.authority)
+        if subject.enclosure is not None:
+            self._ensure_kept(call, subject, decision)
+        return subject, decision
 
     async def run_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
         """Several calls side by side; the results in the order of the calls."""
@@ -293,10 +325,8 @@ def _with_fresh_id(call: ToolCall) -> ToolCall:
 
 
 def _as_call(use: ToolUseBlock, session: Session) -> ToolCall:
-    ours = is_call_id(use.id)
-    return ToolCall(
-        id=use.id if ours else call_id(),
-        external_id=None if ours else use.id,
+    return ToolCall(  # with an id of our own: a model could name another call's
+        external_id=None if is_call_id(use.id) else use.id,
         tool=use.name,
         arguments=use.input,
         session=session,

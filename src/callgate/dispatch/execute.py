@@ -145,7 +145,7 @@ def _drive(
     work: Work, running: RunningCall, table: Running, timer: _Timer, leave: Callable[[], None]
 ) -> Generator[Any, None, ToolOutput]:
     """Run a coroutine in this task, able to walk away from it."""
-    thrown: asyncio.CancelledError | None = None
+    thrown: BaseException | None = None
     while True:
         try:
             waiting = work.send(None) if thrown is None else work.throw(thrown)
@@ -168,6 +168,8 @@ def _drive(
         except GeneratorExit:
             work.close()
             raise
+        except BaseException as error:  # what the tool waits for has failed: it is told
+            thrown = error
 
 
 def _detach(
@@ -201,9 +203,11 @@ def _rest(work: Work, error: asyncio.CancelledError) -> Generator[Any, None, Non
         thrown = None
         try:
             yield waiting
-        except BaseException:
+        except (asyncio.CancelledError, GeneratorExit):
             work.close()
             raise
+        except BaseException as failed:
+            thrown = failed
 
 
 async def _settle(running: RunningCall) -> None:

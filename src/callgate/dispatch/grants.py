@@ -32,6 +32,9 @@ class Grant(msgspec.Struct, kw_only=True):
     expires_at: float | None = None
     covers_rules: bool = True
     """Whether it answers a question that a rule asks; a yes to `prompt_once` does not."""
+    network: bool = False
+    """Whether it was given to a command that asks for the network. A yes covers such a command
+    only then; a no that was not given about the network is about all commands."""
 
 
 class Grants:
@@ -48,7 +51,14 @@ class Grants:
         self._by_session[session.id] = [_grant(each) for each in stored]
 
     def take(
-        self, session: Session, tool: str, sha256: str, call: str, *, by_rule: bool = False
+        self,
+        session: Session,
+        tool: str,
+        sha256: str,
+        call: str,
+        *,
+        by_rule: bool = False,
+        network: bool = False,
     ) -> Grant | None:
         """The grant that covers a call, one use of it consumed. A remembered no beats a yes."""
         grants = self._by_session.get(session.id)
@@ -58,7 +68,9 @@ class Grants:
         matching = [
             grant
             for grant in grants
-            if _covers(grant, tool, sha256, now) and (grant.covers_rules or not by_rule)
+            if _covers(grant, tool, sha256, now)
+            and (grant.covers_rules or not by_rule)
+            and _covers_network(grant, network)
         ]
         if not matching:
             return None
@@ -85,6 +97,7 @@ def _stored(session: Session, grant: Grant) -> StoredGrant:
         uses=grant.uses,
         expires_at=grant.expires_at,
         covers_rules=grant.covers_rules,
+        network=grant.network,
     )
 
 
@@ -97,6 +110,7 @@ def _grant(stored: StoredGrant) -> Grant:
         uses=None if stored.uses is None else stored.uses - len(stored.used_by),
         expires_at=stored.expires_at,
         covers_rules=stored.covers_rules,
+        network=stored.network,
     )
 
 
@@ -105,4 +119,11 @@ def _covers(grant: Grant, tool: str, sha256: str, now: float) -> bool:
         grant.tool in (None, tool)
         and grant.arguments_sha256 in (None, sha256)
         and (grant.expires_at is None or now < grant.expires_at)
+        and (grant.uses is None or grant.uses > 0)
     )
+
+
+def _covers_network(grant: Grant, network: bool) -> bool:
+    if grant.decision is Outcome.ALLOW:
+        return grant.network or not network
+    return network or not grant.network

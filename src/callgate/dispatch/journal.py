@@ -18,6 +18,7 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from callgate.audit.data import redact_value
 from callgate.audit.records import CallRecord
 from callgate.audit.redaction import redact
 from callgate.audit.summaries import LONGEST, summarize, summarize_text
@@ -46,7 +47,7 @@ from callgate.core.ids import ulid
 from callgate.core.ops import CallReceipt, FinishCall, StartCall
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.schemas import Checked
-from callgate.core.stores import StoreError
+from callgate.core.stores import CallMismatch, StoreError
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import questions
 from callgate.dispatch.confirmations import Answer, Closed, Confirmation
@@ -58,9 +59,12 @@ from callgate.policy.decide import Decision
 
 _log = logging.getLogger("callgate.audit")
 
-_LAST_WORD = re.compile(r"[^\s]{8,}\Z")
-_LONGEST_WORD = 1_024
+_UNFINISHED = re.compile(r"[^\r\n]+\Z")
+_LAST_WORD = re.compile(r"[^\s]+\Z")
+_LONGEST_LINE = 1_024
 PARTIAL_OUTPUT = 8_192
+KEPT_OUTPUT = 1024 * 1024
+"""Characters of one call's output that are kept as events; live readers see all of it."""
 LEFT_OPEN = "question_open"
 """The reason in the result of a call that has not ended."""
 
@@ -86,6 +90,7 @@ class Journal:
         "_kept",
         "_last_event",
         "_log",
+        "_printed",
         "_sink",
         "_started",
         "_was_called",
@@ -93,6 +98,7 @@ class Journal:
         "checked",
         "closed",
         "decision",
+        "sandbox",
         "shown_id",
         "tool",
     )
@@ -109,16 +115,18 @@ class Journal:
         self._kept: str | None = None
         """The owner under whose name the store knows the call itself, beside its events."""
         self._end: asyncio.Future[CallReceipt] | None = None
+        self._printed = 0
         self._started = time.perf_counter()
         """When it came in; from the moment it is called, when that was."""
         self._was_called = False
         self._held: dict[str, str] | None = None
-        """The unfinished word at the end of each output stream: it may be half a secret."""
+        """The unfinished line at the end of each output stream: it may be half a secret."""
         self._last_event = call.parent_event_id
         # What the stages find out, as they find it out.
         self.tool: Registered | None = None
         self.checked: Checked | None = None
         self.decision: Decision | None = None
+        self.sandbox: str | None = None
         self._confirmation_id: str | None = None
         self._answer: Answer | None = None
 
@@ -213,16 +221,15 @@ class Journal:
 
     def _called(self, tool: Registered, checked: Checked) -> Event:
         self._started = time.perf_counter()
-        return self._event(
-            CALLED,
-            "agent",
-            {
-                "tool_name": tool.name,
-                "input_hash": checked.sha256,
-                "input_size_bytes": len(checked.canonical),
-                "side_effects": tool.effect,
-            },
-        )
+        payload = {
+            "tool_name": tool.name,
+            "input_hash": checked.sha256,
+            "input_size_bytes": len(checked.canonical),
+            "side_effects": tool.effect,
+        }
+        if self.sandbox is not None:
+            payload["sandbox"] = self.sandbox
+        return self._event(CALLED, "agent", payload)
 
     async def _owner(self) -> str:
         try:
@@ -233,6 +240,8 @@ class Journal:
     async def _written(self, commit: asyncio.Future[T], running: RunningCall) -> T:
         try:
             return await running.until(commit)  # type: ignore[no-any-return]
+        except CallMismatch as error:
+            raise ToolProtocolError(str(error), reason="bad_call_id") from None
         except StoreError as error:
             raise unkept(error) from None
 
@@ -241,18 +250,21 @@ class Journal:
         if self.closed:
             return
         if event_type == OUTPUT_DELTA:
-            payload = self._without_half_word(payload)
+            payload = self._without_half_line(payload)
             if not payload["text"]:
                 return
-        shown = {k: redact(v) if isinstance(v, str) else v for k, v in payload.items()}
-        self._say(event_type, shown)
+        self._say(event_type, {str(key): _shown_value(value) for key, value in payload.items()})
 
-    def _without_half_word(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Output up to its last blank; the rest waits, so that no secret is cut in two."""
+    def _without_half_line(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        """Output up to its last line end; the rest waits, so that no secret is cut in two.
+
+        Of a line without end only the last word waits."""
         stream, held = str(payload["stream"]), self._held or {}
         text = held.pop(stream, "") + str(payload["text"])
-        kept = _LAST_WORD.search(text)
-        if kept is not None and len(kept[0]) < _LONGEST_WORD:
+        kept = _UNFINISHED.search(text)
+        if kept is not None and len(kept[0]) > _LONGEST_LINE:
+            kept = _LAST_WORD.search(text)
+        if kept is not None and len(kept[0]) <= _LONGEST_LINE:
             held[stream] = kept[0]
             text = text[: kept.start()]
         self._held = held
@@ -402,7 +414,10 @@ class Journal:
     def _say(self, event_type: str, payload: dict[str, Any]) -> None:
         """Something of the tool's, beside the chain of events."""
         event = self._event(event_type, "tool", payload)
-        self._log.append(self.call.session, event)
+        if event_type == OUTPUT_DELTA:
+            self._printed += len(payload["text"])
+        if self._printed <= KEPT_OUTPUT or event_type != OUTPUT_DELTA:
+            self._log.append(self.call.session, event)
         self._sink.emit(event)
 
     def _close(
@@ -442,7 +457,7 @@ class Journal:
             return
         try:
             await asyncio.shield(self._end)
-        except StoreError as error:
+        except Exception as error:  # whatever is wrong with the store, the call has ended
             _log.error("the end of call %s is not on the disk: %s", self.call.id, error)
 
     def _record(
@@ -473,6 +488,8 @@ class Journal:
             record.side_effects = tool.effect
         if self.decision is not None:
             record.policy = self.decision.policy_reason
+        if self.sandbox is not None:
+            record.sandbox = self.sandbox
         if call.external_id is not None:
             record.external_id = redact(call.external_id)
         if self._confirmation_id is not None:
@@ -489,6 +506,15 @@ class Journal:
             # The result is not lost for it, but somebody must hear of it.
             _log.critical("call %s of tool %s is not in the audit log: %s",
                           call.id, call.tool, failure)  # fmt: skip
+
+
+def _shown_value(value: Any) -> Any:
+    """What a tool says of its work, without secrets, as data that can be written down."""
+    if isinstance(value, str):
+        return redact(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redact_value(value)
 
 
 def _handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:

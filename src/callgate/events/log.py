@@ -36,6 +36,7 @@ from callgate.core.stores import (
     SessionNotFound,
     StaleOwner,
     Store,
+    StoreClosed,
     StoreError,
     StoreUnwritable,
 )
@@ -91,6 +92,7 @@ class SessionLog:
         self._failure: StoreError | None = None
         """Why there is no store and will be none."""
         self._opening: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._sessions: dict[str, _Kept] = {}
         self._dirty: dict[str, _Kept] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -118,7 +120,11 @@ class SessionLog:
 
         `insist`: where that fails for now, whoever waits is told, and it is tried again.
         """
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        if self._loop not in (None, loop):
+            raise RuntimeError("this runtime belongs to another event loop")
+        self._loop = loop
+        future: asyncio.Future[T] = loop.create_future()
         future.add_done_callback(_seen)
         kept = self._sessions.get(session.id) or self._begin(session)
         kept.items.append(_Waited(op, future, insist))
@@ -130,12 +136,16 @@ class SessionLog:
 
     async def store(self) -> Store:
         """The store, to read from. Raises the `StoreError` for which there is none."""
-        if self._store is None:
+        if self._store is None and self._failure is None:
             await asyncio.shield(self._open())
-        if self._store is None:
-            assert self._failure is not None
+        if self._failure is not None:
             raise self._failure
+        assert self._store is not None
         return self._store
+
+    def holds(self, session_id: str) -> bool:
+        """Whether this process writes about a session."""
+        return session_id in self._sessions
 
     def adopt(self, session: Session, fence: int) -> None:
         """From now on this process writes about a session that it acquired."""
@@ -168,6 +178,7 @@ class SessionLog:
             self._timer.cancel()
         if self._store is not None:
             await self._store.close()
+        self._failure = self._failure or StoreClosed()
 
     # On the way to the disk.
 
@@ -226,7 +237,11 @@ class SessionLog:
             ops.append(Append(session=kept.session.id, fence=kept.fence, events=tuple(events)))
         if waited is not None:
             ops.append(replace(waited.op, fence=kept.fence))
-        written = self._store.commit(*ops)
+        try:
+            written = self._store.commit(*ops)
+        except Exception as error:  # what cannot be written at all: no data, or a closed store
+            self._unwritable(kept, making, events, waited, error)
+            return
         self._in_flight.add(written)
         written.add_done_callback(partial(self._written, kept, making, events, waited))
 
@@ -250,6 +265,9 @@ class SessionLog:
             if events:
                 self._drop_output(kept, results[-1 if waited is None else -2][-1])
             return
+        if not isinstance(error, StoreError):
+            self._unwritable(kept, making, events, waited, error)
+            return
         if making:
             kept.made = False
         if isinstance(error, StoreUnwritable):
@@ -260,7 +278,28 @@ class SessionLog:
         elif isinstance(error, _GONE):
             _log.error("nothing more is written about session %s: %s", kept.session.id, error)
             kept.lost = error
+        elif events:  # it is the op that was wrong, not what was said before it
+            self._write(kept, events, None)
         _tell(waited, error)
+
+    def _unwritable(
+        self,
+        kept: _Kept,
+        making: bool,
+        events: list[Event],
+        waited: _Waited | None,
+        error: BaseException,
+    ) -> None:
+        """Keep of it what can be kept: the events one by one, if there are several things."""
+        if making:
+            kept.made = False
+        _tell(waited, error)
+        if waited is not None or len(events) > 1:
+            for event in events:
+                self._write(kept, [event], None)
+        elif events:
+            _log.error("an event of type %s cannot be kept: %s", events[0].type, error)
+            kept.missed += 1
 
     def _drop_output(self, kept: _Kept, last: int) -> None:
         """What a tool printed long ago is in its result; the log holds the newest of it."""

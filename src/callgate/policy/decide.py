@@ -35,6 +35,7 @@ from callgate.policy.rules import (
 _REMEMBERED = 20_000
 _STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
 """auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
+_NEEDS_NETWORK = "It needs the network."
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     arguments_sha256: str = ""
     read_only_sandbox: bool = False
     """The command will run where it can change nothing; mode read then allows it."""
+    network: bool = False
+    """The command asks for the network, which it would not have by itself."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -112,9 +115,9 @@ def decide(question: Question, user: Policy, workspace: Policy | None = None) ->
     decision = _lower(question, _policy_answer(question, user), confirm_destructive=insists)
     if workspace is None or decision.outcome is Outcome.DENY:
         return decision
-    narrowed = _opinion(question, workspace)
-    if narrowed is not None and narrowed.outcome.strictness > decision.outcome.strictness:
-        return narrowed
+    for narrowed in (_opinion(question, workspace), _network_opinion(question, workspace)):
+        if narrowed is not None and narrowed.outcome.strictness > decision.outcome.strictness:
+            decision = narrowed
     return decision
 
 
@@ -140,6 +143,7 @@ def applies(rule: Rule, question: Question, place: Place | None = None) -> bool:
         places=question.places if place is None else (place,),
         arguments=question.arguments,
         arguments_sha256=question.arguments_sha256,
+        network=question.network,
     )
 
 
@@ -147,13 +151,44 @@ def _policy_answer(question: Question, policy: Policy) -> Decision:
     ceiling = _ceiling(question)
     if ceiling is not None:
         return ceiling
-    return _opinion(question, policy) or _class_default(question)
+    decision = _opinion(question, policy) or _class_default(question)
+    return _with_network(question, policy, decision) if question.network else decision
+
+
+def _with_network(question: Question, policy: Policy, decision: Decision) -> Decision:
+    """A command that asks for the network is also what uses the network: the stricter counts.
+
+    A rule has said all about it already (`rules`); only a deny goes before it."""
+    networked = _network_opinion(question, policy) or _from_mode(
+        CLASS_DEFAULTS[SideEffects.NETWORK].mode, "network", _NEEDS_NETWORK
+    )
+    stricter = networked.outcome.strictness > decision.outcome.strictness
+    if stricter and (decision.reason != "rule" or networked.outcome is Outcome.DENY):
+        return networked
+    return decision
+
+
+def _network_opinion(question: Question, policy: Policy) -> Decision | None:
+    """What a policy states about the use of the network, if anything."""
+    setting = policy.default.get(SideEffects.NETWORK)
+    if any(is_within(question.workspace, root) for root in policy.trusted_workspaces):
+        setting = policy.trusted_workspace_overrides.get(SideEffects.NETWORK, setting)
+    if not question.network or setting is None:
+        return None
+    sentence = f"{_NEEDS_NETWORK} Effect network is set to {setting.mode}."
+    return _from_mode(setting.mode, "network", sentence, setting.origin)
 
 
 def _ceiling(question: Question) -> Decision | None:
     if question.mode is Mode.NONE:
         return Decision(
             outcome=Outcome.DENY, reason="mode_none", sentence="Mode none runs no tool."
+        )
+    if question.mode is Mode.READ and question.network:
+        return Decision(
+            outcome=Outcome.DENY,
+            reason="mode_read",
+            sentence="Mode read runs commands without the network only.",
         )
     if question.mode is Mode.READ and question.effect.has_effects and not _jailed(question):
         return Decision(

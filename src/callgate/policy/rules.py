@@ -78,6 +78,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly these arguments."""
     workspace: str | None = None
     """Only in this directory or below."""
+    network: bool | None = None
+    """Whether the call asks for the network. An `allow` covers such a call only if this is
+    true, and then covers the others too."""
     origin: Origin = BUILT_IN
 
     def __str__(self) -> str:
@@ -90,6 +93,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 ("caller", self.caller),
                 ("workspace", self.workspace),
                 ("arguments_sha256", self.arguments_sha256),
+                ("network", None if self.network is None else str(self.network).lower()),
             )
             if value is not None
         ]
@@ -165,6 +169,7 @@ def rule_applies(
     places: tuple[Place, ...],
     arguments: Mapping[str, Any],
     arguments_sha256: str,
+    network: bool = False,
 ) -> bool:
     """Whether every condition but the command holds; commands are judged all together.
 
@@ -173,6 +178,8 @@ def rule_applies(
     if rule.tool is not None and not any(
         _glob_matches(rule.tool, tool, paths=False, fold=fold) for tool in tools
     ):
+        return False
+    if not _covers_network(rule, network):
         return False
     if rule.caller is not None and rule.caller is not caller:
         return False
@@ -189,6 +196,12 @@ def rule_applies(
         and _glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
         for name, glob in rule.arguments.items()
     )
+
+
+def _covers_network(rule: Rule, network: bool) -> bool:
+    if rule.decision is Outcome.ALLOW:
+        return rule.network is True or not network
+    return rule.network is None or rule.network is network
 
 
 def _as_text(value: Any) -> str:

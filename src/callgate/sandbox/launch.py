@@ -7,40 +7,12 @@ it starts the same command with less in reach. No other module starts a process.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
-from typing import Protocol, Self
 
-import msgspec
-
+from callgate.core.commands import Command as Command
+from callgate.core.commands import Launcher as Launcher
+from callgate.core.commands import OnOutput
+from callgate.core.commands import Running as Running
 from callgate.sandbox import processes
-from callgate.sandbox.processes import GRACE_S, Exit, OnOutput
-
-
-class Command(msgspec.Struct, frozen=True, kw_only=True):
-    argv: tuple[str, ...]
-    cwd: str
-    env: dict[str, str]
-    """All that it sees, beside the mark by which its descendants are found again."""
-
-
-class Running(Protocol):
-    """A command that was started. `processes.Process` says what each of these promises."""
-
-    async def __aenter__(self) -> Self: ...
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
-    async def wait(self) -> Exit: ...
-    def stop(self, grace: float = GRACE_S) -> bool: ...
-
-
-class Launcher(Protocol):
-    async def start(self, command: Command, on_output: OnOutput) -> Running:
-        """Start it. Raises OSError if the system cannot."""
-        ...
 
 
 class BareLauncher:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 from callgate.sandbox import bubblewrap, kernel, landlock, seccomp
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
@@ -51,6 +52,20 @@ async def look(process: BrokerProcess, *, bwrap: str | None = None) -> tuple[Bac
         await _bubblewrap(process, filters, bwrap),
         Seatbelt(),
     )
+
+
+def look_now(*, bwrap: str | None = None) -> tuple[Backend, ...]:
+    """The same for whoever cannot wait in an event loop: with a broker of its own."""
+
+    async def alone() -> tuple[Backend, ...]:
+        process = BrokerProcess()
+        try:
+            return await look(process, bwrap=bwrap)
+        finally:
+            process.close()
+
+    with ThreadPoolExecutor(1) as elsewhere:  # a loop may be running here already
+        return elsewhere.submit(asyncio.run, alone()).result()
 
 
 async def _namespaces(process: BrokerProcess, filters: bool) -> Namespaces:

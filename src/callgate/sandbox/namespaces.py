@@ -68,6 +68,8 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
     _write("/proc/self/uid_map", f"{user} {user} 1")
     _write("/proc/self/gid_map", f"{group} {group} 1")
     _mount("none", "/", None, _REC | _PRIVATE)
+    if "stand_in" in layout:
+        _stand_in(*layout["stand_in"])
     roots = sorted({*layout["writable"], *layout["readable"]} - {"/"}, key=_depth)
     clones = {path: clone for path in roots if (clone := _clone(path)) is not None}
     for path in set(clones).difference(layout["writable"]):
@@ -191,6 +193,29 @@ def _root_of(path: str, roots: list[str]) -> str:
     """The writable root that a path is in: the innermost one."""
     inside = [root for root in roots if path.startswith(root.rstrip("/") + "/")]
     return max(inside, key=len)
+
+
+# --- stand-ins ------------------------------------------------------------------------------
+
+
+def _stand_in(place: str, other: str, work: str) -> None:
+    """Put another directory in the place of one, or an overlay of it that keeps its changes there.
+
+    An overlay is told descriptors and not paths, which may hold its separators. It sees one file
+    system: what is mounted below the place is not in it, which whoever orders it must know.
+    """
+    if not work:
+        clone = _clone(other)
+        if clone is None:
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), other)
+        _attach(clone, os.open(place, os.O_PATH | os.O_CLOEXEC))
+        return
+    held = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (place, other, work)]
+    lower, upper, working = (f"/proc/self/fd/{descriptor}" for descriptor in held)
+    options = f"lowerdir={lower},upperdir={upper},workdir={working},userxattr"
+    _mount("overlay", place, "overlay", _NOSUID | _NODEV, options)
+    for descriptor in held:
+        os.close(descriptor)
 
 
 # --- hidden paths, devices, network ---------------------------------------------------------

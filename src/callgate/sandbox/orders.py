@@ -6,7 +6,7 @@ These types are for the checker and for whoever reads. The broker does not impor
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 
 class Layout(TypedDict):
@@ -19,6 +19,9 @@ class Layout(TypedDict):
     hidden: list[str]
     fresh_tmp: bool
     own_network: bool
+    stand_in: NotRequired[tuple[str, str, str]]
+    """A directory, what takes its place, and a work directory: then an overlay of the first that
+    keeps its changes in the second. "": the second itself."""
 
 
 class Rules(TypedDict):

@@ -12,7 +12,7 @@ many could not be ended. A process that keeps a pipe open cannot hold this up.
 
 Everything here is driven by the event loop's callbacks, never by a task. So ending goes on
 even if whoever waits for it is cancelled, and no cancellation can leave a process behind.
-Only the death of our own process can: that is for the broker, which is not built yet.
+Only the death of our own process can: that is what the broker is for.
 All of it runs in an empty context (`contextvars`): the files that we open to look after the
 processes are our doing, and must not be taken for the doing of the tool that started them.
 """
@@ -31,12 +31,12 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Literal, Self
 
-import msgspec
-
+from callgate.core.commands import GRACE_S as GRACE_S
+from callgate.core.commands import Exit as Exit
+from callgate.core.commands import OnOutput as OnOutput
+from callgate.core.commands import Stream as Stream
 from callgate.sandbox import trees
 
-GRACE_S = 5.0
-"""Between SIGTERM and SIGKILL when someone stops a command."""
 LEFTOVER_GRACE_S = 1.0
 """The same for processes that a command left behind when it ended by itself."""
 DRAIN_S = 0.2
@@ -49,24 +49,7 @@ _LONGEST_PAUSE_S = 0.1
 _KILL_PAUSE_S = 0.005
 _READ_SIZE = 65536
 
-Stream = Literal["stdout", "stderr"]
-OnOutput = Callable[[Stream, bytes], None]
-
 _log = logging.getLogger(__name__)
-
-
-class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a command ended. Neither code nor signal: someone else took its status, or it runs."""
-
-    code: int | None = None
-    signal: int | None = None
-    """The number of the signal that ended the leader, whoever sent it."""
-    stopped: bool = False
-    """`stop` was called before the leader had ended by itself."""
-    ended: int = 0
-    """Processes beside the leader that were ended by us."""
-    survivors: int = 0
-    """Processes that could not be ended: another user's, or stuck in the kernel."""
 
 
 class Process:

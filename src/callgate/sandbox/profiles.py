@@ -10,10 +10,11 @@
 from __future__ import annotations
 
 import os
+from enum import StrEnum
 
 import msgspec
 
-from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, is_below
+from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, below_any, is_below
 
 SECRETS = (
     ".ssh", ".gnupg", ".aws", ".azure", ".kube", ".docker", ".oci", ".config/gcloud",
@@ -34,6 +35,12 @@ _SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
 
 
+class Profile(StrEnum):
+    READ = "read"
+    WORKSPACE = "workspace"
+    OPEN = "open"
+
+
 class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Where things are. Links are followed when a profile is made."""
 
@@ -45,6 +52,10 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     write_roots: tuple[str, ...] = ()
     """Roots that were granted beside the workspace."""
     protected: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    """Beside our own home and what is a secret anyway."""
+    shown: tuple[str, ...] = ()
+    """Of those secrets, the ones that the user wants commands to see."""
 
 
 def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
@@ -62,7 +73,7 @@ def workspace(
     return Jail(
         readable=_plain("/", *places.read_roots),
         writable=writable,
-        protected=_unlinked(places),
+        protected=_unlinked(places, writable),
         hidden=_hidden(places),
         network=network,
         fresh_tmp=not any(is_below(_TMP, root) for root in writable),
@@ -72,9 +83,11 @@ def workspace(
 
 
 def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
+    home = _plain(places.callgate_home)
     return Jail(
         writable=("/",),
-        hidden=_plain(places.callgate_home),
+        protected=home,
+        hidden=tuple(sorted({*home, *_plain(*places.hidden)})),
         network=Network.ALL,
         unix_sockets=True,
         limits=limits,
@@ -82,19 +95,21 @@ def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
 
 
 def _hidden(places: Places) -> tuple[str, ...]:
-    """A secret that was granted by name, or whose parent was, is hidden all the same."""
+    """A secret in a root that was granted is hidden all the same, unless it is `shown`."""
     secrets = (os.path.join(places.home, name) for name in SECRETS)
-    return _plain(places.callgate_home, *secrets, *_SYSTEM_SECRETS)
+    hidden = _plain(*secrets, *_SYSTEM_SECRETS, *places.hidden)
+    kept = set(hidden).difference(_plain(*places.shown))
+    return tuple(sorted({*kept, *_plain(places.callgate_home)}))
 
 
-def _unlinked(places: Places) -> tuple[str, ...]:
+def _unlinked(places: Places, writable: tuple[str, ...]) -> tuple[str, ...]:
     """The protected paths, as they are written below their root.
 
     Only the root's own links are followed: a link inside can be replaced by the command, so
-    it is the place itself that must be kept.
+    it is the place itself that must be kept. A home of ours in there must not be moved away.
     """
     roots = (places.workspace, *places.write_roots)
-    paths = []
+    paths = [home for home in _plain(places.callgate_home) if below_any(home, writable)]
     for path in places.protected:
         for root in roots:
             inside = os.path.relpath(path, root)

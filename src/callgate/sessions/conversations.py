@@ -10,7 +10,7 @@ session's turn after `resume`: whoever resumes goes on with it or ends it.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -28,17 +28,21 @@ from callgate.core.events import (
 from callgate.core.ids import turn_id, ulid
 from callgate.core.messages import Message
 from callgate.core.ops import Acquire, AppendMessages, UpdateSession
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stored import StoredMessage, StoredSession
-from callgate.core.stores import Snapshot, Store
+from callgate.core.stores import SessionLocked, SessionNotFound, Snapshot, Store
 from callgate.events.log import SessionLog
 from callgate.sessions.titles import title_of
 
 
 class Conversations:
-    def __init__(self, log: SessionLog, sink: EventSink) -> None:
+    def __init__(
+        self, log: SessionLog, sink: EventSink, roots: Callable[[], Collection[Root]]
+    ) -> None:
+        """`roots` are those that the settings grant beside a workspace."""
         self._log = log
         self._sink = sink
+        self._roots = roots
 
     async def resume(self, session_id: str) -> tuple[Session, Snapshot]:
         """Take a session over, with what is still open in it.
@@ -46,11 +50,17 @@ class Conversations:
         `SessionNotFound`, or `SessionLocked` while another living process has it.
         """
         store = await self._log.store()
+        if not session_id.isascii():
+            raise SessionNotFound(session_id)
+        if self._log.holds(session_id):
+            raise SessionLocked(session_id, store.owner)
         await store.get_session(session_id)
         acquire = Acquire(session=session_id, owner=store.owner, at=time.time())
         (fence,) = await store.commit(acquire)
         snapshot = await store.snapshot(session_id)
         session = _session(snapshot.session)
+        granted = self._roots()  # what was granted since, or taken back, counts
+        session.extra_roots = tuple(root for root in session.extra_roots if root in granted)
         self._log.adopt(session, fence)
         self._emit(session, SESSION_RESUMED, "system", {})
         return session, snapshot
@@ -59,10 +69,10 @@ class Conversations:
         """Begin a turn with what the user said; its id. `ValueError` while one is under way."""
         if session.turn_id is not None:
             raise ValueError(f"turn {session.turn_id} is under way")
-        turn = session.turn_id = turn_id()
-        if session.title is None:
-            session.title = title_of(prompt)
-        await self._update(session, turn_id=turn, title=session.title)
+        turn = turn_id()
+        title = session.title or title_of(prompt)
+        await self._update(session, turn_id=turn, title=title)
+        session.turn_id, session.title = turn, title
         self._emit(session, TURN_STARTED, "user", {})
         await self.say(session, prompt)
         return turn
@@ -76,7 +86,9 @@ class Conversations:
         else:
             self._emit(session, TURN_CANCELLED, "system", {"reason": cancelled})
         session.turn_id = None
-        await self._update(session, turn_id=None)
+        await self._log.commit(
+            session, UpdateSession(session=session.id, turn_id=None, at=time.time()), insist=True
+        )
 
     async def say(self, session: Session, message: Message) -> None:
         """Add a message to the conversation."""

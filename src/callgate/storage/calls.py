@@ -29,10 +29,11 @@ from callgate.core.stored import (
     StoredConfirmation,
     StoredSession,
 )
-from callgate.core.stores import AnswerMismatch, ConfirmationNotFound
+from callgate.core.stores import AnswerMismatch, CallMismatch, ConfirmationNotFound
 from callgate.storage.endings import INTERRUPTED, failure, interruption, system_event
 from callgate.storage.views import View
 
+_ANSWERS = (ConfirmationState.ALLOWED, ConfirmationState.DENIED)
 _REFUSALS = {
     ConfirmationState.DENIED: (ToolErrorClass.USER_DENIED, "The user denied the call."),
     ConfirmationState.EXPIRED: (
@@ -105,7 +106,7 @@ def put_confirmation(op: PutConfirmation, view: View) -> StoredConfirmation:
     call = _known_call(op, view)
     if call is not None:
         if call.state is not CallState.WAITING:
-            raise ValueError(f"call {op.call} is {call.state}: there is nothing to ask")
+            raise CallMismatch(op.call)
         _withdraw(view, call, op.event.timestamp)
     question = StoredConfirmation(
         id=op.confirmation,
@@ -145,6 +146,10 @@ def resolve_confirmation(op: ResolveConfirmation, view: View) -> Resolution:
         raise AnswerMismatch(op.confirmation)
     if question.state is not ConfirmationState.PENDING:
         return Resolution(question.resolved == op.event.id, question)
+    if op.state in _ANSWERS and op.at >= question.expires_at:
+        late = _close(view, question, ConfirmationState.EXPIRED, op.at)
+        _end_unattended(view, late, op.at)
+        return Resolution(False, late)
     resolved = replace(
         question,
         state=op.state,
@@ -278,7 +283,7 @@ def _allowed(view: View, call: StoredCall, arguments_sha256: str) -> bool:
 def _known_call(op: StartCall | FinishCall | PutConfirmation, view: View) -> StoredCall | None:
     call = view.get(StoredCall, op.call)
     if call is not None and call.session_id != op.session:
-        raise ValueError(f"call {op.call} belongs to another session")
+        raise CallMismatch(op.call)
     return call
 
 

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from callgate.core.commands import GRACE_S, Command, Exit, Launcher, Running, Stream
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import (
@@ -18,9 +19,8 @@ from callgate.core.errors import (
     WorkspaceEscapeError,
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
-from callgate.sandbox.launch import BareLauncher, Command, Launcher, Running, child_environment
+from callgate.sandbox.launch import child_environment
 from callgate.sandbox.outputs import Capture, Deltas
-from callgate.sandbox.processes import GRACE_S, Exit, Stream
 
 SHOWN = 256 * 1024
 """Bytes of output that a result shows, both streams together."""
@@ -28,12 +28,12 @@ LONGEST_COMMAND = 128 * 1024 - 1
 """Bytes that Linux takes as one argument."""
 
 _BASH = "/bin/bash"
-_BARE = BareLauncher()
 
 _DEFINITION = ToolDefinition(
     name="shell",
     description=(
-        "Run a shell command in the workspace and return its output and exit code. "
+        "Run a shell command in the workspace and return its output and exit code. It can write "
+        "in the workspace and /tmp only, and has no network unless it is asked for. "
         "Standard input is empty and there is no terminal. When the command ends, processes "
         "it left in the background are ended too."
     ),
@@ -56,6 +56,10 @@ _DEFINITION = ToolDefinition(
                 "default": ".",
                 "description": "Directory to run in, relative to the workspace.",
             },
+            "network": {
+                "type": "boolean",
+                "description": "True if the command needs the network, to install or fetch.",
+            },
         },
         "required": ["command"],
         "additionalProperties": False,
@@ -66,17 +70,19 @@ _DEFINITION = ToolDefinition(
     kind="execute",
     aliases=("execute_command", "terminal_execute"),
     source="builtin",
+    sandboxed=True,
 )
 
 
 class Shell:
-    """One command line. `environment` replaces what is passed on of our own."""
+    """One command line. `launcher` and `environment` replace what the context gives, and what
+    is passed on of our own environment."""
 
     definition = _DEFINITION
 
     def __init__(
         self,
-        launcher: Launcher = _BARE,
+        launcher: Launcher | None = None,
         *,
         environment: Mapping[str, str] | None = None,
         grace: float = GRACE_S,
@@ -97,7 +103,8 @@ class Shell:
             raise ToolCancelled()
         output = _Output(context)
         try:
-            async with await self._start(command, output) as self._running:
+            launcher = self._launcher or context.launcher
+            async with await _start(launcher, command, output) as self._running:
                 if context.cancel_event.is_set():  # it came while the launcher was at work
                     await self.cancel()
                 ended, late = await self._wait(self._running, input.get("timeout_seconds"))
@@ -113,14 +120,6 @@ class Shell:
         self._cancelled = True
         return self._running is not None and self._running.stop(self._grace)
 
-    async def _start(self, command: Command, output: _Output) -> Running:
-        try:
-            return await self._launcher.start(command, output.add)
-        except OSError as error:
-            raise ToolExecutionError(
-                f"The command could not be started: {error.strerror}.", underlying=error
-            ) from error
-
     async def _wait(self, running: Running, limit: float | None) -> tuple[Exit, bool]:
         """How it ended, and whether that was because its time was up."""
         try:
@@ -130,6 +129,15 @@ class Shell:
             running.stop(self._grace)
         ended = await running.wait()
         return ended, ended.stopped and not self._cancelled
+
+
+async def _start(launcher: Launcher, command: Command, output: _Output) -> Running:
+    try:
+        return await launcher.start(command, output.add)
+    except OSError as error:
+        raise ToolExecutionError(
+            f"The command could not be started: {error.strerror}.", underlying=error
+        ) from error
 
 
 class _Output:

@@ -99,7 +99,8 @@ class History:
         try:
             fd = _opened(path)
         except FileNotFoundError:
-            os.makedirs(self._calls, mode=0o700, exist_ok=True)
+            for each in (os.path.dirname(self._calls), self._calls):  # a mode is for the last
+                os.makedirs(each, mode=0o700, exist_ok=True)
             fd = _opened(path)
         try:
             size = os.fstat(fd).st_size

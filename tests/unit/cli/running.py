@@ -245,3 +245,28 @@ def not_within_a_call() -> None:
     if sys.platform == "linux":
         _, hard = resource.getrlimit(_RLIMIT_LOCKS)
         resource.setrlimit(_RLIMIT_LOCKS, (hard, hard))
+
+
+def running(mark: str) -> list[int]:
+    """Processes with a word in their command line, in whichever namespace. No zombie has one."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if mark.encode() in file.read_bytes():
+                found.append(int(file.parent.name))
+        except OSError:
+            pass  # it ended meanwhile
+    return [pid for pid in found if pid != os.getpid()]
+
+
+def wait_until_gone(mark: str) -> None:
+    """Wait until no process with this word in its command line is left."""
+    while pids := running(mark):
+        for pid in pids:
+            try:
+                descriptor = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            ready, _, _ = select.select([descriptor], [], [], LIMIT_S)
+            os.close(descriptor)
+            assert ready, f"{pid} still runs"

@@ -119,12 +119,18 @@ def findings(report: Any) -> dict[str, Any]:
     return {each["check"]: each for each in report["checks"]}
 
 
+def levels_of_backends(sandbox: Any) -> dict[str, str]:
+    linux = (each for each in sandbox["backends"] if each["name"] != "seatbelt")
+    return {each["name"]: "ok" if each["works"] else "note" for each in linux}
+
+
 def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
     ran = callgate("doctor", "--json", cwd=ws)
     assert (ran.code, ran.json["ok"]) == (0, True)
     assert {name: each["level"] for name, each in findings(ran.json).items()} == {
         "python": "ok", "platform": "ok", "home": "ok", "settings": "ok", "tools": "ok",
-        "trust": "ok", "workspace": "ok", "audit": "ok", "wall": "ok", "terminal": "note",
+        "trust": "ok", "workspace": "ok", "audit": "ok", "wall": "ok", "sandbox": "ok",
+        **levels_of_backends(ran.json["sandbox"]), "terminal": "note",
         "instance": "ok",
     }  # fmt: skip
     assert len(callgate("doctor", cwd=ws).out.splitlines()) == len(ran.json["checks"])

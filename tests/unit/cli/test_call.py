@@ -13,7 +13,7 @@ import pytest
 
 from callgate.cli.exits import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
-from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, start
+from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, running, start
 
 PATH = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
 KEYS = [
@@ -55,7 +55,7 @@ def test_every_error_class_has_its_exit_code() -> None:
         (["read_file", "path=../x"], 3, "permission_denied"),
         (["write_file", "path=b.txt", "content=x"], 3, "permission_denied"),
         (["read_file", "path=a.txt", "--mode", "none"], 3, "permission_denied"),
-        (["shell", "command=ls", "--mode", "read", "--yes"], 3, "permission_denied"),
+        (["delete_file", "path=a.txt", "--mode", "read", "--yes"], 3, "permission_denied"),
         (["shell", "command=sleep 60", "--yes", "--timeout", "0.2"], 4, "timeout"),
         (["fail", "kind=ToolShuttingDown"], 5, "shutting_down"),
         (["fail", "kind=ToolHostUnavailable"], 5, "host_unavailable"),
@@ -244,31 +244,23 @@ def test_an_unknown_log_level_is_wrong_use(ws: Path) -> None:
 def test_a_signal_stops_the_call_and_its_whole_process_tree(
     number: signal.Signals, ws: Path
 ) -> None:
-    command = "command=sleep 600 & echo $$ $!; exec sleep 600"
+    mark = f"600.{os.getpid()}{number:d}"
+    command = f"command=sleep {mark} & echo 1; exec sleep {mark}"
     process = start("call", "shell", command, "--yes", "-v", "--json", cwd=ws)
     assert process.stderr is not None
-    pids = _first_pids(iter(process.stderr.readline, b""))
+    _wait_for_output(iter(process.stderr.readline, b""))
     process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert json.loads(out)["error"]["class"] == "cancelled"
-    assert [pid for pid in pids if _runs(pid)] == []
+    assert running(mark) == []
 
 
-def _first_pids(lines: Iterator[bytes]) -> list[int]:
+def _wait_for_output(lines: Iterator[bytes]) -> None:
     for line in lines:
         if line[:1].isdigit():
-            return [int(pid) for pid in line.split()]
+            return
     raise AssertionError("the command did not start")
-
-
-def _runs(pid: int) -> bool:
-    """A zombie does not: it only waits for its parent."""
-    try:
-        os.kill(pid, 0)
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except (ProcessLookupError, FileNotFoundError):
-        return False
 
 
 def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(

@@ -241,6 +241,22 @@ def test_a_command_is_shown_from_the_arguments_and_not_from_a_summary() -> None:
     )
 
 
+def test_what_the_command_runs_in_is_said_in_our_words_and_not_as_an_argument() -> None:
+    asked = question(
+        {"command": "pip install x", "network": True, "cwd": "src"}, sandbox="workspace, with network"
+    )
+    assert shown(asked) == (
+        "callgate: may this run?\n"
+        "  tool       shell (execute)\n"
+        "  why        Effect execute is prompt by default.\n"
+        "  workspace  /ws\n"
+        "  sandbox    workspace, with network\n"
+        '  with       {"cwd":"src"}\n'
+        "  command\n"
+        "  | pip install x\n"
+    )
+
+
 def test_a_write_is_shown_as_its_diff() -> None:
     asked = question(
         {"path": "a.txt", "content": "new"},

@@ -128,7 +128,7 @@ def test_wrong_use_is_said_to_be(words: list[str], ws: Path) -> None:
 
 def test_an_unknown_call_is_an_error(ws: Path) -> None:
     ran = callgate("undo", "tu_unknown", "--yes", "--json", cwd=ws)
-    assert (ran.code, ran.json["error"]["reason"]) == (1, "no_changes")
+    assert (ran.code, ran.json["error"]["reason"]) == (1, "not_found")
 
 
 def test_undo_is_no_tool_for_anybody_else(ws: Path) -> None:

@@ -33,6 +33,7 @@ class Called(_Payload):
     input_hash: str
     input_size_bytes: int
     side_effects: Class
+    sandbox: str | None = None
 
 
 class Completed(_Payload):

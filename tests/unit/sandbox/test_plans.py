@@ -59,7 +59,7 @@ UNCHANGED = {G.WRITES_CONFINED, G.METADATA_FROZEN}
             ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED
             | {G.HIDDEN_MASKED, G.PROTECTED_CARVED_OUT, G.FRESH_TMP, G.PID_NAMESPACE},
         ),
-        (OPEN, ALWAYS | {G.HIDDEN_MASKED}),
+        (OPEN, ALWAYS | {G.HIDDEN_MASKED, G.PROTECTED_CARVED_OUT}),
         (
             Jail(readable=("/usr",), network=Network.LOOPBACK, limits=Limits(cpu_seconds=1)),
             ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED
@@ -126,7 +126,8 @@ NEEDS_MOUNTS = {G.PROTECTED_CARVED_OUT, G.FRESH_TMP, G.PID_NAMESPACE, G.METADATA
         ),
         (
             OPEN, [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
-            {G.HIDDEN_MASKED}, ("user namespaces are off", "bubblewrap is not installed"),
+            {G.HIDDEN_MASKED, G.PROTECTED_CARVED_OUT},
+            ("user namespaces are off", "bubblewrap is not installed"),
         ),
         (
             READ, [NO_LANDLOCK, SECCOMP, NO_NAMESPACES, SETUID_BUBBLEWRAP],

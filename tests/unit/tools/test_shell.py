@@ -34,7 +34,7 @@ class Call:
     def __init__(
         self, workspace: Path, keep: Path | None = None, deaf: bool = False, **shell: Any
     ) -> None:
-        self.tool = Shell(**shell)
+        self.tool = Shell(**{"launcher": BareLauncher(), **shell})
         self.published: list[tuple[str, Mapping[str, Any]]] = []
         self._news = asyncio.Event()
         self.context = ToolContext(

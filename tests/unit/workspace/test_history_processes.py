@@ -131,7 +131,7 @@ def test_what_is_too_old_is_dropped_with_its_contents(root: Path, undo_home: Pat
 
 
 def test_the_oldest_go_first_where_it_is_too_much(root: Path, undo_home: Path) -> None:
-    history = History(str(undo_home), Bounds(max_total=7000))
+    history = History(str(undo_home), Bounds(max_total=7_900))
     for number, call in enumerate(("c1", "c2", "c3", "c4")):
         by(history, root, call).write("a.txt", f"{number}" * 2000)
         aged(undo_home, call, 4000 - 500 * number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import stat
 import time
 from collections.abc import Callable
 from importlib import import_module
@@ -17,7 +18,7 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
-from callgate.core.stores import StoreDamaged
+from callgate.core.stores import StoreDamaged, StoreUnwritable, Trouble
 from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
 from callgate.storage.sqlite.schema import MIGRATIONS, migrate, version_of
 
@@ -60,6 +61,7 @@ def check(location: Location) -> None:
     """
     if not os.path.exists(location.path):
         return
+    ensure_file(location)
     migrating = False
     try:
         if 0 < _check(location) < len(MIGRATIONS):
@@ -105,9 +107,16 @@ def mark_damage(location: Location) -> None:
         pass
 
 
+def ensure_file(location: Location) -> None:
+    """What is no plain file is not opened at all: a pipe would be waited for."""
+    if not stat.S_ISREG(os.stat(location.path).st_mode):
+        raise StoreUnwritable(location.path, Trouble.NO_ACCESS)
+
+
 def open_writer(location: Location) -> apsw.Connection:
     """A connection that may write; makes the file if there is none."""
     _make(location)
+    ensure_file(location)
     db = apsw.Connection(location.path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=location.vfs)
     try:
         _configure(db, location)
@@ -133,6 +142,7 @@ def open_reader(location: Location) -> apsw.Connection:
     """
     if not os.path.exists(location.path):
         return _empty(location)
+    ensure_file(location)
     try:
         db = _reader(location, location.path, apsw.SQLITE_OPEN_READWRITE)
     except TROUBLE:
@@ -220,7 +230,8 @@ def _make(location: Location) -> None:
 
 def _make_private(path: str) -> None:
     try:
-        if os.stat(path).st_mode & 0o077:
+        mode = os.lstat(path).st_mode  # what a link leads to is not ours to change
+        if stat.S_ISREG(mode) and mode & 0o077:
             os.chmod(path, 0o600)
     except OSError:  # not ours, or a disk that cannot be written: opening it tells
         pass

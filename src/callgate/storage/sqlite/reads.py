@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ from callgate.storage.sqlite.tables import (
     seq_of,
     session_of,
 )
+
+_log = logging.getLogger("callgate.store")
 
 PAGE_BYTES = 4 << 20
 """A page ends with the event that reaches this."""
@@ -205,7 +208,10 @@ def _of_session(
 
 def _values(db: apsw.Connection, kind: type[Any], where: str, values: Sequence[Any]) -> list[Any]:
     rows = select(db, f"select body from {where}", values)  # noqa: S608
-    try:
-        return [decode(body, kind) for (body,) in rows]
-    except msgspec.DecodeError as error:
-        raise apsw.CorruptError(str(error)) from None
+    found = []
+    for (body,) in rows:
+        try:
+            found.append(decode(body, kind))
+        except msgspec.DecodeError as error:  # one bad row hides no other
+            _log.error("a row of %s cannot be read: %s", kind.__name__, error)
+    return found

@@ -8,6 +8,7 @@ told.
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -55,6 +56,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._db: apsw.Connection | None = None
         self._rows: SqliteRows | None = None
+        self._file: os.stat_result | None = None
         self._damaged: StoreError | None = None
 
     def write(self, commits: list[Commit]) -> None:
@@ -120,14 +122,27 @@ class Writer:
             raise unwritable(self._location.path, error) from error
 
     def _connect(self) -> tuple[apsw.Connection, SqliteRows]:
+        if self._db is not None and not self._in_place():
+            self._disconnect()  # whoever waits is told; the next commit makes a new file
+            raise apsw.CantOpenError("the file was removed")
         if self._db is None or self._rows is None:
             self._db = open_writer(self._location)
             self._rows = SqliteRows(self._db, self._location.path, self._owners)
+            self._file = os.stat(self._location.path)
         try:
             self._owners.declare()
         except OSError as error:
             raise from_system(error) from error
         return self._db, self._rows
+
+    def _in_place(self) -> bool:
+        """Whether the file that is open is the one that others find at its path."""
+        try:
+            return self._file is not None and os.path.samestat(
+                self._file, os.stat(self._location.path)
+            )
+        except OSError:
+            return False
 
     def _disconnect(self) -> None:
         db, self._db, self._rows = self._db, None, None

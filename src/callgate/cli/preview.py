@@ -1,0 +1,134 @@
+"""`callgate preview`: run a command over an overlay, show what it would change, apply it or not.
+
+Two calls like any other: `preview` runs the command, `apply_preview` writes. Each is asked
+about as the policy says; where it lets writes pass, a person at the terminal is asked still.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+from argparse import Namespace
+from collections.abc import Callable
+from typing import Any
+
+from callgate.cli.call import Ended, run_call
+from callgate.cli.embedded import find_tool, open_runtime
+from callgate.cli.envelope import envelope
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import say
+from callgate.cli.tty import open_tty
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.errors import ToolError, ToolRegistrationError
+from callgate.core.sessions import Session
+from callgate.core.tools import ToolFactory
+from callgate.policy.rules import Outcome
+from callgate.sandbox.profiles import Places
+from callgate.tools.preview import ApplyPreview, PreviewCommand, arguments
+from callgate.tools.previews import Preview, discard
+from callgate.wiring import Wired
+
+_ELSEWHERE = "/var/tmp"  # noqa: S108 for a home that is inside the workspace
+Show = Callable[[Ended], int] | None
+
+
+def preview(options: Namespace) -> int:
+    if not options.words:
+        raise CliError("which command? callgate preview -- COMMAND ...")
+    refuse_within_a_call("callgate preview")
+    options.verbose = options.quiet = options.wait = False
+    kept: list[Preview] = []
+    shown: list[dict[str, Any]] = []
+    show = _collecting(shown) if options.json else None
+    try:
+        code = _rehearse(options, kept, show)
+        if kept and kept[0].changes and not options.discard:
+            code = _apply(options, kept[0], show, code)
+    finally:
+        for each in kept:
+            discard(each)
+    if options.json:
+        print_json({**shown[0], "apply": shown[1] if len(shown) > 1 else None})
+    return code
+
+
+def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
+    wired, session = open_runtime(options, audit=True)
+    places = _places(wired, session)
+    parents = (os.path.join(wired.home.path, "previews"), _ELSEWHERE)
+    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents))
+    words = options.words
+    made = ToolCall(
+        tool="preview",
+        arguments={"command": words[0] if len(words) == 1 else shlex.join(words)},
+        session=session,
+        caller=CallerKind.CLI,
+        timeout_s=options.timeout,
+    )
+    return run_call(wired, made, find_tool(wired, "preview"), options, show=show)
+
+
+def _apply(options: Namespace, found: Preview, show: Show, code: int) -> int:
+    """Apply it if someone wants it; else the exit code stays."""
+    tty = None if options.json or options.no_input else open_tty()
+    if not options.apply and tty is None:
+        say("callgate: nothing was applied; --apply does")
+        return code
+    wired, session = open_runtime(options, audit=True)
+    _register(wired, lambda: ApplyPreview(found))
+    made = ToolCall(
+        tool="apply_preview",
+        arguments=arguments(found),
+        session=session,
+        caller=CallerKind.CLI,
+    )
+    if not options.apply and not _wanted(wired, made, options):
+        asyncio.run(wired.close())
+        say("callgate: nothing was applied")
+        return code
+    return run_call(wired, made, find_tool(wired, "apply_preview"), options, show=show)
+
+
+def _wanted(wired: Wired, made: ToolCall, options: Namespace) -> bool:
+    """Whether the person wants it. Where the policy asks anyway, that is the question."""
+    try:
+        _, decision = wired.runtime.explain(made)
+    except ToolError:
+        return True  # the call will end in it, and be recorded
+    if decision.outcome is not Outcome.ALLOW and not options.yes:
+        return True
+    tty = open_tty()
+    if tty is None:
+        return False
+    with tty.asking():
+        said = asyncio.run(tty.ask("Apply these changes?  [y]es  [n]o > "))
+    return said is not None and said.strip().lower() in ("y", "yes")
+
+
+def _collecting(shown: list[dict[str, Any]]) -> Callable[[Ended], int]:
+    """Keep a result instead of printing it: `--json` prints one object."""
+
+    def show(ended: Ended) -> int:
+        shown.append(envelope(ended.result))
+        return ended.exit_code
+
+    return show
+
+
+def _register(wired: Wired, factory: ToolFactory) -> None:
+    try:
+        wired.runtime.register(factory)
+    except ToolRegistrationError as error:
+        raise CliError(str(error), hint="A loaded tool has this name.") from error
+
+
+def _places(wired: Wired, session: Session) -> Places:
+    return Places(
+        workspace=session.workspace,
+        home=os.path.expanduser("~"),
+        callgate_home=wired.home.path,
+        read_roots=tuple(root.path for root in session.extra_roots),
+    )

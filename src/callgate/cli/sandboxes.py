@@ -1,0 +1,79 @@
+"""What `callgate doctor` says of the sandbox: the backends here, and what each profile misses."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from callgate.core.sessions import Session
+from callgate.dispatch.sandboxes import Enclosure, Sandbox
+from callgate.sandbox.jails import Jail, Network
+from callgate.sandbox.plans import Backend, CannotGuarantee, choose
+from callgate.sandbox.profiles import Profile
+
+_ANY = Jail(
+    writable=("/workspace",),
+    protected=("/workspace/protected",),
+    hidden=("/workspace/hidden",),
+    fresh_tmp=True,
+    pid_namespace=True,
+)
+"""Asks for most of what there is, so that a backend can say what it promises."""
+
+
+class Kept(NamedTuple):
+    """How a profile is kept here, or why it is not."""
+
+    profile: str
+    backends: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.missing:
+            return f"{self.profile} by {' + '.join(self.backends)}"
+        because = f" ({'; '.join(self.problems)})" if self.problems else ""
+        return f"{self.profile} cannot be kept: no {', '.join(self.missing)}{because}"
+
+
+def profiles_here(sandbox: Sandbox, workspace: str) -> list[Kept]:
+    """Every profile as it would be made in a workspace, with the settings as they are."""
+    session = Session(workspace=workspace)
+    network = sandbox.surroundings.network
+    wanted = {
+        "read": Enclosure(Profile.READ),
+        "workspace": Enclosure(Profile.WORKSPACE, network),
+        "workspace with network": Enclosure(Profile.WORKSPACE, Network.ALL),
+        "open": Enclosure(Profile.OPEN, Network.ALL),
+    }
+    return [_kept(name, sandbox.jail(each, session), sandbox) for name, each in wanted.items()]
+
+
+def _kept(name: str, jail: Jail, sandbox: Sandbox) -> Kept:
+    try:
+        return Kept(name, choose(jail, sandbox.backends).backends)
+    except CannotGuarantee as error:
+        return Kept(name, (), tuple(sorted(error.missing)), error.problems)
+
+
+def promises(backend: Backend) -> list[str]:
+    """What it guarantees by itself, in the words of `docs/sandbox.md`."""
+    return sorted(backend.guarantees(_ANY))
+
+
+def described(sandbox: Sandbox, workspace: str) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        "backends": [
+            {
+                "name": each.name,
+                "works": each.problem is None,
+                "problem": each.problem,
+                "guarantees": promises(each),
+            }
+            for each in sandbox.backends
+        ],
+        "profiles": [
+            {"guaranteed": not each.missing, **each._asdict()}
+            for each in profiles_here(sandbox, workspace)
+        ],
+    }

@@ -1,0 +1,122 @@
+"""`callgate serve`: an instance that other programs reach through a socket, until it is told
+to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from argparse import Namespace
+
+from callgate import __version__
+from callgate.cli.embedded import open_runtime
+from callgate.cli.exits import OK
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import say
+from callgate.config.places import Home
+from callgate.config.trust import is_trusted
+from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
+from callgate.core.sessions import Session
+from callgate.policy.rules import is_within
+from callgate.surfaces.socket.instances import Instance, publish, reap, usual_socket, withdraw
+from callgate.surfaces.socket.listening import CannotListen, Listener, fitting, listen
+from callgate.surfaces.socket.server import SocketServer
+from callgate.wiring import Wired
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def serve(options: Namespace) -> int:
+    refuse_within_a_call("callgate serve")
+    roots = [os.path.realpath(os.path.expanduser(each)) for each in options.workspaces or ["."]]
+    for root in roots:
+        if not os.path.isdir(root):
+            raise CliError(f"--workspace: {root} is not a directory")
+    options.workspace = roots[0]
+    wired, session = open_runtime(options, audit=True)
+    home = Home.from_environment()
+    home.make()
+    try:
+        listener = listen(options.socket or fitting(usual_socket(home.path)))
+    except CannotListen as error:
+        raise CliError(
+            str(error), hint="callgate status shows what runs.",
+            error_class=ToolErrorClass.EXECUTION_ERROR, reason="cannot_listen",
+        ) from error  # fmt: skip
+    instance = Instance(
+        pid=os.getpid(),
+        socket=listener.path,
+        label=options.label or os.path.basename(roots[0]) or "root",
+        cwd=roots[0],
+        version=__version__,
+        started_at=time.time_ns() // 1_000_000,
+    )
+    asyncio.run(_serve(wired, session, roots, listener, instance, home))
+    return OK
+
+
+async def _serve(
+    wired: Wired,
+    session: Session,
+    roots: list[str],
+    listener: Listener,
+    instance: Instance,
+    home: Home,
+) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for each in _SIGNALS:
+        loop.add_signal_handler(each, stopped.set)
+
+    def open_session(cwd: str | None, id: str) -> Session:
+        return _session(wired, session, roots, cwd, id)
+
+    server = SocketServer(wired.runtime, open_session)
+    try:
+        await server.start(listener)
+        reap(home.path)
+        publish(home.path, instance)
+        _announce(listener.path)
+        await stopped.wait()
+        say("callgate: stopping")
+    finally:
+        withdraw(home.path, instance)
+        await server.close()
+        listener.close()
+        await wired.close()
+
+
+def _session(wired: Wired, like: Session, roots: list[str], cwd: str | None, id: str) -> Session:
+    """A session in a peer's directory, if this instance serves it or the user trusts it."""
+    real = roots[0] if cwd is None else os.path.realpath(cwd)
+    if cwd is not None and not os.path.isabs(cwd):
+        raise ToolPermissionDenied("clientInfo.cwd must be absolute.", reason="cwd_relative")
+    if not any(is_within(real, root) for root in roots) and not is_trusted(wired.home, real):
+        raise ToolPermissionDenied(
+            f"{real} is not served here. Start callgate serve with --workspace for it, or trust "
+            "it with callgate trust.",
+            reason="workspace_not_served",
+        )
+    if not os.path.isdir(real):
+        raise ToolPermissionDenied(f"{real} is not a directory.", reason="workspace_gone")
+    made = wired.session(real, like.mode)
+    made.id, made.title = id, f"socket {os.path.basename(real)}"
+    return made
+
+
+def _announce(path: str) -> None:
+    """Say that peers may come: to a person or script, and to systemd."""
+    print(f"callgate: listening on {path}", flush=True)
+    told = os.environ.get("NOTIFY_SOCKET")
+    if told:
+        address = "\0" + told[1:] if told.startswith("@") else told
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
+            try:
+                notify.connect(address)
+                notify.sendall(b"READY=1")
+            except OSError as error:
+                print(f"callgate: systemd was not told: {error}", file=sys.stderr)

@@ -1,0 +1,63 @@
+"""`callgate stop`: end an instance, and wait until it has gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from argparse import Namespace
+
+from callgate.cli.exits import OK
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.config.places import Home
+from callgate.core.errors import ToolErrorClass
+from callgate.surfaces.socket.instances import Instance, live
+
+_PATIENCE_S = 5.0
+_LOOK_EVERY_S = 0.02
+
+
+def stop(options: Namespace) -> int:
+    refuse_within_a_call("callgate stop")
+    if len(options.words) > 1:
+        raise CliError(f"{options.words[1]!r} is one word too many")
+    home = Home.from_environment().path
+    instance = _find(home, options.words[0] if options.words else None)
+    os.kill(instance.pid, signal.SIGTERM)
+    until = time.monotonic() + _PATIENCE_S
+    while any(each.pid == instance.pid for each in live(home)) or _lives(instance.pid):
+        if time.monotonic() > until:
+            raise CliError(
+                f"process {instance.pid} was told to stop and has not",
+                error_class=ToolErrorClass.TIMEOUT, reason="still_running",
+            )  # fmt: skip
+        time.sleep(_LOOK_EVERY_S)
+    if options.json:
+        print_json({"stopped": instance.pid})
+    else:
+        print(f"stopped {instance.pid} ({instance.label})")
+    return OK
+
+
+def _find(home: str, said: str | None) -> Instance:
+    running = live(home)
+    fitting = [each for each in running if said in (None, str(each.pid), each.label)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        names = ", ".join(f"{each.pid} ({each.label})" for each in fitting)
+        raise CliError(f"which one? {names}", reason="ambiguous")
+    raise CliError(
+        "no instance runs" if said is None else f"no instance {said!r} runs",
+        error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
+    )  # fmt: skip
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,60 @@
+"""A command line on its way to becoming processes: what is asked for, and who can start it.
+
+A tool never starts a process itself. It hands a `Command` to the `Launcher` in its context,
+which knows what must be around the commands of this call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+import msgspec
+
+GRACE_S = 5.0
+"""Between SIGTERM and SIGKILL when someone stops a command."""
+
+Stream = Literal["stdout", "stderr"]
+OnOutput = Callable[[Stream, bytes], None]
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True):
+    argv: tuple[str, ...]
+    cwd: str
+    env: dict[str, str]
+    """All that it sees, beside the mark by which its descendants are found again."""
+
+
+class Exit(msgspec.Struct, frozen=True, kw_only=True):
+    """How a command ended. Neither code nor signal: someone else took its status, or it runs."""
+
+    code: int | None = None
+    signal: int | None = None
+    """The number of the signal that ended the leader, whoever sent it."""
+    stopped: bool = False
+    """`stop` was called before the leader had ended by itself."""
+    ended: int = 0
+    """Processes beside the leader that were ended by us."""
+    survivors: int = 0
+    """Processes that could not be ended: another user's, or stuck in the kernel."""
+
+
+class Running(Protocol):
+    """A command that was started. `sandbox.processes.Process` says what each of these promises."""
+
+    async def __aenter__(self) -> Self: ...
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+    async def wait(self) -> Exit: ...
+    def stop(self, grace: float = GRACE_S) -> bool: ...
+
+
+class Launcher(Protocol):
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        """Start it. Raises OSError if the system cannot."""
+        ...

@@ -1,0 +1,205 @@
+"""What is around the commands of a call: which profile, for whom, kept by which backends.
+
+    check     enclosure(session, arguments)    what the call will run in, to judge and to show
+    authorize ensure(enclosure, session)       refused here, before anyone is asked
+    execute   launcher(enclosure, session)     the one way to start a command
+
+The machine is tried out once, when the first command comes (`ready`). What a profile needs and
+this machine cannot promise is refused by name; nothing runs with less around it, except where
+the user's settings say `sandbox = "off"`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.core.commands import Command, Launcher, OnOutput, Running
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.sessions import Mode, Session
+from callgate.sandbox import machines, profiles
+from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
+from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
+from callgate.sandbox.plans import Backend, Bubblewrap, CannotGuarantee, Plan, choose
+from callgate.sandbox.profiles import Places, Profile
+from callgate.workspace.protected_places import protected_places
+
+_FRESH_S = 60.0
+"""How long we rely on where protected names and links are in a workspace."""
+_MOST_LAUNCHERS = 256
+_TEMPORARY = ("TMPDIR", "TMP", "TEMP")
+
+
+class Enclosure(msgspec.Struct, frozen=True):
+    """What one call's commands run in."""
+
+    profile: Profile | None
+    """None: nothing is around them, as the settings say."""
+    network: Network = Network.NONE
+    widened: bool = False
+    """It has the network because the call asked for it."""
+    read_only: bool = False
+    """This machine promises that nothing can be changed from inside."""
+
+    def __str__(self) -> str:
+        if self.profile is None:
+            return "off"
+        if self.profile is Profile.WORKSPACE and self.network is not Network.NONE:
+            return f"workspace, with {_NETWORKS[self.network]}"
+        return self.profile.value
+
+
+_NETWORKS = {Network.LOOPBACK: "a loopback of its own", Network.ALL: "network"}
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say. All paths are absolute."""
+
+    profile: Profile | None = Profile.WORKSPACE
+    """For modes ask and write; mode read has its own. None: no sandbox at all."""
+    network: Network = Network.NONE
+    home: str
+    """The user's own."""
+    callgate_home: str
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+    protected: tuple[str, ...] = ()
+    """Relative to the workspace."""
+    limits: Limits = NO_LIMITS
+
+
+OFF = Surroundings(profile=None, home="/", callgate_home="/")
+
+
+class Sandbox:
+    """One for each runtime: the broker, what the machine can do, and a launcher for each jail."""
+
+    def __init__(
+        self, surroundings: Surroundings, backends: tuple[Backend, ...] | None = None
+    ) -> None:
+        """`backends` are what this machine can do, if someone has tried already."""
+        self.surroundings = surroundings
+        self._broker = BrokerProcess()
+        self._backends = backends
+        self._looking = asyncio.Lock()
+        self._launchers: dict[tuple[object, ...], Launcher | CannotGuarantee] = {}
+
+    @property
+    def backends(self) -> tuple[Backend, ...]:
+        """What this machine can do. Waits for the answer if nobody was `ready` before."""
+        if self._backends is None:
+            self._backends = machines.look_now()
+        return self._backends
+
+    async def ready(self) -> None:
+        """Have tried the machine out, unless nothing depends on it."""
+        if self._backends is None and self.surroundings.profile is not None:
+            async with self._looking:
+                if self._backends is None:
+                    self._backends = await machines.look(self._broker)
+
+    def enclosure(self, session: Session, arguments: Mapping[str, Any]) -> Enclosure:
+        """What a call is to run in, by the mode of its session and by what it asks for."""
+        said = self.surroundings
+        if said.profile is None:
+            return Enclosure(None, Network.ALL)
+        asks = arguments.get("network") is True
+        if session.mode == Mode.READ:
+            made = Enclosure(Profile.READ, widened=asks)
+            kept = not isinstance(self._find(made, session), CannotGuarantee)
+            return msgspec.structs.replace(made, read_only=kept)
+        if said.profile is Profile.OPEN:
+            return Enclosure(Profile.OPEN, Network.ALL)
+        widened = asks and said.network is not Network.ALL
+        return Enclosure(Profile.WORKSPACE, Network.ALL if widened else said.network, widened)
+
+    def ensure(self, enclosure: Enclosure, session: Session) -> None:
+        """Raise `CannotGuarantee` where this machine cannot keep it."""
+        self.launcher(enclosure, session)
+
+    def launcher(self, enclosure: Enclosure, session: Session) -> Launcher:
+        """What starts a call's commands. A session that is in mode read by now narrows it."""
+        if session.mode == Mode.READ and enclosure.profile is not Profile.READ:
+            enclosure = Enclosure(Profile.READ)
+        found = self._find(enclosure, session)
+        if isinstance(found, CannotGuarantee):
+            raise CannotGuarantee(found.missing, found.problems)
+        return found
+
+    def close(self) -> None:
+        """End every command that still runs, and the broker."""
+        self._broker.close()
+
+    def _find(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
+        moment = int(time.monotonic() / _FRESH_S)
+        key = (enclosure.profile, enclosure.network, session.workspace, session.extra_roots, moment)
+        found = self._launchers.get(key)
+        if found is None:
+            if len(self._launchers) >= _MOST_LAUNCHERS:
+                self._launchers.clear()
+            found = self._launchers[key] = self._make(enclosure, session)
+        return found
+
+    def _make(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
+        if enclosure.profile is None:
+            return BrokerLauncher(self._broker, None)
+        try:
+            plan = choose(self.jail(enclosure, session), self.backends)
+        except CannotGuarantee as error:
+            return error
+        bwrap = next((each.path for each in self.backends if isinstance(each, Bubblewrap)), None)
+        launcher = BrokerLauncher(self._broker, plan, bwrap=bwrap)
+        return _Jailed(launcher, plan, self.surroundings.callgate_home)
+
+    def jail(self, enclosure: Enclosure, session: Session) -> Jail:
+        places, limits = self._places(session), self.surroundings.limits
+        if enclosure.profile is Profile.READ:
+            return profiles.read(places, limits=limits)
+        if enclosure.profile is Profile.OPEN:
+            return profiles.open(places, limits=limits)
+        return profiles.workspace(places, network=enclosure.network, limits=limits)
+
+    def _places(self, session: Session) -> Places:
+        said = self.surroundings
+        roots = session.extra_roots
+        write_roots = (*(root.path for root in roots if root.writable), *said.writable)
+        protected = [os.path.join(session.workspace, path) for path in said.protected]
+        for root in (session.workspace, *write_roots):
+            protected += protected_places(root)
+        return Places(
+            workspace=session.workspace,
+            home=said.home,
+            callgate_home=said.callgate_home,
+            read_roots=(*(root.path for root in roots if not root.writable), *said.readable),
+            write_roots=write_roots,
+            protected=tuple(protected),
+            hidden=said.hidden,
+            shown=said.readable,
+        )
+
+
+class _Jailed:
+    """Starts commands in a jail, and says so if it is the jail that fails."""
+
+    def __init__(self, launcher: BrokerLauncher, plan: Plan, home: str) -> None:
+        self._launcher = launcher
+        self._home = home
+        self._own_tmp = plan.jail.fresh_tmp
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        if self._own_tmp:  # what these name is not in there
+            env = {name: value for name, value in command.env.items() if name not in _TEMPORARY}
+            command = msgspec.structs.replace(command, env=env)
+        os.makedirs(self._home, mode=0o700, exist_ok=True)  # or there is nothing to hide yet
+        try:
+            return await self._launcher.start(command, on_output)
+        except RestrictionFailed as error:
+            raise ToolPermissionDenied(
+                f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"
+            ) from error

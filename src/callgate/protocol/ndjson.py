@@ -1,0 +1,67 @@
+"""Lines out of a stream of bytes, however it was cut on its way.
+
+    feed(chunk) ---> the lines that it ends; a line too long is None, once, as soon as it is
+
+A line ends at `\\n` and nowhere else. Every byte is looked at once and copied at most twice,
+whatever the sizes of the chunks. No more than one line of the greatest length is ever held:
+what is too long is let go at once, and the rest of that line is passed over.
+"""
+
+from __future__ import annotations
+
+MAX_LINE = 8 * 1024 * 1024
+"""Bytes, without the newline."""
+
+_BLANK = b" \t\r"
+"""What JSON allows around a value: so CRLF is no matter, and a line of these is no line."""
+
+
+class Framer:
+    __slots__ = ("_held", "_max_line", "_passed_over", "longest")
+
+    def __init__(self, max_line: int = MAX_LINE) -> None:
+        self._max_line = max_line
+        self._held = bytearray()
+        """The beginning of a line that has not ended."""
+        self._passed_over = 0
+        """Bytes of a line that is too long and has not ended."""
+        self.longest = 0
+        """Bytes of the longest line so far that was too long, ended or not."""
+
+    def feed(self, data: bytes) -> list[bytes | None]:
+        """The lines that end in `data`, blank ones left out; None for one that is too long."""
+        lines: list[bytes | None] = []
+        pieces = data.split(b"\n")
+        rest = pieces.pop()
+        if pieces and (self._held or self._passed_over):
+            self._hold(pieces.pop(0), lines)
+            self._end(lines)
+        for piece in pieces:
+            if len(piece) > self._max_line:
+                self._too_long(len(piece), lines)
+            elif line := piece.strip(_BLANK):
+                lines.append(line)
+        if rest:
+            self._hold(rest, lines)
+        return lines
+
+    def _hold(self, piece: bytes, lines: list[bytes | None]) -> None:
+        if self._passed_over:
+            self._passed_over += len(piece)
+            self.longest = max(self.longest, self._passed_over)
+        elif (size := len(self._held) + len(piece)) > self._max_line:
+            self._held = bytearray()
+            self._passed_over = size
+            self._too_long(size, lines)
+        else:
+            self._held += piece
+
+    def _end(self, lines: list[bytes | None]) -> None:
+        if line := bytes(self._held).strip(_BLANK):
+            lines.append(line)
+        self._held = bytearray()
+        self._passed_over = 0
+
+    def _too_long(self, size: int, lines: list[bytes | None]) -> None:
+        self.longest = max(self.longest, size)
+        lines.append(None)

@@ -1,0 +1,329 @@
+"""Every message of the socket, as a struct named like its `type`.
+
+Keys that a frame does not name are passed over, so that either side may be newer than the
+other; names and types are taken exactly as they are spelt. An optional text or number may be
+null, which is as if it were absent; `protocol`, a request id and an object may not.
+
+A request has one final answer (`ANSWERS`); only `cancel_tool_call` has none.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+VERSION: Literal[1] = 1
+MAX_TIMEOUT_MS = 86_400_000
+
+REQUEST_ID = r"^[ -~]{1,128}\Z"
+
+RequestId = Annotated[str, Meta(pattern=REQUEST_ID)]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Hint = Annotated[str, Meta(max_length=4_096)]
+Text = Annotated[str, Meta(max_length=65_536)]
+TimeoutMs = Annotated[int, Meta(ge=1, le=MAX_TIMEOUT_MS)]
+
+Decision = Literal["allow", "deny", "always-allow-this-tool"]
+Scope = Literal["once", "session", "always"]
+
+
+class Code(StrEnum):
+    """The eight words for what went wrong; a finer class stands in `details.errorClass`."""
+
+    UNKNOWN_TOOL = "UNKNOWN_TOOL"
+    VALIDATION_ERROR = "VALIDATION_ERROR"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    TIMEOUT = "TIMEOUT"
+    TOOL_FAILED = "TOOL_FAILED"
+    RUNTIME_SHUTTING_DOWN = "RUNTIME_SHUTTING_DOWN"
+    CANCELLED = "CANCELLED"
+    PROTOCOL_ERROR = "PROTOCOL_ERROR"
+
+
+# Defaults by such a factory are written; all others are left out.
+
+
+def _version() -> Literal[1]:
+    return VERSION
+
+
+def _nothing() -> dict[str, Any]:
+    return {}
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """A value inside a frame."""
+
+
+class _Frame(_Part, frozen=True, kw_only=True, tag_field="type"):
+    protocol: Literal[1] = msgspec.field(default_factory=_version)
+
+
+# Client to server.
+
+
+class ClientInfo(_Part, frozen=True, kw_only=True):
+    """What a client says of itself: hints, none of which gives it any right."""
+
+    caller: Hint | None = None
+    cwd: Hint | None = None
+    session_id: Hint | None = None
+    """Read and never used: the server gives each connection its own."""
+    space_id: Hint | None = None
+    tab_id: Hint | None = None
+
+
+class ToolCall(_Frame, frozen=True, kw_only=True, tag="tool_call"):
+    request_id: RequestId
+    tool_name: Name
+    arguments: dict[str, Any] = msgspec.field(default_factory=_nothing)
+    client_info: ClientInfo = ClientInfo()
+    timeout_ms: TimeoutMs | None = None
+
+
+class ListTools(_Frame, frozen=True, kw_only=True, tag="list_tools"):
+    request_id: RequestId | UnsetType = UNSET
+    client_info: ClientInfo = ClientInfo()
+
+
+class CancelToolCall(_Frame, frozen=True, kw_only=True, tag="cancel_tool_call"):
+    request_id: RequestId
+
+
+class Subscribe(_Frame, frozen=True, kw_only=True, tag="subscribe"):
+    request_id: RequestId
+    session: Name = "own"
+    """`own`, `all` that this peer may see, or the id of one."""
+    types: Annotated[list[Name], Meta(max_length=256)] | None = None
+    since: Text | None = None
+    """A cursor: begin behind it instead of now."""
+    confirmer: bool = False
+    """Someone is here to answer questions."""
+
+
+class Unsubscribe(_Frame, frozen=True, kw_only=True, tag="unsubscribe"):
+    request_id: RequestId
+    subscription_id: Name
+
+
+class ListConfirmations(_Frame, frozen=True, kw_only=True, tag="list_confirmations"):
+    request_id: RequestId | UnsetType = UNSET
+
+
+class AnswerConfirmation(_Frame, frozen=True, kw_only=True, tag="answer_confirmation"):
+    request_id: RequestId
+    confirmation_id: Name
+    decision: Decision
+    scope: Scope = "once"
+    arguments: dict[str, Any] | UnsetType = UNSET
+    """To run instead; they go through every check again."""
+    arguments_sha256: Name | None = msgspec.field(default=None, name="argumentsSha256")
+    """Of the arguments that were shown; an answer to others is refused."""
+    pattern: Text | None = None
+    """With scope `always`: the pattern to save."""
+    reason: Text | None = None
+
+
+class CheckAlive(_Frame, frozen=True, kw_only=True, tag="check_alive"):
+    request_id: RequestId | UnsetType = UNSET
+
+
+# Server to client.
+
+
+class Descriptor(_Part, frozen=True, kw_only=True):
+    name: str
+    description: str
+    input_schema: dict[str, Any]
+    capabilities: list[str]
+    side_effects: str | None = None
+    timeout_ms: int | None = None
+    tags: list[str] = []
+    annotations: dict[str, bool] = {}
+
+
+class ToolsList(_Frame, frozen=True, kw_only=True, tag="tools_list"):
+    request_id: str | UnsetType = UNSET
+    tools: list[Descriptor]
+
+
+class Progress(_Part, frozen=True, kw_only=True, tag_field="kind", tag="progress"):
+    message: str | None = None
+    fraction: float | None = None
+    """From 0 to 1."""
+
+
+class Log(_Part, frozen=True, kw_only=True, tag_field="kind", tag="log"):
+    level: str = msgspec.field(default_factory=lambda: "info")
+    """debug, info, warn or error."""
+    message: str
+
+
+class PartialText(_Part, frozen=True, kw_only=True, tag_field="kind", tag="partial_text"):
+    text: str
+    stream: str | None = None
+    """stdout, stderr or text."""
+
+
+class Artifact(_Part, frozen=True, kw_only=True, tag_field="kind", tag="artifact"):
+    mime_type: str
+    name: str | None = None
+    data_base64: str | None = msgspec.field(default=None, name="dataBase64")
+    path: str | None = None
+
+
+Happening = Progress | Log | PartialText | Artifact
+
+
+class ToolEvent(_Frame, frozen=True, kw_only=True, tag="tool_event"):
+    request_id: str
+    event: Happening
+
+
+class Diagnostic(_Part, frozen=True, kw_only=True):
+    level: str
+    """info, warn or error."""
+    message: str
+
+
+class Failure(_Part, frozen=True, kw_only=True):
+    code: str
+    """A `Code`."""
+    message: str
+    details: Any = UNSET
+
+
+class Envelope(_Part, frozen=True, kw_only=True):
+    """What a tool gave, or why it gave nothing: seed 000's `ToolResult`."""
+
+    ok: bool
+    content: Any = UNSET
+    """Null is content, absent is none."""
+    meta: dict[str, Any] = {}
+    diagnostics: list[Diagnostic] = []
+    error: Failure | None = None
+
+
+class ToolResult(_Frame, frozen=True, kw_only=True, tag="tool_result"):
+    request_id: str
+    result: Envelope
+
+
+class Error(_Frame, frozen=True, kw_only=True, tag="error"):
+    """The request broke the rules of the wire, or cannot be met; a tool's failure is a result."""
+
+    request_id: str | UnsetType = UNSET
+    code: str = msgspec.field(default_factory=lambda: Code.PROTOCOL_ERROR)
+    message: str
+
+
+class Subscribed(_Frame, frozen=True, kw_only=True, tag="subscribed"):
+    request_id: str
+    subscription_id: str
+    cursor: str | None = None
+    """Behind which the events begin."""
+
+
+class Unsubscribed(_Frame, frozen=True, kw_only=True, tag="unsubscribed"):
+    """No event of the subscription follows."""
+
+    request_id: str
+    subscription_id: str
+
+
+class Happened(_Part, frozen=True, kw_only=True):
+    """An event of the runtime; what is in its payload keeps its own spelling."""
+
+    id: str
+    timestamp: float
+    session_id: str
+    turn_id: str | None = None
+    parent_event_id: str | None = None
+    type: str
+    actor: str
+    payload: dict[str, Any]
+    sensitivity: str | None = None
+
+
+class Event(_Frame, frozen=True, kw_only=True, tag="event"):
+    subscription_id: str
+    event: Happened | None = None
+    cursor: str | None = None
+    """Behind this event: subscribe with it to go on."""
+    missed: int = 0
+    """Events before this one that were dropped because the peer did not read."""
+
+
+class Question(_Part, frozen=True, kw_only=True):
+    """A confirmation that waits for an answer. Its texts are untrusted: show them escaped."""
+
+    id: str
+    call_id: str
+    tool_use_id: str
+    session_id: str
+    turn_id: str | None = None
+    tool: str
+    side_effects: str
+    destructive: bool
+    arguments: dict[str, Any]
+    arguments_sha256: str = msgspec.field(name="argumentsSha256")
+    workspace: str
+    why: str
+    input_summary: str
+    preview: str | None = None
+    projected_modifications: list[str] = []
+    command_summary: str | None = None
+    expires_at: float
+
+
+class ConfirmationsList(_Frame, frozen=True, kw_only=True, tag="confirmations_list"):
+    request_id: str | UnsetType = UNSET
+    confirmations: list[Question]
+
+
+class ConfirmationResult(_Frame, frozen=True, kw_only=True, tag="confirmation_result"):
+    request_id: str
+    confirmation_id: str
+    applied: bool
+    """False: someone else was first, and what follows is theirs."""
+    decision: str | None = None
+    """allow, deny, timeout or cancelled."""
+    scope: str | None = None
+    by: str | None = None
+
+
+class Alive(_Frame, frozen=True, kw_only=True, tag="alive"):
+    request_id: str | UnsetType = UNSET
+
+
+class Closing(_Frame, frozen=True, kw_only=True, tag="closing"):
+    """The last frame of a connection that the server ends."""
+
+    reason: str
+    """shutting_down, slow_reader, protocol, idle or replaced."""
+    message: str | None = None
+
+
+Request = (
+    ToolCall | ListTools | CancelToolCall | Subscribe | Unsubscribe | ListConfirmations
+    | AnswerConfirmation | CheckAlive
+)  # fmt: skip
+Answer = (
+    ToolResult | ToolsList | Subscribed | Unsubscribed | ConfirmationsList | ConfirmationResult
+    | Alive
+)  # fmt: skip
+Reply = Answer | ToolEvent | Error | Event | Closing
+
+ANSWERS: dict[type, type] = {
+    ToolCall: ToolResult,
+    ListTools: ToolsList,
+    Subscribe: Subscribed,
+    Unsubscribe: Unsubscribed,
+    ListConfirmations: ConfirmationsList,
+    AnswerConfirmation: ConfirmationResult,
+    CheckAlive: Alive,
+}
+"""The final answer to each request that has one; an `error` may stand in its place."""

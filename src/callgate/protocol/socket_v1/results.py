@@ -1,0 +1,75 @@
+"""A call's result as the envelope that seed 000 gives every tool.
+
+The runtime's own keys in `meta` and `details` stand above those that a tool chose alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from callgate.core.content import TextBlock
+from callgate.core.errors import ToolErrorClass
+from callgate.core.results import ErrorInfo, ToolResult
+from callgate.protocol.socket_v1.frames import Code, Diagnostic, Envelope, Failure
+
+CODES = {
+    ToolErrorClass.NOT_FOUND: Code.UNKNOWN_TOOL,
+    ToolErrorClass.VALIDATION_ERROR: Code.VALIDATION_ERROR,
+    ToolErrorClass.PERMISSION_DENIED: Code.PERMISSION_DENIED,
+    ToolErrorClass.USER_DENIED: Code.PERMISSION_DENIED,
+    ToolErrorClass.CONFIRMATION_TIMEOUT: Code.PERMISSION_DENIED,
+    ToolErrorClass.TIMEOUT: Code.TIMEOUT,
+    ToolErrorClass.EXECUTION_ERROR: Code.TOOL_FAILED,
+    ToolErrorClass.CANCELLED: Code.CANCELLED,
+    ToolErrorClass.SHUTTING_DOWN: Code.RUNTIME_SHUTTING_DOWN,
+    ToolErrorClass.PROTOCOL_ERROR: Code.PROTOCOL_ERROR,
+    ToolErrorClass.HOST_UNAVAILABLE: Code.TOOL_FAILED,
+    ToolErrorClass.PARSE_ERROR: Code.PROTOCOL_ERROR,
+}
+_TOLD_ELSEWHERE = ("diagnostics", "reason", "details")
+"""What a tool puts into its metadata and the envelope has a place of its own for."""
+_NOTHING = [TextBlock("")]
+
+
+def envelope(result: ToolResult) -> Envelope:
+    return Envelope(
+        ok=result.ok,
+        content=_content(result),
+        meta=_meta(result),
+        diagnostics=[Diagnostic(level="info", message=note) for note in result.diagnostics],
+        error=None if result.error is None else _failure(result.error),
+    )
+
+
+def _content(result: ToolResult) -> Any:
+    if result.value is not None:
+        return result.value
+    if result.error is not None:  # the content is the error's message once more
+        return UNSET
+    return None if result.content == _NOTHING else result.content
+
+
+def _meta(result: ToolResult) -> dict[str, Any]:
+    meta = {key: kept for key, kept in result.meta.items() if key not in _TOLD_ELSEWHERE}
+    meta["callId"] = result.call_id
+    meta["durationMs"] = result.duration_ms
+    if result.files_modified is not None:
+        meta["filesModified"] = result.files_modified
+    if result.command_executed is not None:
+        meta["commandExecuted"] = result.command_executed
+    if result.partial:
+        meta["partial"] = True
+    if result.truncated:
+        meta["truncated"] = True
+    return meta
+
+
+def _failure(error: ErrorInfo) -> Failure:
+    details = {**(error.details or {}), "errorClass": error.error_class}
+    if error.reason is not None:
+        details["reason"] = error.reason
+    if error.correlation_id is not None:
+        details["correlationId"] = error.correlation_id
+    return Failure(code=CODES[error.error_class], message=error.message, details=details)

@@ -1,0 +1,95 @@
+"""The instance's door: accepts peers of its own user, and lets go of them within a second."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+from callgate.core.events import Event
+from callgate.core.ids import session_id
+from callgate.runtime import Runtime
+from callgate.surfaces.socket.connections import Connection, OpenSession
+from callgate.surfaces.socket.listening import Listener, peer_uid
+
+_DRAIN_S = 0.7
+"""How long calls may take to end when the instance stops."""
+
+_log = logging.getLogger("callgate.socket")
+
+
+class SocketServer:
+    def __init__(self, runtime: Runtime, open_session: OpenSession) -> None:
+        self.runtime = runtime
+        self.open_session = open_session
+        self._connections: dict[str, Connection] = {}
+        """By session id."""
+        self._followed: dict[str, tuple[Connection, str]] = {}
+        """By call id: who is told what it says, under which request id."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._unlisten = runtime.listen(self._hear)
+        self._server: asyncio.Server | None = None
+
+    async def start(self, listener: Listener) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_unix_server(
+            lambda: Connection(self, session_id()), sock=listener.socket
+        )
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    async def close(self) -> None:
+        """Take no more peers, stop what runs, tell everyone, and close. Twice equals once."""
+        if self._server is not None:
+            self._server.close()
+        stopping = self.own(self.runtime.close())
+        await asyncio.wait({stopping}, timeout=_DRAIN_S)
+        for connection in list(self._connections.values()):
+            connection.shut_down()
+        self._unlisten()
+        await asyncio.sleep(0)
+
+    # What a connection asks of us.
+
+    def joined(self, connection: Connection) -> bool:
+        assert connection.transport is not None
+        uid = peer_uid(connection.transport.get_extra_info("socket"))
+        if uid != os.getuid():
+            _log.warning("a peer of user %d was turned away", uid)
+            return False
+        self._connections[connection.session_id] = connection
+        return True
+
+    def left(self, connection: Connection) -> None:
+        if self._connections.pop(connection.session_id, None) is not None:
+            for session in connection.sessions[:1]:  # all have the one id
+                self.own(self.runtime.close_session(session))
+
+    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def follow(self, call_id: str, connection: Connection, request_id: str) -> None:
+        self._followed[call_id] = connection, request_id
+
+    def unfollow(self, call_id: str) -> None:
+        self._followed.pop(call_id, None)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("a connection's work failed", exc_info=task.exception())
+
+    def _hear(self, event: Event) -> None:
+        followed = self._followed.get(str(event.payload.get("call_id")))
+        if followed is not None:
+            connection, request_id = followed
+            connection.tell(request_id, event)
+        watching = self._connections.get(event.session_id)
+        if watching is not None:
+            watching.show(event)

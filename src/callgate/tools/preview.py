@@ -1,0 +1,256 @@
+"""The tools behind `callgate preview`: run a command over an overlay, and apply what it did.
+
+They are no tools for models: only that command registers them. Running is a call of class
+execute, applying one of class write, and each is asked about and recorded like any other.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from callgate.core.commands import Command, Exit, Running, Stream
+from callgate.core.content import TextBlock
+from callgate.core.effects import Capability, SideEffects
+from callgate.core.errors import (
+    ToolCancelled,
+    ToolExecutionError,
+    ToolValidationError,
+)
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
+from callgate.sandbox import differences, machines, overlays
+from callgate.sandbox.broker_client import BrokerProcess
+from callgate.sandbox.launch import child_environment
+from callgate.sandbox.outputs import Capture, Deltas
+from callgate.sandbox.overlays import Stage, Way
+from callgate.sandbox.plans import Backend, Bubblewrap
+from callgate.sandbox.profiles import Places
+from callgate.tools.previews import Preview, apply, described
+from callgate.workspace.files import WorkspaceFileAPI
+from callgate.workspace.paths import sayable
+
+SHOWN = 256 * 1024
+"""Bytes of each stream that a result shows."""
+_TEMPORARY = frozenset({"TMPDIR", "TMP", "TEMP"})
+"""The command has a /tmp of its own."""
+
+_PREVIEW = ToolDefinition(
+    name="preview",
+    description=(
+        "Run a command over an overlay of the workspace, without network, and show what it"
+        " printed and what it would change. Nothing is changed."
+    ),
+    input_schema={
+        "type": "object",
+        "properties": {"command": {"type": "string", "minLength": 1}},
+        "required": ["command"],
+        "additionalProperties": False,
+    },
+    side_effects=SideEffects.EXECUTE,
+    capabilities=frozenset({Capability.STARTS_PROCESS}),
+    path_params=(),
+    kind="execute",
+    source="builtin",
+)
+_APPLY = ToolDefinition(
+    name="apply_preview",
+    description="Make the changes that a preview showed; refused as a whole if a file changed.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "paths": {"type": "array", "items": {"type": "string"}},
+            "changes": {"type": "string", "description": "Their hash."},
+        },
+        "required": ["paths", "changes"],
+        "additionalProperties": False,
+    },
+    side_effects=SideEffects.WRITE,
+    capabilities=frozenset({Capability.WRITES_FILES}),
+    path_params=("paths",),
+    kind="edit",
+    source="builtin",
+)
+
+
+class PreviewCommand:
+    """One command. `keep` is given the preview, and has to discard it."""
+
+    definition = _PREVIEW
+
+    def __init__(
+        self,
+        places: Places,
+        keep: Callable[[Preview], None],
+        *,
+        parents: Sequence[str],
+        ways: Sequence[Way] = ("overlay", "copy"),
+    ) -> None:
+        """`parents`: directories, outside the workspace, of which the first that can holds what is
+        changed. The last one must not be hidden from commands."""
+        self._places = places
+        self._keep = keep
+        self._parents = parents
+        self._ways = ways
+        self._running: Running | None = None
+        self._cancelled = False
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        files = _own(context.workspace_files)
+        command = _command(input["command"], context.workspace_path)
+        output = _Output(context)
+        process = BrokerProcess()
+        kept, stage = False, None
+        try:
+            backends = await machines.look(process)
+            parents = self._parents if _has_namespaces(backends) else self._parents[-1:]
+            stage = await overlays.prepare(context.workspace_path, parents, self._ways)
+            stage, ended = await self._run(stage, process, backends, command, output)
+            if ended.stopped:
+                raise ToolCancelled()
+            changes = await overlays.in_thread(differences.find, stage)
+            preview = Preview(stage, ended, changes)
+            result = await overlays.in_thread(output.result, preview, files)
+            self._keep(preview)
+            kept = True
+            return result
+        finally:
+            output.close()
+            process.close()
+            if stage is not None and not kept:
+                await overlays.in_thread(overlays.remove, stage)
+
+    async def cancel(self) -> bool:
+        self._cancelled = True
+        return self._running is not None and self._running.stop()
+
+    async def _run(
+        self,
+        stage: Stage,
+        process: BrokerProcess,
+        backends: Sequence[Backend],
+        command: Command,
+        output: _Output,
+    ) -> tuple[Stage, Exit]:
+        bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
+        try:
+            stage, running = await overlays.start(
+                stage, process, backends, command, self._places, output.add, bwrap=bwrap
+            )
+        except OSError as error:
+            raise ToolExecutionError(
+                f"The command could not be started: {error.strerror}.", underlying=error
+            ) from error
+        async with running as self._running:
+            if self._cancelled:  # it came while the command was being started
+                self._running.stop()
+            return stage, await self._running.wait()
+
+
+class ApplyPreview:
+    definition = _APPLY
+
+    def __init__(self, preview: Preview) -> None:
+        self._preview = preview
+
+    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+        """The changes that allowing the call would make."""
+        return described(self._preview, _own(files))
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        if input != arguments(self._preview):
+            raise ToolValidationError("changes: are not those of this preview")
+        files = _own(context.workspace_files)
+        # It reads what the command left, which is no file of the workspace.
+        done = contextvars.Context().run(apply, self._preview, files)
+        return ToolOutput(
+            content=[TextBlock(f"Applied: {_counted(self._preview)}")], files_modified=done
+        )
+
+    async def cancel(self) -> bool:
+        return False
+
+
+def arguments(preview: Preview) -> dict[str, Any]:
+    """Those with which `apply_preview` is called: an answer is bound to exactly these changes."""
+    return {"paths": preview.paths, "changes": preview.digest()}
+
+
+class _Output:
+    """Both streams of the command: live to the context, and kept for the result."""
+
+    def __init__(self, context: ToolContext) -> None:
+        self._deltas = Deltas(context.output)
+        self._captures: dict[Stream, Capture] = {
+            "stdout": Capture(SHOWN, lambda: context.artifact("stdout.txt")),
+            "stderr": Capture(SHOWN, lambda: context.artifact("stderr.txt")),
+        }
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        self._captures[stream].add(data)
+        self._deltas.add(stream, data)
+
+    def close(self) -> None:
+        self._deltas.close()
+        for capture in self._captures.values():
+            capture.close()
+
+    def result(self, preview: Preview, files: WorkspaceFileAPI) -> ToolOutput:
+        ended = preview.exit
+        stdout, stderr = (self._captures[each].show(SHOWN) for each in ("stdout", "stderr"))
+        said = [stdout.rstrip("\n"), f"[stderr]\n{stderr}".rstrip("\n") if stderr else ""]
+        if ended.code:
+            said.append(f"[exit code {ended.code}]")
+        if ended.signal is not None:
+            said.append(f"[ended by signal {ended.signal}]")
+        changes = described(preview, files)
+        named: dict[str, list[str]] = {"created": [], "changed": [], "deleted": []}
+        for each in preview.changes:
+            named[each.kind].append(sayable(each.path))
+        return ToolOutput(
+            content=[TextBlock("\n".join(filter(None, [*said, changes, _summary(preview)])))],
+            success=ended.code == 0,
+            metadata={"way": preview.stage.way},
+            value={
+                "stdout": stdout,
+                "stderr": stderr,
+                "exit_code": ended.code,
+                "signal": ended.signal,
+                **named,
+                "diff": changes,
+            },
+        )
+
+
+def _summary(preview: Preview) -> str:
+    return f"Would change: {_counted(preview)}" if preview.changes else ""
+
+
+def _counted(preview: Preview) -> str:
+    counts = differences.counts(preview.changes)
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "nothing"
+
+
+def _command(text: str, workspace: str) -> Command:
+    if "\0" in text:
+        raise ToolValidationError("command: must not contain a NUL character")
+    bash = ("/bin/bash", "--noprofile", "--norc")
+    shell = bash if os.access(bash[0], os.X_OK) else ("/bin/sh",)
+    env = child_environment(os.environ)
+    return Command(
+        argv=(*shell, "-c", "--", text),
+        cwd=os.path.realpath(workspace),
+        env={name: value for name, value in env.items() if name not in _TEMPORARY},
+    )
+
+
+def _has_namespaces(backends: Sequence[Backend]) -> bool:
+    """Whether a stand-in can take the workspace's place; else the command goes to where it is."""
+    return any(each.name == "namespaces" and each.problem is None for each in backends)
+
+
+def _own(files: WorkspaceFiles) -> WorkspaceFileAPI:
+    if not isinstance(files, WorkspaceFileAPI):
+        raise ToolExecutionError("These files cannot be previewed", reason="no_history")
+    return files

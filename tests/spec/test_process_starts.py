@@ -1,0 +1,93 @@
+"""Processes are started by the broker and by nobody else: whoever adds another way is found."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import callgate
+
+PACKAGE = Path(callgate.__file__).parent
+STARTERS = {
+    "sandbox/broker_client.py": "starts the broker",
+    "sandbox/broker.py": "forks the keeper of a command",
+    "sandbox/keeper.py": "forks the command",
+    "sandbox/restrict.py": "becomes the command",
+    "sandbox/namespaces.py": "forks into namespaces",
+    "sandbox/processes.py": "`BareLauncher`, which nothing in the package uses",
+    "workspace/matching.py": "our own matcher: it runs no command, and takes only text",
+}
+MODULES = frozenset({"subprocess", "multiprocessing", "pty", "_posixsubprocess", "concurrent.futures.process"})
+NAMES = frozenset(
+    {
+        "fork", "forkpty", "vfork", "system", "popen", "Popen", "posix_spawn", "posix_spawnp",
+        "startfile", "create_subprocess_exec", "create_subprocess_shell", "subprocess_exec",
+        "subprocess_shell", "ProcessPoolExecutor", "fork_exec",
+    }
+)  # fmt: skip
+PREFIXES = ("exec", "spawn")
+CALLS = frozenset({"clone", "clone3", "fork", "vfork", "execve", "execveat"})
+
+
+def starts(source: str) -> Iterator[str]:
+    """What in a module can start a process: an import, an attribute, or a raw system call."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if each.name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            names = {each.name for each in node.names}
+            if node.module in MODULES or (node.module in ("os", "asyncio") and any(map(_starts, names))):
+                yield f"{node.module}: {names}"
+        elif isinstance(node, ast.Attribute) and _starts(node.attr) and _of_system(node.value):
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and _name(node.func) == "call" and node.args:
+            first = node.args[0]
+            if isinstance(first, ast.Constant) and first.value in CALLS:
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and _name(node.func) in ("import_module", "__import__"):
+            if any(isinstance(each, ast.Constant) and each.value in MODULES for each in node.args):
+                yield ast.unparse(node)
+
+
+def _starts(name: str) -> bool:
+    return name in NAMES or name.startswith(PREFIXES)
+
+
+def _of_system(node: ast.expr) -> bool:
+    return _name(node) in ("os", "posix", "asyncio", "subprocess", "futures", "loop", "get_running_loop")
+
+
+def _name(node: ast.expr) -> str:
+    if isinstance(node, ast.Call):
+        return _name(node.func)
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def test_no_module_starts_a_process_but_those_that_are_named() -> None:
+    found = {
+        str(path.relative_to(PACKAGE)): list(starts(path.read_text()))
+        for path in sorted(PACKAGE.rglob("*.py"))
+    }
+    assert {name for name, ways in found.items() if ways} == set(STARTERS)
+
+
+def test_nothing_in_the_package_runs_a_command_bare() -> None:
+    users = [
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if "BareLauncher" in path.read_text()
+    ]
+    assert users == ["sandbox/launch.py"]
+
+
+def test_every_way_to_start_a_process_would_be_found() -> None:
+    ways = [
+        "import subprocess", "from subprocess import run", "import os\nos.fork()",
+        "import os\nos.execvp('x', [])", "import os\nos.spawnl(0, 'x')", "import os\nos.system('x')",
+        "import os\nos.posix_spawn('x', [], {})", "from os import popen", "import pty",
+        "import asyncio\nasyncio.create_subprocess_exec('x')", "kernel.call('clone', 0)",
+        "asyncio.get_running_loop().subprocess_exec(f)", "from multiprocessing import Process",
+        "import_module('subprocess')",
+    ]  # fmt: skip
+    assert [way for way in ways if not list(starts(way))] == []

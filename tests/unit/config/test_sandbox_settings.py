@@ -1,0 +1,92 @@
+"""`[sandbox]` in the settings: what it may say, and what it becomes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from callgate.config.load import SettingsError, load_user, load_workspace
+from callgate.config.places import Home
+from callgate.config.saved import save_rule, saved_rule
+from callgate.dispatch.sandboxes import OFF, Surroundings
+from callgate.policy.rules import Outcome
+from callgate.sandbox.jails import Limits, Network
+from callgate.sandbox.profiles import Profile
+from callgate.wiring import surroundings
+
+
+def read(home: Path, text: str) -> Surroundings:
+    (home / "settings.toml").write_text(text)
+    settings, _ = load_user(Home(str(home)))
+    return surroundings(Home(str(home)), settings)
+
+
+def test_commands_run_in_the_workspace_without_network_unless_settings_say_otherwise(home: Path) -> None:
+    assert read(home, "") == Surroundings(home=str(home.parent), callgate_home=str(home))
+    assert read(
+        home,
+        '[sandbox]\nprofile = "open"\nnetwork = "loopback"\nwritable = ["~/cache"]\n'
+        'readable = ["/r"]\nhidden = ["/h"]\nprotected = ["a/./b"]\n[sandbox.limits]\nprocesses = 9\n',
+    ) == Surroundings(
+        profile=Profile.OPEN,
+        network=Network.LOOPBACK,
+        home=str(home.parent),
+        callgate_home=str(home),
+        readable=("/r",),
+        writable=(str(home.parent / "cache"),),
+        hidden=("/h",),
+        protected=("a/b",),
+        limits=Limits(processes=9),
+    )
+
+
+def test_only_the_word_off_takes_the_sandbox_away(home: Path) -> None:
+    assert read(home, 'sandbox = "off"\n') == OFF
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('mode = "ask"\nsandbox = "of"', 2),
+        ("sandbox = false", 1),
+        ("sandbox = true", 1),
+        ('[sandbox]\nprofile = "off"', 2),
+        ('[sandbox]\nprofile = "read"', 2),
+        ('[sandbox]\nnetwork = "some"', 2),
+        ('[sandbox]\n\nnetwrok = "all"', 3),
+        ('[sandbox]\nwritable = ["cache"]', 2),
+        ('[sandbox]\nhidden = ["./x"]', 2),
+        ('[sandbox]\nprotected = ["/etc"]', 2),
+        ('[sandbox]\nprotected = ["a/../../b"]', 2),
+        ('[sandbox]\nprotected = ["."]', 2),
+        ("[sandbox.limits]\nopen_files = 0", 2),
+        ("[sandbox.limits]\nopen_fils = 1", 2),
+    ],
+)
+def test_a_mistake_is_refused_with_its_line(home: Path, text: str, line: int) -> None:
+    with pytest.raises(SettingsError) as wrong:
+        read(home, text)
+    assert wrong.value.line == line
+
+
+@pytest.mark.parametrize("text", ['sandbox = "off"', '[sandbox]\nnetwork = "all"'])
+def test_a_workspace_says_nothing_about_the_sandbox(tmp_path: Path, text: str) -> None:
+    (tmp_path / ".callgate").mkdir()
+    (tmp_path / ".callgate/settings.toml").write_text(text)
+    with pytest.raises(SettingsError):
+        load_workspace(str(tmp_path))
+
+
+def test_a_rule_says_whether_it_covers_the_network(home: Path) -> None:
+    (home / "settings.toml").write_text('[[policy.rules]]\ndecision = "deny"\nnetwork = true\n')
+    rule = saved_rule(
+        tool="shell", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "make"},
+        arguments_sha256="0" * 64, places=(), network=True,
+    )  # fmt: skip
+    assert rule == {
+        "decision": "allow", "tool": "shell", "workspace": "/ws", "network": True, "command": "make",
+    }  # fmt: skip
+    save_rule(Home(str(home)), rule)
+    _, policy = load_user(Home(str(home)))
+    assert [(each.decision, each.network) for each in policy.rules] == [("deny", True), ("allow", True)]

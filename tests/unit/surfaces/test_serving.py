@@ -1,0 +1,275 @@
+"""A real instance behind its socket: peers call, watch, answer, and are kept apart."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate.audit.reading import newest_first
+
+
+class Peer:
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(20)
+        self.socket.connect(str(path))
+        self.file = self.socket.makefile("rwb")
+
+    def send(self, **frame: Any) -> None:
+        self.raw(json.dumps(frame).encode() + b"\n")
+
+    def raw(self, data: bytes) -> None:
+        self.file.write(data)
+        self.file.flush()
+
+    def read(self) -> Any:
+        line = self.file.readline()
+        return json.loads(line) if line else None
+
+    def until(self, type: str) -> Any:
+        while (frame := self.read()) is not None:
+            if frame["type"] == type:
+                return frame
+        raise AssertionError(f"no {type}")
+
+    def call(self, tool: str, arguments: Any, cwd: Any = None, id: str = "r1", **info: Any) -> None:
+        info |= {} if cwd is None else {"cwd": str(cwd)}
+        self.send(type="tool_call", requestId=id, toolName=tool, arguments=arguments, clientInfo=info)
+
+    def close(self) -> None:
+        with suppress(OSError):  # what was not sent when it was cut
+            self.file.close()
+        self.socket.close()
+
+
+class Served:
+    def __init__(self, base: Path, *options: str) -> None:
+        self.home, self.ws, self.path = base / "h", base / "ws", base / "h" / "run" / "callgate.sock"
+        self._peers: list[Peer] = []
+        self.ws.mkdir(exist_ok=True)
+        (self.ws / "a.txt").write_text("hello\n")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "callgate", "serve", *options], cwd=self.ws,
+            env={**os.environ, "CALLGATE_HOME": str(self.home)}, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline().startswith(b"callgate: listening on ")
+
+    def peer(self) -> Peer:
+        self._peers.append(Peer(self.path))
+        return self._peers[-1]
+
+    def leave(self) -> None:
+        for peer in self._peers:
+            peer.close()
+        if self.process.poll() is None:
+            self.stop()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def stop(self) -> float:
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+        return time.monotonic() - began
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    made = Path(tempfile.mkdtemp(prefix="cg"))
+    yield made
+    shutil.rmtree(made)
+
+
+@pytest.fixture
+def served(base: Path) -> Iterator[Served]:
+    served = Served(base)
+    yield served
+    served.leave()
+
+
+def test_a_peer_calls_and_gets_one_result(served: Served) -> None:
+    peer = served.peer()
+    peer.call("read_file", {"path": "a.txt"}, cwd=served.ws)
+    result = peer.read()
+    assert (result["type"], result["requestId"], result["protocol"]) == ("tool_result", "r1", 1)
+    assert (result["result"]["ok"], result["result"]["content"]) == (True, "hello\n")
+    peer.send(type="list_tools", requestId="l")
+    assert "read_file" in [tool["name"] for tool in peer.read()["tools"]]
+    peer.raw(b"not json\n\n")
+    assert peer.read()["code"] == "PROTOCOL_ERROR"
+    peer.send(type="check_alive", requestId="p")
+    assert peer.read()["type"] == "alive"
+    assert stat.S_IMODE(served.path.stat().st_mode) == 0o600
+
+
+def test_what_a_peer_says_of_itself_gives_it_nothing(served: Served) -> None:
+    one, two = served.peer(), served.peer()
+    for peer, caller in ((one, "internal"), (two, "plugin")):
+        peer.call(
+            "write_file", {"path": "b.txt", "content": "x"}, served.ws, caller=caller,
+            sessionId="sess_MINE", spaceId="space_1",
+        )  # fmt: skip
+        error = peer.read()["result"]["error"]
+        assert (error["code"], error["details"]["reason"]) == ("PERMISSION_DENIED", "no_confirmer")
+    assert not (served.ws / "b.txt").exists()
+    served.stop()
+    records = [record for record, _ in newest_first(str(served.home / "audit.jsonl"))]
+    assert sorted(record.caller for record in records) == ["cli", "plugin"]
+    assert len({record.session for record in records} - {"sess_MINE"}) == 2
+    assert records[0].scope == {"cwd": str(served.ws), "spaceId": "space_1"}
+
+
+def test_only_what_is_served_or_trusted_is_a_workspace(served: Served, base: Path) -> None:
+    (base / "other").mkdir()
+    (base / "other" / "a.txt").write_text("secret")
+    (served.ws / "link").symlink_to(base / "other")
+    peer = served.peer()
+    for cwd in (base / "other", "/", "relative", served.ws / "link", served.ws / ".."):
+        peer.call("read_file", {"path": "a.txt"}, cwd=cwd)
+        error = peer.read()["result"]["error"]
+        assert error["code"] == "PERMISSION_DENIED"
+        assert error["details"]["reason"] in ("workspace_not_served", "cwd_relative")
+
+
+def test_a_peer_that_can_answer_is_asked_and_others_see_nothing(served: Served) -> None:
+    peer, other = served.peer(), served.peer()
+    for each in (peer, other):
+        each.send(type="subscribe", requestId="s", confirmer=True)
+        assert each.read()["type"] == "subscribed"
+    peer.call("write_file", {"path": "b.txt", "content": "x"}, served.ws)
+    asked = peer.until("event")["event"]["payload"]["confirmation_request_id"]
+    for each, questions in ((other, []), (peer, [asked])):
+        each.send(type="list_confirmations", requestId="l")
+        listed = each.until("confirmations_list")["confirmations"]
+        assert [question["id"] for question in listed] == questions
+    other.send(type="answer_confirmation", requestId="a", confirmationId=asked, decision="allow")
+    assert other.read()["type"] == "error"
+    peer.send(type="answer_confirmation", requestId="a", confirmationId=asked, decision="allow")
+    assert peer.until("confirmation_result")["applied"] is True
+    assert peer.until("tool_result")["result"]["ok"] is True
+    assert (served.ws / "b.txt").read_text() == "x"
+
+
+@pytest.fixture
+def working(base: Path) -> Iterator[Served]:
+    served = Served(base, "--mode", "write")
+    yield served
+    served.leave()
+
+
+SLEEP = {"command": "echo begun; sleep 600"}
+
+
+def begun(peer: Peer, served: Served, id: str = "r1") -> None:
+    peer.call("shell", SLEEP, served.ws, id=id)
+    frame = peer.read()
+    assert (frame["type"], frame["event"]["text"]) == ("tool_event", "begun\n")
+
+
+def test_a_cancel_ends_its_call_and_no_other(working: Served) -> None:
+    one, two = working.peer(), working.peer()
+    begun(one, working)
+    begun(two, working)
+    one.call("read_file", {"path": "a.txt"}, working.ws, id="quick")
+    assert one.read()["requestId"] == "quick"
+    one.call("read_file", {"path": "a.txt"}, working.ws, id="r1")  # in flight
+    assert one.read()["type"] == "error"
+    one.send(type="cancel_tool_call", requestId="unknown")
+    one.send(type="cancel_tool_call", requestId="r1")
+    ended = one.read()
+    assert (ended["requestId"], ended["result"]["error"]["code"]) == ("r1", "CANCELLED")
+    two.send(type="check_alive", requestId="p")
+    assert two.read()["type"] == "alive"
+    two.send(type="cancel_tool_call", requestId="r1")
+    assert two.read()["result"]["error"]["code"] == "CANCELLED"
+
+
+def test_a_peer_that_goes_away_ends_its_calls(working: Served) -> None:
+    peer, watching = working.peer(), working.peer()
+    begun(peer, working)
+    peer.close()
+    audit = working.home / "audit.jsonl"
+    until = time.monotonic() + 20
+    while not audit.exists() or "caller_gone" not in audit.read_text():
+        assert time.monotonic() < until
+        watching.send(type="check_alive", requestId="p")
+        assert watching.read()["type"] == "alive"
+
+
+def test_stopping_ends_everything_within_a_second_and_leaves_nothing(working: Served) -> None:
+    peer, idle = working.peer(), working.peer()
+    begun(peer, working)
+    took = working.stop()
+    assert peer.until("tool_result")["result"]["error"]["code"] in (
+        "RUNTIME_SHUTTING_DOWN", "CANCELLED",
+    )  # fmt: skip
+    assert idle.read() == {"type": "closing", "protocol": 1, "reason": "shutting_down"}
+    assert idle.read() is None
+    assert working.process.returncode == 0
+    left = {path.name for path in working.home.rglob("*")} & {"callgate.sock", "config.json"}
+    assert left == set()
+    assert list((working.home / "instances").iterdir()) == []
+    assert took < 10  # the figure is for people; here it only must not be a time limit of a call
+
+
+def test_a_killed_instance_is_followed_by_a_clean_one(working: Served, base: Path) -> None:
+    begun(working.peer(), working)
+    working.process.kill()
+    working.process.wait()
+    again = Served(base)
+    peer = again.peer()
+    peer.call("read_file", {"path": "a.txt"}, again.ws)
+    assert peer.read()["result"]["ok"] is True
+    records = list((again.home / "instances").iterdir())
+    assert [record.name for record in records] == [f"{again.process.pid}.json"]
+    again.leave()
+
+
+def test_a_second_instance_does_not_take_the_socket(served: Served) -> None:
+    second = subprocess.run(
+        [sys.executable, "-m", "callgate", "serve"], cwd=served.ws, capture_output=True,
+        env={**os.environ, "CALLGATE_HOME": str(served.home)}, timeout=30,
+    )  # fmt: skip
+    assert second.returncode == 1
+    peer = served.peer()
+    peer.send(type="check_alive")
+    assert peer.read()["type"] == "alive"
+
+
+def test_too_many_calls_at_once_are_refused_one_by_one(working: Served) -> None:
+    peer = working.peer()
+    for n in range(80):
+        peer.call("shell", {"command": "sleep 600"}, working.ws, id=f"r{n}")
+    refused = [peer.read() for _ in range(16)]
+    assert {frame["requestId"] for frame in refused} == {f"r{n}" for n in range(64, 80)}
+    assert {frame["result"]["error"]["details"]["reason"] for frame in refused} == {"too_many_calls"}
+
+
+def test_a_peer_that_does_not_read_is_cut_and_others_do_not_notice(working: Served) -> None:
+    deaf, other = working.peer(), working.peer()
+    (working.ws / "big.txt").write_text("x" * 200_000)
+    for n in range(64):
+        deaf.call("read_file", {"path": "big.txt"}, working.ws, id=f"r{n}")
+    other.call("read_file", {"path": "a.txt"}, working.ws)
+    assert other.read()["result"]["content"] == "hello\n"
+    until = time.monotonic() + 20
+    with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        while time.monotonic() < until:
+            deaf.send(type="check_alive")
+            other.send(type="check_alive", requestId="p")
+            assert other.read()["type"] == "alive"
