@@ -96,15 +96,21 @@ class Before(NamedTuple):
 
     directory: str
     manifest: Manifest
+    bounds: tuple[int, float]
 
     async def changes(self) -> Observed:
-        after = await asyncio.to_thread(take, self.directory)
-        return compare(self.manifest, after)
+        return compare(self.manifest, await _look(self.directory, *self.bounds))
 
 
-async def observe(directory: str) -> Before:
+async def observe(
+    directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECONDS
+) -> Before:
     """Look at a directory before a command runs in it."""
-    return Before(directory, await asyncio.to_thread(take, directory))
+    return Before(directory, await _look(directory, most, seconds), (most, seconds))
+
+
+async def _look(directory: str, most: int, seconds: float) -> Manifest:
+    return await asyncio.to_thread(take, directory, most=most, seconds=seconds)
 
 
 def mismatch(declared: SideEffects, observed: Observed) -> dict[str, Any] | None:

@@ -20,10 +20,15 @@ from callgate.core.errors import (
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
 from callgate.sandbox.launch import child_environment
+from callgate.sandbox.manifests import Observed, observe
 from callgate.sandbox.outputs import Capture, Deltas
 
 SHOWN = 256 * 1024
 """Bytes of output that a result shows, both streams together."""
+_MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
+"""How much of a workspace is looked at, before and after a command, for what it changed."""
+_NAMED = 1_000
+"""Files that a result names; it counts all."""
 LONGEST_COMMAND = 128 * 1024 - 1
 """Bytes that Linux takes as one argument."""
 
@@ -102,13 +107,14 @@ class Shell:
         if context.cancel_event.is_set():
             raise ToolCancelled()
         output = _Output(context)
+        before = await observe(context.workspace_path, most=_MOST_ENTRIES, seconds=_MOST_SECONDS)
         try:
             launcher = self._launcher or context.launcher
             async with await _start(launcher, command, output) as self._running:
                 if context.cancel_event.is_set():  # it came while the launcher was at work
                     await self.cancel()
                 ended, late = await self._wait(self._running, input.get("timeout_seconds"))
-            result = output.result(input["command"], ended)
+            result = output.result(input["command"], ended, await before.changes())
         finally:
             output.close()
         if late:
@@ -159,7 +165,7 @@ class _Output:
         for capture in self._captures.values():
             capture.close()
 
-    def result(self, command: str, ended: Exit) -> ToolOutput:
+    def result(self, command: str, ended: Exit, observed: Observed) -> ToolOutput:
         out, err = self._captures["stdout"], self._captures["stderr"]
         # Errors may take what the output leaves, and a quarter in any case.
         err_limit = min(err.total, max(SHOWN // 4, SHOWN - out.total))
@@ -171,6 +177,8 @@ class _Output:
             content=[TextBlock(_lines(parts))],
             success=ended.code == 0 and not ended.stopped,
             command_executed=command,
+            files_modified=observed.files[:_NAMED] or None,
+            metadata={"observed": observed.as_metadata()} if observed else {},
             truncated=truncated,
             value={
                 "stdout": stdout,

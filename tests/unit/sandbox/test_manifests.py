@@ -105,7 +105,7 @@ def test_a_look_that_ran_out_of_time_says_so(tree: Path) -> None:
 
 def test_a_tree_that_is_too_deep_says_so(tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
-    for _ in range(3000):
+    for _ in range(300):
         os.mkdir("d", dir_fd=here)
         below = os.open("d", os.O_RDONLY, dir_fd=here)
         os.close(here)
