@@ -126,9 +126,12 @@ def _register(wired: Wired, factory: ToolFactory) -> None:
 
 
 def _places(wired: Wired, session: Session) -> Places:
+    said = wired.sandbox.surroundings
     return Places(
         workspace=session.workspace,
         home=os.path.expanduser("~"),
         callgate_home=wired.home.path,
-        read_roots=tuple(root.path for root in session.extra_roots),
+        read_roots=(*(root.path for root in session.extra_roots), *said.readable),
+        hidden=said.hidden,
+        shown=said.readable,
     )

@@ -18,6 +18,8 @@ CONFIRMATION_REQUESTED = "tool.confirmation_requested"
 CONFIRMATION_RESOLVED = "tool.confirmation_resolved"
 OUTPUT_DELTA = "tool.output_delta"
 PROGRESS = "tool.progress"
+EFFECT_MISMATCH = "tool.effect_mismatch"
+"""A tool did, or tried to do, more than it declares."""
 
 SESSION_CREATED = "session.created"
 SESSION_RESUMED = "session.resumed"

@@ -7,15 +7,17 @@ holds for whatever link leads there.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
+from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.places import Place
 from callgate.core.sessions import Root
 from callgate.dispatch.authorize import Subject, question
+from callgate.dispatch.registry import Registered
 from callgate.policy.decide import Rulebook, applies, lifts_protection
 from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI
@@ -23,6 +25,8 @@ from callgate.workspace.history import CallHistory, History
 from callgate.workspace.records import Origin
 
 Policies = Callable[[str], Rulebook]
+Report = Callable[[str, Mapping[str, Any]], None]
+"""Takes an event's type and payload."""
 
 
 class CallFiles:
@@ -40,16 +44,23 @@ class CallFiles:
         self._kept: dict[str, Root] = {}
         """Session to its artifact directory, which its own tools may read."""
 
-    def open(self, call: ToolCall, subject: Subject | None = None) -> WorkspaceFileAPI:
+    def open(
+        self,
+        call: ToolCall,
+        subject: Subject | None = None,
+        report: Report = lambda type, payload: None,
+    ) -> WorkspaceFileAPI:
         """The files of a call. Once it is authorized, what rules say of a place holds for every
-        file it opens; before that they can only be located."""
+        file it opens; before that they can only be located. `report` hears of a tool that goes
+        beyond what it declares."""
         session = call.session
         kept = self._kept.get(session.id)
         roots = session.extra_roots if kept is None else (*session.extra_roots, kept)
         files = _files(session.workspace, roots)
         if subject is None:
             return files
-        return files.guarded(self._guard(call, subject, files), self._changes(call, subject))
+        guard = self._guard(call, subject, files, report)
+        return files.guarded(guard, self._changes(call, subject))
 
     def _changes(self, call: ToolCall, subject: Subject) -> CallHistory | None:
         if self._history is None:
@@ -64,13 +75,17 @@ class CallFiles:
             )
         )
 
-    def _guard(self, call: ToolCall, subject: Subject, files: WorkspaceFileAPI) -> Guard:
+    def _guard(
+        self, call: ToolCall, subject: Subject, files: WorkspaceFileAPI, report: Report
+    ) -> Guard:
         book = self._policies(call.session.workspace)
         rules = _path_rules(book) if book.has_rules else ()
 
         def guard(real: str, access: Literal["read", "write"]) -> None:
             if access == "read" and not rules:
                 return
+            if access == "write" and not subject.tool.has_effects:
+                raise _undeclared(subject.tool, files.place(real).relative, report)
             place, asked = files.place(real), question(call, subject, book)
             if access == "write" and (
                 self.is_own(place)
@@ -110,6 +125,15 @@ class CallFiles:
 
     def forget(self, session_id: str) -> None:
         self._kept.pop(session_id, None)
+
+
+def _undeclared(tool: Registered, path: str, report: Report) -> ToolPermissionDenied:
+    """The policy let the tool pass for what it declares, which is not this."""
+    report(EFFECT_MISMATCH, {"declared": tool.effect, "tried": "write", "path": path})
+    return ToolPermissionDenied(
+        f"Tool {tool.name!r} declares effect {tool.effect} and tried to write {path!r}.",
+        reason="effect_undeclared",
+    )
 
 
 def _path_rules(book: Rulebook) -> list[Rule]:

@@ -39,7 +39,7 @@ class CallContext(ToolContext):
         self._loop = asyncio.get_running_loop()
 
     def _open_files(self) -> WorkspaceFileAPI:
-        return self._call_files.open(self._call, self._subject)
+        return self._call_files.open(self._call, self._subject, self._publish)
 
     def _artifact(self, name: str) -> str | None:
         return self._call_files.artifact(self._call, name)

@@ -30,7 +30,6 @@ from callgate.core.effects import SideEffects
 
 MOST_ENTRIES = 50_000
 MOST_SECONDS = 5.0
-EFFECT_MISMATCH = "tool.effect_mismatch"
 
 _MOST_DEPTH = 200
 _NAMED = 50

@@ -13,7 +13,7 @@ import pytest
 from callgate.core.content import ImageBlock, ImageSource, TextBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolErrorClass
-from callgate.core.sessions import Session
+from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.dispatcher import Limits
 from callgate.wiring import BUILT_IN
@@ -308,7 +308,7 @@ async def test_files_read_through_the_wall_leave_no_such_line(
         context.workspace_files.write("g", "y")
         return context.workspace_files.read("f")
 
-    bench = Bench(tmp_path, make_tool(run=run))
+    bench = Bench(tmp_path, make_tool(run=run, effect=SideEffects.WRITE), mode=Mode.WRITE)
     with caplog.at_level(logging.WARNING, "callgate.raw_open"):
         assert (await bench.run("probe")).text == "x"
     assert caplog.records == []

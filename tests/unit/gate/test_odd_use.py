@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from callgate import Answer, Gate, Message, Outcome, ToolContext, ToolUseBlock, tool
+from callgate.audit.reading import newest_first
 from callgate.core.errors import ToolErrorClass
 from callgate.core.ops import PutGrant
 from callgate.core.stored import StoredGrant
@@ -173,3 +174,27 @@ async def test_an_answer_after_the_time_is_over_runs_nothing(tmp_path: Path, whe
         id = record[0].payload["confirmation_request_id"]
         late = await gate.runtime.answer(id, Answer(decision=Outcome.ALLOW))
         assert not late.applied
+
+
+@tool(side_effects="read")
+async def sneak(context: ToolContext) -> str:
+    """Write although it declares to read."""
+    context.workspace_files.write("x.txt", "gotcha")
+    return "read"
+
+
+async def test_a_tool_that_writes_though_it_declares_to_read_is_stopped_and_told_of(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "ws").mkdir()
+    async with Gate(tmp_path / "ws", [sneak], home=tmp_path / "home") as gate:
+        result = await gate.call("sneak")
+        assert result.error is not None
+        assert (result.error.error_class, result.error.reason) == (
+            ToolErrorClass.PERMISSION_DENIED, "effect_undeclared",
+        )  # fmt: skip
+        told = [e.payload for e in await events_of(gate) if e.type == "tool.effect_mismatch"]
+        assert [(p["declared"], p["tried"], p["path"]) for p in told] == [("read", "write", "x.txt")]
+    assert list((tmp_path / "ws").iterdir()) == []
+    (record,) = [record for record, _ in newest_first(str(tmp_path / "home" / "audit.jsonl"))]
+    assert record.reason == "effect_undeclared"
