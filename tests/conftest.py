@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Run in the background of a script: whatever we start would be deaf to Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _common = settings(
     deadline=None,  # a busy machine is not a defect
