@@ -117,7 +117,7 @@ class Gate:
     async def _resume(self, session_id: str) -> None:
         self.resumed = await self.runtime.resume(session_id)
         self.session = self.resumed.session
-        self._wired.policies.check_workspace(self.session.workspace)
+        self._wired.check_workspace(self.session.workspace)
 
     @asynccontextmanager
     async def turn(self, prompt: str | Message) -> AsyncIterator[str]:

@@ -103,8 +103,14 @@ class Wired:
             tags=tags,
             extra_roots=self._roots(),
         )
-        self.policies.check_workspace(session.workspace)
+        self.check_workspace(session.workspace)
         return session
+
+    def check_workspace(self, workspace: str) -> None:
+        """Raises where there is none, and a `SettingsError` where its settings are wrong."""
+        if not os.path.isdir(workspace):
+            raise NotADirectoryError(f"the workspace {workspace} is not there")
+        self.policies.check_workspace(workspace)
 
     def _roots(self) -> tuple[Root, ...]:
         return tuple(

@@ -123,7 +123,7 @@ class Undo:
         return found._replace(changes=later)
 
     def _plan(self, files: WorkspaceFileAPI, changes: list[Change]) -> Plan:
-        made = plan(files, self._history, changes)
+        made = plan(files, self._history, changes, only_look=self._only_look)
         if made.outside:
             raise ToolPermissionDenied(
                 f"{_listed(files, made.outside)} outside the workspace; nothing was undone",

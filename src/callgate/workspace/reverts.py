@@ -47,14 +47,24 @@ class Plan(NamedTuple):
     """Paths on whose way something else stands now, such as a link."""
 
 
-def plan(files: WorkspaceFileAPI, history: History, changes: Iterable[Change]) -> Plan:
-    """How to take changes back. Raises the refusal of a path that may not be read or changed."""
+def plan(
+    files: WorkspaceFileAPI,
+    history: History,
+    changes: Iterable[Change],
+    *,
+    only_look: bool = False,
+) -> Plan:
+    """How to take changes back. Raises the refusal of a path that may not be read or, unless
+    it is only looked at, changed."""
     by_path: dict[str, list[Change]] = {}
     for change in sorted(changes, key=lambda change: change.at, reverse=True):
         by_path.setdefault(change.real, []).append(change)
     made = Plan([], [], [], [], [])
     for real, newest_first in by_path.items():
         _plan_path(files, history, real, newest_first, made)
+    if not only_look:
+        for step in made.steps:
+            restoring.judge_change(files, step.real)
     made.steps.sort(key=_order)
     return made
 
@@ -81,7 +91,6 @@ def _plan_path(
     step = _step(real, now, found, changes)
     if step is None:
         return
-    restoring.judge_change(files, real)
     made.steps.append(step)
     if needs_content(step) and (found is None or history.content(found) is None):
         made.lost.append(real)

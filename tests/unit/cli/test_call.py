@@ -282,7 +282,9 @@ def test_a_reader_that_goes_away_is_no_error(ws: Path) -> None:
         assert (process.returncode, err) == (141, b"")
 
 
-def test_a_command_that_a_tool_started_cannot_approve_itself(ws: Path) -> None:
+def test_a_command_that_a_tool_started_cannot_approve_itself(ws: Path, home: Path) -> None:
+    # Also where no sandbox keeps it from finding us.
+    (home / "settings.toml").write_text('sandbox = "off"\n')
     inner = "command=callgate call write_file path=b.txt content=x --yes; callgate trust ."
     cleared = inner.replace("=callgate", "=env -i PATH=$PATH HOME=$HOME callgate", 1)
     for command in (inner, cleared):

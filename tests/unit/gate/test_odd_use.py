@@ -198,3 +198,15 @@ async def test_a_tool_that_writes_though_it_declares_to_read_is_stopped_and_told
     assert list((tmp_path / "ws").iterdir()) == []
     (record,) = [record for record, _ in newest_first(str(tmp_path / "home" / "audit.jsonl"))]
     assert record.reason == "effect_undeclared"
+
+
+async def test_a_workspace_that_is_gone_is_said_at_once(tmp_path: Path, where: Any) -> None:
+    with pytest.raises(NotADirectoryError):
+        Gate(tmp_path / "none", **where)
+    (tmp_path / "ws").mkdir()
+    async with Gate(tmp_path / "ws", **where) as gate:
+        await gate.runtime.conversations.rename(gate.session, "x")
+    (tmp_path / "ws").rmdir()
+    with pytest.raises(NotADirectoryError):
+        async with Gate(session=gate.session.id, **where):
+            pass

@@ -377,7 +377,8 @@ async def test_a_command_that_ends_its_own_keeper_is_ended_by_the_broker(
     process: BrokerProcess,
 ) -> None:
     record = Record()
-    script = "setsid sleep 300 & echo $! $$ ; kill -9 $PPID; exec sleep 300"
+    # Not before it has said that it began, which would be a start that failed.
+    script = "setsid sleep 300 & echo $! $$ ; sleep 0.2; kill -9 $PPID; exec sleep 300"
     kept = await start(process, None, script, record)
     assert await finish(kept) == Exit()
     gone(*map(int, record.streams["stdout"].split()))
