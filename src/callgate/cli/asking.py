@@ -7,12 +7,12 @@ call, here as anywhere.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from callgate.cli.question import choices_text, question_text
 from callgate.cli.terminal import Paint
 from callgate.cli.tty import Tty
-from callgate.cli.visible import clip
+from callgate.cli.visible import clip, excerpt
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.policy.commands import judge, parse_pattern, read_command
 from callgate.policy.rules import Outcome, compile_glob
@@ -28,19 +28,27 @@ _ANSWERS = {
     "n": Answer(decision=Outcome.DENY, by=BY),
     "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
 }
-_LETTERS = {"yes": "y", "always": "a", "no": "n", "": "n", "never": "v", "save": "s", "full": "f"}
+_LETTERS = {
+    "yes": "y", "always": "a", "no": "n", "": "n", "never": "v", "save": "s", "full": "f",
+    "preview": "p",
+}  # fmt: skip
 
 Suggest = Callable[[], Mapping[str, str | bool]]
 """The rule that an answer for good would write, as `config.saved` words it."""
+Rehearse = Callable[[Confirmation], Awaitable[str]]
+"""What the command of a question prints and would change."""
 
 
 class Asker:
     """A confirmer: give it to `Runtime.attach`."""
 
-    def __init__(self, tty: Tty, paint: Paint, suggest: Suggest) -> None:
+    def __init__(
+        self, tty: Tty, paint: Paint, suggest: Suggest, rehearse: Rehearse | None = None
+    ) -> None:
         self._tty = tty
         self._paint = paint
         self._suggest = suggest
+        self._rehearse = rehearse
 
     async def __call__(self, question: Confirmation) -> Answer:
         with self._tty.asking():
@@ -54,18 +62,34 @@ class Asker:
         width, height = self._tty.size()
         full = False
         for _ in range(_TRIES):
-            below = choices_text(width, full=True).count("\n") + 1
+            can = self._rehearse is not None
+            below = choices_text(width, full=True, rehearse=can).count("\n") + 1
             shown = question_text(question, width, _FULL if full else height - below, self._paint)
             self._tty.write(shown.text)
-            said = await self._tty.ask(choices_text(width, full=shown.cut and not full))
+            cut = shown.cut and not full
+            said = await self._tty.ask(choices_text(width, full=cut, rehearse=can))
             letter = None if said is None else said.strip().lower()
             letter = "n" if letter is None else _LETTERS.get(letter, letter)
             if letter == "s" and (saved := await self._save(question)) is not None:
                 return saved
             if letter in _ANSWERS:
                 return _ANSWERS[letter]
+            if letter == "p" and self._rehearse is not None:
+                await self._show_rehearsal(self._rehearse, question)
             full = letter == "f"
         return _ANSWERS["n"]
+
+    async def _show_rehearsal(self, rehearse: Rehearse, question: Confirmation) -> None:
+        """What the command does where it changes nothing; once, then the question again."""
+        self._rehearse = None
+        self._tty.write("callgate: running it over an overlay of the workspace ...\n")
+        text = await rehearse(question)
+        width, height = self._tty.size()
+        shown = excerpt(text, width=max(width - 4, 20), rows=max(height - 6, 10))
+        cut = [f"  ~ {shown.cut}"] if shown.cut else []
+        rows = [f"  | {row.text}" for row in shown.head] + cut
+        rows += [f"  | {row.text}" for row in shown.tail]
+        self._tty.write("\n".join(rows) + "\n")
 
     async def _save(self, question: Confirmation) -> Answer | None:
         """The answer that is written down as a rule; None if the person goes back."""

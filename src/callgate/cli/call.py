@@ -9,6 +9,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from typing import Any, NamedTuple
 
 from callgate.audit.summaries import summarize
@@ -31,6 +32,7 @@ from callgate.core.events import CONFIRMATION_REQUESTED, OUTPUT_DELTA, PROGRESS,
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer
 from callgate.dispatch.registry import Registered
+from callgate.dispatch.sandboxes import OFF
 from callgate.policy.rules import Outcome
 from callgate.wiring import Wired
 
@@ -170,7 +172,14 @@ def _confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | 
             network=subject.widened,
         )
 
-    return Asker(tty, Paint(wants_colour(True, os.environ)), suggest)
+    async def rehearse(question: Confirmation) -> str:
+        previews = import_module("callgate.cli.preview")  # heavy, and rarely wanted
+        said = await previews.rehearse(wired, made.session, str(question.arguments["command"]))
+        return str(said)
+
+    can = made.tool == "shell" and wired.sandbox.surroundings is not OFF
+    paint = Paint(wants_colour(True, os.environ))
+    return Asker(tty, paint, suggest, rehearse if can else None)
 
 
 async def _say_yes(question: Confirmation) -> Answer:

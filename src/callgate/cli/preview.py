@@ -25,6 +25,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolFactory
+from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.policy.rules import Outcome
 from callgate.sandbox.profiles import Places
 from callgate.tools.preview import ApplyPreview, PreviewCommand, arguments
@@ -58,7 +59,7 @@ def preview(options: Namespace) -> int:
 def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
     wired, session = open_runtime(options, audit=True)
     places = _places(wired, session)
-    parents = (os.path.join(wired.home.path, "previews"), _ELSEWHERE)
+    parents = _parents(wired)
     _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents))
     words = options.words
     made = ToolCall(
@@ -69,6 +70,34 @@ def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
         timeout_s=options.timeout,
     )
     return run_call(wired, made, find_tool(wired, "preview"), options, show=show)
+
+
+async def rehearse(wired: Wired, like: Session, command: str) -> str:
+    """For someone who is asked about a command: what it prints and would change.
+
+    A call of its own, in a session of its own, which the person who wants to see it allows."""
+    kept: list[Preview] = []
+    session = wired.session(like.workspace, like.mode)
+    session.title = "preview"
+    places, parents = _places(wired, session), _parents(wired)
+    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents))
+    made = ToolCall(
+        tool="preview", arguments={"command": command}, session=session, caller=CallerKind.CLI
+    )
+    try:
+        with wired.runtime.attach(_yes, session.id):
+            return (await wired.runtime.call(made)).text
+    finally:
+        for each in kept:
+            discard(each)
+
+
+async def _yes(question: Confirmation) -> Answer:
+    return Answer(decision=Outcome.ALLOW, by="terminal")
+
+
+def _parents(wired: Wired) -> tuple[str, str]:
+    return os.path.join(wired.home.path, "previews"), _ELSEWHERE
 
 
 def _apply(options: Namespace, found: Preview, show: Show, code: int) -> int:

@@ -62,11 +62,12 @@ def question_text(question: Confirmation, width: int, rows: int, paint: Paint) -
     return Shown("\n".join(lines) + "\n", found.cut is not None)
 
 
-def choices_text(width: int, *, full: bool) -> str:
+def choices_text(width: int, *, full: bool, rehearse: bool = False) -> str:
     """The last rows: what can be answered. The cursor stays behind them."""
     width = max(width, _NARROWEST) - 1
     lines, line = [], "Allow?"
-    for choice in (*_CHOICES, *(["show [f]ull text"] if full else [])):
+    more = [*(["show [f]ull text"] if full else []), *(["[p]review"] if rehearse else [])]
+    for choice in (*_CHOICES, *more):
         if len(line) + 2 + len(choice) + len(_PROMPT) > width:
             lines.append(line)
             line = ""

@@ -171,3 +171,16 @@ def test_a_call_that_waits_asks_nobody_here_and_takes_the_answer_from_elsewhere(
     ran = waiting.end()
     assert (ran.code, ran.json["error"]["class"]) == (3, "user_denied")
     assert "not now" in ran.json["error"]["message"]
+
+
+def test_what_a_command_would_do_can_be_seen_before_it_is_answered(ws: Path) -> None:
+    asked = AtTerminal("call", "shell", "command=echo hi; cp a.txt b.txt", "--json", cwd=ws)
+    asked.answer("p\n")
+    shown = asked.asked(mark="in this session > ")
+    assert "| hi" in shown
+    assert "+one" in shown
+    assert not (ws / "b.txt").exists()
+    ran = asked.answer("y\n").end()
+    assert ran.code == 0
+    assert (ws / "b.txt").read_text() == (ws / "a.txt").read_text()
+    assert ran.json["files_modified"] == ["b.txt"]
