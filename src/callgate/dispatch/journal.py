@@ -11,17 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
-import msgspec
-
-from callgate.audit.data import redact_value
 from callgate.audit.records import CallRecord
 from callgate.audit.redaction import redact
-from callgate.audit.summaries import LONGEST, summarize, summarize_text
+from callgate.audit.summaries import summarize, summarize_text
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
@@ -51,20 +47,17 @@ from callgate.core.stores import CallMismatch, StoreError
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import questions
 from callgate.dispatch.confirmations import Answer, Closed, Confirmation
+from callgate.dispatch.contents import beginning, handled, notes, size_of, text_of, value_of
 from callgate.dispatch.failures import unkept
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
+from callgate.dispatch.sayings import Sayings
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 
 _log = logging.getLogger("callgate.audit")
 
-_UNFINISHED = re.compile(r"[^\r\n]+\Z")
-_LAST_WORD = re.compile(r"[^\s]+\Z")
-_LONGEST_LINE = 1_024
 PARTIAL_OUTPUT = 8_192
-KEPT_OUTPUT = 1024 * 1024
-"""Characters of one call's output that are kept as events; live readers see all of it."""
 LEFT_OPEN = "question_open"
 """The reason in the result of a call that has not ended."""
 
@@ -86,11 +79,10 @@ class Journal:
         "_audit",
         "_confirmation_id",
         "_end",
-        "_held",
         "_kept",
         "_last_event",
         "_log",
-        "_printed",
+        "_sayings",
         "_sink",
         "_started",
         "_was_called",
@@ -115,12 +107,10 @@ class Journal:
         self._kept: str | None = None
         """The owner under whose name the store knows the call itself, beside its events."""
         self._end: asyncio.Future[CallReceipt] | None = None
-        self._printed = 0
         self._started = time.perf_counter()
         """When it came in; from the moment it is called, when that was."""
         self._was_called = False
-        self._held: dict[str, str] | None = None
-        """The unfinished line at the end of each output stream: it may be half a secret."""
+        self._sayings: Sayings | None = None
         self._last_event = call.parent_event_id
         # What the stages find out, as they find it out.
         self.tool: Registered | None = None
@@ -249,30 +239,10 @@ class Journal:
         """Something the tool says while it works."""
         if self.closed:
             return
-        if event_type == OUTPUT_DELTA:
-            payload = self._without_half_line(payload)
-            if not payload["text"]:
-                return
-        self._say(event_type, {str(key): _shown_value(value) for key, value in payload.items()})
-
-    def _without_half_line(self, payload: Mapping[str, Any]) -> dict[str, Any]:
-        """Output up to its last line end; the rest waits, so that no secret is cut in two.
-
-        Of a line without end only the last word waits."""
-        stream, held = str(payload["stream"]), self._held or {}
-        text = held.pop(stream, "") + str(payload["text"])
-        kept = _UNFINISHED.search(text)
-        if kept is not None and len(kept[0]) > _LONGEST_LINE:
-            kept = _LAST_WORD.search(text)
-        if kept is not None and len(kept[0]) <= _LONGEST_LINE:
-            held[stream] = kept[0]
-            text = text[: kept.start()]
-        self._held = held
-        return {**payload, "stream": stream, "text": text}
-
-    def _release_held(self) -> None:
-        for stream, text in (self._held or {}).items():
-            self._say(OUTPUT_DELTA, {"stream": stream, "text": redact(text)})
+        if self._sayings is None:
+            self._sayings = Sayings()
+        for each in self._sayings.of(event_type, payload):
+            self._say(event_type, each)
 
     # The end: exactly one of these.
 
@@ -281,7 +251,7 @@ class Journal:
         duration = self._elapsed_ms()
         payload: dict[str, Any] = {
             "success": output.success,
-            "output_size_bytes": _size(content),
+            "output_size_bytes": size_of(content),
             "latency_ms": duration,
         }
         if output.files_modified is not None:
@@ -289,7 +259,7 @@ class Journal:
         if output.command_executed is not None:
             payload["command_executed"] = redact(output.command_executed)
         if not output.success:
-            error: ErrorInfo | None = ErrorInfo.of(_handled(output, content))
+            error: ErrorInfo | None = ErrorInfo.of(handled(output, content))
         else:
             error = None
         self._close(COMPLETED, "tool", payload, error, content, duration)
@@ -298,9 +268,9 @@ class Journal:
             tool=self.call.tool,
             ok=output.success,
             content=content,
-            value=_value(output, content),
+            value=value_of(output, content),
             error=error,
-            diagnostics=_notes(output.metadata),
+            diagnostics=notes(output.metadata),
             meta=output.metadata,
             files_modified=output.files_modified,
             command_executed=output.command_executed,
@@ -333,7 +303,7 @@ class Journal:
         if partial is not None:
             content = [*partial.content, *content]
             payload["partial_output"] = summarize_text(
-                _text(partial.content), limit=PARTIAL_OUTPUT
+                text_of(partial.content), limit=PARTIAL_OUTPUT
             )
         self._close(FAILED, "tool", payload, info, content, duration)
         return ToolResult(
@@ -341,7 +311,7 @@ class Journal:
             tool=self.call.tool,
             ok=False,
             content=content,
-            value=None if partial is None else _value(partial, content),
+            value=None if partial is None else value_of(partial, content),
             error=info,
             partial=partial is not None,
             files_modified=None if partial is None else partial.files_modified,
@@ -414,9 +384,7 @@ class Journal:
     def _say(self, event_type: str, payload: dict[str, Any]) -> None:
         """Something of the tool's, beside the chain of events."""
         event = self._event(event_type, "tool", payload)
-        if event_type == OUTPUT_DELTA:
-            self._printed += len(payload["text"])
-        if self._printed <= KEPT_OUTPUT or event_type != OUTPUT_DELTA:
+        if event_type != OUTPUT_DELTA or self._sayings is None or self._sayings.worth_keeping:
             self._log.append(self.call.session, event)
         self._sink.emit(event)
 
@@ -430,8 +398,9 @@ class Journal:
         duration_ms: float,
     ) -> None:
         assert not self.closed, "a call ends once"
-        if self._held:
-            self._release_held()
+        if self._sayings is not None:
+            for each in self._sayings.rest():
+                self._say(OUTPUT_DELTA, each)
         self.closed = True
         event = self._event(event_type, actor, payload)
         if self._kept is None:
@@ -475,7 +444,7 @@ class Journal:
             session=call.session.id,
             cwd=call.session.workspace,
             args=_arguments(call, tool, checked),
-            result=_shown(content),
+            result=beginning(content),
             ms=duration_ms,
             turn_id=call.turn_id,
             scope=call.scope,
@@ -508,61 +477,7 @@ class Journal:
                           call.id, call.tool, failure)  # fmt: skip
 
 
-def _shown_value(value: Any) -> Any:
-    """What a tool says of its work, without secrets, as data that can be written down."""
-    if isinstance(value, str):
-        return redact(value)
-    if value is None or isinstance(value, bool | int | float):
-        return value
-    return redact_value(value)
-
-
-def _handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
-    return ToolError(
-        _text(content)[:2_000] or "The tool reported failure.",
-        reason=str(output.metadata.get("reason", "tool_reported")),
-        details=output.metadata.get("details"),
-    )
-
-
-def _notes(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = metadata.get("diagnostics", ())
-    return tuple(map(str, notes)) if isinstance(notes, list | tuple) else ()
-
-
-def _value(output: ToolOutput, content: list[ContentBlock]) -> Any:
-    if output.value is not msgspec.UNSET:
-        return output.value
-    if len(content) == 1 and isinstance(content[0], TextBlock):
-        return content[0].text
-    return msgspec.to_builtins(content)
-
-
 def _arguments(call: ToolCall, tool: Registered | None, checked: Checked | None) -> str:
     if tool is None or checked is None:
         return summarize(call.arguments)
     return tool.summary.of(checked.arguments, checked.canonical)
-
-
-def _shown(content: list[ContentBlock]) -> str:
-    """The beginning of a result. More is looked at than is shown, so that a secret which
-    reaches over the end of what is shown is still recognised."""
-    text = _text(content)
-    return text if len(text) < 6 else redact(text[: 5 * LONGEST])[:LONGEST]
-
-
-def _text(content: list[ContentBlock]) -> str:
-    if len(content) == 1 and type(content[0]) is TextBlock:
-        return content[0].text
-    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
-
-
-def _size(content: list[ContentBlock]) -> int:
-    size = 0
-    for block in content:
-        if isinstance(block, TextBlock):
-            text = block.text
-            size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-        else:
-            size += len(msgspec.json.encode(block))
-    return size

@@ -1,0 +1,59 @@
+"""What a tool gave, looked at: its text, size, value, and the beginning that goes on record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.audit.redaction import redact
+from callgate.audit.summaries import LONGEST
+from callgate.core.content import ContentBlock, TextBlock
+from callgate.core.errors import ToolError
+from callgate.core.tools import ToolOutput
+
+
+def handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
+    return ToolError(
+        text_of(content)[:2_000] or "The tool reported failure.",
+        reason=str(output.metadata.get("reason", "tool_reported")),
+        details=output.metadata.get("details"),
+    )
+
+
+def notes(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    notes = metadata.get("diagnostics", ())
+    return tuple(map(str, notes)) if isinstance(notes, list | tuple) else ()
+
+
+def value_of(output: ToolOutput, content: list[ContentBlock]) -> Any:
+    if output.value is not msgspec.UNSET:
+        return output.value
+    if len(content) == 1 and isinstance(content[0], TextBlock):
+        return content[0].text
+    return msgspec.to_builtins(content)
+
+
+def beginning(content: list[ContentBlock]) -> str:
+    """The beginning of a result. More is looked at than is shown, so that a secret which
+    reaches over the end of what is shown is still recognised."""
+    text = text_of(content)
+    return text if len(text) < 6 else redact(text[: 5 * LONGEST])[:LONGEST]
+
+
+def text_of(content: list[ContentBlock]) -> str:
+    if len(content) == 1 and type(content[0]) is TextBlock:
+        return content[0].text
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
+
+
+def size_of(content: list[ContentBlock]) -> int:
+    size = 0
+    for block in content:
+        if isinstance(block, TextBlock):
+            text = block.text
+            size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+        else:
+            size += len(msgspec.json.encode(block))
+    return size

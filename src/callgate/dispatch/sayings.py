@@ -1,0 +1,70 @@
+"""What a tool says while it works, made fit to be shown: data, without secrets.
+
+A secret that a stream brings in two pieces is one secret: a line is passed on when it is
+finished, and of a line without end the last word waits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from callgate.audit.data import redact_value
+from callgate.audit.redaction import redact
+from callgate.core.events import OUTPUT_DELTA
+
+KEPT_OUTPUT = 1024 * 1024
+"""Characters of one call's output that are kept as events; live readers see all of it."""
+
+_UNFINISHED = re.compile(r"[^\r\n]+\Z")
+_LAST_WORD = re.compile(r"[^\s]+\Z")
+_LONGEST_LINE = 1_024
+
+
+class Sayings:
+    """Of one call."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, str] = {}
+        """The unfinished line at the end of each output stream."""
+        self._printed = 0
+
+    @property
+    def worth_keeping(self) -> bool:
+        """Whether the output so far is little enough to be kept as events."""
+        return self._printed <= KEPT_OUTPUT
+
+    def of(self, event_type: str, payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """What can be shown now of something that was said."""
+        if event_type == OUTPUT_DELTA:
+            payload = self._finished(payload)
+            if not payload["text"]:
+                return
+            self._printed += len(payload["text"])
+        yield {str(key): _shown(value) for key, value in payload.items()}
+
+    def rest(self) -> Iterator[dict[str, Any]]:
+        """What was held back, once nothing more comes."""
+        for stream, text in self._held.items():
+            yield {"stream": stream, "text": redact(text)}
+        self._held = {}
+
+    def _finished(self, payload: Mapping[str, Any]) -> dict[str, Any]:
+        stream = str(payload["stream"])
+        text = self._held.pop(stream, "") + str(payload["text"])
+        kept = _UNFINISHED.search(text)
+        if kept is not None and len(kept[0]) > _LONGEST_LINE:
+            kept = _LAST_WORD.search(text)
+        if kept is not None and len(kept[0]) <= _LONGEST_LINE:
+            self._held[stream] = kept[0]
+            text = text[: kept.start()]
+        return {**payload, "stream": stream, "text": text}
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return redact_value(value)
