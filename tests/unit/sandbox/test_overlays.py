@@ -182,7 +182,7 @@ def test_every_kind_of_change_is_found_and_nothing_is_changed(world: World, way:
 def test_a_command_sees_the_workspace_in_its_own_place_and_nothing_of_the_stage(
     world: World, way: Way
 ) -> None:
-    seen = preview(world, f"pwd; cat plain; ls {scratch(world)}/* || echo nothing", way)
+    seen = preview(world, f"pwd; cat plain; ls {scratch(world)}/* 2>&1 || echo nothing", way)
     assert seen.said.splitlines()[0] == f"{world.workspace}"
     assert seen.said.splitlines()[1].startswith("plain")
     assert seen.said.splitlines()[-1] == "nothing"
