@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from callgate.core.commands import Command, Exit, Running, Stream
+from callgate.core.commands import Command, Exit, Running
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import (
@@ -23,16 +23,14 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, Workspa
 from callgate.sandbox import differences, machines, overlays
 from callgate.sandbox.broker_client import BrokerProcess
 from callgate.sandbox.launch import child_environment
-from callgate.sandbox.outputs import Capture, Deltas
 from callgate.sandbox.overlays import Stage, Way
 from callgate.sandbox.plans import Backend, Bubblewrap
 from callgate.sandbox.profiles import Places
 from callgate.tools.previews import Preview, apply, described
+from callgate.tools.streams import SHOWN, Streams
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import sayable
 
-SHOWN = 256 * 1024
-"""Bytes of each stream that a result shows."""
 _TEMPORARY = frozenset({"TMPDIR", "TMP", "TEMP"})
 """The command has a /tmp of its own."""
 
@@ -177,25 +175,7 @@ def arguments(preview: Preview) -> dict[str, Any]:
     return {"paths": preview.paths, "changes": preview.digest()}
 
 
-class _Output:
-    """Both streams of the command: live to the context, and kept for the result."""
-
-    def __init__(self, context: ToolContext) -> None:
-        self._deltas = Deltas(context.output)
-        self._captures: dict[Stream, Capture] = {
-            "stdout": Capture(SHOWN, lambda: context.artifact("stdout.txt")),
-            "stderr": Capture(SHOWN, lambda: context.artifact("stderr.txt")),
-        }
-
-    def add(self, stream: Stream, data: bytes) -> None:
-        self._captures[stream].add(data)
-        self._deltas.add(stream, data)
-
-    def close(self) -> None:
-        self._deltas.close()
-        for capture in self._captures.values():
-            capture.close()
-
+class _Output(Streams):
     def result(self, preview: Preview, files: WorkspaceFileAPI) -> ToolOutput:
         ended = preview.exit
         stdout, stderr = (self._captures[each].show(SHOWN) for each in ("stdout", "stderr"))

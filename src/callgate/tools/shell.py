@@ -8,7 +8,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
-from callgate.core.commands import GRACE_S, Command, Exit, Launcher, Running, Stream
+from callgate.core.commands import GRACE_S, Command, Exit, Launcher, Running
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import (
@@ -21,10 +21,8 @@ from callgate.core.errors import (
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.manifests import Observed, observe
-from callgate.sandbox.outputs import Capture, Deltas
+from callgate.tools.streams import SHOWN, Streams
 
-SHOWN = 256 * 1024
-"""Bytes of output that a result shows, both streams together."""
 _MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
 """How much of a workspace is looked at, before and after a command, for what it changed."""
 _NAMED = 1_000
@@ -146,25 +144,7 @@ async def _start(launcher: Launcher, command: Command, output: _Output) -> Runni
         ) from error
 
 
-class _Output:
-    """Both streams of one command: live to the context, and kept for the result."""
-
-    def __init__(self, context: ToolContext) -> None:
-        self._deltas = Deltas(context.output)
-        self._captures: dict[Stream, Capture] = {
-            "stdout": Capture(SHOWN, lambda: context.artifact("stdout.txt")),
-            "stderr": Capture(SHOWN, lambda: context.artifact("stderr.txt")),
-        }
-
-    def add(self, stream: Stream, data: bytes) -> None:
-        self._captures[stream].add(data)
-        self._deltas.add(stream, data)
-
-    def close(self) -> None:
-        self._deltas.close()
-        for capture in self._captures.values():
-            capture.close()
-
+class _Output(Streams):
     def result(self, command: str, ended: Exit, observed: Observed) -> ToolOutput:
         out, err = self._captures["stdout"], self._captures["stderr"]
         # Errors may take what the output leaves, and a quarter in any case.

@@ -1,0 +1,28 @@
+"""Both streams of one command: live to the context, and kept for the result."""
+
+from __future__ import annotations
+
+from callgate.core.commands import Stream
+from callgate.core.tools import ToolContext
+from callgate.sandbox.outputs import Capture, Deltas
+
+SHOWN = 256 * 1024
+"""Bytes of output that are kept at hand of each stream, and that a result may show."""
+
+
+class Streams:
+    def __init__(self, context: ToolContext) -> None:
+        self._deltas = Deltas(context.output)
+        self._captures: dict[Stream, Capture] = {
+            "stdout": Capture(SHOWN, lambda: context.artifact("stdout.txt")),
+            "stderr": Capture(SHOWN, lambda: context.artifact("stderr.txt")),
+        }
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        self._captures[stream].add(data)
+        self._deltas.add(stream, data)
+
+    def close(self) -> None:
+        self._deltas.close()
+        for capture in self._captures.values():
+            capture.close()
