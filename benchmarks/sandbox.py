@@ -25,10 +25,13 @@ from typing import Any
 if not __package__:  # run as a file: its own directory is no place to import from
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+import msgspec
+
+from callgate.core.commands import OnOutput
 from callgate.sandbox import differences, machines, manifests, overlays, profiles
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.jails import Jail
-from callgate.sandbox.launch import BareLauncher, Command, Launcher
+from callgate.sandbox.launch import BareLauncher, Command, Launcher, Running
 from callgate.sandbox.plans import Backend, CannotGuarantee, Plan, choose
 
 LARGE = 1 << 30
@@ -103,7 +106,21 @@ def launchers(
             ways[name] = BrokerLauncher(process, plan, bwrap=bwrap)
         except CannotGuarantee as refused:
             left_out[name] = str(refused)
+    if bwrap is not None and "bubblewrap + seccomp" in ways:
+        ways["bubblewrap, the least it can do"] = Least(process, bwrap)
     return ways, left_out
+
+
+class Least:
+    """bubblewrap with nothing asked of it but namespaces: below this no jail of it can get."""
+
+    def __init__(self, process: BrokerProcess, bwrap: str) -> None:
+        self._launcher = BrokerLauncher(process, None)
+        self._before = (bwrap, "--unshare-all", "--ro-bind", "/", "/")
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        argv = (*self._before, *command.argv)
+        return await self._launcher.start(msgspec.structs.replace(command, argv=argv), on_output)
 
 
 async def in_turn(

@@ -22,6 +22,7 @@ from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer, Rec
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.registry import Registered
+from callgate.dispatch.running import Stop, StopListener
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision
 from callgate.sessions.conversations import Conversations
@@ -91,8 +92,8 @@ class Runtime:
             await self.conversations.say(session, said)
         return result
 
-    async def close_session(self, session: Session) -> None:
-        await self.dispatcher.close_session(session)
+    async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:
+        await self.dispatcher.close_session(session, why)
 
     def explain(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What would be decided about a call. Raises the `ToolError` it would end in."""
@@ -120,6 +121,13 @@ class Runtime:
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Call a function at each event of this process; returns the function that ends it."""
         return self._bus.listen(listener)
+
+    def listen_stops(self, listener: StopListener) -> Callable[[], None]:
+        """Call a function when the work of a call is being stopped: whoever waits for the call
+        need not wait until that has ended. Returns the function that ends it."""
+        listeners = self.dispatcher.running.listeners
+        listeners.append(listener)
+        return lambda: listeners.remove(listener) if listener in listeners else None
 
     async def close(self) -> None:
         await self.dispatcher.close()

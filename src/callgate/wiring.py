@@ -32,6 +32,7 @@ from callgate.dispatch.sandboxes import OFF, Sandbox, Surroundings
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.runtime import Runtime
+from callgate.sandbox import allowed_hosts
 from callgate.sandbox.jails import Limits as JailLimits
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
@@ -195,9 +196,12 @@ def surroundings(home: Home, settings: Settings) -> Surroundings:
     said = settings.sandbox
     if said == "off":
         return OFF
+    named = said.network if isinstance(said.network, list) else []
+    word = said.network if isinstance(said.network, str) else "hosts" if named else "none"
     return Surroundings(
         profile=Profile(said.profile),
-        network=Network(said.network),
+        network=Network(word),
+        hosts=tuple(map(allowed_hosts.parse, named)),
         home=os.path.expanduser("~"),
         callgate_home=home.path,
         readable=tuple(map(os.path.expanduser, said.readable)),

@@ -30,7 +30,9 @@ def _each(pattern: re.Pattern[str], text: str, spans: Spans) -> Iterator[re.Matc
 
 # Headers.
 
-_BEARER = re.compile(r"(?<![a-z])(?:bearer|basic)(?:[ \t]+|%20)([a-z0-9._~+/=-]{16,})")
+_BEARER = re.compile(r"(?<![a-z])(bearer|basic)(?:[ \t]+|%20)([a-z0-9._~+/=-]{8,})")
+_NO_WORD = re.compile(r"(?=[a-z._~+/=-]*[0-9]).{8,}|[a-z]{20,}.*")
+"""After `bearer` a text with a digit or longer than any word is a token, however it looks."""
 _COOKIES = re.compile(
     r"(?<![a-z])(?:set-)?cookie2?\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']?([^\r\n\"'\\]+)"
 )
@@ -42,8 +44,10 @@ _COOKIE_ATTRIBUTES = words("path domain expires max-age samesite priority versio
 def find_in_headers(text: str, low: str, spans: Spans) -> None:
     if "bearer" in low or "basic" in low:
         for match in _each(_BEARER, low, spans):
-            if made_by_machine(text[match.start(1) : match.end(1)]):
-                spans.append(match.span(1))
+            token = text[match.start(2) : match.end(2)]
+            bears = match.group(1) == "bearer" and _NO_WORD.fullmatch(match.group(2))
+            if bears or made_by_machine(token):
+                spans.append(match.span(2))
     if "cookie" in low:
         for match in _each(_COOKIES, low, spans):
             _find_cookies(text, match, spans)

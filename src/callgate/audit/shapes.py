@@ -126,11 +126,13 @@ def find_key_blocks(text: str, spans: Spans) -> Spans:
 
 
 def _add_body(text: str, start: int, stop: int | None, limit: int, found: Spans) -> int:
+    least = 1
     if stop is None:  # no end in sight: whatever still looks like a key's body
+        least = 8
         limit = min(limit, start + _LONGEST_KEY)
         after = _AFTER_BODY.search(text, start, limit)
         stop = after.start() if after is not None else limit
-    if len(text[start:stop].strip(" \r\n\t\\nr.…")) >= 8 and MASK not in text[start:stop]:
+    if len(text[start:stop].strip(" \r\n\t\\nr.…")) >= least and MASK not in text[start:stop]:
         found.append((start, stop))
     return stop
 

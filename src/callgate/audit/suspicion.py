@@ -15,8 +15,8 @@ def suspicious(text: str) -> bool:
     low = text.lower()
     return (
         "pass" in low or "secret" in low or "token" in low or "key" in low or "auth" in low
-        or "cred" in low or "cookie" in low or "pwd" in low or "psk" in low or "otp" in low
-        or "@" in low or "identified by" in low or "\x1b" in low
+        or "cred" in low or "bearer" in low or "cookie" in low or "pwd" in low or "psk" in low
+        or "otp" in low or "@" in low or "identified by" in low or "\x1b" in low
         or (" -" in low and any(word in low for word in FLAGGED))
         or has_long_run(text)
         or (not text.isascii() and _HIDDEN_OR_WIDE.search(text) is not None)

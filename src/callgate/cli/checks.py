@@ -29,6 +29,7 @@ from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.places import Home, workspace_settings
 from callgate.config.trust import is_trusted, trusted
 from callgate.dispatch.sandboxes import OFF, Sandbox
+from callgate.sandbox.machines import look_at_groups_now
 from callgate.wiring import surroundings
 from callgate.workspace.opening import Openat2, best_opener
 
@@ -196,7 +197,7 @@ def check_sandbox(patient: Patient) -> Finding:
             f'remove sandbox = "off" from {patient.home.settings}',
         )  # fmt: skip
     kept = profiles_here(sandbox, patient.workspace)
-    text = "; ".join(map(str, kept))
+    text = "; ".join([*map(str, kept), *([_cgroups()] if sys.platform == "linux" else [])])
     missing = [each for each in kept if each.missing]
     if not missing:
         return _good(text)
@@ -211,6 +212,14 @@ def check_backend(name: str, patient: Patient) -> Finding:
     if backend.problem is not None:
         return Finding(Level.NOTE, f"not here: {backend.problem}")
     return _good(", ".join(promises(backend)))
+
+
+def _cgroups() -> str:
+    """They make an end quicker and limits better; no promise depends on them."""
+    found = look_at_groups_now()
+    if found.problem is not None:
+        return f"cgroups: not here ({found.problem})"
+    return f"cgroups: yes, limiting {' and '.join(found.controllers) or 'nothing'}"
 
 
 def check_terminal(patient: Patient) -> Finding:

@@ -38,10 +38,11 @@ class Kept(NamedTuple):
 def profiles_here(sandbox: Sandbox, workspace: str) -> list[Kept]:
     """Every profile as it would be made in a workspace, with the settings as they are."""
     session = Session(workspace=workspace)
-    network = sandbox.surroundings.network
+    said = sandbox.surroundings
     wanted = {
         "read": Enclosure(Profile.READ),
-        "workspace": Enclosure(Profile.WORKSPACE, network),
+        "workspace": Enclosure(Profile.WORKSPACE, said.network, hosts=said.hosts),
+        "workspace with named hosts": Enclosure(Profile.WORKSPACE, Network.HOSTS),
         "workspace with network": Enclosure(Profile.WORKSPACE, Network.ALL),
         "open": Enclosure(Profile.OPEN, Network.ALL),
     }

@@ -24,7 +24,8 @@ from callgate.config.schema import (
 )
 from callgate.core.effects import SideEffects
 from callgate.policy.commands import parse_pattern
-from callgate.policy.rules import BUILT_IN, Origin, Policy, PolicyMode, Rule, Setting
+from callgate.policy.rules import BUILT_IN, Origin, Outcome, Policy, PolicyMode, Rule, Setting
+from callgate.sandbox import allowed_hosts
 
 T = TypeVar("T", Settings, WorkspaceSettings, SavedRules)
 
@@ -76,9 +77,11 @@ def load_workspace(workspace: str) -> Policy | None:
         if getattr(settings.policy, key):
             raise file.error(("policy", key), f"a workspace may not set {key}")
     policy = _policy(settings.policy, file, ("policy",))
+    named = settings.sandbox.network
+    hosts = None if named is None else _hosts(named, file, ("sandbox", "network"))
     disabled = Setting(PolicyMode.DENY, file.origin("tools", "disable"))
     per_tool = {**policy.per_tool, **dict.fromkeys(settings.tools.disable, disabled)}
-    return msgspec.structs.replace(policy, per_tool=per_tool)
+    return msgspec.structs.replace(policy, per_tool=per_tool, hosts=hosts)
 
 
 def _read(path: str, kind: type[T]) -> tuple[T, _File]:
@@ -137,6 +140,8 @@ def _known_keys(path: Path) -> list[str]:
 
 
 def _check_sandbox(table: SandboxTable, file: _File) -> None:
+    if isinstance(table.network, list):
+        _hosts(table.network, file, ("sandbox", "network"))
     for key in ("readable", "writable", "hidden"):
         for text in getattr(table, key):
             _directory(text, file, ("sandbox", key))
@@ -217,9 +222,27 @@ def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
         workspace=None
         if table.workspace is None
         else _directory(table.workspace, file, (*at, "workspace")),
-        network=table.network,
+        network=_network(table, file, (*at, "network")),
         origin=file.origin(*at),
     )
+
+
+def _network(table: RuleTable, file: _File, at: Path) -> bool | tuple[str, ...] | None:
+    if not isinstance(table.network, list):
+        return table.network
+    if table.decision is Outcome.DENY:
+        raise file.error(at, "a deny is about the whole network: true, and no list of hosts")
+    if not table.network:
+        raise file.error(at, "names no host")
+    return _hosts(table.network, file, at)
+
+
+def _hosts(texts: list[str], file: _File, at: Path) -> tuple[str, ...]:
+    """Hosts in their one spelling."""
+    try:
+        return tuple(str(allowed_hosts.parse(text)) for text in texts)
+    except ValueError as error:
+        raise file.error(at, f"{'.'.join(map(str, at))}: {error}") from None
 
 
 def _directory(text: str, file: _File, at: Path) -> str:

@@ -29,7 +29,7 @@ class RuleTable(_Table, frozen=True):
     arguments: dict[str, str] = {}
     arguments_sha256: str | None = None
     workspace: str | None = None
-    network: bool | None = None
+    network: bool | list[str] | None = None
 
 
 class PolicyTable(_Table, frozen=True):
@@ -85,8 +85,8 @@ class SandboxLimitsTable(_Table, frozen=True):
 class SandboxTable(_Table, frozen=True):
     profile: Literal["workspace", "open"] = "workspace"
     """For modes ask and write; mode read has a profile of its own."""
-    network: Literal["none", "loopback", "all"] = "none"
-    """In the profile `workspace`."""
+    network: Literal["none", "loopback", "all"] | list[str] = "none"
+    """In the profile `workspace`; a list names the hosts that every command reaches."""
     readable: list[str] = []
     """Secrets that commands may see, and places in /tmp that stay there."""
     writable: list[str] = []
@@ -106,11 +106,17 @@ class Settings(_Table, frozen=True):
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
 
 
+class WorkspaceSandboxTable(_Table, frozen=True):
+    network: list[str] | None = None
+    """Of the hosts that a command may reach otherwise, only these."""
+
+
 class WorkspaceSettings(_Table, frozen=True):
     """`.callgate/settings.toml` in a workspace: it may only narrow, so it says less."""
 
     policy: PolicyTable = PolicyTable()
     tools: ToolsTable = ToolsTable()
+    sandbox: WorkspaceSandboxTable = WorkspaceSandboxTable()
 
 
 class SavedRules(_Table, frozen=True):

@@ -38,6 +38,10 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """Processes beside the leader that were ended by us."""
     survivors: int = 0
     """Processes that could not be ended: another user's, or stuck in the kernel."""
+    blocked: tuple[str, ...] = ()
+    """`host:port` of what it asked for in the network and may not reach."""
+    reached: int = 0
+    """Connections to hosts that it may reach; counted only where they are named."""
 
 
 class Running(Protocol):

@@ -88,6 +88,7 @@ class ToolContext:
         "_given",
         "_launcher",
         "_logger",
+        "scope",
         "session_id",
         "tool_use_id",
         "turn_id",
@@ -107,8 +108,11 @@ class ToolContext:
         logger: logging.Logger | logging.LoggerAdapter[logging.Logger] | None = None,
         artifact: Callable[[str], str | None] = lambda name: None,
         launcher: Launcher | None = None,
+        scope: Mapping[str, str] | None = None,
     ) -> None:
         self.session_id = session_id
+        self.scope = scope
+        """What the caller says of where it is, such as a tab of an editor: a hint, no proof."""
         self.turn_id = turn_id
         self.tool_use_id = tool_use_id
         self.workspace_path = workspace_path

@@ -30,6 +30,7 @@ class CallContext(ToolContext):
     ) -> None:
         session = call.session
         self.session_id = session.id
+        self.scope = call.scope
         self.turn_id = call.turn_id
         self.tool_use_id = journal.shown_id
         self.workspace_path = session.workspace

@@ -151,11 +151,13 @@ class ToolDispatcher:
         journal.checked = checked
         enclosure = None
         if tool.definition.sandboxed and self._sandbox is not None:
-            enclosure = self._sandbox.enclosure(call.session, checked.arguments)
+            enclosure = self._sandbox.enclosure(
+                call.session, checked.arguments, has_effects=tool.has_effects
+            )
             journal.sandbox = str(enclosure)
         unplaced = Subject(tool, checked, (), enclosure)
         if not tool.path_params:
-            return unplaced
+            return self._confined(call, unplaced, journal)
         book = self.authority.policies(call.session.workspace)
 
         def writable(place: Place) -> bool:
@@ -166,7 +168,17 @@ class ToolDispatcher:
 
         locate = self._files.open(call).locate
         places = confine(checked.arguments, tool, locate, writable)
-        return Subject(tool, checked, places, enclosure)
+        return self._confined(call, Subject(tool, checked, places, enclosure), journal)
+
+    def _confined(self, call: ToolCall, subject: Subject, journal: Journal) -> Subject:
+        """The same, with the network of its commands bound to the hosts that the policy names."""
+        if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
+            return subject
+        most = self.authority.policies(call.session.workspace).most_hosts
+        named = judge(call, subject, self.authority).hosts
+        enclosure = self._sandbox.confined(subject.enclosure, named, most)
+        journal.sandbox = str(enclosure)
+        return msgspec.structs.replace(subject, enclosure=enclosure)
 
     def _ensure_kept(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
         """Refuse what this machine cannot keep, before anyone is asked about it."""
@@ -256,9 +268,9 @@ class ToolDispatcher:
         await self.running.stop(running, Stop.CANCEL)
         return True
 
-    async def close_session(self, session: Session) -> None:
+    async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:
         """Stop a session's calls and forget the answers remembered for it."""
-        await self.cancel_session_tools(session.id)
+        await self.running.stop_all(self.running.of_session(session.id), why)
         self.authority.grants.revoke_session(session)
         self._files.forget(session.id)
         await self._log.release(session.id)

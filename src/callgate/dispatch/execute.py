@@ -21,7 +21,6 @@ from callgate.core.errors import (
     ToolCancelled,
     ToolError,
     ToolExecutionError,
-    ToolTimeout,
 )
 from callgate.core.tools import Tool, ToolContext, ToolFactory, ToolOutput
 from callgate.dispatch.failures import log_failure
@@ -64,7 +63,7 @@ async def execute(
     token = watched.set([running.call.tool, running.call.session.id])
     try:
         tool = running.tool = factory()
-        running.context = context
+        running.context, running.limit_s = context, timeout_s
         output = await _drive(tool.execute(arguments, context), running, table, timer, leave)
     except (KeyboardInterrupt, GeneratorExit):
         raise
@@ -82,7 +81,8 @@ async def execute(
     if running.task.cancelling() > cancelling:  # whoever awaits us was cancelled meanwhile
         running.stop = Stop.CALLER_GONE
     if running.stop is not None:
-        raise Stopped(_stop_error(running, tool, timeout_s), _partial(output, error))
+        stopped = not running.abandoned and getattr(tool, "stoppable", True)
+        raise Stopped(running.stop_error(stopped=stopped), _partial(output, error))
     if error is not None:
         failure, partial = _as_tool_error(error, running), _partial(None, error)
         raise failure if partial is None else Stopped(failure, partial)
@@ -219,19 +219,6 @@ async def _settle(running: RunningCall) -> None:
             running.cancels_delivered += 1
     for _ in range(running.cancels_sent):
         running.task.uncancel()
-
-
-def _stop_error(running: RunningCall, tool: Tool | None, timeout_s: float) -> ToolError:
-    stopped = not running.abandoned and getattr(tool, "stoppable", True)
-    name = running.call.tool
-    rest = "" if stopped else " Its work could not be stopped and may still be going on."
-    details = {"stopped": stopped}
-    if running.stop is Stop.TIMEOUT:
-        return ToolTimeout(
-            f"Tool {name!r} took longer than {timeout_s:g} s.{rest}", details=details
-        )
-    base = running.stop_error()
-    return type(base)(base.message + rest, reason=base.reason, details=details)
 
 
 def _partial(output: Any, error: BaseException | None) -> ToolOutput | None:

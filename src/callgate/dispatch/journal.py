@@ -32,6 +32,7 @@ from callgate.core.events import (
     CALLED,
     COMPLETED,
     CONFIRMATION_REQUESTED,
+    EFFECT_MISMATCH,
     FAILED,
     INPUT_INVALID,
     OUTPUT_DELTA,
@@ -60,6 +61,8 @@ _log = logging.getLogger("callgate.audit")
 PARTIAL_OUTPUT = 8_192
 LEFT_OPEN = "question_open"
 """The reason in the result of a call that has not ended."""
+MISMATCH = "effect_mismatch"
+"""The reason in the record of a call that did more than its tool declares."""
 
 T = TypeVar("T")
 
@@ -82,6 +85,7 @@ class Journal:
         "_kept",
         "_last_event",
         "_log",
+        "_mismatch",
         "_sayings",
         "_sink",
         "_started",
@@ -119,6 +123,7 @@ class Journal:
         self.sandbox: str | None = None
         self._confirmation_id: str | None = None
         self._answer: Answer | None = None
+        self._mismatch = False
 
     @property
     def kept(self) -> bool:
@@ -256,6 +261,7 @@ class Journal:
         }
         if output.files_modified is not None:
             payload["files_modified"] = [redact(str(each)) for each in output.files_modified]
+            self._compare_effects(payload["files_modified"])
         if output.command_executed is not None:
             payload["command_executed"] = redact(output.command_executed)
         if not output.success:
@@ -301,6 +307,7 @@ class Journal:
             payload["reason"] = redact(error.reason)
         content: list[ContentBlock] = [TextBlock(info.message)]
         if partial is not None:
+            self._compare_effects([redact(str(each)) for each in partial.files_modified or ()])
             content = [*partial.content, *content]
             payload["partial_output"] = summarize_text(
                 text_of(partial.content), limit=PARTIAL_OUTPUT
@@ -318,6 +325,13 @@ class Journal:
             command_executed=None if partial is None else partial.command_executed,
             duration_ms=duration,
         )
+
+    def _compare_effects(self, changed: list[str]) -> None:
+        """Say so if a tool that declares to change nothing has changed files."""
+        tool = self.tool
+        if changed and tool is not None and not tool.has_effects:
+            self._mismatch = True
+            self._say(EFFECT_MISMATCH, {"declared": tool.effect, "did": "write", "paths": changed})
 
     def left_open(self) -> ToolResult:
         """No end yet: the call waits for an answer, and for whoever resumes its session."""
@@ -464,6 +478,8 @@ class Journal:
         if self._confirmation_id is not None:
             record.confirmation_id = self._confirmation_id
             record.answered_by = answer.by if answer is not None else None
+        if self._mismatch:
+            record.reason = MISMATCH
         if error is not None:
             record.error_class = error.error_class
             record.reason = None if error.reason is None else redact(error.reason)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from enum import StrEnum
 from typing import Any
 
@@ -41,6 +41,10 @@ class Stop(StrEnum):
     CALLER_GONE = "caller_gone"
 
 
+StopListener = Callable[[str, ToolError], None]
+"""Told the id of a call whose work is being stopped, and what its caller will be told."""
+
+
 class StopLimits(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 0.5
     """For a tool that polls `cancel_event`, before it is cancelled by force."""
@@ -61,6 +65,7 @@ class RunningCall:
         "cancels_sent",
         "context",
         "ended",
+        "limit_s",
         "stop",
         "task",
         "tool",
@@ -75,6 +80,8 @@ class RunningCall:
         self.tool: Tool | None = None
         """Set while it executes."""
         self.context: ToolContext | None = None
+        self.limit_s: float | None = None
+        """How long it may run, once it does."""
         self.waiting_for: asyncio.Future[Any] | None = None
         """A person's answer or a slot, while it waits for one."""
         self.stop: Stop | None = None
@@ -89,25 +96,36 @@ class RunningCall:
         self.raise_if_stopped()
         self.waiting_for = future
         try:
-            return await future
+            result = await future
         except asyncio.CancelledError:
             if self.stop is None or self.task.cancelling() > self.cancelling:
                 raise
             raise self.stop_error() from None
         finally:
             self.waiting_for = None
+        self.raise_if_stopped()  # it may have come between the result and our turn
+        return result
 
     def raise_if_stopped(self) -> None:
         if self.stop is not None:
             raise self.stop_error()
 
-    def stop_error(self) -> ToolError:
-        """The error that says why the call was stopped."""
-        if self.stop is Stop.SHUTDOWN:
-            return ToolShuttingDown()
+    def stop_error(self, *, stopped: bool | None = None) -> ToolError:
+        """The error that says why the call was stopped, and if it is known, whether its work
+        has ended."""
+        rest = " Its work could not be stopped and may still be going on."
+        details = None if stopped is None else {"stopped": stopped}
         if self.stop is Stop.TIMEOUT:
-            return ToolTimeout(f"Tool {self.call.tool!r} ran out of time.")
-        return ToolCancelled(reason=None if self.stop is Stop.CANCEL else self.stop)
+            message = f"Tool {self.call.tool!r} took longer than {self.limit_s:g} s."
+            error: ToolError = ToolTimeout(message, details=details)
+        elif self.stop is Stop.SHUTDOWN:
+            error = ToolShuttingDown(details=details)
+        else:
+            reason = None if self.stop is Stop.CANCEL else self.stop
+            error = ToolCancelled(reason=reason, details=details)
+        if stopped is False:
+            error.message += rest
+        return error
 
 
 class Running:
@@ -121,6 +139,7 @@ class Running:
         """Session to shown id; the ids of a session in flight are unique."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._strays: set[asyncio.Task[Any]] = set()
+        self.listeners: list[StopListener] = []
 
     def enter(self, call: ToolCall) -> RunningCall:
         """Put a call into the table; whoever enters one must leave."""
@@ -196,6 +215,8 @@ class Running:
             elif running.tool is not None:
                 # A task of its own: whoever asked for the stop may be cancelled meanwhile.
                 self.own(self._stop_tool(running, running.tool))
+                for listener in self.listeners:
+                    listener(running.call.id, running.stop_error(stopped=False))
         await self._ended(running, 2 * self.limits.abandon_s)
 
     async def _stop_tool(self, running: RunningCall, tool: Tool) -> None:

@@ -12,9 +12,10 @@ the user's settings say `sandbox = "off"`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,7 +23,8 @@ import msgspec
 from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
-from callgate.sandbox import machines, profiles
+from callgate.sandbox import allowed_hosts, machines, profiles
+from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
 from callgate.sandbox.plans import Backend, Bubblewrap, CannotGuarantee, Plan, choose
@@ -45,10 +47,20 @@ class Enclosure(msgspec.Struct, frozen=True):
     """It has the network because the call asked for it."""
     read_only: bool = False
     """This machine promises that nothing can be changed from inside."""
+    hosts: tuple[AllowedHost, ...] = ()
+    """What it reaches where the network is HOSTS."""
+
+    @property
+    def is_online(self) -> bool:
+        """Whether it reaches any host, in the profile where a policy may say which."""
+        online = self.network in (Network.HOSTS, Network.ALL)
+        return online and self.profile is Profile.WORKSPACE
 
     def __str__(self) -> str:
         if self.profile is None:
             return "off"
+        if self.profile is Profile.WORKSPACE and self.network is Network.HOSTS:
+            return f"workspace, with network: {', '.join(map(str, self.hosts))}"
         if self.profile is Profile.WORKSPACE and self.network is not Network.NONE:
             return f"workspace, with {_NETWORKS[self.network]}"
         return self.profile.value
@@ -63,6 +75,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile | None = Profile.WORKSPACE
     """For modes ask and write; mode read has its own. None: no sandbox at all."""
     network: Network = Network.NONE
+    hosts: tuple[AllowedHost, ...] = ()
+    """What every command reaches where the network is HOSTS."""
     home: str
     """The user's own."""
     callgate_home: str
@@ -104,20 +118,50 @@ class Sandbox:
                 if self._backends is None:
                     self._backends = await machines.look(self._broker)
 
-    def enclosure(self, session: Session, arguments: Mapping[str, Any]) -> Enclosure:
-        """What a call is to run in, by the mode of its session and by what it asks for."""
+    def enclosure(
+        self, session: Session, arguments: Mapping[str, Any], *, has_effects: bool = True
+    ) -> Enclosure:
+        """What a call is to run in, by the mode of its session, by what it asks for, and by
+        whether its tool declares any effects: one that does not cannot have them."""
         said = self.surroundings
         if said.profile is None:
             return Enclosure(None, Network.ALL)
         asks = arguments.get("network") is True
-        if session.mode == Mode.READ:
+        if session.mode == Mode.READ or not has_effects:
             made = Enclosure(Profile.READ, widened=asks)
             kept = not isinstance(self._find(made, session), CannotGuarantee)
             return msgspec.structs.replace(made, read_only=kept)
         if said.profile is Profile.OPEN:
             return Enclosure(Profile.OPEN, Network.ALL)
-        widened = asks and said.network is not Network.ALL
-        return Enclosure(Profile.WORKSPACE, Network.ALL if widened else said.network, widened)
+        if asks and said.network is not Network.ALL:
+            return Enclosure(Profile.WORKSPACE, Network.ALL, widened=True)
+        return Enclosure(Profile.WORKSPACE, said.network, hosts=said.hosts)
+
+    def confined(
+        self,
+        enclosure: Enclosure,
+        named: Sequence[Iterable[str]],
+        most: Iterable[str] | None = None,
+    ) -> Enclosure:
+        """The same with no more network than the policy gives.
+
+        `named`: lists of hosts; what all of them name, and what every command has anyway, is all
+        that a call reaches which asked for the network. `most`: nothing goes beyond these.
+        """
+        if not enclosure.is_online:
+            return enclosure
+        hosts = None if enclosure.network is Network.ALL else enclosure.hosts
+        if hosts is None and named:
+            lists = [tuple(map(allowed_hosts.parse, each)) for each in named]
+            given = functools.reduce(allowed_hosts.common, lists)
+            hosts = tuple(dict.fromkeys((*given, *self.surroundings.hosts)))
+        if most is not None:
+            limit = tuple(map(allowed_hosts.parse, most))
+            hosts = limit if hosts is None else allowed_hosts.common(hosts, limit)
+        if hosts is None:
+            return enclosure
+        network = Network.HOSTS if hosts else Network.NONE
+        return msgspec.structs.replace(enclosure, network=network, hosts=hosts)
 
     def ensure(self, enclosure: Enclosure, session: Session) -> None:
         """Raise `CannotGuarantee` where this machine cannot keep it."""
@@ -132,13 +176,22 @@ class Sandbox:
             raise CannotGuarantee(found.missing, found.problems)
         return found
 
+    def hide(self, path: str) -> None:
+        """From now on commands do not see a directory, whatever else they may."""
+        said = self.surroundings
+        self.surroundings = msgspec.structs.replace(said, hidden=(*said.hidden, path))
+        self._launchers.clear()
+
     def close(self) -> None:
         """End every command that still runs, and the broker."""
         self._broker.close()
 
     def _find(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
         moment = int(time.monotonic() / _FRESH_S)
-        key = (enclosure.profile, enclosure.network, session.workspace, session.extra_roots, moment)
+        key = (
+            enclosure.profile, enclosure.network, enclosure.hosts,
+            session.workspace, session.extra_roots, moment,
+        )  # fmt: skip
         found = self._launchers.get(key)
         if found is None:
             if len(self._launchers) >= _MOST_LAUNCHERS:
@@ -163,7 +216,9 @@ class Sandbox:
             return profiles.read(places, limits=limits)
         if enclosure.profile is Profile.OPEN:
             return profiles.open(places, limits=limits)
-        return profiles.workspace(places, network=enclosure.network, limits=limits)
+        return profiles.workspace(
+            places, network=enclosure.network, hosts=enclosure.hosts, limits=limits
+        )
 
     def _places(self, session: Session) -> Places:
         said = self.surroundings

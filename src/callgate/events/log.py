@@ -41,7 +41,7 @@ from callgate.core.stores import (
     StoreUnwritable,
 )
 
-DELAY_S = 0.01
+DELAY_S = 0.02
 """How long an event may wait for company: others must see it within a tenth of a second."""
 _MANY = 500
 RETRY_S = 2.0
@@ -262,7 +262,7 @@ class SessionLog:
                 kept.fence = results[1]
             if waited is not None and not waited.future.done():
                 waited.future.set_result(results[-1])
-            if events:
+            if events and not (waited is not None and isinstance(waited.op, Release)):
                 self._drop_output(kept, results[-1 if waited is None else -2][-1])
             return
         if not isinstance(error, StoreError):

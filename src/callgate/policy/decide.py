@@ -72,6 +72,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """`prompt_once`: a yes counts for the rest of the session."""
     explicit: bool = False
     """The user wrote this question down: mode write does not silence it."""
+    hosts: tuple[tuple[str, ...], ...] = ()
+    """Lists of hosts, for a call that asks for the network: it reaches what each of them names.
+    None at all: it reaches everything."""
     policy_reason: str = ""
     """For the audit record: what decided, and where it stands."""
 
@@ -95,6 +98,11 @@ class Rulebook:
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
         self._remembered: dict[tuple[str, str, str], Decision] = {}
 
+    @property
+    def most_hosts(self) -> tuple[str, ...] | None:
+        """The hosts that no command goes beyond here, whatever else is said; None: any."""
+        return None if self.workspace is None else self.workspace.hosts
+
     def decide(self, question: Question, key: str = "") -> Decision:
         """Decide; where there are no rules, remember it under the key of the tool."""
         decision = decide(question, self.user, self.workspace)
@@ -111,6 +119,13 @@ class Rulebook:
 
 def decide(question: Question, user: Policy, workspace: Policy | None = None) -> Decision:
     """What the user's policy says, made stricter (never laxer) by the workspace's own."""
+    decision = _outcome(question, user, workspace)
+    rules = user.rules if workspace is None else user.rules + workspace.rules
+    hosts = _hosts(question, rules) if question.network and rules else ()
+    return msgspec.structs.replace(decision, hosts=hosts) if hosts else decision
+
+
+def _outcome(question: Question, user: Policy, workspace: Policy | None) -> Decision:
     insists = user.confirm_destructive or (workspace is not None and workspace.confirm_destructive)
     decision = _lower(question, _policy_answer(question, user), confirm_destructive=insists)
     if workspace is None or decision.outcome is Outcome.DENY:
@@ -299,6 +314,28 @@ def _by_commands(question: Question, rules: list[Rule]) -> Decision | None:
         # deny or want to be asked about, a doubt may hide just that.
         explicit=decisive is not None or any(r.decision is not Outcome.ALLOW for r in rules),
     )
+
+
+def _hosts(question: Question, rules: tuple[Rule, ...]) -> tuple[tuple[str, ...], ...]:
+    """The lists of all rules that speak of the call, whichever of them decides: several commands
+    of one line have one network, and none of them gets there by the rule of another."""
+    return tuple(
+        rule.network
+        for rule in rules
+        if isinstance(rule.network, tuple)
+        and applies(rule, question)
+        and _speaks_of_command(rule, question)
+    )
+
+
+def _speaks_of_command(rule: Rule, question: Question) -> bool:
+    if rule.command is None:
+        return True
+    command = question.arguments.get("command")
+    if not isinstance(command, str):
+        return False
+    judgement = judge(read_command(command), [(rule.command, rule.decision.value)])
+    return any(verdict.outcome is not None for verdict in judgement.verdicts)
 
 
 def _from_rule(rule: Rule) -> Decision:

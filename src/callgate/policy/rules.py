@@ -78,9 +78,9 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """Exactly these arguments."""
     workspace: str | None = None
     """Only in this directory or below."""
-    network: bool | None = None
+    network: bool | tuple[str, ...] | None = None
     """Whether the call asks for the network. An `allow` covers such a call only if this is
-    true, and then covers the others too."""
+    true, and then covers the others too. Hosts are a yes that goes no further than these."""
     origin: Origin = BUILT_IN
 
     def __str__(self) -> str:
@@ -93,7 +93,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
                 ("caller", self.caller),
                 ("workspace", self.workspace),
                 ("arguments_sha256", self.arguments_sha256),
-                ("network", None if self.network is None else str(self.network).lower()),
+                ("network", _network_text(self.network)),
             )
             if value is not None
         ]
@@ -112,6 +112,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rules: tuple[Rule, ...] = ()
     confirm_destructive: bool = False
     """In mode write: ask before a destructive tool all the same."""
+    hosts: tuple[str, ...] | None = None
+    """In a workspace's own file: no command reaches any other. None: no opinion."""
 
 
 CLASS_DEFAULTS: Mapping[SideEffects, Setting] = {
@@ -200,8 +202,14 @@ def rule_applies(
 
 def _covers_network(rule: Rule, network: bool) -> bool:
     if rule.decision is Outcome.ALLOW:
-        return rule.network is True or not network
-    return rule.network is None or rule.network is network
+        return bool(rule.network) or not network
+    return rule.network is None or bool(rule.network) is network
+
+
+def _network_text(network: bool | tuple[str, ...] | None) -> str | None:
+    if isinstance(network, tuple):
+        return f"[{', '.join(network)}]"
+    return None if network is None else str(network).lower()
 
 
 def _as_text(value: Any) -> str:

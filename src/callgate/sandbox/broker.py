@@ -10,7 +10,8 @@ the broker forks a `keeper` for it and forgets it. When the lifeline closes the 
 and so does everything else: each keeper has a socket to the same runtime, which closes too.
 
 If a command manages to end its own keeper, or to outlast it, what it left becomes the broker's
-child, and is ended until nothing is left of it.
+child, and is ended until nothing is left of it. Where the system has control groups for us, each
+command is in one of its own (`cgroups`), and they are removed here.
 
 Started as `python -I -S -E -c BOOT`: it sees no site packages, no environment, and of this
 package only modules that need neither.
@@ -26,11 +27,12 @@ import signal
 import socket
 import struct
 
-from callgate.sandbox import keeper, kernel, namespaces
+from callgate.sandbox import cgroups, keeper, kernel, namespaces
 from callgate.sandbox.restrict import STEPS
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
+    from callgate.sandbox.cgroups import Group
     from callgate.sandbox.orders import Order
 
 LENGTH = struct.Struct("<I")
@@ -67,7 +69,9 @@ class Broker:
         self._lifeline = lifeline
         self._buffer = bytearray()
         self._descriptors: list[int] = []
-        self._keepers: set[int] = set()
+        self._keepers: dict[int, str | None] = {}
+        """Each with the path of its command's control group."""
+        self._groups = cgroups.find()
         self._owner = os.geteuid(), os.getegid()
 
     def run(self) -> None:
@@ -86,7 +90,9 @@ class Broker:
                 os.read(wake, 4096)
                 self._reap()
             if self._lifeline.fileno() in ready and not self._receive():
-                return
+                break
+        if self._groups is not None:
+            self._groups.close()
 
     def _receive(self) -> bool:
         """Take what came, and start what is complete. False at the end of the lifeline."""
@@ -115,20 +121,39 @@ class Broker:
         )
         with socket.socket(fileno=descriptors[0]) as control:
             streams = (descriptors[1], descriptors[2], descriptors[3])
+            group = self._group(order)
             try:
-                pid = _fork(order)
+                pid = _fork(order, group)
                 if pid == 0:
-                    self._keep(order, control, streams)
-                self._keepers.add(pid)
+                    self._keep(order, control, streams, group)
+                self._keepers[pid] = None if group is None else group.path
             except OSError as error:
+                if group is not None and self._groups is not None:
+                    self._groups.remove(group.path)
                 step = "fork" if order["layout"] is None else "namespaces"
                 keeper.tell(control, keeper.REFUSED, STEPS.index(step), error.errno or 0)
             finally:
                 for stream in streams:
                     os.close(stream)
+                if group is not None:
+                    group.close()
+
+    def _group(self, order: Order) -> Group | None:
+        """A control group for a command. What it limits, nothing else need limit."""
+        if self._groups is None:
+            return None
+        # Everything in a namespace ends at once as it is.
+        group = self._groups.make(order["group"], only_to_limit=order["layout"] is not None)
+        if group is not None:
+            order["limits"] = [each for each in order["limits"] if each[0] not in group.kinds]
+        return group
 
     def _keep(
-        self, order: Order, control: socket.socket, streams: tuple[int, int, int]
+        self,
+        order: Order,
+        control: socket.socket,
+        streams: tuple[int, int, int],
+        group: Group | None,
     ) -> None:
         """In the child: be the keeper, and never come back."""
         code = 1
@@ -136,7 +161,7 @@ class Broker:
             self._lifeline.close()
             for other in self._descriptors:
                 os.close(other)
-            code = 1 if keeper.keep(order, control, streams, self._owner) else 0
+            code = 1 if keeper.keep(order, control, streams, self._owner, group) else 0
         finally:
             os._exit(code)
 
@@ -151,7 +176,11 @@ class Broker:
             if pid == 0:
                 break
             strays = strays or status != 0 or pid not in self._keepers
-            self._keepers.discard(pid)
+            group = self._keepers.pop(pid, None)
+            if group is not None and self._groups is not None:
+                self._groups.remove(group)
+        if self._groups is not None:
+            self._groups.bury()
         if strays:
             self._end_strays()
 
@@ -166,7 +195,7 @@ class Broker:
                     keeper.signal_to(pid, signal.SIGKILL)
 
 
-def _fork(order: Order) -> int:
+def _fork(order: Order, group: Group | None) -> int:
     if order["layout"] is None:
         return os.fork()
-    return namespaces.begin(order["layout"]["own_network"])
+    return namespaces.begin(order["layout"]["own_network"], group)

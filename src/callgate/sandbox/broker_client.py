@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -20,6 +21,8 @@ from types import TracebackType
 from typing import Self
 
 from callgate.sandbox import broker, keeper, ordering
+from callgate.sandbox.allowed_hosts import AllowedHost
+from callgate.sandbox.egress import Egress
 from callgate.sandbox.launch import Command
 from callgate.sandbox.orders import Order
 from callgate.sandbox.plans import Plan
@@ -27,6 +30,7 @@ from callgate.sandbox.processes import GRACE_S, Exit, OnOutput, Stream
 from callgate.sandbox.restrict import STEPS
 
 _READ_SIZE = 65536
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -67,15 +71,21 @@ class BrokerProcess:
             kept.abandon()
         self._drop()
 
-    async def start(self, order: Order, on_output: OnOutput, stdin: int | None = None) -> Kept:
+    async def start(
+        self,
+        order: Order,
+        on_output: OnOutput,
+        stdin: int | None = None,
+        hosts: tuple[AllowedHost, ...] = (),
+    ) -> Kept:
         """Start what is ordered. Raises OSError; `RestrictionFailed` if the jail is to blame.
 
-        `stdin` is a descriptor for its standard input, which is empty otherwise.
+        `stdin` is a descriptor for its standard input, which is empty otherwise; `hosts` are
+        those that its proxy serves, if it is ordered to have one.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading: dict[int, Stream] = {}
         passing = [theirs.detach()]
-        control = ours.detach()
         try:
             passing.append(os.open(os.devnull, os.O_RDONLY) if stdin is None else os.dup(stdin))
             for stream in ("stdout", "stderr"):
@@ -85,14 +95,17 @@ class BrokerProcess:
                 os.set_blocking(read_end, False)
             await self._send(broker.encode(order), passing)
         except BaseException:
-            for descriptor in (control, *reading):
+            control.close()
+            for descriptor in reading:
                 os.close(descriptor)
             raise
         finally:
             for descriptor in passing:
                 os.close(descriptor)
-        os.set_blocking(control, False)
-        made = contextvars.Context().run(Kept, control, reading, on_output, self._kept.discard)
+        control.setblocking(False)
+        made = contextvars.Context().run(
+            Kept, control, reading, on_output, self._kept.discard, hosts
+        )
         self._kept.add(made)
         await made.begin()
         return made
@@ -129,6 +142,7 @@ class BrokerProcess:
                     pass_fds=(number,),
                     start_new_session=True,
                 )
+                _limit_files(self._process.pid)
             except BaseException:
                 ours.close()
                 raise
@@ -151,13 +165,16 @@ class Kept:
 
     def __init__(
         self,
-        control: int,
+        control: socket.socket,
         reading: dict[int, Stream],
         on_output: OnOutput,
         forget: Callable[[Kept], None],
+        hosts: tuple[AllowedHost, ...] = (),
     ) -> None:
         self.usage = Usage()
-        self._control: int | None = control
+        self._control: socket.socket | None = control
+        self._hosts = hosts
+        self._egress: Egress | None = None
         self._pipes = reading
         self._on_output = on_output
         self._forget = forget
@@ -194,7 +211,10 @@ class Kept:
 
     async def wait(self) -> Exit:
         """Wait until nothing of the command runs any more and its output has been read."""
-        return await asyncio.shield(self._done)
+        ended = await asyncio.shield(self._done)
+        if self._egress is not None:
+            await self._egress.wait_closed()
+        return ended
 
     def stop(self, grace: float = GRACE_S) -> bool:
         """Begin to end the whole tree: SIGTERM, and SIGKILL after `grace` seconds.
@@ -205,7 +225,7 @@ class Kept:
             return False
         self._stopped = self._stopped or self._status is None
         try:
-            os.write(self._control, keeper.END.pack(grace))
+            self._control.send(keeper.END.pack(grace))
         except OSError:
             pass  # its keeper is gone, which we are about to read
         return True
@@ -220,11 +240,14 @@ class Kept:
     def _hear(self) -> None:
         assert self._control is not None
         try:
-            news = os.read(self._control, keeper.NEWS.size)
+            news, descriptors, _, _ = socket.recv_fds(self._control, keeper.NEWS.size, 1)
         except BlockingIOError:
             return
         except OSError:
-            news = b""
+            news, descriptors = b"", []
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+            self._egress = Egress(socket.socket(fileno=descriptor), self._hosts)
         if len(news) != keeper.NEWS.size:
             self._lost()
             return
@@ -259,7 +282,7 @@ class Kept:
     def _hang_up(self) -> None:
         if self._control is not None:
             self._loop.remove_reader(self._control)
-            os.close(self._control)
+            self._control.close()
             self._control = None
 
     def _finish(self) -> None:
@@ -272,6 +295,8 @@ class Kept:
             self._close(pipe)
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
         ended, survivors = self._gone or (0, 0)
+        if self._egress is not None:
+            self._egress.close()
         self._done.set_result(
             Exit(
                 code=code if code is not None and code >= 0 else None,
@@ -279,6 +304,8 @@ class Kept:
                 stopped=self._stopped,
                 ended=ended,
                 survivors=survivors,
+                blocked=() if self._egress is None else self._egress.blocked,
+                reached=0 if self._egress is None else self._egress.reached,
             )
         )
         self._forget(self)
@@ -315,7 +342,15 @@ class BrokerLauncher:
 
     async def start(self, command: Command, on_output: OnOutput) -> Kept:
         order = ordering.order(command, self._plan, bwrap=self._bwrap)
-        return await self._process.start(order, on_output)
+        hosts = () if self._plan is None else self._plan.jail.hosts
+        return await self._process.start(order, on_output, hosts=hosts)
+
+
+def _limit_files(pid: int) -> None:
+    """Commands may open as many files as we might when we began; an instance raises its own."""
+    if hasattr(resource, "prlimit"):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
 
 
 async def _send_first(lifeline: socket.socket, frame: bytes, descriptors: list[int]) -> int:

@@ -4,8 +4,8 @@
 first, because bubblewrap must be told what is a directory and what is missing. `find` finds
 the program and refuses one that is setuid: it would run as root what should have less.
 
-What is missing of a protected path is covered by /dev/null, for which bubblewrap leaves an
-empty file in its place. Nothing else is left behind.
+What is missing of a protected path is there as long as the command (`placeholders`): bubblewrap
+could cover it too, but would leave an empty file in its place.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
+from callgate.sandbox import placeholders
 from callgate.sandbox.jails import Jail, Network, is_below
 from callgate.sandbox.restrict import INHERITED
 
@@ -37,7 +38,9 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """Directories between a writable root and a protected path, outermost first."""
     read_only: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """First components of protected paths that are not there."""
+    """Protected paths that are not there, though the directories above them are."""
+    missing_directories: tuple[str, ...] = ()
+    """First components, not there either, of other protected paths."""
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
 
@@ -78,7 +81,9 @@ def arguments(
         line += ["--bind", path, path]
     for path in survey.read_only:
         line += ["--ro-bind", path, path]
-    for path in (*survey.missing, *survey.hidden_files):
+    for path in (*survey.missing, *survey.missing_directories):
+        line += ["--ro-bind-try", path, path]  # if we could not create it, nobody can
+    for path in survey.hidden_files:
         line += ["--ro-bind", "/dev/null", path]
     for path in survey.hidden_directories:
         line += ["--perms", "0000", "--tmpfs", path, "--remount-ro", path]
@@ -89,12 +94,14 @@ def arguments(
 def survey(jail: Jail) -> Survey:
     """Look at the protected and the hidden paths. Raises OSError (ELOOP) for a link on the way."""
     pinned: dict[str, None] = {}
-    read_only, missing = [], []
+    read_only: list[str] = []
+    missing: list[str] = []
+    missing_directories: list[str] = []
     for path in sorted(jail.protected, key=_depth):
         for place in _way(path, jail.writable):
             mode = _mode(place)
-            if mode == 0:
-                missing.append(place)
+            if mode == 0 or placeholders.is_one(mode):  # which another command may remove
+                (missing if place == path else missing_directories).append(place)
             elif stat.S_ISLNK(mode):
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
             elif place == path or not stat.S_ISDIR(mode):
@@ -103,11 +110,12 @@ def survey(jail: Jail) -> Survey:
                 pinned[place] = None
                 continue
             break
-    hidden = [(path, _mode(path)) for path in jail.hidden]
+    hidden = [(path, _to_cover(path)) for path in jail.hidden]
     return Survey(
         pinned=tuple(pinned),
         read_only=tuple(dict.fromkeys(read_only)),
         missing=tuple(dict.fromkeys(missing)),
+        missing_directories=tuple(dict.fromkeys(missing_directories)),
         hidden_directories=tuple(path for path, mode in hidden if stat.S_ISDIR(mode)),
         hidden_files=tuple(path for path, mode in hidden if mode and not stat.S_ISDIR(mode)),
     )
@@ -125,6 +133,22 @@ def _mode(path: str) -> int:
         return os.lstat(path).st_mode
     except OSError:
         return 0
+
+
+def _to_cover(path: str) -> int:
+    """The mode of a hidden path; 0 if it needs no cover, which bubblewrap takes long for.
+
+    What the system itself keeps from us it keeps from the command too, who is the same user
+    without any capability; unless it is ours, for then its mode is ours to change.
+    """
+    try:
+        facts = os.lstat(path)
+    except OSError:
+        return 0
+    ways = (os.R_OK, os.W_OK, os.X_OK)
+    if facts.st_uid == os.geteuid() or any(os.access(path, way) for way in ways):
+        return facts.st_mode
+    return 0
 
 
 def _depth(path: str) -> tuple[int, str]:

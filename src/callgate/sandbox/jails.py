@@ -13,11 +13,15 @@ from enum import StrEnum
 
 import msgspec
 
+from callgate.sandbox.allowed_hosts import AllowedHost
+
 
 class Network(StrEnum):
     NONE = "none"
     LOOPBACK = "loopback"
     """A loopback of its own: a command can talk to what it started itself, and to nobody else."""
+    HOSTS = "hosts"
+    """The same, and on it our proxy, which reaches the named hosts and nothing else."""
     ALL = "all"
 
 
@@ -41,6 +45,8 @@ class Guarantee(StrEnum):
     NO_NETWORK_OTHER = "no_network_other"
     """Neither raw packets, netlink, vsock, Bluetooth nor any family that we do not know."""
     OWN_LOOPBACK = "own_loopback"
+    NAMED_HOSTS = "named_hosts"
+    """It reaches the hosts that are named, through our proxy."""
     NO_UNIX_SOCKETS = "no_unix_sockets"
     """No service that listens at a path can be talked to: containers, agents, desktops, us."""
     ABSTRACT_SOCKETS_BLOCKED = "abstract_sockets_blocked"
@@ -86,6 +92,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     """Readable and not writable, although below a writable path. They need not exist."""
     hidden: tuple[str, ...] = ()
     network: Network = Network.NONE
+    hosts: tuple[AllowedHost, ...] = ()
+    """What it reaches where the network is HOSTS."""
     unix_sockets: bool = False
     """Whether it may talk to services of this machine that listen at a path."""
     fresh_tmp: bool = False
@@ -97,6 +105,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
             plain = path.startswith("/") and not path.startswith("//") and "\0" not in path
             if not plain or path != os.path.normpath(path):
                 raise ValueError(f"not an absolute, plain path: {path!r}")
+        if self.hosts and self.network is not Network.HOSTS:
+            raise ValueError("hosts are named for another network than HOSTS")
 
     @property
     def needs(self) -> frozenset[Guarantee]:
@@ -112,7 +122,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
             Guarantee.NO_NETWORK_TCP: self.network is not Network.ALL,
             Guarantee.NO_NETWORK_UDP: self.network is not Network.ALL,
             Guarantee.NO_NETWORK_OTHER: self.network is not Network.ALL,
-            Guarantee.OWN_LOOPBACK: self.network is Network.LOOPBACK,
+            Guarantee.OWN_LOOPBACK: self.network in (Network.LOOPBACK, Network.HOSTS),
+            Guarantee.NAMED_HOSTS: self.network is Network.HOSTS,
             Guarantee.NO_UNIX_SOCKETS: not self.unix_sockets,
             Guarantee.ABSTRACT_SOCKETS_BLOCKED: not self.unix_sockets,
             Guarantee.LIMITS: self.limits != NO_LIMITS,

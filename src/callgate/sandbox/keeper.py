@@ -9,6 +9,9 @@ parent becomes the keeper's child, so nothing can leave. In namespaces it is pro
 everything ends with it. It talks to the runtime by a socket of its own. When that closes,
 because the runtime is gone or no longer cares, the keeper ends the command by itself.
 
+Where there are control groups, the last blow falls on all of a group at once. In a namespace
+that is so anyway.
+
 The broker imports this: no msgspec.
 """
 
@@ -21,18 +24,20 @@ import socket
 import struct
 import time
 
-from callgate.sandbox import kernel, namespaces, restrict
+from callgate.sandbox import kernel, namespaces, placeholders, restrict
 from callgate.sandbox.restrict import STEPS
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
+    from callgate.sandbox.cgroups import Group
     from callgate.sandbox.orders import Order
 
 STARTED, REFUSED, EXITED, GONE = 1, 2, 3, 4
 NEWS = struct.Struct("<B3i2dq")
 """Kind, three numbers, then of the leader: seconds of user and system time, peak memory in KiB.
 
-STARTED: -; REFUSED: step, error number; EXITED: wait status; GONE: ended, survivors."""
+STARTED: -, and with it the listener of a proxy, if there is one; REFUSED: step, error number;
+EXITED: wait status; GONE: ended, survivors."""
 END = struct.Struct("<d")
 """The grace in seconds between SIGTERM and SIGKILL. The shortest one counts."""
 
@@ -49,13 +54,17 @@ def keep(
     control: socket.socket,
     streams: tuple[int, int, int],
     owner: tuple[int, int],
+    group: Group | None = None,
 ) -> int:
     """Start the command, report on it, and return when nothing of it is left, or how many.
 
     `owner` is our user and group as the broker sees them: in new namespaces we are nobody yet.
+    In a control group of the command's is, without namespaces, only the command and not we.
     """
     step = "fork"
     held: dict[str, int] = {}
+    mounted = order["layout"] is not None
+    listener = None
     try:
         wake, signalled = os.pipe()
         os.set_blocking(wake, False)
@@ -66,10 +75,17 @@ def keep(
         if order["layout"] is not None:
             step = "namespaces"
             held = namespaces.enter(order["layout"], *owner)
+            listener = namespaces.listen(order["layout"])
+        for path, as_directory in order["placeholders"]:
+            step = "namespaces"
+            descriptor = placeholders.hold(path, as_directory=as_directory)
+            if descriptor is not None:
+                held[path] = descriptor
         step = "fork"
-        leader, failures = _fork(order, streams)
+        outside = None if mounted else group
+        leader, failures = _fork(order, streams, outside)
     except OSError as error:
-        namespaces.leave(held)
+        namespaces.leave(held, mounted=mounted)
         tell(control, REFUSED, STEPS.index(step), error.errno or 0)
         return 0
     for stream in set(streams):
@@ -78,20 +94,35 @@ def keep(
     os.close(failures)
     if failure:
         os.waitpid(leader, 0)
-        namespaces.leave(held)
+        namespaces.leave(held, mounted=mounted)
         tell(control, REFUSED, *restrict.FAILURE.unpack(failure))
         return 0
-    tell(control, STARTED)
-    watch = Watch(control, wake, leader, alone=order["layout"] is not None)
+    _started(control, listener)
+    watch = Watch(control, wake, leader, alone=mounted, group=outside)
     ended, survivors = watch.run()
-    namespaces.leave(held)
+    namespaces.leave(held, mounted=mounted)
     tell(control, GONE, ended, survivors)
     return survivors
 
 
-def _fork(order: Order, streams: tuple[int, int, int]) -> tuple[int, int]:
+def _started(control: socket.socket, listener: socket.socket | None) -> None:
+    """Say so, and give away the socket on which the command finds its proxy."""
+    if listener is None:
+        tell(control, STARTED)
+        return
+    with listener:
+        try:
+            news = NEWS.pack(STARTED, 0, 0, 0, 0.0, 0.0, 0)
+            socket.send_fds(control, [news], [listener.fileno()])
+        except OSError:
+            pass  # nobody listens any more; the work goes on
+
+
+def _fork(
+    order: Order, streams: tuple[int, int, int], group: Group | None
+) -> tuple[int, int]:
     failures, telling = os.pipe()
-    leader = os.fork()
+    leader = os.fork() if group is None else group.fork()
     if leader == 0:
         restrict.become(order, streams, telling)
     os.close(telling)
@@ -101,12 +132,22 @@ def _fork(order: Order, streams: tuple[int, int, int]) -> tuple[int, int]:
 class Watch:
     """From the leader's start to the end of the last process that belongs to it."""
 
-    def __init__(self, control: socket.socket, wake: int, leader: int, *, alone: bool) -> None:
+    def __init__(
+        self,
+        control: socket.socket,
+        wake: int,
+        leader: int,
+        *,
+        alone: bool,
+        group: Group | None = None,
+    ) -> None:
         self._control = control
         self._wake = wake
         self._leader = leader
         self._alone = alone
         """We are process 1 of a namespace: everyone else in it belongs to the command."""
+        self._group = group
+        """The command is in it, and we are not."""
         self._exited = False
         self._ending = False
         self._deadline = 0.0
@@ -176,6 +217,8 @@ class Watch:
             self._told |= members
             signal_to(-1, signal.SIGKILL)  # nothing in a namespace outruns this
             return
+        if self._group is not None:
+            self._group.kill()
         for _ in range(_CHASE):
             self._told |= members
             for member in members:

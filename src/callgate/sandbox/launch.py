@@ -6,7 +6,7 @@ it starts the same command with less in reach. No other module starts a process.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from callgate.core.commands import Command as Command
 from callgate.core.commands import Launcher as Launcher
@@ -39,6 +39,7 @@ _PASSED_ON = frozenset(_NAMES.split())
 """Where programs and files are, and how to speak: nothing that proves who someone is."""
 
 _PROXIES = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "FTP_PROXY", "NO_PROXY"})
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -53,3 +54,17 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
         for name, value in environ.items()
         if name in _PASSED_ON or (name.upper() in _PROXIES and "@" not in value)
     }
+
+
+def with_proxy(environ: Mapping[str, str], port: int, served: Collection[str]) -> dict[str, str]:
+    """The environment of a command that reaches the network by a proxy on its own loopback.
+
+    `served` are hosts behind the proxy: the loopback's own names are otherwise reached directly.
+    """
+    kept = {name: value for name, value in environ.items() if name.upper() not in _PROXIES}
+    address = f"http://127.0.0.1:{port}"
+    direct = ",".join(name for name in _LOOPBACK if name not in served)
+    said = {"HTTP_PROXY": address, "HTTPS_PROXY": address, "ALL_PROXY": address}
+    if direct:
+        said["NO_PROXY"] = direct
+    return kept | said | {name.lower(): value for name, value in said.items()}

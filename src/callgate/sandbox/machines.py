@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
-from callgate.sandbox import bubblewrap, kernel, landlock, seccomp
+import msgspec
+
+from callgate.sandbox import bubblewrap, cgroups, kernel, landlock, seccomp
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command
@@ -25,8 +29,10 @@ from callgate.sandbox.plans import (
     Seccomp,
 )
 
+T = TypeVar("T")
 PATIENCE_S = 10.0
 
+_ASK = Command(argv=("cat", "/proc/self/cgroup"), cwd="/", env={"PATH": os.defpath})
 _TRUE = Command(argv=("true",), cwd="/", env={"PATH": os.defpath})
 _TRIED = Jail(fresh_tmp=True, pid_namespace=True)
 _REASONS = {
@@ -37,6 +43,15 @@ _REASONS = {
     errno.ENOSYS: "the kernel is too old for namespaces as we make them",
     errno.EINVAL: "the kernel was built without namespaces",
 }
+
+
+class ControlGroups(msgspec.Struct, frozen=True):
+    """Whether each command is in a group of its own, which ends at once. No backend: no promise
+    depends on it."""
+
+    problem: str | None = None
+    controllers: tuple[str, ...] = ()
+    """What is limited for a command as a whole, and not for each process."""
 
 
 async def look(process: BrokerProcess, *, bwrap: str | None = None) -> tuple[Backend, ...]:
@@ -56,11 +71,35 @@ async def look(process: BrokerProcess, *, bwrap: str | None = None) -> tuple[Bac
 
 def look_now(*, bwrap: str | None = None) -> tuple[Backend, ...]:
     """The same for whoever cannot wait in an event loop: with a broker of its own."""
+    return _now(lambda process: look(process, bwrap=bwrap))
 
-    async def alone() -> tuple[Backend, ...]:
+
+async def look_at_groups(process: BrokerProcess) -> ControlGroups:
+    """Asked of a command, about itself."""
+    said: list[bytes] = []
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            launcher = BrokerLauncher(process, None)
+            async with await launcher.start(_ASK, lambda stream, data: said.append(data)) as it:
+                await it.wait()
+        above = os.path.dirname(cgroups.own_path(b"".join(said).decode(errors="replace")))
+        if os.path.basename(above).startswith(cgroups.PREFIX):
+            return ControlGroups(None, tuple(sorted(cgroups.enabled(cgroups.directory(above)))))
+        cgroups.places()
+    except OSError as error:  # TimeoutError among them
+        return ControlGroups(error.strerror or "a command that does nothing did not end")
+    return ControlGroups("the kernel starts no process in a cgroup of ours")
+
+
+def look_at_groups_now() -> ControlGroups:
+    return _now(look_at_groups)
+
+
+def _now(work: Callable[[BrokerProcess], Awaitable[T]]) -> T:
+    async def alone() -> T:
         process = BrokerProcess()
         try:
-            return await look(process, bwrap=bwrap)
+            return await work(process)
         finally:
             process.close()
 

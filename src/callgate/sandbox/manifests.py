@@ -26,8 +26,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.core.effects import SideEffects
-
 MOST_ENTRIES = 50_000
 MOST_SECONDS = 5.0
 
@@ -110,16 +108,6 @@ async def observe(
 
 async def _look(directory: str, most: int, seconds: float) -> Manifest:
     return await asyncio.to_thread(take, directory, most=most, seconds=seconds)
-
-
-def mismatch(declared: SideEffects, observed: Observed) -> dict[str, Any] | None:
-    """What `tool.effect_mismatch` says of a call; None if it did no more than was declared.
-
-    Only what was seen counts: a look that is not complete is no evidence against a tool.
-    """
-    if declared.has_effects or not observed:
-        return None
-    return {"declared": declared.value, "observed": "write", **observed.as_metadata()}
 
 
 def take(

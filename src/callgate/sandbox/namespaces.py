@@ -2,6 +2,7 @@
 
     begin()    a copy of this process as the first one of new namespaces (raw clone)
     enter()    in it: become someone there, lay out the file system, raise the loopback
+    listen()   a socket of its network, to be served from outside
     leave()    take away what had to be put on the real disk
 
 The layout, from the bottom up:
@@ -13,9 +14,9 @@ The layout, from the bottom up:
     hidden paths      nothing, read-only
 
 A protected path cannot be got rid of by renaming what it is in: each directory between it and
-its root is a mount of its own, and mounts cannot be renamed. What is missing of it is created,
-empty, because nothing can be mounted on nothing; `leave` removes it when nobody uses it. A
-symbolic link on the way cannot be kept in its place, and ends the start with ELOOP.
+its root is a mount of its own, and mounts cannot be renamed. What is missing of it is created
+(`placeholders`); `leave` removes it when nobody uses it. A symbolic link on the way cannot be
+kept in its place, and ends the start with ELOOP.
 
 The broker imports this: no msgspec.
 """
@@ -29,10 +30,11 @@ import signal
 import socket
 import struct
 
-from callgate.sandbox import kernel
+from callgate.sandbox import kernel, placeholders
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
+    from callgate.sandbox.cgroups import Group
     from callgate.sandbox.orders import Layout
 
 _NEWNS, _NEWCGROUP, _NEWUTS, _NEWIPC = 0x00020000, 0x02000000, 0x04000000, 0x08000000
@@ -42,23 +44,23 @@ _AT_FDCWD, _AT_NOFOLLOW, _AT_EMPTY, _AT_RECURSIVE = -100, 0x100, 0x1000, 0x8000
 _TREE_CLONE = 1
 _FROM_FD, _TO_FD = 0x4, 0x40
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
-_DETACH, _NO_LINK = 2, 8
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
           "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}  # fmt: skip
 _TMP = "/tmp"  # noqa: S108 the place itself, to put another one on it
 _TMP_SIZE = "size=1g,nr_inodes=1m"
-_PLACEHOLDER = 0o1400
-"""The mode by which we know again what we created: no program makes a file like this."""
 _SIOCSIFFLAGS, _UP_AND_RUNNING = 0x8914, 0x41
+_BACKLOG = 128
 
 
-def begin(own_network: bool) -> int:
+def begin(own_network: bool, group: Group | None = None) -> int:
     """Like `os.fork`, and the child is process 1 of its own world. Single-threaded callers only."""
     flags = _NEWUSER | _NEWNS | _NEWPID | _NEWIPC | _NEWUTS | _NEWCGROUP
     if own_network:
         flags |= _NEWNET
+    if group is not None:
+        return group.fork(flags)
     return kernel.call("clone", flags | signal.SIGCHLD, 0, 0, 0, 0)
 
 
@@ -86,9 +88,10 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
                 os.makedirs(path, exist_ok=True)
             _attach(clones[path], os.open(path, os.O_PATH | os.O_CLOEXEC))
     held: dict[str, int] = {}
+    pinned: set[str] = set()
     try:
         for path in sorted(layout["protected"], key=_depth):
-            _protect(path, _root_of(path, layout["writable"]), held)
+            _protect(path, _root_of(path, layout["writable"]), held, pinned)
     except OSError:
         leave(held)
         raise
@@ -99,28 +102,24 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
     return held
 
 
-def leave(held: dict[str, int]) -> None:
+def listen(layout: Layout) -> socket.socket | None:
+    """Where a command finds our proxy. A socket stays in the network that it was made in."""
+    if "proxy" not in layout:
+        return None
+    return socket.create_server(("127.0.0.1", layout["proxy"]), backlog=_BACKLOG)
+
+
+def leave(held: dict[str, int], *, mounted: bool = True) -> None:
     """Remove the placeholders that no other command needs. For process 1, at the very end."""
     for path, descriptor in reversed(held.items()):
-        try:
-            if os.fstat(descriptor).st_mode & 0o7777 != _PLACEHOLDER:
-                continue
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            kernel.call("umount2", os.fsencode(path), _DETACH | _NO_LINK)
-            here = os.lstat(path)
-            if os.path.samestat(here, os.fstat(descriptor)):
-                os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
-        except OSError:
-            pass  # someone else uses it, or it is gone already
-        finally:
-            os.close(descriptor)
+        placeholders.release(path, descriptor, mounted=mounted)
 
 
 # --- protected paths ------------------------------------------------------------------------
 
 
-def _protect(path: str, root: str, held: dict[str, int]) -> None:
-    """Make `path` read-only, and every directory from `root` to it unmovable."""
+def _protect(path: str, root: str, held: dict[str, int], pinned: set[str]) -> None:
+    """Make `path` read-only, and every directory from `root` to it unmovable, once."""
     names = path[len(root.rstrip("/")) :].strip("/").split("/")
     place = root
     for index, name in enumerate(names):
@@ -128,7 +127,9 @@ def _protect(path: str, root: str, held: dict[str, int]) -> None:
         last = index == len(names) - 1
         if place in held:
             return
-        descriptor = _hold(place, as_directory=not last)
+        if place in pinned:
+            continue
+        descriptor = placeholders.hold(place, as_directory=not last)
         if descriptor is None:
             return
         mode = os.fstat(descriptor).st_mode
@@ -138,55 +139,16 @@ def _protect(path: str, root: str, held: dict[str, int]) -> None:
         clone = _clone(place)
         if clone is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), place)
-        final = last or kind != 0o040000 or mode & 0o7777 == _PLACEHOLDER
+        final = last or kind != 0o040000 or placeholders.is_one(mode)
         if final:
             _make_read_only(clone)
             held[place] = descriptor
         else:
             os.close(descriptor)
+            pinned.add(place)
         _attach(clone, os.open(place, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
         if final:
             return
-
-
-def _hold(path: str, *, as_directory: bool) -> int | None:
-    """A descriptor of what is there, or of an empty stand-in, locked against its removal.
-
-    None: nothing is there and we cannot create it, so the command cannot either.
-    """
-    while True:
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-        except FileNotFoundError:
-            try:
-                _make_placeholder(path, as_directory)
-            except OSError as error:
-                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-                    return None
-                raise
-            continue
-        except OSError:  # a link, a socket, or not ours to read: nothing of ours either
-            return os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
-        if os.fstat(descriptor).st_mode & 0o7777 != _PLACEHOLDER:
-            return descriptor
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        try:
-            if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        os.close(descriptor)  # its last user removed it while we waited
-
-
-def _make_placeholder(path: str, as_directory: bool) -> None:
-    try:
-        if as_directory:
-            os.mkdir(path, 0o700)
-        else:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        os.chmod(path, _PLACEHOLDER)
-    except FileExistsError:
-        pass
 
 
 def _root_of(path: str, roots: list[str]) -> str:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import functools
 import os
 import resource
+from collections.abc import Mapping
 
 from callgate.sandbox import bubblewrap, kernel, landlock, seccomp
 from callgate.sandbox.jails import Jail, Limits, Network, is_below
-from callgate.sandbox.launch import Command
-from callgate.sandbox.orders import Layout, Order, Rules
+from callgate.sandbox.launch import Command, with_proxy
+from callgate.sandbox.orders import GroupLimit, Layout, Order, Rules
 from callgate.sandbox.plans import Plan
 from callgate.sandbox.trees import MARK, Tree
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
 
+_PROXY_PORT = 3128
+"""On a loopback where nobody else is."""
+
 _FAMILIES = {
     Network.NONE: (),
     Network.LOOPBACK: (seccomp.AF_INET, seccomp.AF_INET6),
+    Network.HOSTS: (seccomp.AF_INET, seccomp.AF_INET6),
     Network.ALL: (seccomp.AF_INET, seccomp.AF_INET6, seccomp.AF_NETLINK),
 }
 
@@ -32,27 +37,36 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
     argv, cwd = command.argv, command.cwd
     made = Order(
         argv=[],
-        env={os.fsencode(k): os.fsencode(v) for k, v in {**command.env, **marks}.items()},
+        env=_environment(command.env, marks),
         cwd=os.fsencode(cwd),
         limits=[],
+        group=[],
         mark=int(marks[MARK].rpartition(".")[2]),
         layout=None,
         landlock=None,
         filter=b"",
+        placeholders=[],
         inherited=[],
         bare=plan is None,
         keep_capabilities=False,
     )
     if plan is not None:
         jail = plan.jail
+        if jail.network is Network.HOSTS:
+            env = with_proxy(command.env, _PROXY_PORT, served=[each.name for each in jail.hosts])
+            made["env"] = _environment(env, marks)
         made["limits"] = limits(jail.limits)
+        made["group"] = group_limits(jail.limits)
         if "namespaces" in plan.backends:
             made["layout"] = layout(jail)
         if "landlock" in plan.backends:
             made["landlock"] = rules(jail, mounted="namespaces" in plan.backends)
         if "bubblewrap" in plan.backends:
             assert bwrap is not None
-            argv = bubblewrap.arguments(bwrap, jail, bubblewrap.survey(jail), cwd, argv)
+            survey = bubblewrap.survey(jail)
+            argv = bubblewrap.arguments(bwrap, jail, survey, cwd, argv)
+            made["placeholders"] = [(path, False) for path in survey.missing]
+            made["placeholders"] += [(path, True) for path in survey.missing_directories]
             made["keep_capabilities"] = True
             made["inherited"] = [call_filter(jail, mounted=True)]
         elif "seccomp" in plan.backends:
@@ -61,24 +75,33 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
     return made
 
 
-@functools.lru_cache(maxsize=64)
+def _environment(env: Mapping[str, str], marks: Mapping[str, str]) -> dict[bytes, bytes]:
+    return {os.fsencode(k): os.fsencode(v) for k, v in {**env, **marks}.items()}
+
+
 def call_filter(jail: Jail, *, mounted: bool) -> bytes:
     """`mounted`: in namespaces, which do some of this already, and only where it must be."""
-    families = set(_FAMILIES[jail.network])
-    if jail.unix_sockets:
+    frozen = not jail.writable and not mounted
+    return _filter(jail.network, jail.unix_sockets, frozen, refuse_ipc=not mounted)
+
+
+@functools.lru_cache(maxsize=64)  # by what it depends on: hashing a whole jail takes longer
+def _filter(network: Network, unix_sockets: bool, frozen: bool, *, refuse_ipc: bool) -> bytes:
+    families = set(_FAMILIES[network])
+    if unix_sockets:
         families.add(seccomp.AF_UNIX)
-    unlimited = jail.unix_sockets and jail.network is Network.ALL
+    unlimited = unix_sockets and network is Network.ALL
     return seccomp.program(
         kernel.machine(),
         families=None if unlimited else families,
-        freeze_metadata=not jail.writable and not mounted,
-        refuse_ipc=not mounted,
+        freeze_metadata=frozen,
+        refuse_ipc=refuse_ipc,
     )
 
 
 def layout(jail: Jail) -> Layout:
     covered = [p for p in jail.readable if jail.fresh_tmp and p != _TMP and is_below(p, _TMP)]
-    return Layout(
+    made = Layout(
         writable=list(jail.writable),
         readable=covered,
         protected=list(jail.protected),
@@ -86,6 +109,9 @@ def layout(jail: Jail) -> Layout:
         fresh_tmp=jail.fresh_tmp,
         own_network=jail.network is not Network.ALL,
     )
+    if jail.network is Network.HOSTS:
+        made["proxy"] = _PROXY_PORT
+    return made
 
 
 def rules(jail: Jail, *, mounted: bool) -> Rules:
@@ -108,3 +134,11 @@ def limits(wanted: Limits) -> list[tuple[int, int]]:
         resource.RLIMIT_CORE: 0,
     }
     return [(kind, value) for kind, value in values.items() if value is not None]
+
+
+def group_limits(wanted: Limits) -> list[GroupLimit]:
+    values = {
+        "memory.max": (wanted.memory_bytes, resource.RLIMIT_AS),
+        "pids.max": (wanted.processes, resource.RLIMIT_NPROC),
+    }
+    return [(name, value, kind) for name, (value, kind) in values.items() if value is not None]

@@ -19,6 +19,8 @@ class Layout(TypedDict):
     hidden: list[str]
     fresh_tmp: bool
     own_network: bool
+    proxy: NotRequired[int]
+    """The port of its loopback on which we listen from outside."""
     stand_in: NotRequired[tuple[str, str, str]]
     """A directory, what takes its place, and a work directory: then an overlay of the first that
     keeps its changes in the second. "": the second itself."""
@@ -33,6 +35,10 @@ class Rules(TypedDict):
     scopes: int
 
 
+GroupLimit = tuple[str, int, int]
+"""A file of a control group, its value, and the kind of resource limit that it can replace."""
+
+
 class Order(TypedDict):
     """One command and all that is put around it."""
 
@@ -41,12 +47,17 @@ class Order(TypedDict):
     cwd: bytes
     limits: list[tuple[int, int]]
     """Resource and value, for both the soft and the hard limit."""
+    group: list[GroupLimit]
+    """Limits for the command as a whole, where there are control groups. See `cgroups`."""
     mark: int
     """The number in the soft RLIMIT_LOCKS by which a process is known as ours. See `trees`."""
     layout: Layout | None
     landlock: Rules | None
     filter: bytes
     """A program for the kernel; empty: no filter."""
+    placeholders: list[tuple[str, bool]]
+    """Missing paths that are to exist as long as the command, and whether as directories. For a
+    program that builds its own jail; a `layout` sees to it by itself."""
     inherited: list[bytes]
     """Contents that the program finds open, at descriptor 10 and up."""
     keep_capabilities: bool

@@ -138,6 +138,7 @@ def _of_namespaces(jail: Jail) -> frozenset[Guarantee]:
         G.NO_NETWORK_UDP: alone,
         G.NO_NETWORK_OTHER: alone,
         G.OWN_LOOPBACK: alone,
+        G.NAMED_HOSTS: alone,
         G.ABSTRACT_SOCKETS_BLOCKED: alone,
         G.NO_SIGNALS_OUT: True,
         G.NO_PTRACE: True,
@@ -168,7 +169,8 @@ class Bubblewrap(msgspec.Struct, frozen=True):
     excludes = frozenset({"landlock", "namespaces", "seatbelt"})
 
     def guarantees(self, jail: Jail) -> frozenset[Guarantee]:
-        return _of_namespaces(jail) | {G.READS_CONFINED}
+        """Its network is made where we have no process to listen in it."""
+        return (_of_namespaces(jail) | {G.READS_CONFINED}) - {G.NAMED_HOSTS}
 
     def cost(self, jail: Jail) -> float:
         return 6.0

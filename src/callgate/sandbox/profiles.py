@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
+from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, below_any, is_below
 
 SECRETS = (
@@ -67,7 +68,11 @@ def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
 
 
 def workspace(
-    places: Places, *, network: Network = Network.NONE, limits: Limits = NO_LIMITS
+    places: Places,
+    *,
+    network: Network = Network.NONE,
+    hosts: tuple[AllowedHost, ...] = (),
+    limits: Limits = NO_LIMITS,
 ) -> Jail:
     writable = _plain(places.workspace, *places.write_roots)
     return Jail(
@@ -76,6 +81,7 @@ def workspace(
         protected=_unlinked(places, writable),
         hidden=_hidden(places),
         network=network,
+        hosts=hosts,
         fresh_tmp=not any(is_below(_TMP, root) for root in writable),
         pid_namespace=True,
         limits=limits,

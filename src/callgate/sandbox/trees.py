@@ -193,11 +193,15 @@ class Tree:
         return True
 
 
-def inherited_mark() -> bool:
-    """Whether we ourselves belong to a command of some runtime, at whatever distance."""
+def inherited_mark(pid: int = 0) -> bool:
+    """Whether a process, or we ourselves, belongs to a command of some runtime, at whatever
+    distance. One that cannot be looked at might."""
     if sys.platform != "linux":
         return False
-    soft, _ = resource.getrlimit(_RLIMIT_LOCKS)
+    try:
+        soft, _ = resource.prlimit(pid, _RLIMIT_LOCKS)
+    except OSError:
+        return True
     return _LEAST_NUMBER <= soft < 1 << _BITS
 
 

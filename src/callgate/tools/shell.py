@@ -158,7 +158,10 @@ class _Output(Streams):
             success=ended.code == 0 and not ended.stopped,
             command_executed=command,
             files_modified=observed.files[:_NAMED] or None,
-            metadata={"observed": observed.as_metadata()} if observed else {},
+            metadata={
+                **({"observed": observed.as_metadata()} if observed else {}),
+                **_network(ended),
+            },
             truncated=truncated,
             value={
                 "stdout": stdout,
@@ -238,7 +241,16 @@ def _remarks(ended: Exit) -> list[str]:
         remarks.append(f"[processes left in the background were ended: {ended.ended}]")
     if ended.survivors:
         remarks.append(f"[processes that could not be ended: {ended.survivors}]")
+    if ended.blocked:
+        remarks.append(f"[blocked: {', '.join(ended.blocked)}]")
     return remarks
+
+
+def _network(ended: Exit) -> dict[str, Any]:
+    """What a command did with a network of named hosts, if it had one and used it."""
+    if not ended.blocked and not ended.reached:
+        return {}
+    return {"network": {"blocked": list(ended.blocked), "reached": ended.reached}}
 
 
 def _signal_name(number: int | None) -> str | None:

@@ -11,6 +11,7 @@ from callgate.config.places import Home
 from callgate.config.saved import save_rule, saved_rule
 from callgate.dispatch.sandboxes import OFF, Surroundings
 from callgate.policy.rules import Outcome
+from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import Limits, Network
 from callgate.sandbox.profiles import Profile
 from callgate.wiring import surroundings
@@ -54,7 +55,14 @@ def test_only_the_word_off_takes_the_sandbox_away(home: Path) -> None:
         ('[sandbox]\nprofile = "off"', 2),
         ('[sandbox]\nprofile = "read"', 2),
         ('[sandbox]\nnetwork = "some"', 2),
+        ('[sandbox]\nnetwork = ["https://pypi.org"]', 2),
+        ('[sandbox]\nprofile = "workspace"\nnetwork = ["pypi.org", "*"]', 3),
+        ('[sandbox]\nnetwork = ["0x7f.1"]', 2),
+        ('[sandbox]\nnetwork = [443]', 2),
         ('[sandbox]\n\nnetwrok = "all"', 3),
+        ('[[policy.rules]]\ndecision = "allow"\nnetwork = ["u@pypi.org"]', 3),
+        ('[[policy.rules]]\ndecision = "allow"\nnetwork = []', 3),
+        ('[[policy.rules]]\ndecision = "deny"\nnetwork = ["pypi.org"]', 3),
         ('[sandbox]\nwritable = ["cache"]', 2),
         ('[sandbox]\nhidden = ["./x"]', 2),
         ('[sandbox]\nprotected = ["/etc"]', 2),
@@ -70,8 +78,14 @@ def test_a_mistake_is_refused_with_its_line(home: Path, text: str, line: int) ->
     assert wrong.value.line == line
 
 
-@pytest.mark.parametrize("text", ['sandbox = "off"', '[sandbox]\nnetwork = "all"'])
-def test_a_workspace_says_nothing_about_the_sandbox(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        'sandbox = "off"', '[sandbox]\nnetwork = "all"', '[sandbox]\nprofile = "open"',
+        '[sandbox]\nnetwork = ["*"]', '[sandbox]\nwritable = ["/x"]',
+    ],
+)  # fmt: skip
+def test_a_workspace_can_widen_nothing_of_the_sandbox(tmp_path: Path, text: str) -> None:
     (tmp_path / ".callgate").mkdir()
     (tmp_path / ".callgate/settings.toml").write_text(text)
     with pytest.raises(SettingsError):
@@ -90,3 +104,34 @@ def test_a_rule_says_whether_it_covers_the_network(home: Path) -> None:
     save_rule(Home(str(home)), rule)
     _, policy = load_user(Home(str(home)))
     assert [(each.decision, each.network) for each in policy.rules] == [("deny", True), ("allow", True)]
+
+
+def test_a_list_names_the_hosts_that_every_command_reaches(home: Path) -> None:
+    place = {"home": str(home.parent), "callgate_home": str(home)}
+    hosts = (AllowedHost("pypi.org"), AllowedHost("example.com", (8443,), below=True))
+    assert read(home, '[sandbox]\nnetwork = ["PyPI.org", "*.example.com:8443"]') == Surroundings(
+        network=Network.HOSTS, hosts=hosts, **place
+    )
+    assert read(home, "[sandbox]\nnetwork = []") == Surroundings(**place)
+
+
+def test_a_rule_names_hosts_in_their_one_spelling(home: Path) -> None:
+    text = '[[policy.rules]]\ndecision = "allow"\ntool = "shell"\nnetwork = ["PyPI.org."]\n'
+    (home / "settings.toml").write_text(text)
+    _, policy = load_user(Home(str(home)))
+    assert [(each.network, str(each)) for each in policy.rules] == [
+        (("pypi.org",), "allow tool = shell, network = [pypi.org]")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [("", None), ("[sandbox]\nnetwork = []", ()), ('[sandbox]\nnetwork = ["A.com"]', ("a.com",))],
+)
+def test_a_workspace_names_the_most_that_its_commands_reach(
+    tmp_path: Path, text: str, hosts: tuple[str, ...] | None
+) -> None:
+    (tmp_path / ".callgate").mkdir()
+    (tmp_path / ".callgate/settings.toml").write_text(text)
+    policy = load_workspace(str(tmp_path))
+    assert policy is not None and policy.hosts == hosts

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from callgate.core.calls import ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolCancelled, ToolErrorClass
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.dispatcher import Limits
-from callgate.dispatch.running import StopLimits
+from callgate.dispatch.running import Running, Stop, StopLimits
 from tests.support import QUICK, Bench, make_tool
 
 
@@ -34,6 +35,25 @@ async def stubborn(input: Any, context: Any) -> str:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
             continue
+
+
+async def test_a_stop_between_the_end_of_a_wait_and_what_follows_is_not_lost() -> None:
+    table = Running(StopLimits())
+    made = ToolCall(tool="t", arguments={}, session=Session(workspace="/"))
+    waited: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def wait() -> Any:
+        return await table.enter(made).until(waited)
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    running = table.find(made.id)
+    assert running is not None
+    waited.set_result("started")
+    running.stop = Stop.CANCEL  # as `Running.stop` does, before the waiting task has its turn
+    with pytest.raises(ToolCancelled):
+        await task
+    table.leave(running)
 
 
 @pytest.mark.spec("S4-61")

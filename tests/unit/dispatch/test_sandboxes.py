@@ -9,8 +9,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from callgate.core.effects import SideEffects
+from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.confirmations import Answer, Scope
 from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
@@ -315,6 +318,38 @@ async def test_switched_off_in_so_many_words_a_command_runs_bare_but_not_in_mode
     finally:
         sandbox.close()
     assert os.listdir(base / "other") == ["x"]
+
+
+# --- a tool that declares to change nothing ------------------------------------------------------
+
+
+class Looks(Shell):
+    """A command that is said to read."""
+
+    definition = msgspec.structs.replace(
+        Shell.definition, name="looks", aliases=(), capabilities=frozenset(), side_effects=SideEffects.READ
+    )
+
+
+async def test_the_commands_of_a_tool_that_declares_to_read_cannot_write(base: Path, sandbox: Sandbox) -> None:
+    run = Bench(base / "ws", Looks, sandbox=sandbox, mode=Mode.WRITE)
+    result = await run.run("looks", {"command": "echo seen; touch made"})
+    assert (result.value["stdout"], result.ok) == ("seen\n", False)
+    assert os.listdir(base / "ws") == []
+    assert run.recorder.records[-1].sandbox == "read"
+
+
+async def test_a_command_that_wrote_though_its_tool_declares_to_read_is_told_of(base: Path) -> None:
+    sandbox = Sandbox(OFF)
+    run = Bench(base / "ws", Looks, sandbox=sandbox, mode=Mode.WRITE)
+    try:
+        assert (await run.run("looks", {"command": "touch made"})).ok
+        assert (await run.run("looks", {"command": "true"})).ok
+    finally:
+        sandbox.close()
+    told = [each.payload for each in run.recorder.events if each.type == EFFECT_MISMATCH]
+    assert [(each["declared"], each["did"], each["paths"]) for each in told] == [("read", "write", ["made"])]
+    assert [record.reason for record in run.recorder.records] == ["effect_mismatch", None]
 
 
 # --- when the mode changes, and when the broker dies ---------------------------------------------

@@ -174,3 +174,16 @@ async def test_old_output_is_dropped_and_leaves_its_place(
     assert len(texts) == 100
     assert texts[-20:] == [str(n) for n in range(80, 100)]
     assert set(texts[:60]) == {None}
+
+
+async def test_a_session_that_is_let_go_with_its_last_words_is_written_about_no_more(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "KEPT_OUTPUT", 20)
+    monkeypatch.setattr(module, "_STEP", 10)
+    for n in range(100):
+        desk.log.append(desk.session, desk.event(OUTPUT_DELTA, text=f"{n}", stream="stdout"))
+    await desk.log.release(desk.session.id)
+    await desk.log.flush()
+    assert len(await desk.store.read_events(desk.session.id)) == 101
+    assert caplog.records == []

@@ -79,3 +79,59 @@ def test_a_trusted_workspace_may_give_the_network() -> None:
         trusted_workspace_overrides={SideEffects.EXECUTE: AUTO, SideEffects.NETWORK: AUTO},
     )
     assert (outcome(trusting, workspace="/ws"), outcome(trusting, workspace="/other")) == (ALLOW, ASK)
+
+
+# --- hosts -----------------------------------------------------------------------------------------
+
+PYPI, GITHUB = ("pypi.org", "*.pythonhosted.org"), ("github.com",)
+
+
+def named(decision: Outcome, hosts: tuple[str, ...], command: str = "pip install *") -> Rule:
+    return Rule(decision=decision, tool="shell", command=parse_pattern(command), network=hosts)
+
+
+@pytest.mark.parametrize(
+    ("rules", "command", "expected"),
+    [
+        ([named(ALLOW, PYPI)], "pip install x", (ALLOW, (PYPI,))),
+        ([named(ASK, PYPI)], "pip install x", (ASK, (PYPI,))),
+        ([named(ALLOW, PYPI)], "curl x", (ASK, ())),
+        ([named(ALLOW, PYPI)], "pip install x && curl y", (ASK, (PYPI,))),
+        ([named(ALLOW, PYPI)], "pip install x > y", (ASK, (PYPI,))),
+        ([*rule(ALLOW, True).rules, named(ALLOW, PYPI)], "pip install x", (ALLOW, (PYPI,))),
+        ([named(ALLOW, PYPI), *rule(ALLOW, True).rules], "pip install x", (ALLOW, (PYPI,))),
+        (
+            [named(ALLOW, PYPI), named(ALLOW, GITHUB, "git clone *")],
+            "pip install x && git clone y",
+            (ALLOW, (PYPI, GITHUB)),
+        ),
+        ([named(ALLOW, PYPI), named(ALLOW, GITHUB, "git clone *")], "git clone y", (ALLOW, (GITHUB,))),
+        ([Rule(decision=ALLOW, tool="shell", network=PYPI)], "curl x", (ALLOW, (PYPI,))),
+        ([Rule(decision=ALLOW, tool="other", network=PYPI)], "curl x", (ASK, ())),
+    ],
+)
+def test_every_list_of_hosts_that_speaks_of_a_call_bounds_it(
+    rules: list[Rule], command: str, expected: tuple[Outcome, tuple[tuple[str, ...], ...]]
+) -> None:
+    asked = Question(tool="shell", effect=SideEffects.EXECUTE, arguments={"command": command}, network=True)
+    decision = decide(asked, Policy(rules=tuple(rules)))
+    assert (decision.outcome, decision.hosts) == expected
+
+
+def test_a_list_of_hosts_is_about_calls_that_ask_for_the_network() -> None:
+    policy = Policy(rules=(named(ALLOW, PYPI),))
+    assert decide(question(network=False), policy).hosts == ()
+    asking = Policy(rules=(named(ASK, PYPI),), default={SideEffects.EXECUTE: AUTO})
+    assert (outcome(asking, network=False), outcome(asking)) == (ALLOW, ASK)
+
+
+def test_mode_write_keeps_to_the_hosts_of_a_rule() -> None:
+    policy = Policy(rules=(named(ALLOW, PYPI),))
+    decision = decide(question(mode=Mode.WRITE), policy)
+    assert (decision.outcome, decision.hosts) == (ALLOW, (PYPI,))
+
+
+def test_a_workspace_adds_its_lists_and_takes_none_away() -> None:
+    user, workspace = Policy(rules=(named(ALLOW, PYPI),)), Policy(rules=(named(ALLOW, GITHUB),))
+    assert decide(question(), user, workspace).hosts == (PYPI, GITHUB)
+    assert outcome(Policy(), workspace) is ASK

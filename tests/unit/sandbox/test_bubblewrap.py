@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from callgate.sandbox import bubblewrap
+from callgate.sandbox import bubblewrap, placeholders
 from callgate.sandbox.bubblewrap import Found, Survey, arguments, survey
 from callgate.sandbox.jails import Jail, Network
+from tests.needs import needs
+from tests.unit.sandbox.worlds import NOBODY, World, as_user
 
 ALWAYS = (
     "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
@@ -46,6 +48,7 @@ def test_what_lies_deeper_is_laid_over_what_lies_above() -> None:
         pinned=("/ws/.git",),
         read_only=("/ws/.git/hooks",),
         missing=("/ws/.envrc",),
+        missing_directories=("/ws/.callgate",),
         hidden_directories=("/home/me/.ssh",),
         hidden_files=("/home/me/.netrc",),
     )
@@ -58,7 +61,8 @@ def test_what_lies_deeper_is_laid_over_what_lies_above() -> None:
         "--bind-try", "/tmp/extra", "/tmp/extra",
         "--bind", "/ws/.git", "/ws/.git",
         "--ro-bind", "/ws/.git/hooks", "/ws/.git/hooks",
-        "--ro-bind", "/dev/null", "/ws/.envrc",
+        "--ro-bind-try", "/ws/.envrc", "/ws/.envrc",
+        "--ro-bind-try", "/ws/.callgate", "/ws/.callgate",
         "--ro-bind", "/dev/null", "/home/me/.netrc",
         "--perms", "0000", "--tmpfs", "/home/me/.ssh", "--remount-ro", "/home/me/.ssh",
         *LAST,
@@ -85,10 +89,47 @@ def test_a_survey_tells_what_is_there_from_what_is_missing(tmp_path: Path) -> No
     assert survey(jail) == Survey(
         pinned=(str(root / ".git"), str(root / "worktree")),
         read_only=(str(root / ".git" / "hooks"), str(root / "worktree" / ".git")),
-        missing=(str(root / ".callgate"), str(root / ".git" / "config")),
+        missing=(str(root / ".git" / "config"),),
+        missing_directories=(str(root / ".callgate"),),
         hidden_directories=(str(root / "secret"),),
         hidden_files=(str(root / "password"),),
     )
+
+
+def test_what_another_command_keeps_in_a_missing_place_is_missing(tmp_path: Path) -> None:
+    root = Path(os.path.realpath(tmp_path))
+    (root / ".envrc").write_text("")
+    (root / ".envrc").chmod(placeholders.MODE)
+    jail = Jail(writable=(str(root),), protected=(str(root / ".envrc"),))
+    assert survey(jail) == Survey(missing=(str(root / ".envrc"),))
+
+
+@needs("root")
+def test_what_the_system_keeps_from_the_user_needs_no_cover() -> None:
+    world = World(NOBODY)
+    try:
+        secrets = {name: world.outside / name for name in ("theirs", "shut", "entered", "own")}
+        for name in ("theirs", "own"):
+            secrets[name].write_text("")
+            secrets[name].chmod(0)
+        secrets["shut"].mkdir(mode=0o700)
+        secrets["entered"].mkdir(mode=0o711)
+        os.chown(secrets["own"], NOBODY, NOBODY)
+        jail = Jail(hidden=tuple(map(str, secrets.values())))
+
+        def work() -> dict[str, tuple[str, ...]]:
+            return {
+                "directories": survey(jail).hidden_directories,
+                "files": survey(jail).hidden_files,
+            }
+
+        assert as_user(NOBODY, work) == {
+            "directories": [str(secrets["entered"])],
+            "files": [str(secrets["own"])],
+        }
+        assert {*work()["directories"], *work()["files"]} == {*map(str, secrets.values())}
+    finally:
+        world.remove()
 
 
 @pytest.mark.spec("T02", "T07")

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.core.effects import SideEffects
 from callgate.dispatch import raw_open
-from callgate.sandbox.manifests import Observed, compare, mismatch, observe, take
+from callgate.sandbox.manifests import Observed, compare, observe, take
 from tests.needs import needs
 from tests.unit.sandbox.worlds import NOBODY, World, as_user
 
@@ -153,15 +152,6 @@ def test_metadata_names_the_first_of_many(tmp_path: Path) -> None:
     seen = Observed(created=tuple(f"{number:04}" for number in range(1000)))
     said = seen.as_metadata()
     assert (len(said["created"]), said["counts"]["created"], len(seen.files)) == (50, 1000, 1000)
-
-
-@pytest.mark.parametrize("declared", SideEffects)
-def test_only_a_tool_that_declared_no_change_and_made_one_is_a_mismatch(declared: SideEffects) -> None:
-    wrote = Observed(changed=("a",))
-    expected = {"declared": declared.value, "observed": "write", **wrote.as_metadata()}
-    surprising = declared in (SideEffects.NONE, SideEffects.READ)
-    assert mismatch(declared, wrote) == (expected if surprising else None)
-    assert mismatch(declared, Observed(incomplete=("d: no time was left",))) is None
 
 
 async def test_looking_is_not_taken_for_the_tools_doing(tree: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -65,9 +65,13 @@ UNCHANGED = {G.WRITES_CONFINED, G.METADATA_FROZEN}
             ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED
             | {G.READS_CONFINED, G.OWN_LOOPBACK, G.LIMITS},
         ),
+        (
+            Jail(network=Network.HOSTS),
+            ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED | {G.OWN_LOOPBACK, G.NAMED_HOSTS},
+        ),
         (Jail(network=Network.ALL, unix_sockets=True), ALWAYS | UNCHANGED),
     ],
-    ids=["read", "workspace", "open", "loopback", "online"],
+    ids=["read", "workspace", "open", "loopback", "hosts", "online"],
 )  # fmt: skip
 def test_a_jail_needs_exactly_the_promises_that_it_implies(jail: Jail, needs: set[G]) -> None:
     assert jail.needs == needs
@@ -96,6 +100,8 @@ def test_a_path_that_is_not_plain_makes_no_jail(field: str, path: str) -> None:
             [LANDLOCK, SECCOMP, NAMESPACES, BUBBLEWRAP],
             ("landlock", "seccomp", "namespaces"),
         ),
+        # Only where we make the network ourselves can we listen in it.
+        (Jail(network=Network.HOSTS), [LANDLOCK, SECCOMP, NAMESPACES, BUBBLEWRAP], ("seccomp", "namespaces")),
         # Machines on which something is missing.
         (READ, [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP], ("landlock", "seccomp")),
         (READ, [NO_LANDLOCK, SECCOMP, NO_NAMESPACES, BUBBLEWRAP], ("seccomp", "bubblewrap")),
@@ -142,6 +148,10 @@ NEEDS_MOUNTS = {G.PROTECTED_CARVED_OUT, G.FRESH_TMP, G.PID_NAMESPACE, G.METADATA
             READ, [LANDLOCK, Seccomp(False), NAMESPACES, BUBBLEWRAP],
             {G.NO_UNIX_SOCKETS, G.NO_IO_URING, G.NO_KERNEL_DOORS},
             ("no system call filter for this kernel and processor",),
+        ),
+        (
+            Jail(network=Network.HOSTS), [LANDLOCK, SECCOMP, NO_NAMESPACES, BUBBLEWRAP],
+            {G.NAMED_HOSTS}, ("user namespaces are off",),
         ),
         (
             Jail(network=Network.LOOPBACK), [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from callgate.workspace.protected_places import DEPTH, protected_places
+from callgate.workspace.protected_repositories import MOST_MODULES
 
 
 def places(root: Path) -> set[str]:
@@ -31,7 +32,8 @@ def test_of_a_repository_only_what_runs_programs_is_meant(tmp_path: Path) -> Non
     make(tmp_path, ".git/HEAD", ".git/config.worktree", "sub/.git/HEAD", "sub/.git/commondir", ".hg/hgrc")
     assert places(tmp_path) == {
         ".callgate/settings.toml", ".git/hooks", ".git/config", ".git/config.worktree",
-        "sub/.git/hooks", "sub/.git/config", "sub/.git/commondir", ".hg/hgrc",
+        ".git/commondir", "sub/.git/hooks", "sub/.git/config", "sub/.git/commondir", ".hg/hgrc",
+        ".hg/hgrc-not-shared",
     }  # fmt: skip
 
 
@@ -41,8 +43,65 @@ def test_what_is_no_repository_yet_can_become_one(tmp_path: Path) -> None:
 
 
 def test_a_bare_repository_is_one_too(tmp_path: Path) -> None:
-    make(tmp_path, "HEAD", "objects/", "refs/")
-    assert places(tmp_path) == {".callgate/settings.toml", "hooks", "config"}
+    make(tmp_path, "HEAD", "objects/", "refs/", ".envrc")
+    make(tmp_path, "a/b.git/HEAD", "a/b.git/objects/", "a/b.git/refs/")
+    names = ("hooks", "config", "commondir")
+    below = {f"a/b.git/{name}" for name in names}
+    assert places(tmp_path) == {".callgate/settings.toml", ".envrc", *names, *below}
+
+
+@pytest.mark.spec("T07")
+@pytest.mark.parametrize("left", ["HEAD", "config", "hooks/", "objects/", "refs/"])
+def test_a_repository_that_something_was_taken_from_is_still_one(tmp_path: Path, left: str) -> None:
+    make(tmp_path, f".git/{left}")
+    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir")}
+    assert places(tmp_path) == {".callgate/settings.toml", *of_git}
+
+
+@pytest.mark.spec("T07")
+def test_worktrees_and_submodules_say_where_configuration_is_too(tmp_path: Path) -> None:
+    make(tmp_path, ".git/HEAD", ".git/worktrees/a/commondir", ".git/worktrees/b/config.worktree")
+    make(tmp_path, ".git/modules/one/HEAD", ".git/modules/in/two/HEAD")
+    make(tmp_path, ".git/modules/one/modules/deep/HEAD")
+    repositories = (
+        ".git", ".git/modules/one", ".git/modules/in/two", ".git/modules/one/modules/deep",
+    )  # fmt: skip
+    assert places(tmp_path) == {
+        ".callgate/settings.toml", ".git/worktrees/a/commondir", ".git/worktrees/b/config.worktree",
+        *(f"{path}/{name}" for path in repositories for name in ("hooks", "config", "commondir")),
+    }  # fmt: skip
+
+
+def test_more_submodules_than_can_be_looked_after_are_kept_as_they_are(tmp_path: Path) -> None:
+    make(tmp_path, ".git/HEAD", *(f".git/modules/{n}/HEAD" for n in range(MOST_MODULES + 1)))
+    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir", "modules")}
+    assert places(tmp_path) == {".callgate/settings.toml", *of_git}
+
+
+@pytest.mark.spec("T07")
+def test_what_a_configuration_names_in_the_workspace_is_meant_too(tmp_path: Path) -> None:
+    make(tmp_path, ".git/HEAD", "shared/config", "linked", "scripts/hooks/")
+    (tmp_path / "link").symlink_to("linked")
+    (tmp_path / ".git" / "config").write_text(
+        "[include] path = ../shared/config\n"
+        '[includeIf "gitdir:~/x"]\n\tPATH = "../mis\\\nsing" ; a comment\n'
+        "[include]\npath = /etc/gitconfig\npath = ../link\npath = ..\n"
+        "[Core]\n  hooksPath = scripts/hooks # in the worktree\n[extensions] worktreeConfig\n"
+    )
+    (tmp_path / "shared" / "config").write_text("[include]\npath = more\npath = config\n")
+    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir", "config.worktree")}
+    assert places(tmp_path) == {
+        ".callgate/settings.toml", *of_git,
+        "shared/config", "shared/more", "missing", "linked", "scripts/hooks",
+    }  # fmt: skip
+
+
+def test_other_kinds_of_repositories_have_configuration_too(tmp_path: Path) -> None:
+    make(tmp_path, ".hg/requires", ".jj/repo/x", "bzr/.bzr/branch/x", "svn/.svn/x")
+    assert places(tmp_path) == {
+        ".callgate/settings.toml", ".hg/hgrc", ".hg/hgrc-not-shared", ".hg/requires",
+        ".jj/repo/config.toml", ".jj/workspace-config.toml", "bzr/.bzr/branch/branch.conf",
+    }  # fmt: skip
 
 
 def test_names_that_run_code_later_are_found_beside_the_root_and_below(tmp_path: Path) -> None:

@@ -1,0 +1,303 @@
+"""A control group for each command, where the system lets us make some: jailed, nobody leaves it.
+
+    <place>/callgate-<random>/    one for each broker, locked as long as it or a keeper lives
+        1/ 2/ 3/ ...              one for each command, in which its first process is born
+
+Writing to `cgroup.kill` ends all that is in a group at once, however fast it forks. Where the
+controllers are ours too, `memory.max` and `pids.max` count for a command as a whole, which no
+limit of a process can do. Without groups commands end as surely, by their namespace or by a
+sweep of their descendants, only with more work.
+
+A place is our own group of version 2, if we may write there, or the one above it if it was
+delegated to us (systemd: `Delegate=yes` with `DelegateSubgroup=`), which alone can have
+controllers: a group that holds processes itself passes none on.
+
+The broker imports this: no msgspec.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from callgate.sandbox import kernel
+
+TYPE_CHECKING = False  # without `typing`, which is slow to load
+if TYPE_CHECKING:
+    from callgate.sandbox.orders import GroupLimit
+
+PREFIX = "callgate-"
+CONTROLLERS = ("memory", "pids")
+
+_INTO_GROUP = 0x200000000
+_SIGCHLD = 17
+
+
+class Unavailable(OSError):
+    """Why there are no groups for us."""
+
+
+class Group:
+    """One command's, as the broker and its keeper hold it."""
+
+    def __init__(self, path: str, kinds: frozenset[int]) -> None:
+        self.path = path
+        self.kinds = kinds
+        """Resource limits that it takes the place of."""
+        self.directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._killer = os.open(f"{path}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self.directory)
+            raise
+
+    def fork(self, flags: int = 0) -> int:
+        """Like `os.fork`, and the child is in the group from its first moment on.
+
+        Moving a process would stop all others for some milliseconds. `flags` are of `clone`.
+        """
+        numbers = (flags | _INTO_GROUP, 0, 0, 0, _SIGCHLD, 0, 0, 0, 0, 0, self.directory)
+        arguments = b"".join(number.to_bytes(8, "little") for number in numbers)
+        return kernel.call("clone3", arguments, len(arguments))
+
+    def kill(self) -> None:
+        try:
+            os.write(self._killer, b"1")
+        except OSError:
+            pass  # the group is gone, and so is everyone who was in it
+
+    def close(self) -> None:
+        os.close(self.directory)
+        os.close(self._killer)
+
+
+class Groups:
+    """Those of one broker. Raises OSError where the system does not let us have any."""
+
+    def __init__(self, place: str, *, delegated: bool = False) -> None:
+        remove_leftovers(place)
+        self.path, self._lock = _claim(place)
+        self._count = 0
+        self._ended: set[str] = set()
+        try:
+            if delegated:
+                _enable(place)
+            self.controllers = _enable(self.path)
+            self._try_out()
+        except OSError:
+            self.close()
+            raise
+
+    def make(self, limits: list[GroupLimit], *, only_to_limit: bool = False) -> Group | None:
+        """A group with these limits, as far as its controllers are here.
+
+        None if it cannot be made, or if it is wanted only for limits and would have none.
+        """
+        usable = [each for each in limits if each[0].partition(".")[0] in self.controllers]
+        if only_to_limit and not usable:
+            return None
+        self._count += 1
+        path = f"{self.path}/{self._count}"
+        try:
+            os.mkdir(path)
+            for name, value, _ in usable:
+                _write(f"{path}/{name}", str(value))
+                if name == "memory.max" and os.path.exists(f"{path}/memory.swap.max"):
+                    _write(f"{path}/memory.swap.max", "0")  # or it would only become slow
+            return Group(path, frozenset(kind for _, _, kind in usable))
+        except OSError:
+            self.remove(path)
+            return None
+
+    def remove(self, path: str) -> None:
+        """End who is left in a group, and remove it, now or when they are dead."""
+        self._ended.add(path)
+        self.bury()
+
+    def bury(self) -> None:
+        self._ended = {path for path in self._ended if not _remove(path)}
+
+    def close(self) -> None:
+        """What is still in use stays, for the next broker to remove."""
+        self.bury()
+        _remove(self.path, kill=False)
+        os.close(self._lock)
+
+    def _try_out(self) -> None:
+        group = self.make([])
+        if group is None:
+            raise Unavailable(95, "the kernel has no cgroup.kill")
+        try:
+            child = group.fork()
+            if child == 0:
+                os._exit(0)
+            os.waitpid(child, 0)
+        finally:
+            group.close()
+            self.remove(group.path)
+
+
+def find() -> Groups | None:
+    """Groups for this process, which is a broker; None where there cannot be any."""
+    try:
+        candidates = places()
+    except OSError:
+        return None
+    for place, delegated in candidates:
+        try:
+            return Groups(place, delegated=delegated)
+        except OSError:
+            continue
+    return None
+
+
+def places() -> list[tuple[str, bool]]:
+    """Directories in which we may make groups, and whether each was delegated. The best first.
+
+    Raises `Unavailable` where there are none.
+    """
+    own = directory(own_path(_read("/proc/self/cgroup")))
+    above = os.path.dirname(own)
+    candidates = [(above, True)] if _delegated(above) else []
+    candidates.append((own, False))
+    open_to_us = [each for each in candidates if _is_ours(each[0])]
+    if not open_to_us:
+        raise Unavailable(13, "our own cgroup is not ours to divide")
+    return open_to_us
+
+
+def directory(path: str) -> str:
+    """Where a group of version 2 is found in the file system."""
+    for line in _read("/proc/self/mountinfo").splitlines():
+        before, _, after = line.partition(" - ")
+        if after.split(" ")[0] == "cgroup2":
+            root, mount = (_unescaped(field) for field in before.split(" ")[3:5])
+            inside = os.path.relpath(path, root)
+            if inside.split("/")[0] != "..":
+                return os.path.normpath(os.path.join(mount, inside))
+    raise Unavailable(2, "no cgroup v2 is mounted")
+
+
+def remove_leftovers(place: str) -> None:
+    """Of brokers that are gone with all their keepers: nobody holds their lock any more."""
+    for name in os.listdir(place):
+        if name.startswith(PREFIX):
+            path = f"{place}/{name}"
+            try:
+                lock = _locked(path)
+            except OSError:
+                continue
+            _kill(path)
+            for inside in os.listdir(path):
+                if os.path.isdir(f"{path}/{inside}"):
+                    _remove(f"{path}/{inside}")
+            _remove(path)
+            os.close(lock)
+
+
+def enabled(path: str) -> frozenset[str]:
+    """Which limits of ours the groups in a group can have."""
+    return frozenset(_read(f"{path}/cgroup.subtree_control").split()).intersection(CONTROLLERS)
+
+
+def own_path(text: str) -> str:
+    """The group of version 2 in what /proc says of a process."""
+    for line in text.splitlines():
+        if line.startswith("0::"):
+            return line[3:]
+    raise Unavailable(2, "no cgroup v2 here")
+
+
+# --- single steps ---------------------------------------------------------------------------
+
+
+def _claim(place: str) -> tuple[str, int]:
+    """A directory that is ours. Another broker may take it for a leftover before it is locked."""
+    for _ in range(10):
+        path = f"{place}/{PREFIX}{os.urandom(6).hex()}"
+        os.mkdir(path)
+        try:
+            return path, _locked(path)
+        except OSError:
+            continue
+    raise Unavailable(11, "no cgroup can be kept")
+
+
+def _locked(path: str) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.stat(path), os.fstat(descriptor)):
+            raise FileNotFoundError(path)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _enable(path: str) -> frozenset[str]:
+    """Pass on to the groups in a group what limits we use. Which of them it now does."""
+    for name in CONTROLLERS:
+        try:
+            _write(f"{path}/cgroup.subtree_control", f"+{name}")
+        except OSError:
+            pass  # not here, not ours, or processes are in it
+    return enabled(path)
+
+
+def _remove(path: str, *, kill: bool = True) -> bool:
+    """Whether it is gone."""
+    for attempt in (0, 1):
+        try:
+            os.rmdir(path)
+            return True
+        except FileNotFoundError:
+            return True
+        except OSError:
+            if attempt or not kill:
+                return False
+            _kill(path)
+    return False
+
+
+def _kill(path: str) -> None:
+    try:
+        _write(f"{path}/cgroup.kill", "1")
+    except OSError:
+        pass
+
+
+def _delegated(path: str) -> bool:
+    try:
+        return os.getxattr(path, "user.delegate") == b"1"
+    except OSError:
+        return False
+
+
+def _is_ours(path: str) -> bool:
+    return os.access(path, os.W_OK | os.X_OK) and os.access(f"{path}/cgroup.procs", os.W_OK)
+
+
+def _unescaped(field: str) -> str:
+    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        field = field.replace(code, char)
+    return field
+
+
+def _read(path: str) -> str:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = b""
+        while piece := os.read(descriptor, 16384):
+            content += piece
+        return os.fsdecode(content)
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

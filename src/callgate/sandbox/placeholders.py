@@ -1,0 +1,95 @@
+"""Something in the place of what is missing, so that a command cannot put anything there.
+
+Nothing can be mounted on nothing: a protected path that does not exist is created, empty, made
+read-only for the command, and removed when no command needs it any more. Everyone sees it
+meanwhile, so it must mean the same as nothing. It is known again by its mode.
+
+The broker imports this: no msgspec.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+
+from callgate.sandbox import kernel
+
+MODE = 0o1400
+"""No program makes a file like this."""
+
+_CONTENTS = {"commondir": b".\n"}
+"""git takes most empty files for none, but dies of this one. So it is told that what a repository
+shares with others is where the rest of it is, which is what it thinks anyway."""
+_DETACH, _NO_LINK = 2, 8
+
+
+def is_one(mode: int) -> bool:
+    return mode & 0o7777 == MODE
+
+
+def hold(path: str, *, as_directory: bool) -> int | None:
+    """A descriptor of what is there, or of a placeholder, locked against its removal.
+
+    None: nothing is there and we cannot create it, so the command cannot either.
+    """
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except FileNotFoundError:
+            try:
+                _make(path, as_directory)
+            except OSError as error:
+                if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                    return None
+                raise
+            continue
+        except OSError:  # a link, a socket, or not ours to read: nothing of ours either
+            return os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        if not is_one(os.fstat(descriptor).st_mode):
+            return descriptor
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        try:
+            if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        os.close(descriptor)  # its last user removed it while we waited
+
+
+def release(path: str, descriptor: int, *, mounted: bool) -> None:
+    """Remove a placeholder that no other command needs. `mounted`: on itself, by us."""
+    try:
+        if not is_one(os.fstat(descriptor).st_mode):
+            return
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if mounted:
+            kernel.call("umount2", os.fsencode(path), _DETACH | _NO_LINK)
+        if os.path.samestat(os.lstat(path), os.fstat(descriptor)):
+            os.rmdir(path) if os.path.isdir(path) else os.unlink(path)
+    except OSError:
+        pass  # someone else uses it, or it is gone already
+    finally:
+        os.close(descriptor)
+
+
+def _make(path: str, as_directory: bool) -> None:
+    content = b"" if as_directory else _CONTENTS.get(os.path.basename(path), b"")
+    made = f"{path}.callgate-{os.urandom(6).hex()}" if content else path
+    try:
+        if as_directory:
+            os.mkdir(path, 0o700)
+        else:
+            file = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(file, content)
+            finally:
+                os.close(file)
+        os.chmod(made, MODE)
+        if content:
+            os.link(made, path)  # complete from its first moment on
+    except FileExistsError:
+        pass
+    finally:
+        if content and os.path.lexists(made):
+            os.unlink(made)

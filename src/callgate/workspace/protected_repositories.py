@@ -1,0 +1,175 @@
+"""What of a repository makes version control run programs: its hooks, its configuration, and every
+file that says where else these are to be found.
+
+Version control must go on working in a workspace, so the rest of a repository stays writable.
+Nothing is judged by what it says: a command that could change one of these files, or create it
+where it is missing, would choose what the next `git status` of its user runs.
+
+    .git/config, hooks               of the repository
+    .git/commondir                   would name another directory that has both
+    .git/config.worktree             where the configuration asks for it
+    .git/worktrees/*/commondir ...   the same, of other worktrees
+    .git/modules/**/                 repositories themselves, of submodules
+    include.path, core.hooksPath     what the configuration names, if it is in the workspace
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+MOST_MODULES = 64
+"""A repository with more submodules is kept from changing any of them."""
+
+OTHERS = {
+    ".hg": ("hgrc", "hgrc-not-shared", "requires", "sharedpath"),
+    ".jj": ("repo/config.toml", "workspace-config.toml"),
+    ".bzr": ("branch/branch.conf",),
+    ".svn": (),
+}
+_ONLY_IF_THERE = frozenset({"requires", "sharedpath"})
+"""Elsewhere an empty file says as little as a missing one."""
+_SIGNS = ("HEAD", "config", "hooks", "objects", "refs")
+_BARE = frozenset({"HEAD", "objects", "refs"})
+_DEEPEST_MODULE = 6
+_DEEPEST_INCLUDE = 10
+_LARGEST_CONFIG = 1 << 20
+
+_HEADER = re.compile(r"""\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]""")
+_SETTING = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:=\s*(.*))?$", re.DOTALL)
+
+
+def is_bare(names: set[str]) -> bool:
+    """Whether a directory with these entries is a repository itself."""
+    return names >= _BARE
+
+
+def of_git(directory: str, root: str) -> Iterator[str]:
+    """Of the repository whose own directory this is. It need not be whole: taking one file away
+    must not make it none. `root` is the workspace, beyond which nothing can be changed anyway."""
+    if not any(os.path.lexists(os.path.join(directory, sign)) for sign in _SIGNS):
+        return  # not one yet: `git init` must be able to make it
+    for name in ("hooks", "config", "commondir"):
+        yield os.path.join(directory, name)
+    top = os.path.dirname(directory) if os.path.basename(directory) == ".git" else directory
+    configured = _Configured(top, root)
+    configured.read(os.path.join(directory, "config"))
+    own = os.path.join(directory, "config.worktree")
+    if configured.by_worktree or os.path.lexists(own):
+        yield own
+        configured.read(own)
+    for worktree in _directories(os.path.join(directory, "worktrees")):
+        for name in ("commondir", "config.worktree"):
+            place = os.path.join(worktree, name)
+            if os.path.lexists(place) or (name != "commondir" and configured.by_worktree):
+                yield place
+    yield from configured.places
+    modules = os.path.join(directory, "modules")
+    found = list(_modules(modules, _DEEPEST_MODULE))
+    if len(found) > MOST_MODULES:
+        yield modules
+        return
+    for module in found:
+        yield from of_git(module, root)
+
+
+def of_other(directory: str, kind: str) -> Iterator[str]:
+    """Of a repository that is none of git's."""
+    for name in OTHERS[kind]:
+        place = os.path.join(directory, name)
+        there = place if name in _ONLY_IF_THERE else os.path.dirname(place)
+        if os.path.lexists(there):
+            yield place
+
+
+def _modules(directory: str, depth: int) -> Iterator[str]:
+    """A submodule's name may have slashes. What is in a module is looked at with the module."""
+    for path in _directories(directory):
+        if os.path.lexists(os.path.join(path, "HEAD")) or os.path.lexists(
+            os.path.join(path, "config")
+        ):
+            yield path
+        elif depth > 1:
+            yield from _modules(path, depth - 1)
+
+
+def _directories(directory: str) -> list[str]:
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(each.path for each in entries if each.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+class _Configured:
+    """What configuration files name, the files that they include among it."""
+
+    def __init__(self, top: str, root: str) -> None:
+        self._top = top
+        self._root = os.path.realpath(root)
+        self._given_root = root
+        self._seen: set[str] = set()
+        self.places: list[str] = []
+        self.by_worktree = False
+
+    def read(self, path: str, depth: int = _DEEPEST_INCLUDE) -> None:
+        if path in self._seen or depth == 0:
+            return
+        self._seen.add(path)
+        try:
+            with open(path, encoding="utf-8", errors="surrogateescape") as file:
+                text = file.read(_LARGEST_CONFIG)
+        except OSError:
+            return
+        for section, name, value in settings(text):
+            if section in ("include", "includeif") and name == "path":
+                target = self._resolved(value, os.path.dirname(path))
+                self._keep(target)
+                self.read(target, depth - 1)
+            elif (section, name) == ("core", "hookspath"):
+                self._keep(self._resolved(value, self._top))
+            elif (section, name) == ("extensions", "worktreeconfig"):
+                self.by_worktree = value.lower() not in ("false", "no", "off", "0")
+
+    def _resolved(self, value: str, directory: str) -> str:
+        return os.path.realpath(os.path.join(directory, os.path.expanduser(value)))
+
+    def _keep(self, target: str) -> None:
+        inside = os.path.relpath(target, self._root)
+        if inside != "." and inside.split("/")[0] != "..":
+            self.places.append(os.path.join(self._given_root, inside))
+
+
+def settings(text: str) -> Iterator[tuple[str, str, str]]:
+    """Section, name (both in small letters) and value of each line of a git configuration.
+
+    More is understood than git does, where that is simpler: protecting too much costs little.
+    """
+    section = ""
+    for line in re.sub(r"\\\r?\n", "", text).splitlines():
+        rest = line.strip()
+        while header := _HEADER.match(rest):
+            section = header[1].lower()
+            rest = rest[header.end() :].strip()
+        if rest and rest[0] not in "#;" and (setting := _SETTING.match(rest)):
+            yield section, setting[1].lower(), _value(setting[2])
+
+
+def _value(raw: str | None) -> str:
+    if raw is None:
+        return "true"
+    value, quoted, escaped = "", False, False
+    for char in raw:
+        if escaped:
+            value += {"n": "\n", "t": "\t", "b": "\b"}.get(char, char)
+            escaped = False
+        elif char == "\\":
+            escaped = True
+        elif char == '"':
+            quoted = not quoted
+        elif char in "#;" and not quoted:
+            break
+        else:
+            value += char
+    return value.strip()
