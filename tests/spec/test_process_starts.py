@@ -16,6 +16,8 @@ STARTERS = {
     "sandbox/restrict.py": "becomes the command",
     "sandbox/namespaces.py": "forks into namespaces",
     "sandbox/processes.py": "`BareLauncher`, which nothing in the package uses",
+    "cli/detaching.py": "callgate itself, into the background",
+    "sandbox/cgroups.py": "forks a keeper into its group",
     "workspace/matching.py": "our own matcher: it runs no command, and takes only text",
 }
 MODULES = frozenset({"subprocess", "multiprocessing", "pty", "_posixsubprocess", "concurrent.futures.process"})

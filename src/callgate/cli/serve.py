@@ -10,8 +10,10 @@ import socket
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Callable
 
 from callgate import __version__
+from callgate.cli.detaching import detach
 from callgate.cli.embedded import open_runtime
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
@@ -23,10 +25,19 @@ from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
 from callgate.core.sessions import Session
 from callgate.policy.rules import is_within
 from callgate.surfaces.socket.instances import Instance, publish, reap, usual_socket, withdraw
-from callgate.surfaces.socket.listening import CannotListen, Listener, fitting, listen
+from callgate.surfaces.socket.listening import (
+    CannotListen,
+    Listener,
+    expect_many,
+    fitting,
+    handed_over,
+    listen,
+)
 from callgate.surfaces.socket.server import SocketServer
 from callgate.wiring import Wired
 
+LOG = "serve.log"
+"""In the home: what an instance in the background has to say."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -37,16 +48,13 @@ def serve(options: Namespace) -> int:
         if not os.path.isdir(root):
             raise CliError(f"--workspace: {root} is not a directory")
     options.workspace = roots[0]
-    wired, session = open_runtime(options, audit=True)
     home = Home.from_environment()
     home.make()
-    try:
-        listener = listen(options.socket or fitting(usual_socket(home.path)))
-    except CannotListen as error:
-        raise CliError(
-            str(error), hint="callgate status shows what runs.",
-            error_class=ToolErrorClass.EXECUTION_ERROR, reason="cannot_listen",
-        ) from error  # fmt: skip
+    ready = detach(os.path.join(home.path, LOG)) if options.detach else None
+    wired, session = open_runtime(options, audit=True)
+    listener = _listen(options.socket, home, roots)
+    if not is_within(listener.path, home.path):  # which is hidden anyway
+        wired.sandbox.hide(os.path.dirname(listener.path))
     instance = Instance(
         pid=os.getpid(),
         socket=listener.path,
@@ -55,8 +63,34 @@ def serve(options: Namespace) -> int:
         version=__version__,
         started_at=time.time_ns() // 1_000_000,
     )
-    asyncio.run(_serve(wired, session, roots, listener, instance, home))
+    expect_many()
+    asyncio.run(_serve(wired, session, roots, listener, instance, home, ready))
     return OK
+
+
+def _listen(path: str | None, home: Home, roots: list[str]) -> Listener:
+    """The socket: the one we were started for, the one that was asked for, or the usual one."""
+    try:
+        listener = handed_over() if path is None else None
+        if listener is None:
+            listener = listen(path or fitting(usual_socket(home.path)))
+    except CannotListen as error:
+        raise _cannot_listen(str(error)) from error
+    directory = os.path.realpath(os.path.dirname(listener.path))
+    if any(is_within(root, directory) for root in roots):
+        listener.close()
+        raise _cannot_listen(
+            f"{directory} holds a workspace, so the socket there cannot be hidden from commands: "
+            "put it into a directory of its own"
+        )
+    return listener
+
+
+def _cannot_listen(problem: str) -> CliError:
+    return CliError(
+        problem, hint="callgate status shows what runs.",
+        error_class=ToolErrorClass.EXECUTION_ERROR, reason="cannot_listen",
+    )  # fmt: skip
 
 
 async def _serve(
@@ -66,6 +100,7 @@ async def _serve(
     listener: Listener,
     instance: Instance,
     home: Home,
+    ready: Callable[[], None] | None,
 ) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -81,6 +116,8 @@ async def _serve(
         reap(home.path)
         publish(home.path, instance)
         _announce(listener.path)
+        if ready is not None:
+            ready()
         await stopped.wait()
         say("callgate: stopping")
     finally:

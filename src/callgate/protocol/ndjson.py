@@ -5,9 +5,15 @@
 A line ends at `\\n` and nowhere else. Every byte is looked at once and copied at most twice,
 whatever the sizes of the chunks. No more than one line of the greatest length is ever held:
 what is too long is let go at once, and the rest of that line is passed over.
+
+    line(value) ---> its JSON as one line, which no reader takes for two
 """
 
 from __future__ import annotations
+
+from collections import deque
+
+import msgspec
 
 MAX_LINE = 8 * 1024 * 1024
 """Bytes, without the newline."""
@@ -15,12 +21,42 @@ MAX_LINE = 8 * 1024 * 1024
 _BLANK = b" \t\r"
 """What JSON allows around a value: so CRLF is no matter, and a line of these is no line."""
 
+# Line ends to some readers (Node's readline, Python's splitlines), though not to JSON.
+_MISTAKEN = (
+    ("\u2028".encode(), rb"\u2028"),
+    ("\u2029".encode(), rb"\u2029"),
+    ("\u0085".encode(), rb"\u0085"),
+)
+_encode = msgspec.json.Encoder().encode
+
+
+class Unsendable(ValueError):
+    """The value has no JSON spelling, or one longer than a line may be."""
+
+
+def line(value: object) -> bytes:
+    """The value's line, newline included. Raises `Unsendable`."""
+    try:
+        data = _encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise Unsendable(f"not JSON: {type(error).__name__}") from error
+    if not data.isascii():
+        for written, escaped in _MISTAKEN:
+            data = data.replace(written, escaped)
+    if len(data) > MAX_LINE:
+        raise Unsendable(f"{len(data)} bytes; at most {MAX_LINE} fit into one line")
+    return data + b"\n"
+
 
 class Framer:
-    __slots__ = ("_held", "_max_line", "_passed_over", "longest")
+    __slots__ = ("_head", "_held", "_max_line", "_passed_over", "heads", "longest")
 
-    def __init__(self, max_line: int = MAX_LINE) -> None:
+    def __init__(self, max_line: int = MAX_LINE, head: int = 0) -> None:
+        """`head`: so many first bytes of each line that is too long are kept in `heads`."""
         self._max_line = max_line
+        self._head = head
+        self.heads: deque[bytes] = deque()
+        """In their order, for whoever feeds to take out; stays empty without `head`."""
         self._held = bytearray()
         """The beginning of a line that has not ended."""
         self._passed_over = 0
@@ -38,7 +74,7 @@ class Framer:
             self._end(lines)
         for piece in pieces:
             if len(piece) > self._max_line:
-                self._too_long(len(piece), lines)
+                self._too_long(len(piece), piece, lines)
             elif line := piece.strip(_BLANK):
                 lines.append(line)
         if rest:
@@ -50,9 +86,9 @@ class Framer:
             self._passed_over += len(piece)
             self.longest = max(self.longest, self._passed_over)
         elif (size := len(self._held) + len(piece)) > self._max_line:
+            self._too_long(size, self._held[: self._head] + piece[: self._head], lines)
             self._held = bytearray()
             self._passed_over = size
-            self._too_long(size, lines)
         else:
             self._held += piece
 
@@ -62,6 +98,8 @@ class Framer:
         self._held = bytearray()
         self._passed_over = 0
 
-    def _too_long(self, size: int, lines: list[bytes | None]) -> None:
+    def _too_long(self, size: int, first: bytes, lines: list[bytes | None]) -> None:
         self.longest = max(self.longest, size)
+        if self._head:
+            self.heads.append(bytes(first[: self._head]))
         lines.append(None)

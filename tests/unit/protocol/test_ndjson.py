@@ -12,14 +12,6 @@ from hypothesis import strategies as st
 from callgate.protocol import ndjson
 from callgate.protocol.ndjson import MAX_LINE, Framer
 
-PROVES = {
-    "test_any_cut_gives_the_same_lines": ("S0-02",),
-    "test_blank_lines_are_no_lines": ("S0-03",),
-    "test_the_limit_holds_with_and_without_a_newline": ("S0-06", "T-14"),
-    "test_an_endless_line_holds_no_memory": ("S0-06", "T35"),
-    "test_a_long_legal_line_in_small_pieces_is_read": ("T36",),
-}
-
 STREAMS = st.lists(
     st.sampled_from([b"a", b"bb", b"\n", b"\r\n", b" ", b"\t", b"12345678", b"123456789", b"\xff"]),
     max_size=60,
@@ -45,6 +37,7 @@ def cut(stream: bytes, places: list[int]) -> list[bytes]:
     return [stream[a:b] for a, b in zip(marks, marks[1:], strict=False)]
 
 
+@pytest.mark.spec("S0-02")
 @given(STREAMS, st.lists(st.integers(0, 1000), max_size=20))
 def test_any_cut_gives_the_same_lines(stream: bytes, places: list[int]) -> None:
     whole, pieces, single = Framer(8), Framer(8), Framer(8)
@@ -55,6 +48,7 @@ def test_any_cut_gives_the_same_lines(stream: bytes, places: list[int]) -> None:
     assert whole.longest == pieces.longest == single.longest
 
 
+@pytest.mark.spec("S0-03")
 def test_blank_lines_are_no_lines() -> None:
     assert Framer().feed(b"\n \n\t\r\n\r\nx\r\n  y \n") == [b"x", b"y"]
 
@@ -65,6 +59,7 @@ def test_nothing_but_a_newline_ends_a_line() -> None:
     assert Framer().feed(text + b"\n") == [text]
 
 
+@pytest.mark.spec("S0-06", "T-14")
 def test_the_limit_holds_with_and_without_a_newline() -> None:
     assert Framer().feed(b"a" * MAX_LINE + b"\n") == [b"a" * MAX_LINE]
     assert Framer().feed(b"a" * (MAX_LINE + 1) + b"\nnext\n") == [None, b"next"]
@@ -82,6 +77,7 @@ def test_a_line_too_long_is_told_once_and_the_next_one_is_read() -> None:
     assert framer.longest == 110
 
 
+@pytest.mark.spec("S0-06", "T35")
 def test_an_endless_line_holds_no_memory() -> None:
     framer, chunk = Framer(), b"A" * 65_536
     tracemalloc.start()
@@ -95,6 +91,7 @@ def test_an_endless_line_holds_no_memory() -> None:
     assert held < 2 * len(chunk)
 
 
+@pytest.mark.spec("T36")
 def test_a_long_legal_line_in_small_pieces_is_read() -> None:
     line = bytes(range(32, 127)) * 2_000
     framer = Framer()

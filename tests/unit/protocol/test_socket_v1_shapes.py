@@ -20,15 +20,6 @@ from callgate.protocol.socket_v1.frames import Code
 from callgate.protocol.socket_v1.results import CODES, envelope
 from callgate.protocol.socket_v1.tool_events import happened, happening
 
-PROVES = {
-    "test_every_error_class_has_a_code_and_every_code_a_class": ("S0-30",),
-    "test_a_value_is_the_content_also_where_it_is_empty": ("S0-25",),
-    "test_a_failure_has_its_code_message_and_details": ("S0-27", "S0-32"),
-    "test_a_validation_error_names_the_fields": ("S0-33",),
-    "test_meta_is_an_object_and_diagnostics_have_levels": ("S0-29",),
-    "test_a_tool_is_described_with_the_six_capabilities": ("S0-23",),
-}
-
 
 def done(**more: Any) -> ToolResult:
     given: dict[str, Any] = {"call_id": "tu_1", "tool": "echo", "ok": True, "content": [TextBlock("")], **more}
@@ -42,11 +33,13 @@ def written(result: ToolResult) -> Any:
 META = {"callId": "tu_1", "durationMs": 0.0}
 
 
+@pytest.mark.spec("S0-30")
 def test_every_error_class_has_a_code_and_every_code_a_class() -> None:
     assert set(CODES) == set(ToolErrorClass)
     assert set(CODES.values()) == set(Code)
 
 
+@pytest.mark.spec("S0-25")
 @pytest.mark.spec("T-15")
 @pytest.mark.parametrize("value", [None, 0, "", [], False, {"ok": False}, {"a": 1}])
 def test_a_value_is_the_content_also_where_it_is_empty(value: Any) -> None:
@@ -61,6 +54,7 @@ def test_what_a_tool_only_shows_is_a_list_of_blocks() -> None:
     ]
 
 
+@pytest.mark.spec("S0-27", "S0-32")
 @pytest.mark.parametrize("error_class", ToolErrorClass)
 def test_a_failure_has_its_code_message_and_details(error_class: ToolErrorClass) -> None:
     error = ErrorInfo(
@@ -77,6 +71,7 @@ def test_a_failure_has_its_code_message_and_details(error_class: ToolErrorClass)
     }
 
 
+@pytest.mark.spec("S0-33")
 def test_a_validation_error_names_the_fields() -> None:
     schema = ArgumentSchema({"type": "object", "properties": {"text": {"type": "string"}}}, "echo")
     with pytest.raises(ToolValidationError) as refused:
@@ -93,6 +88,7 @@ def test_a_stopped_call_keeps_what_it_had() -> None:
     assert (result["content"], result["meta"]["partial"]) == ("half", True)
 
 
+@pytest.mark.spec("S0-29")
 def test_meta_is_an_object_and_diagnostics_have_levels() -> None:
     meta = {"diagnostics": ["careful"], "mine": 1, "durationMs": "forged", "callId": "forged"}
     result = done(
@@ -156,6 +152,7 @@ def test_a_subscriber_sees_the_whole_event() -> None:
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
 
 
+@pytest.mark.spec("S0-23")
 @pytest.mark.parametrize(
     ("declared", "capabilities", "effect"),
     [

@@ -18,17 +18,6 @@ from callgate.protocol.socket_v1.lines import line
 from callgate.protocol.socket_v1.requests import Fault
 from callgate.protocol.socket_v1.server import ServerWire
 
-PROVES = {
-    "test_a_server_reads_the_vectors": (
-        "S0-02", "S0-03", "S0-04", "S0-05", "S0-06", "S0-07", "S0-08", "S0-10", "S0-19", "S0-48",
-    ),
-    "test_a_server_connection_keeps_its_ids_apart": ("S0-18", "S0-21", "S0-50", "T34", "T-14"),
-    "test_every_frame_has_one_canonical_line": ("S0-09", "S0-25", "S0-31"),
-    "test_a_corpus_frame_gets_the_answer_of_its_class": (
-        "S0-03", "S0-04", "S0-05", "S0-07", "S0-08", "S0-10", "T36",
-    ),
-}  # fmt: skip
-
 PROJECT = Path(__file__).parents[3]
 WIRE = PROJECT / "protocols" / "socket_v1"
 SCHEMA = json.loads((WIRE / "schema.json").read_text())
@@ -73,6 +62,7 @@ def shown(item: object) -> dict[str, Any]:
     return {"frame": msgspec.to_builtins(item)}
 
 
+@pytest.mark.spec("S0-02", "S0-03", "S0-04", "S0-05", "S0-06", "S0-07", "S0-08", "S0-10", "S0-19", "S0-48")
 @pytest.mark.spec("T37", "T38", "T39", "T40")
 @pytest.mark.parametrize("case", vectors("requests"))
 def test_a_server_reads_the_vectors(case: dict[str, Any]) -> None:
@@ -97,6 +87,7 @@ def play(wire: ServerWire | ClientWire, read: Any, steps: list[dict[str, Any]]) 
     return played
 
 
+@pytest.mark.spec("S0-18", "S0-21", "S0-50", "T34", "T-14")
 @pytest.mark.parametrize("case", vectors("sequences"))
 def test_a_server_connection_keeps_its_ids_apart(case: dict[str, Any]) -> None:
     assert play(ServerWire(), read_reply, case["steps"]) == case["steps"]
@@ -111,6 +102,7 @@ def is_request(frame: dict[str, Any]) -> bool:
     return any(frame["type"] == each.__struct_config__.tag for each in typing.get_args(frames.Request))
 
 
+@pytest.mark.spec("S0-09", "S0-25", "S0-31")
 @pytest.mark.parametrize("case", vectors("encodings"))
 def test_every_frame_has_one_canonical_line(case: dict[str, Any]) -> None:
     read = read_request if is_request(case["frame"]) else read_reply
@@ -207,6 +199,7 @@ def corpus_frame(case: dict[str, Any]) -> bytes:
 SOCKET = [case for case in CORPUS["cases"] if case["proto"] == "socket"]
 
 
+@pytest.mark.spec("S0-03", "S0-04", "S0-05", "S0-07", "S0-08", "S0-10", "T36")
 @pytest.mark.spec("T37", "T38", "T39", "T40")
 @pytest.mark.parametrize("case", SOCKET, ids=lambda case: case["id"])
 def test_a_corpus_frame_gets_the_answer_of_its_class(case: dict[str, Any]) -> None:

@@ -18,14 +18,6 @@ from callgate.protocol.socket_v1.lines import Unsendable
 from callgate.protocol.socket_v1.requests import Fault, read
 from callgate.protocol.socket_v1.server import ServerWire
 
-PROVES = {
-    "test_any_cut_of_the_bytes_gives_the_same_frames": ("S0-02",),
-    "test_a_mutated_frame_gets_exactly_one_answer": ("S0-04", "S0-05", "S0-10"),
-    "test_a_result_that_cannot_be_sent_becomes_a_failure": ("S0-34",),
-    "test_a_client_and_a_server_understand_each_other": ("S0-17", "S0-18"),
-    "test_the_same_id_on_two_connections_is_two_requests": ("S0-22",),
-}
-
 CALL = b'{"type":"tool_call","protocol":1,"requestId":"r1","toolName":"echo","arguments":{"text":"hi"}}'
 SEEDS = [
     CALL,
@@ -107,6 +99,7 @@ def check_mutations(seed: int, count: int) -> tuple[int, int]:
     return taken, refused
 
 
+@pytest.mark.spec("S0-04", "S0-05", "S0-10")
 @pytest.mark.spec("T37", "T38", "T39", "T40")
 def test_a_mutated_frame_gets_exactly_one_answer() -> None:
     taken, refused = check_mutations(1, 20_000)
@@ -124,6 +117,7 @@ LINES = st.lists(
 ).map(lambda lines: b"".join(line + b"\n" for line in lines))
 
 
+@pytest.mark.spec("S0-02")
 @given(LINES, st.lists(st.integers(0, 4_000), max_size=30))
 def test_any_cut_of_the_bytes_gives_the_same_frames(stream: bytes, places: list[int]) -> None:
     whole = ServerWire().receive(stream)
@@ -149,6 +143,7 @@ def deep(levels: int) -> Any:
     return value
 
 
+@pytest.mark.spec("S0-34")
 @pytest.mark.parametrize(
     "content", [object(), "\ud800", {"a": {1: object()}}, deep(100_000), "x" * MAX_LINE], ids=["object", "surrogate", "nested", "deep", "large"]
 )
@@ -196,6 +191,7 @@ def test_no_value_can_forge_a_line(end: str) -> None:
     assert json.loads(sent)["event"]["text"] == forged
 
 
+@pytest.mark.spec("S0-17", "S0-18")
 def test_a_client_and_a_server_understand_each_other() -> None:
     client, server = ClientWire(), ServerWire()
     call = frames.ToolCall(request_id="a", tool_name="echo", arguments={"text": "日本\u2028"}, timeout_ms=5)
@@ -210,6 +206,7 @@ def test_a_client_and_a_server_understand_each_other() -> None:
     assert (client.in_flight, server.in_flight) == ({}, {})
 
 
+@pytest.mark.spec("S0-22")
 def test_the_same_id_on_two_connections_is_two_requests() -> None:
     one, two = calling("a"), calling("a")
     result = frames.ToolResult(request_id="a", result=frames.Envelope(ok=True))

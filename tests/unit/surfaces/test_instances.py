@@ -15,6 +15,7 @@ import pytest
 from callgate.surfaces.socket.instances import (
     Instance,
     NoInstance,
+    _process_start,
     find,
     live,
     publish,
@@ -47,6 +48,7 @@ def test_what_is_published_can_be_found_and_is_private(tmp_path: Path) -> None:
     assert json.loads(record.read_text()) == {
         "pid": os.getpid(), "socketPath": ours.socket, "dataDir": str(tmp_path),
         "appVersion": "0.1.0", "protocolVersion": 1, "startedAt": 1, "cwd": "/w", "label": "work",
+        "processStart": _process_start(os.getpid()),
     }  # fmt: skip
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["socketPath"], config["instancePath"]) == (ours.socket, str(record))

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.surfaces.socket.listening import CannotListen, fitting, listen, peer_uid
+from callgate.surfaces.socket.listening import CannotListen, fitting, listen, peer
 
 
 @pytest.fixture
@@ -32,18 +32,20 @@ def connect(path: str) -> socket.socket:
     return client
 
 
+@pytest.mark.spec("S0-16", "T29")
 def test_only_the_owner_reaches_the_socket_and_its_directory(run: Path) -> None:
     listener = listen(str(run / "a.sock"))
     assert (mode(run), mode(run / "a.sock")) == (0o700, 0o600)
     with connect(listener.path):
         accepted, _ = listener.socket.accept()
-        assert peer_uid(accepted) == os.getuid()
+        assert peer(accepted) == (os.getuid(), os.getpid())
         accepted.close()
     listener.close()
     listener.close()
     assert list(run.iterdir()) == []
 
 
+@pytest.mark.spec("S0-15")
 def test_a_living_socket_is_never_taken(run: Path) -> None:
     listener = listen(str(run / "a.sock"))
     with pytest.raises(CannotListen):

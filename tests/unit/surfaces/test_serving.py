@@ -19,7 +19,9 @@ from typing import Any
 
 import pytest
 
+from callgate import __version__
 from callgate.audit.reading import newest_first
+from tests.needs import needs
 
 
 class Peer:
@@ -117,6 +119,19 @@ def test_a_peer_calls_and_gets_one_result(served: Served) -> None:
     assert stat.S_IMODE(served.path.stat().st_mode) == 0o600
 
 
+@pytest.mark.spec("S0-11", "S0-12")
+def test_a_running_instance_says_where_it_is_until_it_stops(served: Served) -> None:
+    config = json.loads((served.home / "config.json").read_text())
+    record = json.loads((served.home / "instances" / f"{served.process.pid}.json").read_text())
+    for said in (config, record):
+        assert (said["socketPath"], said["pid"]) == (str(served.path), served.process.pid)
+        assert said["appVersion"] == __version__ and said["startedAt"] > 1_700_000_000_000
+    served.stop()
+    assert not (served.home / "config.json").exists()
+    assert list((served.home / "instances").iterdir()) == []
+
+
+@pytest.mark.spec("S0-41", "S0-42", "T30")
 def test_what_a_peer_says_of_itself_gives_it_nothing(served: Served) -> None:
     one, two = served.peer(), served.peer()
     for peer, caller in ((one, "internal"), (two, "plugin")):
@@ -132,6 +147,32 @@ def test_what_a_peer_says_of_itself_gives_it_nothing(served: Served) -> None:
     assert sorted(record.caller for record in records) == ["cli", "plugin"]
     assert len({record.session for record in records} - {"sess_MINE"}) == 2
     assert records[0].scope == {"cwd": str(served.ws), "spaceId": "space_1"}
+
+
+@pytest.mark.spec("S0-16", "T29")
+@needs("root")
+def test_a_peer_of_another_user_is_turned_away_even_where_it_can_reach_the_socket(served: Served) -> None:
+    for path in (served.path, *served.path.parents):
+        if str(path).startswith(tempfile.gettempdir() + "/cg"):
+            path.chmod(0o777)
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.setuid(65534)
+            other = socket.socket(socket.AF_UNIX)
+            other.connect(str(served.path))
+            os.write(writing, b"connected")
+            other.sendall(b"{}\n")
+            os.write(writing, other.recv(100))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as said:
+        assert said.read() == b"connected"
+    os.wait()
+    mine = served.peer()
+    mine.send(type="check_alive")
+    assert mine.read()["type"] == "alive"
 
 
 def test_only_what_is_served_or_trusted_is_a_workspace(served: Served, base: Path) -> None:
@@ -227,6 +268,7 @@ def test_stopping_ends_everything_within_a_second_and_leaves_nothing(working: Se
     assert took < 10  # the figure is for people; here it only must not be a time limit of a call
 
 
+@pytest.mark.spec("S0-13", "T-14")
 def test_a_killed_instance_is_followed_by_a_clean_one(working: Served, base: Path) -> None:
     begun(working.peer(), working)
     working.process.kill()
@@ -240,6 +282,7 @@ def test_a_killed_instance_is_followed_by_a_clean_one(working: Served, base: Pat
     again.leave()
 
 
+@pytest.mark.spec("S0-15", "T-14")
 def test_a_second_instance_does_not_take_the_socket(served: Served) -> None:
     second = subprocess.run(
         [sys.executable, "-m", "callgate", "serve"], cwd=served.ws, capture_output=True,
@@ -251,13 +294,39 @@ def test_a_second_instance_does_not_take_the_socket(served: Served) -> None:
     assert peer.read()["type"] == "alive"
 
 
-def test_too_many_calls_at_once_are_refused_one_by_one(working: Served) -> None:
+def test_calls_beyond_those_at_once_wait_their_turn_and_can_be_cancelled(working: Served) -> None:
     peer = working.peer()
     for n in range(80):
         peer.call("shell", {"command": "sleep 600"}, working.ws, id=f"r{n}")
-    refused = [peer.read() for _ in range(16)]
-    assert {frame["requestId"] for frame in refused} == {f"r{n}" for n in range(64, 80)}
-    assert {frame["result"]["error"]["details"]["reason"] for frame in refused} == {"too_many_calls"}
+    for n in (79, 0):  # one that waits, and one that runs: another takes its place
+        peer.send(type="cancel_tool_call", requestId=f"r{n}")
+        ended = peer.until("tool_result")
+        assert (ended["requestId"], ended["result"]["error"]["code"]) == (f"r{n}", "CANCELLED")
+    for n in range(1, 79):
+        peer.send(type="cancel_tool_call", requestId=f"r{n}")
+    left = {peer.until("tool_result")["requestId"] for _ in range(78)}
+    assert left == {f"r{n}" for n in range(1, 79)}
+
+
+def test_a_peer_that_says_no_more_still_gets_its_answers(served: Served) -> None:
+    peer = served.peer()
+    for n in range(100):
+        peer.call("read_file", {"path": "a.txt"}, served.ws, id=f"r{n}")
+    peer.socket.shutdown(socket.SHUT_WR)
+    assert {peer.read()["requestId"] for _ in range(100)} == {f"r{n}" for n in range(100)}
+    assert peer.read() is None
+
+
+@pytest.mark.spec("S0-51")
+def test_a_peer_that_said_no_more_and_then_left_ends_its_calls(working: Served) -> None:
+    peer = working.peer()
+    begun(peer, working)
+    peer.socket.shutdown(socket.SHUT_WR)
+    peer.close()
+    audit = working.home / "audit.jsonl"
+    until = time.monotonic() + 20
+    while not audit.exists() or "caller_gone" not in audit.read_text():
+        assert time.monotonic() < until
 
 
 def test_a_peer_that_does_not_read_is_cut_and_others_do_not_notice(working: Served) -> None:

@@ -82,11 +82,15 @@ class ToolCall(_Frame, frozen=True, kw_only=True, tag="tool_call"):
     arguments: dict[str, Any] = msgspec.field(default_factory=_nothing)
     client_info: ClientInfo = ClientInfo()
     timeout_ms: TimeoutMs | None = None
+    whole: bool = False
+    """Give the result as the runtime has it, in `ToolResult.whole`."""
 
 
 class ListTools(_Frame, frozen=True, kw_only=True, tag="list_tools"):
     request_id: RequestId | UnsetType = UNSET
     client_info: ClientInfo = ClientInfo()
+    names: Annotated[list[Name], Meta(max_length=256)] | None = None
+    """Only these, by name or alias, in this order."""
 
 
 class CancelToolCall(_Frame, frozen=True, kw_only=True, tag="cancel_tool_call"):
@@ -148,6 +152,10 @@ class Descriptor(_Part, frozen=True, kw_only=True):
 class ToolsList(_Frame, frozen=True, kw_only=True, tag="tools_list"):
     request_id: str | UnsetType = UNSET
     tools: list[Descriptor]
+    workspace: str | UnsetType | None = UNSET
+    """The directory in which the peer's calls would work; null where it is not served."""
+    mode: str | None = None
+    """The ceiling of what may run there."""
 
 
 class Progress(_Part, frozen=True, kw_only=True, tag_field="kind", tag="progress"):
@@ -210,6 +218,9 @@ class Envelope(_Part, frozen=True, kw_only=True):
 class ToolResult(_Frame, frozen=True, kw_only=True, tag="tool_result"):
     request_id: str
     result: Envelope
+    whole: Any = UNSET
+    """Where it was asked for: everything, by the names of `core.results`; `result` is then
+    without content."""
 
 
 class Error(_Frame, frozen=True, kw_only=True, tag="error"):
@@ -276,6 +287,8 @@ class Question(_Part, frozen=True, kw_only=True):
     preview: str | None = None
     projected_modifications: list[str] = []
     command_summary: str | None = None
+    sandbox: str | None = None
+    """What its commands will run in."""
     expires_at: float
 
 

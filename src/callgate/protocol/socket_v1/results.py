@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ErrorInfo, ToolResult
+from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.frames import Code, Diagnostic, Envelope, Failure
 
 CODES = {
@@ -41,6 +43,24 @@ def envelope(result: ToolResult) -> Envelope:
         diagnostics=[Diagnostic(level="info", message=note) for note in result.diagnostics],
         error=None if result.error is None else _failure(result.error),
     )
+
+
+def whole(request_id: str, result: ToolResult) -> frames.ToolResult:
+    """The result as the runtime has it, beside an envelope without its content.
+
+    A value that is the text of the only block is left out.
+    """
+    meta = {"callId": result.call_id, "durationMs": result.duration_ms}
+    error = None if result.error is None else _failure(result.error)
+    if len(result.content) == 1 and result.value == getattr(result.content[0], "text", None):
+        result = msgspec.structs.replace(result, value=UNSET)  # not the same text twice
+    written: Any = result
+    try:  # what a tool put into its metadata may be anything
+        written = msgspec.Raw(msgspec.json.encode(result, enc_hook=repr))
+    except (TypeError, ValueError, RecursionError):
+        pass  # it has no JSON spelling, and the wire says so
+    kept = Envelope(ok=result.ok, meta=meta, error=error)
+    return frames.ToolResult(request_id=request_id, result=kept, whole=written)
 
 
 def _content(result: ToolResult) -> Any:

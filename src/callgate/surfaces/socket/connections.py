@@ -14,40 +14,42 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import Protocol, cast
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import (
     ToolCancelled,
     ToolError,
     ToolPermissionDenied,
-    ToolProtocolError,
     ToolShuttingDown,
 )
 from callgate.core.events import Event
 from callgate.core.ids import ulid
-from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.dispatch.confirmations import Answer, Scope
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.descriptors import describe, question
 from callgate.protocol.socket_v1.requests import Fault
-from callgate.protocol.socket_v1.results import envelope
+from callgate.protocol.socket_v1.results import envelope, whole
 from callgate.protocol.socket_v1.server import ServerWire
 from callgate.protocol.socket_v1.tool_events import happened, happening
-from callgate.runtime import Runtime
+from callgate.surfaces.socket import calls
+from callgate.surfaces.socket.listening import has_hung_up
 
-MOST_CALLS = 64
-"""In flight on one connection."""
+_MOST_HELD = 16 * 1024 * 1024
+"""Bytes of calls that wait for others before no more are read."""
+_MOST_WORKSPACES = 64
 _HIGH = 256 * 1024
 """Bytes that wait for a peer before events for it are dropped ..."""
 _TOO_HIGH = 8 * 1024 * 1024
 """... and before it is cut."""
-_STOP_S = 2.0
-"""How long a cancelled call may take to say what it had, before its caller is answered."""
+_LOOK_S = 0.1
+"""How often a peer that says no more is looked at, whether it is still there."""
+_WITHIN_A_CALL = "A running call cannot approve what it asks for."
 _KEPT = frozenset({CallerKind.CLI, CallerKind.PLUGIN})
 
 _log = logging.getLogger("callgate.socket")
@@ -56,10 +58,9 @@ OpenSession = Callable[[str | None, str], Session]
 """A session for a peer's directory, with the id of its connection. Raises a `ToolError`."""
 
 
-class Host(Protocol):
+class Host(calls.Host, Protocol):
     """What a connection needs of its server."""
 
-    runtime: Runtime
     open_session: OpenSession
 
     def joined(self, connection: Connection) -> bool:
@@ -67,12 +68,6 @@ class Host(Protocol):
         ...
 
     def left(self, connection: Connection) -> None: ...
-    def own(self, work: Any) -> asyncio.Task[Any]: ...
-    def follow(self, call_id: str, connection: Connection, request_id: str) -> None:
-        """Tell the connection what a call says while it runs."""
-        ...
-
-    def unfollow(self, call_id: str) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -83,31 +78,58 @@ class Connection(asyncio.Protocol):
         self._sessions: dict[str, Session] = {}
         """By directory; all with the one id of this connection."""
         self._wire = ServerWire()
-        self._calls: dict[str, tuple[str, asyncio.Task[None]]] = {}
-        """By request id: our id of the call, and the task that answers it."""
+        self._calls = calls.Calls(host, self, self._result)
+        self._held = 0
+        """Bytes that came since calls have to wait."""
+        self._wholes: set[str] = set()
+        """The requests in flight whose result is wanted whole."""
         self._watching: tuple[str, frozenset[str] | None] | None = None
         """The subscription, and the types it wants."""
         self._attached = ExitStack()
         self._out: list[bytes] = []
         self._paused = False
         self._missed = 0
+        self._half = False
+        """The peer says no more, and still listens."""
+        self.may_answer = False
+        """Not for what a running call has started: it would approve itself."""
         self.transport: asyncio.Transport | None = None
 
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=_HIGH)
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
+        self.transport.set_write_buffer_limits(high=_HIGH)
         if not self._host.joined(self):
-            transport.abort()
+            self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = None
         self._attached.close()
-        for _, task in self._calls.values():
-            task.cancel()
+        self._calls.close(ToolCancelled(reason="caller_gone"))
         self._host.left(self)
+
+    def eof_received(self) -> bool:
+        """A peer that says no more may still listen, as in `echo ... | socat - UNIX:...`."""
+        self._half = self._peer_listens() and len(self._calls) > 0
+        if self._half:
+            self._watch_half()
+        return self._half
+
+    def _watch_half(self) -> None:
+        """Nobody tells us any more when such a peer goes away altogether."""
+        if self.transport is None or not self._half:
+            return
+        if not self._peer_listens():
+            self.transport.abort()
+        elif not self._calls:
+            self.transport.close()
+        else:
+            asyncio.get_running_loop().call_later(_LOOK_S, self._watch_half)
+
+    def _peer_listens(self) -> bool:
+        assert self.transport is not None
+        return not has_hung_up(self.transport.get_extra_info("socket"))
 
     def pause_writing(self) -> None:
         self._paused = True
@@ -123,6 +145,10 @@ class Connection(asyncio.Protocol):
                 self._take(request)
         if self._wire.hopeless:
             self.end("protocol", "A line went on without end.")
+        elif self._calls.waits:
+            self._held += len(data)
+            if self.transport is not None and (self._calls.is_full or self._held > _MOST_HELD):
+                self.transport.pause_reading()
 
     # Requests.
 
@@ -131,20 +157,13 @@ class Connection(asyncio.Protocol):
             case frames.ToolCall():
                 self._take_call(request)
             case frames.CancelToolCall():
-                self._cancel(request.request_id)
+                self._calls.cancel(request.request_id)
             case frames.ListTools():
-                tools = [describe(tool.definition, tool.timeout_s) for tool in self._tools(request)]
-                self._send(frames.ToolsList(request_id=request.request_id, tools=tools))
+                self._list_tools(request)
             case frames.Subscribe():
                 self._subscribe(request)
             case frames.Unsubscribe():
-                self._watching = None
-                self._attached.close()
-                self._send(
-                    frames.Unsubscribed(
-                        request_id=request.request_id, subscription_id=request.subscription_id
-                    )
-                )
+                self._unsubscribe(request)
             case frames.ListConfirmations():
                 self._host.own(self._list_confirmations(request))
             case frames.AnswerConfirmation():
@@ -154,61 +173,43 @@ class Connection(asyncio.Protocol):
 
     def _take_call(self, request: frames.ToolCall) -> None:
         made, error = self._as_call(request)
-        if error is None and len(self._calls) >= MOST_CALLS:
-            error = ToolProtocolError(
-                f"{MOST_CALLS} calls are in flight on this connection.", reason="too_many_calls"
-            )
+        if request.whole:
+            self._wholes.add(request.request_id)
         if error is not None:
-            self._result(request.request_id, self._runtime.refuse(made, error))
-            return
-        task = self._host.own(self._call(request.request_id, made))
-        self._calls[request.request_id] = made.id, task
+            self._calls.refuse(request.request_id, made, error)
+        else:
+            self._calls.take(request.request_id, made)
 
-    async def _call(self, request_id: str, made: ToolCall) -> None:
-        self._host.follow(made.id, self, request_id)
-        try:
-            result = await self._runtime.call(made)
-        finally:
-            self._host.unfollow(made.id)
-            self._calls.pop(request_id, None)
-        self._result(request_id, result)
+    def give_up(self, request_id: str, call_id: str, error: ToolError) -> None:
+        self._calls.give_up(request_id, call_id, error)
 
-    def _cancel(self, request_id: str) -> None:
-        found = self._calls.get(request_id)
-        if found is not None:
-            self._host.own(self._stop(request_id, *found))
-
-    async def _stop(self, request_id: str, call_id: str, task: asyncio.Task[None]) -> None:
-        stopping = self._host.own(self._runtime.cancel(call_id))
-        await asyncio.wait({task}, timeout=_STOP_S)
-        # Its work may not stop at once; its caller need not wait for that.
-        self._answer_for(request_id, call_id, ToolCancelled(details={"stopped": False}))
-        await stopping
-
-    def _answer_for(self, request_id: str, call_id: str, error: ToolError) -> None:
-        """Answer a call whose end has not come; when it comes, nobody is told again."""
-        self._host.unfollow(call_id)
-        info = ErrorInfo.of(error)
-        self._result(
-            request_id,
-            ToolResult(call_id=call_id, tool="", ok=False, content=[], error=info),
-        )
-
-    def _tools(self, request: frames.ListTools) -> list[Any]:
+    def _list_tools(self, request: frames.ListTools) -> None:
         try:
             session = self._session(request.client_info.cwd)
         except ToolError:
-            return []
-        return self._runtime.tools(session)
+            self._send(frames.ToolsList(request_id=request.request_id, tools=[], workspace=None))
+            return
+        tools = self._runtime.tools(session)
+        if request.names is not None:
+            seen = {tool.name: tool for tool in tools}
+            find = self._runtime.dispatcher.registry.find
+            named = dict.fromkeys(tool.name for each in request.names if (tool := find(each)))
+            tools = [seen[name] for name in named if name in seen]
+        self._send(
+            frames.ToolsList(
+                request_id=request.request_id,
+                tools=[describe(tool.definition, tool.timeout_s) for tool in tools],
+                workspace=session.workspace,
+                mode=session.mode,
+            )
+        )
 
     def _subscribe(self, request: frames.Subscribe) -> None:
         if request.session not in ("own", self.session_id) or request.since is not None:
-            self._send(
-                frames.Error(
-                    request_id=request.request_id,
-                    message="A connection sees its own session, from now on.",
-                )
-            )
+            self._refuse(request.request_id, "A connection sees its own session, from now on.")
+            return
+        if request.confirmer and not self.may_answer:
+            self._refuse(request.request_id, _WITHIN_A_CALL)
             return
         self._attached.close()
         wanted = None if request.types is None else frozenset(request.types)
@@ -219,6 +220,18 @@ class Connection(asyncio.Protocol):
             frames.Subscribed(request_id=request.request_id, subscription_id=self._watching[0])
         )
 
+    def _unsubscribe(self, request: frames.Unsubscribe) -> None:
+        id = request.subscription_id
+        if self._watching is None or self._watching[0] != id:
+            self._refuse(request.request_id, "There is no such subscription.")
+            return
+        self._watching = None
+        self._attached.close()
+        self._send(frames.Unsubscribed(request_id=request.request_id, subscription_id=id))
+
+    def _refuse(self, request_id: str | UnsetType, message: str) -> None:
+        self._send(frames.Error(request_id=request_id, message=message))
+
     async def _list_confirmations(self, request: frames.ListConfirmations) -> None:
         asked = await self._runtime.open_confirmations(self.session_id)
         listed = [question(each) for each in asked]
@@ -227,12 +240,15 @@ class Connection(asyncio.Protocol):
         )
 
     async def _answer(self, request: frames.AnswerConfirmation) -> None:
+        if not self.may_answer:
+            self._refuse(request.request_id, _WITHIN_A_CALL)
+            return
         asked = await self._runtime.open_confirmations(self.session_id)
         shown = {each.id: each.arguments_sha256 for each in asked}
         sha256 = shown.get(request.confirmation_id)
         if sha256 is None or request.arguments_sha256 not in (None, sha256):
             said = "no such question is open" if sha256 is None else "it is about other arguments"
-            self._send(frames.Error(request_id=request.request_id, message=said))
+            self._refuse(request.request_id, said)
             return
         receipt = await self._runtime.answer(request.confirmation_id, _answer_of(request))
         standing = receipt.answer
@@ -276,7 +292,7 @@ class Connection(asyncio.Protocol):
     def _session(self, cwd: str | None) -> Session:
         key = cwd or ""
         if key not in self._sessions:
-            if len(self._sessions) >= MOST_CALLS:
+            if len(self._sessions) >= _MOST_WORKSPACES:
                 raise ToolPermissionDenied(
                     "A connection works in few directories.", reason="too_many_workspaces"
                 )
@@ -313,29 +329,40 @@ class Connection(asyncio.Protocol):
         self._send(frames.Event(subscription_id=id, event=happened(event), missed=missed))
 
     def _result(self, request_id: str, result: ToolResult) -> None:
+        if self._held and not self._calls.waits:
+            self._held = 0
+            if self.transport is not None:
+                self.transport.resume_reading()
+        is_whole = request_id in self._wholes
+        self._wholes.discard(request_id)
         if request_id in self._wire.in_flight:
-            self._send(frames.ToolResult(request_id=request_id, result=envelope(result)))
+            made = whole(request_id, result) if is_whole else _shown(request_id, result)
+            self._send(made)
 
     def _send(self, reply: frames.Reply | Fault) -> None:
         if self.transport is None or self.transport.is_closing():
             return
-        if not self._out:
-            asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(self._wire.encode(reply))
+        if not self._calls:  # nothing else is under way that it could go out with
+            self._flush()
+        elif len(self._out) == 1:
+            asyncio.get_running_loop().call_soon(self._flush)
 
     def _flush(self) -> None:
         out, self._out = self._out, []
-        if self.transport is None or self.transport.is_closing():
+        if not out or self.transport is None or self.transport.is_closing():
             return
         self.transport.write(b"".join(out) if len(out) > 1 else out[0])
-        if self.transport.get_write_buffer_size() > _TOO_HIGH:
+        if self._half and not self._calls:
+            self.transport.close()
+        elif self.transport.get_write_buffer_size() > _TOO_HIGH:
             _log.warning("a peer that does not read was cut")
             self.end("slow_reader", "What was sent was not read.")
 
     def shut_down(self) -> None:
         """Answer what is still under way, and close."""
-        for request_id, (call_id, _) in list(self._calls.items()):
-            self._answer_for(request_id, call_id, ToolShuttingDown())
+        self._calls.close(ToolShuttingDown())
+        self._calls.give_up_all(ToolShuttingDown())
         self.end("shutting_down")
 
     def end(self, reason: str, message: str | None = None) -> None:
@@ -349,6 +376,10 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
         else:
             self.transport.close()
+
+
+def _shown(request_id: str, result: ToolResult) -> frames.ToolResult:
+    return frames.ToolResult(request_id=request_id, result=envelope(result))
 
 
 def _answer_of(request: frames.AnswerConfirmation) -> Answer:

@@ -41,6 +41,7 @@ def publish(home: str, instance: Instance) -> None:
         "appVersion": instance.version,
         "protocolVersion": PROTOCOL,
         "startedAt": instance.started_at,
+        "processStart": _process_start(instance.pid),
     }
     path = _record(home, instance.pid)
     _write(path, {**record, "cwd": instance.cwd, "label": instance.label})
@@ -59,13 +60,13 @@ def withdraw(home: str, instance: Instance) -> None:
 def reap(home: str) -> None:
     """Remove the records of processes that are gone."""
     for pid, record in _records(home):
-        if not _alive(pid) or _instance(record) is None:
+        if not _alive(pid, record) or _instance(record) is None:
             _remove(_record(home, pid))
 
 
 def live(home: str) -> list[Instance]:
     """The instances whose process lives and whose socket is there, newest first."""
-    found = [_instance(record) for pid, record in _records(home) if _alive(pid)]
+    found = [_instance(record) for pid, record in _records(home) if _alive(pid, record)]
     there = [each for each in found if each is not None and os.path.exists(each.socket)]
     return sorted(there, key=lambda each: each.started_at, reverse=True)
 
@@ -128,14 +129,25 @@ def _instance(record: dict[str, Any]) -> Instance | None:
         return None
 
 
-def _alive(pid: int) -> bool:
+def _alive(pid: int, record: dict[str, Any]) -> bool:
+    """Whether the process that wrote a record lives; its number may be another's by now."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except (PermissionError, OverflowError):
-        return True
-    return True
+        return False  # not a process of ours, so not one that wrote here
+    said = record.get("processStart")
+    return said is None or said == _process_start(pid)
+
+
+def _process_start(pid: int) -> str | None:
+    """When a process began, in the system's own count; None where the system does not say."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return None
 
 
 def _read(path: str) -> dict[str, Any] | None:

@@ -13,6 +13,8 @@ import errno
 import fcntl
 import hashlib
 import os
+import resource
+import select
 import socket
 import stat
 import struct
@@ -22,6 +24,10 @@ BACKLOG = 512
 _LONGEST = 107
 """Bytes of a path that the system takes for a socket."""
 
+_MOST_FILES = 65_536
+_HANDED_OVER = 3
+"""The descriptor of the first socket that comes with a process, by systemd's convention."""
+
 
 class CannotListen(Exception):
     """Why there is no socket; safe to show."""
@@ -30,23 +36,24 @@ class CannotListen(Exception):
 class Listener:
     """A bound, listening socket and the lock that says it is ours."""
 
-    def __init__(self, path: str, listening: socket.socket, lock: int) -> None:
+    def __init__(self, path: str, listening: socket.socket, lock: int | None) -> None:
+        """Without a lock it is somebody else's, who started us to serve it."""
         self.path = path
         self.socket = listening
         self._lock = lock
 
     def close(self) -> None:
-        """Stop listening and remove the socket. Twice equals once."""
-        if self._lock < 0:
-            return
+        """Stop listening, and remove the socket if it is ours. Twice equals once."""
         self.socket.close()
+        if self._lock is None:
+            return
         for path in (self.path, _lock_path(self.path)):
             try:
                 os.unlink(path)
             except OSError:
                 pass
         os.close(self._lock)
-        self._lock = -1
+        self._lock = None
 
 
 def listen(path: str) -> Listener:
@@ -64,6 +71,39 @@ def listen(path: str) -> Listener:
         raise
 
 
+def expect_many() -> None:
+    """Be able to hold as many connections as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = min(hard, _MOST_FILES) if hard != resource.RLIM_INFINITY else _MOST_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def handed_over() -> Listener | None:
+    """The socket that whoever started us listens at already (`LISTEN_FDS`, as systemd does)."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    count = os.environ.pop("LISTEN_FDS", "")
+    for name in ("LISTEN_PID", "LISTEN_FDNAMES"):  # meant for us, not for what we start
+        os.environ.pop(name, None)
+    if count != "1":
+        raise CannotListen(f"one socket is to be handed over, not {count or 'none'}")
+    os.set_inheritable(_HANDED_OVER, False)
+    try:
+        handed = socket.socket(fileno=_HANDED_OVER)
+        listening = handed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+    except OSError as error:
+        raise CannotListen(f"what was handed over is no socket: {error.strerror}") from error
+    path = handed.getsockname()
+    kind = handed.family, handed.type & socket.SOCK_STREAM
+    if not listening or kind != (socket.AF_UNIX, socket.SOCK_STREAM) or not isinstance(path, str):
+        raise CannotListen("what was handed over is not a listening local socket with a path")
+    if os.lstat(path).st_mode & 0o077:
+        raise CannotListen(f"{path} is open to others: SocketMode=0600 is needed")
+    handed.setblocking(False)
+    return Listener(path, handed, None)
+
+
 def fitting(path: str) -> str:
     """The path, or where it is too long for a socket, a short one for the same purpose."""
     if len(os.fsencode(path)) <= _LONGEST:
@@ -73,15 +113,23 @@ def fitting(path: str) -> str:
     return os.path.join(base, f"callgate-{os.getuid()}", f"{name}.sock")
 
 
-def peer_uid(connection: socket.socket) -> int:
-    """Who is at the other end, as the system knows it."""
+def peer(connection: socket.socket) -> tuple[int, int]:
+    """User and process at the other end, as the system knows them; process 0 if it does not."""
     if hasattr(socket, "SO_PEERCRED"):
         size = struct.calcsize("3i")
         told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        return int(struct.unpack("3i", told)[1])
+        pid, uid, _ = struct.unpack("3i", told)
+        return uid, pid
     peercred, local = 0x001, 0  # LOCAL_PEERCRED at SOL_LOCAL: version, uid, ... (macOS)
     told = connection.getsockopt(local, peercred, 76)
-    return int(struct.unpack_from("Ii", told)[1])
+    return int(struct.unpack_from("Ii", told)[1]), 0
+
+
+def has_hung_up(connection: socket.socket) -> bool:
+    """Whether the other end is gone, and not only silent."""
+    looking = select.poll()
+    looking.register(connection.fileno(), 0)
+    return any(event & (select.POLLHUP | select.POLLERR) for _, event in looking.poll(0))
 
 
 def _make_directory(directory: str) -> None:

@@ -8,14 +8,21 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
+from callgate.core.errors import ToolError
 from callgate.core.events import Event
 from callgate.core.ids import session_id
+from callgate.dispatch.running import Stop
 from callgate.runtime import Runtime
+from callgate.sandbox.trees import inherited_mark
+from callgate.surfaces.socket.calls import Follower
 from callgate.surfaces.socket.connections import Connection, OpenSession
-from callgate.surfaces.socket.listening import Listener, peer_uid
+from callgate.surfaces.socket.listening import Listener, peer
 
 _DRAIN_S = 0.7
 """How long calls may take to end when the instance stops."""
+
+_STOP_S = 2.0
+"""How long a stopped call may take to say what it had, before its caller is answered."""
 
 _log = logging.getLogger("callgate.socket")
 
@@ -26,10 +33,10 @@ class SocketServer:
         self.open_session = open_session
         self._connections: dict[str, Connection] = {}
         """By session id."""
-        self._followed: dict[str, tuple[Connection, str]] = {}
+        self._followed: dict[str, tuple[Follower, str]] = {}
         """By call id: who is told what it says, under which request id."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._unlisten = runtime.listen(self._hear)
+        self._unlisten = runtime.listen(self._hear), runtime.listen_stops(self._stopping)
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: Listener) -> None:
@@ -49,24 +56,26 @@ class SocketServer:
         await asyncio.wait({stopping}, timeout=_DRAIN_S)
         for connection in list(self._connections.values()):
             connection.shut_down()
-        self._unlisten()
+        for unlisten in self._unlisten:
+            unlisten()
         await asyncio.sleep(0)
 
     # What a connection asks of us.
 
     def joined(self, connection: Connection) -> bool:
         assert connection.transport is not None
-        uid = peer_uid(connection.transport.get_extra_info("socket"))
+        uid, pid = peer(connection.transport.get_extra_info("socket"))
         if uid != os.getuid():
             _log.warning("a peer of user %d was turned away", uid)
             return False
+        connection.may_answer = pid == 0 or not inherited_mark(pid)
         self._connections[connection.session_id] = connection
         return True
 
     def left(self, connection: Connection) -> None:
         if self._connections.pop(connection.session_id, None) is not None:
             for session in connection.sessions[:1]:  # all have the one id
-                self.own(self.runtime.close_session(session))
+                self.own(self.runtime.close_session(session, Stop.CALLER_GONE))
 
     def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
@@ -74,8 +83,8 @@ class SocketServer:
         task.add_done_callback(self._ended)
         return task
 
-    def follow(self, call_id: str, connection: Connection, request_id: str) -> None:
-        self._followed[call_id] = connection, request_id
+    def follow(self, call_id: str, follower: Follower, request_id: str) -> None:
+        self._followed[call_id] = follower, request_id
 
     def unfollow(self, call_id: str) -> None:
         self._followed.pop(call_id, None)
@@ -85,11 +94,19 @@ class SocketServer:
         if not task.cancelled() and task.exception() is not None:
             _log.error("a connection's work failed", exc_info=task.exception())
 
+    def _stopping(self, call_id: str, error: ToolError) -> None:
+        """Its work may not end at once; its caller need not wait for that."""
+        followed = self._followed.get(call_id)
+        if followed is not None:
+            follower, request_id = followed
+            loop = asyncio.get_running_loop()
+            loop.call_later(_STOP_S, follower.give_up, request_id, call_id, error)
+
     def _hear(self, event: Event) -> None:
         followed = self._followed.get(str(event.payload.get("call_id")))
         if followed is not None:
-            connection, request_id = followed
-            connection.tell(request_id, event)
+            follower, request_id = followed
+            follower.tell(request_id, event)
         watching = self._connections.get(event.session_id)
         if watching is not None:
             watching.show(event)

@@ -1,0 +1,314 @@
+"""Every line between the runtime and a host, and every method, as a struct.
+
+    Request     ->   Emitted, any number   ->   Returned or Failed, exactly one
+
+Either side may ask. The runtime asks a host for what seed 001 names (`OF_HOST`). A host may
+ask the runtime for what an isolated tool needs (`OF_RUNTIME`), if both said so in `init`. The
+ids of the two directions have nothing to do with each other.
+
+Keys that a frame does not name are passed over, so that either side may be newer than the
+other. The type of the parameters is the method.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Generic, Literal, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+VERSION: Literal[1] = 1
+REQUEST_ID = r"^[ -~]{1,128}\Z"
+
+RequestId = Annotated[str, Meta(pattern=REQUEST_ID)]
+Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
+Encoding = Literal["utf-8", "base64"]
+Object = dict[str, Any]
+
+
+# Defaults by such a factory are written; all others are left out.
+
+
+def _version() -> Literal[1]:
+    return VERSION
+
+
+def _true() -> Literal[True]:
+    return True
+
+
+def _false() -> Literal[False]:
+    return False
+
+
+def _null() -> None:
+    return None
+
+
+def _nothing() -> Object:
+    return {}
+
+
+class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A value inside a frame."""
+
+
+class _Stateful(_Part, frozen=True, kw_only=True):
+    state: Object = msgspec.field(default_factory=_nothing)
+    """What the host last gave for this session; the answer has what it is then."""
+
+
+# What the runtime asks of a host. Required are the first three.
+
+
+class Offer(_Part, frozen=True, kw_only=True):
+    """What the runtime says of itself."""
+
+    answers: list[Name]
+    """The methods that a host may ask it for."""
+
+
+class Init(_Part, frozen=True, kw_only=True):
+    config: Object = msgspec.field(default_factory=_nothing)
+    runtime: Offer | UnsetType = UNSET
+
+
+class GetToolSchemas(_Stateful, frozen=True, kw_only=True):
+    pass
+
+
+class CallContext(_Part, frozen=True, kw_only=True):
+    """Where a call comes from; sent only to a host that reaches back."""
+
+    session_id: str
+    turn_id: str | None = None
+    tool_use_id: str
+    workspace_path: str
+    scope: dict[str, str] = {}
+
+
+class ExecuteTool(_Part, frozen=True, kw_only=True):
+    tool_name: Name
+    arguments: Object = msgspec.field(default_factory=_nothing)
+    state: Object = msgspec.field(default_factory=_nothing)
+    context: CallContext | UnsetType = UNSET
+
+
+class GetConfigSchema(_Part, frozen=True, kw_only=True):
+    pass
+
+
+class GetUiElements(_Part, frozen=True, kw_only=True):
+    pass
+
+
+class GetTags(_Part, frozen=True, kw_only=True):
+    config: Object = msgspec.field(default_factory=_nothing)
+    models: list[Object] = msgspec.field(default_factory=list)
+
+
+class RequiredTags(_Part, frozen=True, kw_only=True):
+    pass
+
+
+class FormatToolResult(_Stateful, frozen=True, kw_only=True):
+    result: Object
+    """As `execute_tool` gave it: with `success`."""
+
+
+class FormatToolCallPreview(_Stateful, frozen=True, kw_only=True):
+    tool_name: Name
+    arguments: Object = msgspec.field(default_factory=_nothing)
+
+
+class ToDisplayFormat(_Stateful, frozen=True, kw_only=True):
+    text: str
+    result: Object
+
+
+class Cancel(_Part, frozen=True, kw_only=True):
+    id: RequestId
+    """Of the `execute_tool` to stop, which is still to be answered."""
+
+
+# What a host asks of the runtime, each for one call that it is executing.
+
+
+class _Reach(_Part, frozen=True, kw_only=True):
+    call: RequestId
+    """The id of an `execute_tool` that the host has not answered."""
+
+
+class ReadFile(_Reach, frozen=True, kw_only=True):
+    path: Path
+    encoding: Encoding = "utf-8"
+
+
+class WriteFile(_Reach, frozen=True, kw_only=True):
+    path: Path
+    content: str
+    encoding: Encoding = "utf-8"
+
+
+class AppendFile(_Reach, frozen=True, kw_only=True):
+    path: Path
+    content: str
+
+
+class PatchFile(_Reach, frozen=True, kw_only=True):
+    path: Path
+    old: str
+    new: str
+
+
+class DeleteFile(_Reach, frozen=True, kw_only=True):
+    path: Path
+
+
+class FileExists(_Reach, frozen=True, kw_only=True):
+    path: Path
+
+
+class ListFiles(_Reach, frozen=True, kw_only=True):
+    path: Path
+
+
+class KeepArtifact(_Reach, frozen=True, kw_only=True):
+    """A file of the call's own, for output too large to show."""
+
+    name: Name
+
+
+class IsCancelled(_Reach, frozen=True, kw_only=True):
+    """Whether somebody wants the call to stop."""
+
+
+OfHost = (
+    Init | GetToolSchemas | ExecuteTool | GetConfigSchema | GetUiElements | GetTags
+    | RequiredTags | FormatToolResult | FormatToolCallPreview | ToDisplayFormat | Cancel
+)  # fmt: skip
+OfRuntime = (
+    ReadFile | WriteFile | AppendFile | PatchFile | DeleteFile | FileExists | ListFiles
+    | KeepArtifact | IsCancelled
+)  # fmt: skip
+Params = OfHost | OfRuntime
+
+OF_HOST: dict[str, type[OfHost]] = {
+    "init": Init,
+    "get_tool_schemas": GetToolSchemas,
+    "execute_tool": ExecuteTool,
+    "get_config_schema": GetConfigSchema,
+    "get_ui_elements": GetUiElements,
+    "get_tags": GetTags,
+    "required_tags": RequiredTags,
+    "format_tool_result": FormatToolResult,
+    "format_tool_call_preview": FormatToolCallPreview,
+    "to_display_format": ToDisplayFormat,
+    "cancel": Cancel,
+}
+OF_RUNTIME: dict[str, type[OfRuntime]] = {
+    "read_file": ReadFile,
+    "write_file": WriteFile,
+    "append_file": AppendFile,
+    "patch_file": PatchFile,
+    "delete_file": DeleteFile,
+    "file_exists": FileExists,
+    "list_files": ListFiles,
+    "keep_artifact": KeepArtifact,
+    "is_cancelled": IsCancelled,
+}
+REQUIRED = frozenset({"init", "get_tool_schemas", "execute_tool"})
+"""A host may answer `MethodNotFound` to every other."""
+
+METHODS: dict[type, str] = {kind: name for name, kind in (*OF_HOST.items(), *OF_RUNTIME.items())}
+
+VALUES: dict[type, Any] = {
+    GetToolSchemas: list[Object],
+    GetConfigSchema: Object | None,
+    GetUiElements: list[Object] | None,
+    GetTags: list[str] | None,
+    RequiredTags: list[str] | None,
+    FormatToolCallPreview: str | None,
+    ToDisplayFormat: Object | None,
+    ReadFile: str,
+    FileExists: bool,
+    ListFiles: list[str],
+    KeepArtifact: str | None,
+    IsCancelled: bool,
+}
+"""What the value of an answer must be, where not anything will do."""
+
+
+# The lines.
+
+P = TypeVar("P")
+
+
+class _Frame(_Part, frozen=True, kw_only=True):
+    v: Literal[1] = msgspec.field(default_factory=_version)
+
+
+class Request(_Frame, Generic[P], frozen=True, kw_only=True):
+    id: RequestId
+    method: str
+    params: P
+
+
+def ask(id: str, params: Params) -> Request[Any]:
+    return Request(id=id, method=METHODS[type(params)], params=params)
+
+
+class Announcement(_Part, frozen=True, kw_only=True):
+    """What a host says of itself in the answer to `init`."""
+
+    methods: list[Name] | UnsetType = UNSET
+    """Those that it answers; where they are not said, a host is asked and may refuse."""
+    asks: list[Name] = []
+    """Those that it may ask the runtime for."""
+
+
+class Result(_Part, frozen=True, kw_only=True):
+    value: Any = msgspec.field(default_factory=_null)
+    state: Object | UnsetType = UNSET
+    """Absent: as it was."""
+    host: Announcement | UnsetType = UNSET
+
+
+class Returned(_Frame, frozen=True, kw_only=True):
+    id: str
+    ok: Literal[True] = msgspec.field(default_factory=_true)
+    result: Result
+
+
+class Failure(_Part, frozen=True, kw_only=True):
+    type: str = msgspec.field(default_factory=lambda: "Error")
+    """`failures` says which of these mean anything to the runtime."""
+    detail: str = msgspec.field(default_factory=str)
+    """For whoever called."""
+    stack: str | None = None
+    """For logs alone."""
+    reason: str | None = None
+    details: Object | UnsetType = UNSET
+
+
+class Failed(_Frame, frozen=True, kw_only=True):
+    id: str | None
+    """Null: an answer to a line whose id could not be read, or is somebody else's."""
+    ok: Literal[False] = msgspec.field(default_factory=_false)
+    error: Failure
+
+
+class Event(_Part, frozen=True, kw_only=True):
+    type: str
+    """`part`; any other is for the log."""
+    payload: Any = UNSET
+
+
+class Emitted(_Frame, frozen=True, kw_only=True):
+    id: str
+    event: Event
+
+
+Answer = Returned | Failed
+Frame = Request[Any] | Answer | Emitted

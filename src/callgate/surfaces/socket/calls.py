@@ -1,0 +1,134 @@
+"""The calls of one connection: so many at once, the others wait their turn.
+
+    taken -> running, up to `MOST_AT_ONCE`          -> answered once, when it ends,
+          -> waiting, in the order they came           is given up, or the peer goes
+
+A peer that sends faster than its calls end is not read any more (`is_full`) until it has room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Protocol
+
+from callgate.core.calls import ToolCall
+from callgate.core.errors import ToolCancelled, ToolError
+from callgate.core.events import Event
+from callgate.core.results import ErrorInfo, ToolResult
+from callgate.runtime import Runtime
+
+MOST_AT_ONCE = 64
+MOST_WAITING = 1_024
+
+
+class Follower(Protocol):
+    """Who is told of a call under way, by its request id."""
+
+    def tell(self, request_id: str, event: Event) -> None: ...
+    def give_up(self, request_id: str, call_id: str, error: ToolError) -> None: ...
+
+
+class Host(Protocol):
+    """What calls need of the server."""
+
+    runtime: Runtime
+
+    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
+    def follow(self, call_id: str, follower: Follower, request_id: str) -> None: ...
+    def unfollow(self, call_id: str) -> None: ...
+
+
+class Calls:
+    def __init__(
+        self, host: Host, follower: Follower, answer: Callable[[str, ToolResult], None]
+    ) -> None:
+        self._host = host
+        self._runtime = host.runtime
+        self._follower = follower
+        self._answer = answer
+        self._running: dict[str, str] = {}
+        """By request id: our id of the call."""
+        self._waiting: dict[str, ToolCall] = {}
+        self._cancelled: set[str] = set()
+        """The ids of running calls that are being stopped."""
+        self._closed: ToolError | None = None
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._waiting)
+
+    @property
+    def waits(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._waiting) >= MOST_WAITING
+
+    def take(self, request_id: str, made: ToolCall) -> None:
+        if len(self._running) < MOST_AT_ONCE:
+            self._start(request_id, made)
+        else:
+            self._waiting[request_id] = made
+
+    def refuse(self, request_id: str, made: ToolCall, error: ToolError) -> None:
+        self._answer(request_id, self._runtime.refuse(made, error))
+
+    def cancel(self, request_id: str) -> None:
+        made = self._waiting.pop(request_id, None)
+        if made is not None:
+            self.refuse(request_id, made, ToolCancelled())
+            return
+        call_id = self._running.get(request_id)
+        if call_id is not None and call_id not in self._cancelled:
+            self._cancelled.add(call_id)
+            self._host.own(self._runtime.cancel(call_id))
+
+    def give_up(self, request_id: str, call_id: str, error: ToolError) -> None:
+        """Answer a call whose end does not come; when it comes, nobody is told again."""
+        if self._end(request_id, call_id):
+            self._host.unfollow(call_id)
+            info = ErrorInfo.of(error)
+            self._answer(
+                request_id,
+                ToolResult(call_id=call_id, tool="", ok=False, content=[], error=info),
+            )
+
+    def close(self, error: ToolError) -> None:
+        """Nothing more begins. What waits is refused; what runs is stopped by others."""
+        self._closed = error
+        waiting, self._waiting = self._waiting, {}
+        for request_id, made in waiting.items():
+            self.refuse(request_id, made, error)
+
+    def give_up_all(self, error: ToolError) -> None:
+        for request_id, call_id in list(self._running.items()):
+            self.give_up(request_id, call_id, error)
+
+    def _start(self, request_id: str, made: ToolCall) -> None:
+        self._running[request_id] = made.id
+        self._host.own(self._run(request_id, made))
+
+    async def _run(self, request_id: str, made: ToolCall) -> None:
+        if self._closed is not None:  # it was closed before it began
+            self.refuse(request_id, made, self._closed)
+            return
+        self._host.follow(made.id, self._follower, request_id)
+        try:
+            result = await self._runtime.call(made)
+        finally:
+            self._host.unfollow(made.id)
+            is_asked = self._end(request_id, made.id)
+        if is_asked:
+            self._answer(request_id, result)
+
+    def _end(self, request_id: str, call_id: str) -> bool:
+        """Whether this call was still to be answered; its request id may be another's by now."""
+        if self._running.get(request_id) != call_id:
+            return False
+        del self._running[request_id]
+        self._cancelled.discard(call_id)
+        if self._waiting:
+            following = next(iter(self._waiting))
+            self._start(following, self._waiting.pop(following))
+        return True

@@ -1,0 +1,555 @@
+"""The socket in front of a gate with tools of our own: what a peer can count on."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from callgate import Gate, ToolContext, ToolError, error_result, ok_result, tool
+from callgate.audit.reading import newest_first
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.effects import Capability
+from callgate.core.errors import ToolErrorClass, ToolPermissionDenied, ToolRegistrationError
+from callgate.core.sessions import Session
+from callgate.dispatch.grants import Grant
+from callgate.policy.rules import Outcome
+from callgate.protocol.socket_v1.results import envelope
+from callgate.surfaces.socket import server as serving
+from callgate.surfaces.socket.listening import Listener, listen
+from callgate.surfaces.socket.server import SocketServer
+
+SEEN: list[tuple[str, Any]] = []
+
+
+@tool(side_effects="none")
+async def give(what: str) -> Any:
+    """Return something."""
+    return {"null": None, "zero": 0, "empty": "", "list": [], "no": False, "data": {"ok": True}}[what]
+
+
+@tool(side_effects="none")
+async def whole(fine: bool) -> Any:
+    """Return an envelope."""
+    if fine:
+        return ok_result({"n": 1}, diagnostics=["slow disk"], meta={"pages": 2})
+    return error_result("no such page", reason="gone", details={"page": 7})
+
+
+@tool(side_effects="none")
+async def fail(how: str) -> str:
+    """Raise something."""
+    if how == "own":
+        raise ToolPermissionDenied("not yours", reason="mine", details={"owner": "ada"})
+    if how == "plain":
+        raise ToolError("it is broken")
+    raise RuntimeError("the password is hunter2")
+
+
+@tool(side_effects="none")
+async def odd() -> Any:
+    """Return what is not JSON."""
+    return {"x": float("nan")}
+
+
+@tool(side_effects="none")
+async def look(context: ToolContext) -> Any:
+    """Say what the context is."""
+    return {"session": context.session_id, "scope": context.scope and dict(context.scope)}
+
+
+@tool(side_effects="none", timeout_s=0.05)
+async def brief() -> str:
+    """Wait for ever, with a limit of its own."""
+    await asyncio.Event().wait()
+    return ""
+
+
+@tool(side_effects="none")
+async def wait(context: ToolContext) -> str:
+    """Say that it has begun, and wait until it is told to stop."""
+    context.progress("begun", 0.5)
+    await context.cancel_event.wait()
+    SEEN.append(("told", context.tool_use_id))
+    return "stopped"
+
+
+class Freed:
+    """What the deaf tool waits for, in the loop of one test."""
+
+    event: asyncio.Event
+
+
+@tool(side_effects="none")
+async def deaf(context: ToolContext) -> str:
+    """Ignore whoever wants to stop it."""
+    context.progress("begun")
+    while not Freed.event.is_set():
+        try:
+            await Freed.event.wait()
+        except asyncio.CancelledError:
+            pass
+    return "done"
+
+
+@tool(capabilities=[Capability.WRITES_FILES])
+async def put(text: str) -> str:
+    """Have an effect."""
+    SEEN.append(("put", text))
+    return "put"
+
+
+@tool(capabilities=[Capability.STARTS_PROCESS])
+async def start() -> str:
+    """Have another effect."""
+    SEEN.append(("start", None))
+    return "started"
+
+
+@tool(capabilities=[Capability.READ_ONLY])
+async def see() -> str:
+    """Read."""
+    return "seen"
+
+
+@tool(capabilities=[Capability.ACCESSES_NETWORK, Capability.READ_ONLY])
+async def reach() -> str:
+    """Read from elsewhere."""
+    return "reached"
+
+
+TOOLS: list[Any] = [give, whole, fail, odd, look, brief, wait, deaf, put, start, see, reach]
+
+
+class Peer:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def send(self, **frame: Any) -> None:
+        self.writer.write(json.dumps(frame).encode() + b"\n")
+
+    async def read(self) -> Any:
+        line = await asyncio.wait_for(self.reader.readline(), 20)
+        return json.loads(line) if line else None
+
+    def start(self, tool: str, id: str = "r1", timeout: int | None = None, info: Any = None, **arguments: Any) -> None:
+        more = {} if timeout is None else {"timeoutMs": timeout}
+        more |= {} if info is None else {"clientInfo": info}
+        self.send(type="tool_call", requestId=id, toolName=tool, arguments=arguments, **more)
+
+    async def call(self, tool: str, **more: Any) -> Any:
+        self.start(tool, **more)
+        frame = await self.read()
+        assert frame["type"] == "tool_result", frame
+        return frame["result"]
+
+
+class Door:
+    """A gate behind a socket."""
+
+    def __init__(self, gate: Gate, listener: Listener, home: Path) -> None:
+        self.gate, self.listener, self.home = gate, listener, home
+        self.opened: list[Session] = []
+        self.server = SocketServer(gate.runtime, self._open)
+        self._peers: list[Peer] = []
+
+    def _open(self, cwd: str | None, id: str) -> Session:
+        made = msgspec.structs.replace(self.gate.session, id=id)
+        self.opened.append(made)
+        return made
+
+    async def peer(self) -> Peer:
+        peer = Peer(*await asyncio.open_unix_connection(self.listener.path))
+        self._peers.append(peer)
+        return peer
+
+    async def close(self) -> None:
+        await self.server.close()
+        for peer in self._peers:
+            peer.writer.close()
+        self.listener.close()
+
+    def records(self) -> list[Any]:
+        return [record for record, _ in newest_first(str(self.home / "audit.jsonl"))][::-1]
+
+
+@pytest.fixture
+def base() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="cg") as made:
+        base = Path(made)
+        (base / "ws").mkdir()
+        yield base
+
+
+@pytest.fixture
+async def door(base: Path) -> AsyncIterator[Door]:
+    SEEN.clear()
+    Freed.event = asyncio.Event()
+    async with Gate(base / "ws", TOOLS, home=base / "home", mode="ask") as gate:
+        door = Door(gate, listen(str(base / "run" / "s")), base / "home")
+        await door.server.start(door.listener)
+        yield door
+        Freed.event.set()
+        await door.close()
+
+
+# --- calls and their envelopes -------------------------------------------------------------------
+
+
+@pytest.mark.spec("S0-01", "S0-17", "S0-18", "S0-19")
+async def test_a_call_is_told_of_and_then_answered_once(door: Door) -> None:
+    peer = await door.peer()
+    peer.send(type="tool_call", requestId="r1", toolName="see")  # no arguments, no client
+    assert (await peer.read())["result"]["content"] == "seen"
+    peer.start("wait")
+    told = await peer.read()
+    assert (told["type"], told["requestId"]) == ("tool_event", "r1")
+    assert told["event"] == {"kind": "progress", "message": "begun", "fraction": 0.5}
+    peer.send(type="cancel_tool_call", requestId="r1")
+    assert (await peer.read())["type"] == "tool_result"
+    peer.send(type="check_alive", requestId="end")
+    assert (await peer.read())["requestId"] == "end"
+    assert [record.caller for record in door.records()] == ["cli", "cli"]
+
+
+@pytest.mark.spec("S0-25")
+@pytest.mark.parametrize(
+    ("what", "value"),
+    [("null", None), ("zero", 0), ("empty", ""), ("list", []), ("no", False), ("data", {"ok": True})],
+)
+async def test_a_plain_value_is_the_content(door: Door, what: str, value: Any) -> None:
+    result = await (await door.peer()).call("give", what=what)
+    assert (result["ok"], result["content"]) == (True, value)
+    assert type(result["content"]) is type(value)
+
+
+@pytest.mark.spec("S0-26", "S0-29")
+async def test_an_envelope_is_passed_on(door: Door) -> None:
+    peer = await door.peer()
+    fine = await peer.call("whole", fine=True)
+    assert (fine["ok"], fine["content"], fine["meta"]["pages"]) == (True, {"n": 1}, 2)
+    assert fine["diagnostics"] == [{"level": "info", "message": "slow disk"}]
+    wrong = (await peer.call("whole", fine=False))["error"]
+    assert (wrong["code"], wrong["message"]) == ("TOOL_FAILED", "no such page")
+    assert (wrong["details"]["page"], wrong["details"]["reason"]) == (7, "gone")
+
+
+@pytest.mark.spec("S0-27", "S0-28", "S0-31")
+async def test_what_a_tool_raises_is_a_result(door: Door) -> None:
+    peer = await door.peer()
+    own = (await peer.call("fail", how="own"))["error"]
+    assert (own["code"], own["message"], own["details"]["owner"]) == ("PERMISSION_DENIED", "not yours", "ada")
+    assert (await peer.call("fail", how="plain"))["error"]["code"] == "TOOL_FAILED"
+    other = await peer.call("fail", how="other")
+    assert other["error"]["code"] == "TOOL_FAILED"
+    assert not {"hunter2", "Traceback"} & set(json.dumps(other).replace('"', " ").split())
+
+
+@pytest.mark.spec("S0-32", "S0-33", "S0-34")
+async def test_wrong_calls_and_wrong_results_leave_the_connection_alone(door: Door) -> None:
+    peer = await door.peer()
+    assert (await peer.call("nothing"))["error"]["code"] == "UNKNOWN_TOOL"
+    wrong = (await peer.call("give", what=1))["error"]
+    assert (wrong["code"], [each["path"] for each in wrong["details"]["errors"]]) == ("VALIDATION_ERROR", ["what"])
+    assert (await peer.call("odd"))["error"]["code"] == "TOOL_FAILED"
+    assert (await peer.call("see"))["ok"] is True
+
+
+@pytest.mark.spec("S0-20")
+async def test_a_slow_call_holds_up_no_other(door: Door) -> None:
+    peer = await door.peer()
+    peer.start("wait", id="slow")
+    assert (await peer.read())["type"] == "tool_event"
+    assert (await peer.call("see", id="quick"))["ok"] is True
+
+
+@pytest.mark.spec("S0-23", "S0-24", "S0-35")
+async def test_the_list_is_plain_data_and_has_what_came_later(door: Door) -> None:
+    peer = await door.peer()
+    peer.send(type="list_tools")
+    before = (await peer.read())["tools"]
+    assert all(set(each) >= {"name", "description", "inputSchema", "capabilities"} for each in before)
+    assert "$ref" not in json.dumps(before)
+    six = {"read-only", "writes-files", "controls-browser", "starts-process", "accesses-network", "destructive"}
+    assert all(set(each["capabilities"]) <= six for each in before)
+
+    @tool(side_effects="none")
+    async def late() -> str:
+        """Come later."""
+        return "late"
+
+    door.gate.runtime.register(late)
+    peer.send(type="list_tools", requestId="l")
+    after = (await peer.read())["tools"]
+    assert {each["name"] for each in after} - {each["name"] for each in before} == {"late"}
+    with pytest.raises((ToolRegistrationError, ValueError)):
+        door.gate.runtime.register(tool(capabilities=["teleports"])(late.function))
+
+
+# --- permission ----------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("S0-36", "S0-37")
+@pytest.mark.parametrize("caller", ["cli", "plugin", "agent", "internal", None])
+async def test_a_peer_without_a_grant_runs_nothing_privileged(door: Door, caller: str | None) -> None:
+    peer = await door.peer()
+    info = {} if caller is None else {"caller": caller}
+    for name, arguments in (("put", {"text": "x"}), ("start", {})):
+        assert (await peer.call(name, info=info, **arguments))["error"]["code"] == "PERMISSION_DENIED"
+    assert SEEN == []
+    assert (await peer.call("see", info=info))["ok"] is True
+
+
+@pytest.mark.spec("S0-38", "S0-39")
+async def test_a_grant_admits_what_it_says_and_no_more(door: Door) -> None:
+    peer = await door.peer()
+    assert (await peer.call("see"))["ok"] is True  # the connection's session is there
+    (session,) = door.opened
+    grants = door.gate.runtime.dispatcher.authority.grants
+    grants.add(session, Grant(tool="put", decision=Outcome.ALLOW, uses=1))
+    assert (await peer.call("start"))["error"]["code"] == "PERMISSION_DENIED"
+    assert (await peer.call("put", text="1"))["ok"] is True
+    assert (await peer.call("put", text="2"))["error"]["code"] == "PERMISSION_DENIED"
+    grants.add(session, Grant(tool="put", decision=Outcome.ALLOW))
+    assert (await peer.call("put", text="3"))["ok"] is True
+    other = await door.peer()
+    assert (await other.call("put", text="4"))["error"]["code"] == "PERMISSION_DENIED"
+    grants.revoke_session(session)
+    assert (await peer.call("put", text="5"))["error"]["code"] == "PERMISSION_DENIED"
+    assert SEEN == [("put", "1"), ("put", "3")]
+
+
+@pytest.mark.spec("S0-40", "S0-45")
+async def test_a_caller_in_the_process_meets_the_same_tools_and_is_on_record(door: Door) -> None:
+    made = ToolCall(tool="put", arguments={"text": "x"}, session=door.gate.session, caller=CallerKind.INTERNAL)
+    result = envelope(await door.gate.runtime.call(made))
+    assert (result.ok, result.content, SEEN) == (True, "put", [("put", "x")])
+    assert [(record.caller, record.decision) for record in door.records()] == [("internal", "allow")]
+    unknown = ToolCall(tool="nothing", arguments={}, session=door.gate.session)
+    error = envelope(await door.gate.runtime.call(unknown)).error
+    assert error is not None and error.code == "UNKNOWN_TOOL"
+
+
+# --- who a peer is -------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("S0-41")
+async def test_a_greater_claim_counts_as_cli_and_is_logged(door: Door, caplog: pytest.LogCaptureFixture) -> None:
+    peer = await door.peer()
+    claims = ["cli", "plugin", "renderer", "agent", "internal", "library", "\x1b[2J", "CLI"]
+    with caplog.at_level(logging.WARNING, "callgate.socket"):
+        for claim in claims:
+            await peer.call("see", info={"caller": claim})
+    assert [record.caller for record in door.records()] == ["cli", "plugin", *["cli"] * 6]
+    assert len(caplog.records) == 6
+    assert "\x1b" not in caplog.text
+
+
+@pytest.mark.spec("S0-42", "S0-44")
+async def test_a_session_belongs_to_its_connection(door: Door) -> None:
+    one, two = await door.peer(), await door.peer()
+    seen = []
+    for peer in (one, one, two):
+        info = {"sessionId": "sess_STOLEN", "spaceId": "space_1", "tabId": "btab_1"}
+        content = (await peer.call("look", info=info))["content"]
+        assert content["scope"] == {"spaceId": "space_1", "tabId": "btab_1"}
+        seen.append(content["session"])
+    assert seen[0] == seen[1] != seen[2]
+    assert "sess_STOLEN" not in seen
+
+
+@pytest.mark.spec("S0-43")
+async def test_another_owners_call_cannot_be_touched(door: Door) -> None:
+    owner, thief = await door.peer(), await door.peer()
+    session = (await owner.call("look"))["content"]["session"]
+    owner.start("wait", id="mine")
+    assert (await owner.read())["type"] == "tool_event"
+    info = {"sessionId": session, "caller": "internal"}
+    assert (await thief.call("look", info=info))["content"]["session"] != session
+    thief.send(type="cancel_tool_call", requestId="mine", clientInfo=info)
+    thief.send(type="subscribe", requestId="s", session=session)
+    assert (await thief.read())["type"] == "error"
+    assert (await owner.call("see", id="other"))["ok"] is True  # and nothing of `mine`
+    assert SEEN == []
+
+
+# --- time, cancelling, the end -------------------------------------------------------------------
+
+
+@pytest.mark.spec("S0-46", "S0-47")
+async def test_the_calls_limit_beats_the_tools_which_beats_the_default(door: Door) -> None:
+    peer = await door.peer()
+    own = (await peer.call("brief"))["error"]
+    assert (own["code"], "'brief'" in own["message"], "0.05 s" in own["message"]) == ("TIMEOUT", True, True)
+    said = (await peer.call("brief", timeout=20))["error"]
+    assert (said["code"], "0.02 s" in said["message"]) == ("TIMEOUT", True)
+    peer.send(type="list_tools")
+    limits = {each["name"]: each["timeoutMs"] for each in (await peer.read())["tools"]}
+    assert (limits["brief"], limits["see"]) == (50, 60_000)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_STOP_S", 0.05)
+
+
+@pytest.mark.spec("S0-47")
+@pytest.mark.usefixtures("impatient")
+async def test_a_tool_that_ignores_its_time_limit_holds_up_nobody(door: Door) -> None:
+    peer = await door.peer()
+    peer.start("deaf", timeout=20)
+    assert (await peer.read())["type"] == "tool_event"
+    result = (await peer.read())["result"]["error"]
+    assert (result["code"], result["details"]["stopped"]) == ("TIMEOUT", False)
+    assert "'deaf'" in result["message"] and "0.02 s" in result["message"]
+
+
+@pytest.mark.spec("S0-49", "S0-21")
+@pytest.mark.usefixtures("impatient")
+async def test_a_tool_that_ignores_a_cancel_holds_up_nobody(door: Door) -> None:
+    peer = await door.peer()
+    peer.start("deaf")
+    assert (await peer.read())["type"] == "tool_event"
+    peer.send(type="cancel_tool_call", requestId="r1")
+    result = (await peer.read())["result"]["error"]
+    assert (result["code"], result["details"]["stopped"]) == ("CANCELLED", False)
+    peer.start("wait")  # the id is free again, and what the first one says is not for it
+    assert (await peer.read())["event"]["fraction"] == 0.5
+    Freed.event.set()
+    assert (await peer.call("see", id="other"))["ok"] is True
+    peer.send(type="cancel_tool_call", requestId="r1")
+    assert (await peer.read())["result"]["error"]["code"] == "CANCELLED"
+
+
+@pytest.mark.spec("S0-49", "S0-50")
+async def test_a_cancelled_tool_is_told(door: Door) -> None:
+    peer = await door.peer()
+    peer.start("wait")
+    await peer.read()
+    peer.send(type="cancel_tool_call", requestId="r1")
+    result = (await peer.read())["result"]
+    assert (result["error"]["code"], SEEN[0][0]) == ("CANCELLED", "told")
+    for id in ("r1", "never"):
+        peer.send(type="cancel_tool_call", requestId=id)
+    peer.send(type="check_alive", requestId="end")
+    assert (await peer.read())["requestId"] == "end"
+
+
+@pytest.mark.spec("S0-51")
+async def test_a_peer_that_leaves_ends_its_calls_and_no_others(door: Door) -> None:
+    one, two = await door.peer(), await door.peer()
+    for peer in (one, two):
+        peer.start("wait")
+        await peer.read()
+    one.writer.close()
+    while not SEEN:
+        await asyncio.sleep(0)
+    assert (await two.call("see", id="other"))["ok"] is True
+    assert len(SEEN) == 1
+
+
+@pytest.mark.spec("S0-51", "S0-53")
+async def test_a_peer_that_sends_and_leaves_at_once_leaves_a_record_and_no_work(door: Door) -> None:
+    peer = await door.peer()
+    for n in range(20):
+        peer.start("wait", id=f"r{n}")
+    peer.writer.close()
+    await peer.writer.wait_closed()
+    while len(door.server) or len(door.gate.runtime.dispatcher.running):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert {(record.tool, record.error_class) for record in door.records()} <= {("wait", "cancelled")}
+
+
+@pytest.mark.spec("S0-52")
+async def test_stopping_answers_what_runs_and_refuses_what_comes(door: Door) -> None:
+    peer, idle = await door.peer(), await door.peer()
+    peer.start("deaf")
+    await peer.read()
+    closing = asyncio.ensure_future(door.server.close())
+    await asyncio.sleep(0)
+    peer.start("see", id="late")
+    frames = []
+    while (frame := await peer.read()) is not None:
+        frames.append(frame)
+    codes = {each["requestId"]: each["result"]["error"]["code"] for each in frames[:-1]}
+    assert codes == {"r1": "RUNTIME_SHUTTING_DOWN", "late": "RUNTIME_SHUTTING_DOWN"}
+    assert frames[-1]["type"] == (await idle.read())["type"] == "closing"
+    await closing
+    await door.server.close()
+    door.listener.close()
+    door.listener.close()
+    assert not os.path.exists(door.listener.path)
+
+
+# --- the record ----------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("S0-53", "S0-54")
+async def test_every_call_is_on_record_once_however_it_ended(door: Door) -> None:
+    peer = await door.peer()
+    await peer.call("see", info={"spaceId": "s", "cwd": "/w"})
+    await peer.call("put", text="x")
+    await peer.call("nothing")
+    await peer.call("give", what=1)
+    await peer.call("brief")
+    peer.start("wait")
+    await peer.read()
+    peer.send(type="cancel_tool_call", requestId="r1")
+    await peer.read()
+    door.gate.runtime.dispatcher.running.closing = True
+    await peer.call("see")
+    records = door.records()
+    assert [(each.tool, each.decision, each.error_class) for each in records] == [
+        ("see", "allow", None),
+        ("put", "deny", ToolErrorClass.PERMISSION_DENIED),
+        ("nothing", "allow", ToolErrorClass.NOT_FOUND),
+        ("give", "allow", ToolErrorClass.VALIDATION_ERROR),
+        ("brief", "allow", ToolErrorClass.TIMEOUT),
+        ("wait", "allow", ToolErrorClass.CANCELLED),
+        ("see", "allow", ToolErrorClass.SHUTTING_DOWN),
+    ]
+    first = records[0]
+    assert (first.caller, first.capabilities, first.session, first.scope, first.result) == (
+        "cli", ("read-only",), door.opened[0].id, {"cwd": "/w", "spaceId": "s"}, "seen",
+    )  # fmt: skip
+    assert first.ts > 0 and first.ms >= 0 and first.args == "{}" and first.cwd == str(door.gate.session.workspace)
+
+
+@pytest.mark.spec("S0-55")
+async def test_secrets_and_bulk_do_not_reach_the_record(door: Door) -> None:
+    peer = await door.peer()
+    bearer, key = "Bearer abcdefghijklmnopqrstuvwx", "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----"
+    peer.send(
+        type="tool_call", requestId="r1", toolName="see",
+        arguments={"password": "hunter2", "header": bearer, "pem": key, "content": "x" * 100_000},
+    )  # fmt: skip
+    await peer.read()
+    written = (door.home / "audit.jsonl").read_text()
+    assert not [each for each in ("hunter2", "abcdefghijkl", "MIIB", "x" * 1000) if each in written]
+    assert "100000" in written.replace(",", "").replace(" ", "")
+    assert len(written) < 5_000
+
+
+@pytest.mark.spec("S0-56")
+async def test_a_record_that_cannot_be_written_loses_no_result(
+    door: Door, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peer = await door.peer()
+    assert (await peer.call("see"))["ok"] is True
+
+    def full(record: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(door.gate._wired._audit, "append", full)
+    with caplog.at_level(logging.CRITICAL, "callgate.audit"):
+        assert (await peer.call("see"))["ok"] is True
+    assert [record.levelname for record in caplog.records] == ["CRITICAL"]
