@@ -7,13 +7,20 @@ first used, because a command line that prints its version must not import a val
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # `typing` would cost every command line more than its own start
+    from typing import Any
 
 __version__ = "0.1.0"
 
 _EXPORTS = {
     "callgate.gate": ("Gate",),
+    "callgate.client.connecting": ("connect",),
+    "callgate.client.errors": ("ClientError", "NoInstance", "InstanceGone", "RequestRefused"),
+    "callgate.client.remote": ("RemoteGate",),
+    "callgate.client.blocking": ("BlockingGate",),
     "callgate.sources.functions": ("tool",),
     "callgate.sources.outputs": ("ok_result", "error_result"),
     "callgate.core.tools": ("Tool", "ToolContext", "ToolDefinition", "ToolOutput"),
@@ -43,6 +50,13 @@ _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 __all__ = ["__version__", *_HOME]
 
 if TYPE_CHECKING:
+    from callgate.client.blocking import BlockingGate as BlockingGate
+    from callgate.client.connecting import connect as connect
+    from callgate.client.errors import ClientError as ClientError
+    from callgate.client.errors import InstanceGone as InstanceGone
+    from callgate.client.errors import NoInstance as NoInstance
+    from callgate.client.errors import RequestRefused as RequestRefused
+    from callgate.client.remote import RemoteGate as RemoteGate
     from callgate.core.calls import CallerKind as CallerKind
     from callgate.core.calls import ToolCall as ToolCall
     from callgate.core.content import ContentBlock as ContentBlock
@@ -98,7 +112,8 @@ def __getattr__(name: str) -> Any:
         module = _HOME[name]
     except KeyError:
         raise AttributeError(f"module 'callgate' has no attribute {name!r}") from None
-    value = globals()[name] = getattr(import_module(module), name)
+    __import__(module)
+    value = globals()[name] = getattr(sys.modules[module], name)
     return value
 
 

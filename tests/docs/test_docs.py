@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from callgate.config.load import load_user
 from callgate.config.places import Home
+from tests.needs import missing, needs
 
 PROJECT = Path(__file__).parents[2]
 PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
-def fences(language: str) -> list[object]:
-    """Every block of a language; one marked `no-test` is shown only."""
+def fences(language: str, about: str = "") -> list[object]:
+    """Every block of a language about something; one marked `no-test` is shown only."""
     return [
         pytest.param(block, id=f"{page.name}:{text[: found.start()].count(chr(10)) + 1}")
         for page in PAGES
         for text in [page.read_text()]
         for found in _FENCE.finditer(text)
         for lang, mark, block in [found.groups()]
-        if lang == language and "no-test" not in mark
+        if lang == language and "no-test" not in mark and about in block
     ]
 
 
@@ -73,6 +79,49 @@ def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) ->
         pattern = ".*".join(map(re.escape, printed.rstrip("\n").split("...")))
         if not re.fullmatch(pattern, shown.rstrip("\n"), re.DOTALL):
             pytest.fail(f"$ {command}\n{shown}\nbut the page says\n{printed}")
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A workspace with an instance at the usual place, and the packages for Node installed."""
+    base = Path(tempfile.mkdtemp(prefix="cg"))  # a short path: sockets have no long ones
+    workspace = base / "project"
+    workspace.mkdir()
+    (workspace / "README.md").write_text("# A small project\n")
+    installed = workspace / "node_modules" / "@callgate"
+    installed.mkdir(parents=True)
+    (installed / "client").symlink_to(PROJECT / "packages" / "client-node")
+    monkeypatch.setenv("HOME", str(base))
+    monkeypatch.delenv("CALLGATE_HOME")
+    with subprocess.Popen(
+        [sys.executable, "-m", "callgate", "serve"], cwd=workspace, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"callgate: listening on ")
+        yield workspace
+        process.send_signal(signal.SIGTERM)
+    shutil.rmtree(base)
+
+
+@needs("node")
+@pytest.mark.parametrize("block", fences("js"))
+def test_every_javascript_snippet_runs(block: str, served: Path) -> None:
+    (served / "snippet.mjs").write_text(block)
+    ran = subprocess.run(["node", "snippet.mjs"], cwd=served, capture_output=True, text=True, env=environment(), timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[0] == "# A small project"
+    assert ran.stdout.splitlines()[-1] == "true"
+
+
+@pytest.mark.parametrize("block", fences("sh", about="callgate.sock"))
+def test_every_call_without_a_client_prints_its_result(block: str, served: Path) -> None:
+    for program in ("socat", "nc"):
+        if re.search(rf"\b{program}\b", block) and (reason := missing(program)):
+            pytest.skip(reason)
+    ran = subprocess.run(["bash", "--norc", "-c", block], cwd=served, capture_output=True, text=True, env=environment(), timeout=60)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    shown = json.loads(ran.stdout)
+    assert (shown["type"], shown["result"]["ok"], shown["result"]["content"]) == ("tool_result", True, "# A small project\n")
 
 
 @pytest.mark.parametrize("example", sorted((PROJECT / "examples").glob("*.py")), ids=lambda p: p.name)

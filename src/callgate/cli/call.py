@@ -10,60 +10,37 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from callgate.audit.summaries import summarize
+from callgate.cli import endings, remote
 from callgate.cli.arguments import read_arguments
 from callgate.cli.asking import Asker
 from callgate.cli.embedded import find_tool, open_runtime
-from callgate.cli.envelope import block_text, envelope, shown_blocks
-from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.endings import Ended
 from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.output import print_json, print_text
 from callgate.cli.problems import CliError
-from callgate.cli.terminal import Paint, is_terminal, say, wants_colour
+from callgate.cli.terminal import Paint, say, wants_colour
 from callgate.cli.tty import open_tty
 from callgate.cli.visible import clip, visible_text
 from callgate.config.saved import saved_rule
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.content import ImageBlock
-from callgate.core.errors import ToolError, ToolErrorClass
+from callgate.core.errors import ToolError
 from callgate.core.events import CONFIRMATION_REQUESTED, OUTPUT_DELTA, PROGRESS, Event
-from callgate.core.results import ErrorInfo, ToolResult
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.sandboxes import OFF
 from callgate.policy.rules import Outcome
 from callgate.wiring import Wired
 
-_DISK = ("store_unwritable", "audit_unwritable", "undo_unwritable")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Ended(NamedTuple):
-    result: ToolResult
-    signal: int | None = None
-    """The first of those that told us to stop."""
-
-    @property
-    def exit_code(self) -> int:
-        error = self.result.error
-        if error is None:
-            return OK
-        if self.signal is not None and error.error_class is ToolErrorClass.CANCELLED:
-            return 128 + self.signal
-        return EXIT_CODES[error.error_class]
-
-    @property
-    def goes_on(self) -> bool:
-        """The work could not be stopped: a thread of it still runs, and would be waited for."""
-        error = self.result.error
-        return error is not None and (error.details or {}).get("stopped") is False
 
 
 def call(options: Namespace) -> int:
     if not options.words:
         raise CliError("which tool? callgate call NAME [key=value ...]", hint="See callgate tools.")
+    if not options.no_instance and (code := remote.call(options)) is not None:
+        return code
     refuse_within_a_call("callgate call")
     wired, session = open_runtime(options, audit=True)
     name, *pairs = options.words
@@ -116,10 +93,10 @@ async def _run(
     try:
         if unreadable is not None:
             return Ended(runtime.refuse(made, unreadable))
-        confirmer = _confirmer(wired, made, options)
+        answers = confirmer(wired, made, options)
         attached: AbstractContextManager[None] = nullcontext()
-        if confirmer is not None or options.wait:
-            attached = runtime.attach(confirmer, made.session.id)
+        if answers is not None or options.wait:
+            attached = runtime.attach(answers, made.session.id)
         unlisten = wired.bus.listen(live)
         with attached:
             ended = await _until_the_end(wired, made)
@@ -152,7 +129,7 @@ async def _until_the_end(wired: Wired, made: ToolCall) -> Ended:
     return Ended(work.result(), signals[0] if signals else None)
 
 
-def _confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | None:
+def confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | None:
     """Who answers a question: `--yes`, the person at the terminal, or nobody."""
     if options.yes:
         return _say_yes
@@ -213,65 +190,5 @@ class _Live:
 
 
 def _show(ended: Ended, tool: Registered | None, options: Namespace, live: _Live) -> int:
-    result = ended.result
-    if options.json:
-        print_json(envelope(result))
-    # On one terminal, what was seen live is not shown again.
-    elif not (live.streamed and is_terminal(sys.stdout) and is_terminal(sys.stderr)):
-        _show_content(result, options.quiet)
-    for note in result.diagnostics:
-        say(f"note: {note}")
-    if result.error is not None:
-        reported = result.error.reason == "tool_reported"
-        message = f"{result.tool} reported failure" if reported else result.error.message
-        say(f"error ({result.error.error_class}): {message}")
-        hint = _hint(result.error, tool, result.tool)
-        if hint is not None:
-            say(f"hint: {hint}")
-    if options.verbose:
-        say(f"callgate: embedded runtime, call {result.call_id}, {result.duration_ms:.0f} ms")
-    return ended.exit_code
-
-
-def _show_content(result: ToolResult, quiet: bool) -> None:
-    blocks = shown_blocks(result)
-    if result.ok and not "".join(map(block_text, blocks)):
-        if not quiet:
-            print_text("ok")
-        return
-    if blocks:
-        print_text("\n".join(map(block_text, blocks)))
-    if any(isinstance(block, ImageBlock) for block in blocks):
-        say("hint: --json prints the image as base64.")
-
-
-def _hint(error: ErrorInfo, tool: Registered | None, name: str) -> str | None:
-    if error.reason == "no_confirmer":
-        return (
-            "--yes allows it this once; a rule in settings.toml allows it for good; "
-            f"callgate policy explain {name} ... says why it is asked."
-        )
-    if not error.user_visible:
-        return "CALLGATE_LOG=debug shows what happened."
-    match error.error_class:
-        case ToolErrorClass.NOT_FOUND:
-            return "callgate tools --all lists the tools."
-        case ToolErrorClass.VALIDATION_ERROR if tool is not None:
-            return f"{name} takes {_takes(tool)}"
-        case ToolErrorClass.PERMISSION_DENIED if error.reason in _DISK:
-            return "callgate doctor says more."
-        case ToolErrorClass.PERMISSION_DENIED:
-            return f"callgate policy explain {name} ... says which rule decided."
-    return None
-
-
-def _takes(tool: Registered) -> str:
-    """What arguments there are, as one would write them."""
-    schema = tool.definition.input_schema
-    required = schema.get("required", ())
-    words = []
-    for key, each in schema.get("properties", {}).items():
-        kind = each.get("type", "value")
-        word = f"{key}={kind if isinstance(kind, str) else '|'.join(kind)}"
-        words.append(word if key in required else f"[{word}]")
-    return " ".join(words) or "no arguments."
+    schema = None if tool is None else tool.definition.input_schema
+    return endings.show(ended, schema, options, streamed=live.streamed, ran_by="embedded runtime")

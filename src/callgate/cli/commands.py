@@ -7,14 +7,14 @@ name or a value that came from elsewhere can never become an option (`read`).
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, Protocol
 
+from callgate.cli import options
 from callgate.cli.exits import described
+from callgate.cli.options import MODES, Option
 from callgate.cli.problems import CliError
 
-MODES = ("none", "read", "ask", "write")
 CALLERS = (
     "cli", "plugin", "agent", "llm", "acp", "http", "mcp", "library", "renderer", "internal",
 )  # fmt: skip
@@ -31,6 +31,12 @@ class Parser(argparse.ArgumentParser):
         raise CliError(message, hint=f"See {self.prog} --help.")
 
 
+class Adds(Protocol):
+    """A parser, or a group of its options."""
+
+    def add_argument(self, *flags: str, **said: Any) -> Any: ...
+
+
 class Command(NamedTuple):
     summary: str
     usage: str
@@ -38,13 +44,6 @@ class Command(NamedTuple):
     describe: Callable[[Parser], None]
     """Adds the options."""
     more: str = ""
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < math.inf:
-        raise ValueError
-    return seconds
 
 
 def _count(text: str) -> int:
@@ -62,20 +61,20 @@ def _positive(text: str) -> int:
 
 
 # argparse puts these into words
-_seconds.__name__, _count.__name__, _positive.__name__ = "number of seconds", "count", "number"
+_count.__name__, _positive.__name__ = "count", "number"
+
+
+def _add(parser: Adds, *added: Option) -> None:
+    for each in added:
+        parser.add_argument(*each.flags, **each.for_argparse)
 
 
 def _json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    _add(parser, options.JSON)
 
 
 def _place(parser: Parser) -> None:
-    parser.add_argument("--workspace", metavar="DIR", default=".", help="default: here")
-    parser.add_argument("--mode", choices=MODES, help="ceiling of what may run")
-
-
-def _arguments(parser: Parser) -> None:
-    parser.add_argument("--args", metavar="JSON", help="arguments as JSON; - reads stdin")
+    _add(parser, options.WORKSPACE, options.MODE)
 
 
 def _tools(parser: Parser) -> None:
@@ -86,21 +85,12 @@ def _tools(parser: Parser) -> None:
 
 
 def _call(parser: Parser) -> None:
-    _arguments(parser)
-    _place(parser)
-    parser.add_argument("--timeout", metavar="S", type=_seconds, help="end it after S seconds")
-    parser.add_argument("--yes", action="store_true", help="allow what would be asked, this once")
-    parser.add_argument("--no-input", action="store_true", help="ask nothing: refuse instead")
-    parser.add_argument(
-        "--wait", action="store_true", help="ask elsewhere: wait for callgate confirmations"
-    )
-    _json(parser)
-    parser.add_argument("-q", "--quiet", action="store_true", help="no `ok` for an empty result")
-    parser.add_argument("-v", "--verbose", action="store_true", help="live output on stderr")
+    _add(parser, *options.CALL)
+    _add(parser.add_mutually_exclusive_group(), *options.TARGETS)
 
 
 def _explain(parser: Parser) -> None:
-    _arguments(parser)
+    _add(parser, options.ARGS)
     _place(parser)
     parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
     _json(parser)
@@ -174,6 +164,14 @@ def _events(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
 
 
+def _watch(parser: Parser) -> None:
+    parser.add_argument("--session", metavar="ID", help="only calls of this session")
+    parser.add_argument("--tool", metavar="NAME", help="only calls of this tool")
+    parser.add_argument("--errors", action="store_true", help="only calls that end badly")
+    parser.add_argument("--answer", action="store_true", help="ask here what is to be asked")
+    parser.add_argument("--json", action="store_true", help="the events, one JSON object a line")
+
+
 def _confirmations(parser: Parser) -> None:
     parser.add_argument("--session", metavar="ID", help="of this session only")
     _json(parser)
@@ -201,7 +199,7 @@ def _preview(parser: Parser) -> None:
     chosen.add_argument("--apply", action="store_true", help="make the changes without asking")
     chosen.add_argument("--discard", action="store_true", help="only show them")
     _place(parser)
-    parser.add_argument("--timeout", metavar="S", type=_seconds, help="end it after S seconds")
+    _add(parser, options.TIMEOUT)
     parser.add_argument("--yes", action="store_true", help="allow what the policy would ask about")
     parser.add_argument("--no-input", action="store_true", help="ask nothing: refuse instead")
     _json(parser)
@@ -214,6 +212,9 @@ def _serve(parser: Parser) -> None:
     )  # fmt: skip
     parser.add_argument("--socket", metavar="PATH", help="default: run/callgate.sock in the home")
     parser.add_argument("--label", metavar="NAME", help="by which others may name it")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--foreground", action="store_true", help="stay here: the default")
+    where.add_argument("--detach", action="store_true", help="return once it is ready")
     parser.add_argument("--mode", choices=MODES, help="ceiling of what may run")
 
 
@@ -274,6 +275,7 @@ COMMANDS: Mapping[str, Command] = {
     "sessions rename": Command("give a session a title", "ID TITLE", _json, _IDS),
     "sessions delete": Command("delete sessions for good", "ID ...", _sessions_delete, _IDS),
     "events": Command("show what happened in the sessions", "", _events),
+    "watch": Command("show every call of every client as it happens", "", _watch),
     "confirmations": Command("list the questions that wait for an answer", "", _confirmations),
     "confirmations list": Command("the same", "", _confirmations),
     "confirmations allow": Command("let a call run that waits for it", "ID", _answer, _SCOPES),
@@ -303,16 +305,16 @@ def parser_of(name: str) -> Parser:
     )
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     command.describe(parser)
-    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+    _add(parser, options.DEBUG)
     return parser
 
 
 def read(name: str, given: Sequence[str]) -> argparse.Namespace:
     """The options of a command, and its `words`: what stands beside them and behind `--`."""
     end = given.index("--") if "--" in given else len(given)
-    options = parser_of(name).parse_intermixed_args(list(given[:end]))
-    options.words += given[end + 1 :]
-    return options
+    chosen = parser_of(name).parse_intermixed_args(list(given[:end]))
+    chosen.words += given[end + 1 :]
+    return chosen
 
 
 def split(given: Sequence[str]) -> tuple[str | None, list[str]]:

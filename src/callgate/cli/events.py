@@ -10,7 +10,8 @@ import select
 import sys
 from argparse import Namespace
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -59,19 +60,14 @@ async def _show(store: Store, options: Namespace) -> None:
         async for page in pages.there():
             show(page)
     sys.stdout.flush()
-    if not options.follow:
-        return
-    with pages.wake() as hint:
-        while True:
-            async for page in pages.there():
+    if options.follow:
+        async with aclosing(follow(store, pages)) as coming:
+            async for page in coming:
                 show(page)
-            sys.stdout.flush()
-            if not await hint.wait():
-                _ensure_read()
-                await settle(store)  # those who died since
+                sys.stdout.flush()
 
 
-class _OfAll:
+class OfAll:
     """The events of all sessions, from a cursor on."""
 
     def __init__(self, store: Store, cursor: str | None) -> None:
@@ -91,7 +87,7 @@ class _OfAll:
         return self._store.wake()
 
 
-class _OfOne:
+class OfOne:
     """The events of one session, from a number on."""
 
     def __init__(self, store: Store, session: str, after: int) -> None:
@@ -109,22 +105,33 @@ class _OfOne:
         return self._store.wake(self._session)
 
 
-async def _pages(store: Store, options: Namespace) -> _OfAll | _OfOne:
+async def follow(store: Store, pages: OfAll | OfOne) -> AsyncGenerator[list[Placed]]:
+    """What there is by now and what comes, until nobody reads our output any more."""
+    with pages.wake() as hint:
+        while True:
+            async for page in pages.there():
+                yield page
+            if not await hint.wait():
+                _ensure_read()
+                await settle(store)  # those who died since
+
+
+async def _pages(store: Store, options: Namespace) -> OfAll | OfOne:
     since = options.since
     if options.session is None:
         try:
             await store.read_all(since, 1)
         except ValueError:
             raise _bad_cursor(f"{since!r} is no cursor of this command") from None
-        return _OfAll(store, since)
+        return OfAll(store, since)
     session = await find_session(store, options.session)
     if since is None:
-        return _OfOne(store, session.id, 0)
+        return OfOne(store, session.id, 0)
     if not (since.isascii() and since.isdecimal() and len(since) < 16):
         raise _bad_cursor(f"{since!r} is no number of an event")
     if int(since) > session.last_seq:
         raise _bad_cursor(f"session {session.id} has only {session.last_seq} events")
-    return _OfOne(store, session.id, int(since))
+    return OfOne(store, session.id, int(since))
 
 
 def _bad_cursor(message: str) -> CliError:
@@ -159,7 +166,7 @@ class _Show:
             if not self.wants(event):
                 continue
             if self._json:
-                print_json({"cursor": cursor, **msgspec.to_builtins(event)})
+                print_placed(cursor, event)
             elif self._live and event.type == OUTPUT_DELTA:
                 for line in str(event.payload.get("text", "")).splitlines():
                     print(f"  | {visible(line)}")
@@ -167,12 +174,17 @@ class _Show:
                 print(self._line(event))
 
     def _line(self, event: Event) -> str:
-        head = f"{_clock(event.timestamp)}  {visible(short(event.session_id))}  "
+        head = f"{clock(event.timestamp)}  {visible(short(event.session_id))}  "
         type = visible(event.type)
         text = "  ".join(_told(event.payload))
         room = columns() - len(head) - len(type) - 3 if is_terminal(sys.stdout) else _SHOWN
         coloured = self._paint(_COLOURS.get(event.type, "cyan"), type)
         return f"{head}{coloured}  {clip(text, max(room, _NARROWEST))}".rstrip()
+
+
+def print_placed(cursor: int | str, event: Event) -> None:
+    """As `--json` shows it."""
+    print_json({"cursor": cursor, **msgspec.to_builtins(event)})
 
 
 def _told(payload: Any) -> Iterator[str]:
@@ -190,7 +202,8 @@ def _told(payload: Any) -> Iterator[str]:
             yield said[: 2 * _SHOWN]
 
 
-def _clock(timestamp: float) -> str:
+def clock(timestamp: float) -> str:
+    """Date and time here; a time that cannot be has the shape of one all the same."""
     try:
         return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

@@ -1,100 +1,56 @@
-"""The entry point: find the command, read its options, load its module, turn errors into words.
+"""The entry point. `callgate call` goes the short way, if an instance can make the call.
 
-Nothing is imported here that `callgate --version` would have to wait for.
+    call -> quick (its options) -> remote (an instance)
+                |                     |
+                +-- unusual, wrong ---+-- none there --> full: every command, every error
+
+Nothing is imported here that a call through an instance would have to wait for.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib import import_module
 
-from callgate import __version__
-from callgate.cli import commands
-from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
-from callgate.cli.problems import CliError
-from callgate.cli.terminal import say
-from callgate.core.errors import ToolErrorClass
+from callgate.cli.loading import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in _options(given)
     _open_closed_streams()
+    if given[:1] != ["call"] or sys.platform == "win32":
+        return _full(given)
     try:
-        try:
-            code = _run(given)
-        except BrokenPipeError:
-            raise
-        except Exception as error:  # a refusal of ours or the system's, or a defect
-            if debug:
-                _show_traceback()
-            problem = error if isinstance(error, CliError) else _unexpected(error)
-            code = _report(problem, as_json="--json" in _options(given))
+        options = load("callgate.cli.quick").read(given[1:])
+        if options is None or options.no_instance:
+            return _full(given)
+        code: int | None = load("callgate.cli.remote").call(options)
+        if code is None:
+            return _full(["call", "--no-instance", *given[1:]])
         sys.stdout.flush()
-    except BrokenPipeError:  # whoever read our output has seen enough
-        _discard_stdout()
-        return BROKEN_PIPE
-    except KeyboardInterrupt:
-        return INTERRUPTED
-    except SystemExit as ended:  # argparse, after it printed a help text
-        return ended.code if isinstance(ended.code, int) else OK
-    except OSError as error:  # the output itself could not be written
-        say(f"error (execution_error): the output could not be written: {error}")
-        _discard_stdout()
-        return FAILED
+        return code
+    except BaseException as error:
+        return _told(given, error)
+
+
+def _full(given: list[str]) -> int:
+    code: int = load("callgate.cli.full").run(given)
     return code
 
 
-def _run(given: list[str]) -> int:
-    if sys.platform == "win32":
-        raise CliError("callgate does not run on Windows yet")
-    while given and given[0] == "--debug":
-        given = given[1:]
-    if given and given[0] in ("--version", "-V"):
-        print(f"callgate {__version__}")
-        return OK
-    if not given or given[0] in ("--help", "-h"):
-        print(commands.help_text())
-        return OK
-    name, rest = commands.split(given)
-    if name is None:
-        print(commands.help_text())
-        return OK
-    options = commands.read(name, rest)
-    # The command's module is named after the first word of the command.
-    module = import_module(f"callgate.cli.{name.split()[0]}")
-    return int(getattr(module, name.split()[-1])(options))
+def _told(given: list[str], error: BaseException) -> int:
+    """What went wrong on the short way, in the words that it has on the long one."""
 
+    def fail() -> int:
+        raise error
 
-def _unexpected(error: Exception) -> CliError:
-    if isinstance(error, FileNotFoundError) and error.filename is None:
-        text = "the current directory is gone"
-    else:
-        kind = "" if isinstance(error, OSError) else f"internal error: {type(error).__name__}: "
-        text = f"{kind}{error}"
-    return CliError(
-        text,
-        hint="--debug shows where it happened.",
-        error_class=ToolErrorClass.EXECUTION_ERROR,
-        reason="unexpected",
-    )
-
-
-def _options(given: list[str]) -> list[str]:
-    """What may be an option, to know how an error is to be shown before options are read."""
-    return given[: given.index("--")] if "--" in given else given
-
-
-def _report(error: CliError, *, as_json: bool) -> int:
-    if as_json:
-        import_module("callgate.cli.output").print_error(error)
-    say(f"error ({error.error_class}): {error.message}")
-    if error.hint is not None:
-        say(f"hint: {error.hint}")
-    return error.exit_code
+    code: int = load("callgate.cli.full").guarded(given, fail)
+    return code
 
 
 def _open_closed_streams() -> None:
@@ -102,14 +58,3 @@ def _open_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-
-
-def _show_traceback() -> None:
-    say(import_module("traceback").format_exc().rstrip())
-
-
-def _discard_stdout() -> None:
-    """So that the interpreter's own last flush has nothing to complain about."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

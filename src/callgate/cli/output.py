@@ -6,22 +6,25 @@ file gets it as it is.
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
 
-from callgate.cli.problems import CliError
-from callgate.cli.terminal import is_terminal
-from callgate.cli.visible import visible_text
+from callgate.cli.json_texts import dumps
+from callgate.cli.terminal import is_terminal, safe
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from callgate.cli.problems import CliError
 
 
 def print_json(value: Any) -> None:
     """One line. On a terminal only ASCII, so that nothing in a text can act on it."""
-    text = json.dumps(value, ensure_ascii=is_terminal(sys.stdout))
+    text = dumps(value, ascii=is_terminal(sys.stdout))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        text = json.dumps(value)
+        text = dumps(value)
     print(text)
 
 
@@ -39,7 +42,7 @@ def print_error(error: CliError, **more: Any) -> None:
 def print_text(text: str) -> None:
     """A result as text, and a line end if it has none."""
     if is_terminal(sys.stdout):
-        text = visible_text(text)
+        text = safe(text)
     # A lone surrogate cannot be written as UTF-8; better an escape than no result.
     data = text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
     sys.stdout.flush()

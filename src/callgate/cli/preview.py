@@ -13,8 +13,9 @@ from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
-from callgate.cli.call import Ended, run_call
+from callgate.cli.call import run_call
 from callgate.cli.embedded import find_tool, open_runtime
+from callgate.cli.endings import Ended
 from callgate.cli.envelope import envelope
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json

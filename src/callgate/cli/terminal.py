@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import IO
 
-from callgate.cli.visible import visible_text
+from callgate.cli.loading import load
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import IO
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 
@@ -50,6 +53,18 @@ def columns(default: int = 80) -> int:
         return default
 
 
+def safe(text: str) -> str:
+    """`visible_text`; its module is loaded only where some character needs it."""
+    if text.isascii() and text.translate(_LINES).isprintable():
+        return text
+    shown: str = load("callgate.cli.visible").visible_text(text)
+    return shown
+
+
 def say(text: str) -> None:
     """Something for the person, on stderr. Whoever wrote it, it cannot act on the terminal."""
-    print(visible_text(text), file=sys.stderr, flush=True)
+    print(safe(text), file=sys.stderr, flush=True)
+
+
+_LINES = {ord("\n"): None, ord("\t"): None}
+"""What stays as it is although it is not printable."""

@@ -166,7 +166,8 @@ def test_the_doctor_names_backends_and_what_keeps_each_profile(place: Place) -> 
     report = place.run("doctor", "--json").json
     assert {each["name"] for each in report["sandbox"]["backends"]} >= {"landlock", "seccomp", "namespaces", "bubblewrap"}
     assert [(each["profile"], each["guaranteed"], each["missing"]) for each in report["sandbox"]["profiles"]] == [
-        ("read", True, []), ("workspace", True, []), ("workspace with network", True, []), ("open", True, []),
+        ("read", True, []), ("workspace", True, []), ("workspace with named hosts", True, []),
+        ("workspace with network", True, []), ("open", True, []),
     ]  # fmt: skip
     place.settings('sandbox = "off"\n')
     checks = {each["check"]: each["level"] for each in place.run("doctor", "--json").json["checks"]}

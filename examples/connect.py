@@ -1,0 +1,68 @@
+"""A program beside a running instance: it calls, is asked, and does not wait for ever.
+
+The example starts an instance of its own, in a home of its own, so that it runs anywhere. Leave
+`home` out to use the one that `callgate serve` started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import callgate
+
+
+@contextmanager
+def instance(home: str, workspace: str) -> Iterator[None]:
+    serve = subprocess.Popen(
+        [sys.executable, "-m", "callgate", "serve"],
+        cwd=workspace,
+        env={**os.environ, "CALLGATE_HOME": home},
+        stdout=subprocess.PIPE,
+    )
+    assert serve.stdout is not None
+    print(serve.stdout.readline().decode().partition(" on ")[0])
+    try:
+        yield
+    finally:
+        serve.terminate()
+        serve.communicate()
+
+
+async def side_by_side(home: str, workspace: str) -> None:
+    async with callgate.connect(home=home, cwd=workspace) as gate:
+        results = await asyncio.gather(*(gate.call("read_file", path="a.txt") for _ in range(3)))
+        print([result.value for result in results])
+        try:
+            async with asyncio.timeout(0.5):  # the call ends with its task
+                await gate.call("search_text", pattern="x", path=".")
+        except TimeoutError:
+            print("too slow")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="cg") as base:
+        home, workspace = os.path.join(base, "home"), os.path.join(base, "workspace")
+        os.mkdir(workspace)
+        with instance(home, workspace):
+            with callgate.connect(
+                home=home, cwd=workspace, confirm=lambda question: question.tool == "write_file"
+            ) as gate:
+                print(gate.call("write_file", path="a.txt", content="hello").ok)
+                refused = gate.call("shell", command="rm a.txt")
+                print(refused.ok, refused.text)
+            asyncio.run(side_by_side(home, workspace))
+        try:
+            with callgate.connect(home=home):
+                pass
+        except callgate.NoInstance as error:
+            print(type(error).__name__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Any command: find it, read its options, load its module, turn errors into words.
+
+Nothing is imported here that `callgate --version` would have to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+
+from callgate import __version__
+from callgate.cli import commands
+from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import say
+from callgate.core.errors import ToolErrorClass
+
+
+def run(given: list[str]) -> int:
+    """Run one command line; returns the exit code."""
+    return guarded(given, lambda: _run(given))
+
+
+def guarded(given: list[str], work: Callable[[], int]) -> int:
+    """Do the work of a command line: whatever happens, there is an exit code, and words."""
+    debug = "--debug" in _options(given)
+    try:
+        try:
+            code = work()
+        except BrokenPipeError:
+            raise
+        except Exception as error:  # a refusal of ours or the system's, or a defect
+            if debug:
+                _show_traceback()
+            problem = error if isinstance(error, CliError) else _unexpected(error)
+            code = _report(problem, as_json="--json" in _options(given))
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read our output has seen enough
+        _discard_stdout()
+        return BROKEN_PIPE
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except SystemExit as ended:  # argparse, after it printed a help text
+        return ended.code if isinstance(ended.code, int) else OK
+    except OSError as error:  # the output itself could not be written
+        say(f"error (execution_error): the output could not be written: {error}")
+        _discard_stdout()
+        return FAILED
+    return code
+
+
+def _run(given: list[str]) -> int:
+    if sys.platform == "win32":
+        raise CliError("callgate does not run on Windows yet")
+    while given and given[0] == "--debug":
+        given = given[1:]
+    if given and given[0] in ("--version", "-V"):
+        print(f"callgate {__version__}")
+        return OK
+    if not given or given[0] in ("--help", "-h"):
+        print(commands.help_text())
+        return OK
+    name, rest = commands.split(given)
+    if name is None:
+        print(commands.help_text())
+        return OK
+    options = commands.read(name, rest)
+    # The command's module is named after the first word of the command.
+    module = import_module(f"callgate.cli.{name.split()[0]}")
+    return int(getattr(module, name.split()[-1])(options))
+
+
+def _unexpected(error: Exception) -> CliError:
+    if isinstance(error, FileNotFoundError) and error.filename is None:
+        text = "the current directory is gone"
+    else:
+        kind = "" if isinstance(error, OSError) else f"internal error: {type(error).__name__}: "
+        text = f"{kind}{error}"
+    return CliError(
+        text,
+        hint="--debug shows where it happened.",
+        error_class=ToolErrorClass.EXECUTION_ERROR,
+        reason="unexpected",
+    )
+
+
+def _options(given: list[str]) -> list[str]:
+    """What may be an option, to know how an error is to be shown before options are read."""
+    return given[: given.index("--")] if "--" in given else given
+
+
+def _report(error: CliError, *, as_json: bool) -> int:
+    if as_json:
+        import_module("callgate.cli.output").print_error(error)
+    say(f"error ({error.error_class}): {error.message}")
+    if error.hint is not None:
+        say(f"hint: {error.hint}")
+    return error.exit_code
+
+
+def _show_traceback() -> None:
+    say(import_module("traceback").format_exc().rstrip())
+
+
+def _discard_stdout() -> None:
+    """So that the interpreter's own last flush has nothing to complain about."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -1,0 +1,66 @@
+"""JSON by the interpreter's own reader and writer, without the package that is around them.
+
+`json` imports `re`, which takes longer than a call through an instance does. The two functions
+here give what `json.loads` and `json.dumps` give. Where the interpreter has no such reader,
+they are those.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_c: Any
+try:
+    import _json as _c
+except ImportError:
+    _c = None
+
+_BLANK = " \t\n\r"
+
+
+class _Reading:
+    """How the scanner reads; the attributes are those it asks for."""
+
+    strict = True
+    object_hook = None
+    object_pairs_hook = None
+    parse_float = float
+    parse_int = int
+    memo: dict[str, str] = {}
+
+    @staticmethod
+    def parse_constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+
+def loads(text: str) -> Any:
+    """The value of one JSON document; `ValueError` (or `RecursionError`) where it is none."""
+    if _c is None:
+        return __import__("json").loads(text, parse_constant=_Reading.parse_constant)
+    text = text.strip(_BLANK)
+    try:
+        value, end = _c.make_scanner(_Reading)(text, 0)
+    except StopIteration:
+        raise ValueError("not JSON") from None
+    if end != len(text):
+        raise ValueError("more than one JSON document")
+    return value
+
+
+def dumps(value: Any, *, ascii: bool = True, compact: bool = False) -> str:
+    """A value as JSON. `TypeError` or `ValueError` where it has no spelling."""
+    between, after_key = (",", ":") if compact else (", ", ": ")
+    if _c is None:
+        spelt: str = __import__("json").dumps(
+            value, ensure_ascii=ascii, separators=(between, after_key)
+        )
+        return spelt
+    text = _c.encode_basestring_ascii if ascii else _c.encode_basestring
+    write = _c.make_encoder({}, _unknown, text, None, after_key, between, False, False, True)
+    return "".join(write(value, 0))
+
+
+def _unknown(value: Any) -> Any:
+    raise TypeError(f"a {type(value).__name__} is not JSON")

@@ -1,0 +1,95 @@
+"""The options that `callgate call` takes, as a table that two parsers read.
+
+`commands` gives them to argparse; `quick` reads a usual command line without it. Light to
+import: a call through a running instance waits for nothing that it does not need.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+MODES = ("none", "read", "ask", "write")
+
+
+class Option:
+    """One option. Without `metavar` and `choices` it takes no value."""
+
+    __slots__ = ("choices", "default", "flags", "help", "metavar", "read")
+
+    def __init__(
+        self,
+        *flags: str,
+        help: str,
+        metavar: str | None = None,
+        choices: tuple[str, ...] | None = None,
+        read: Callable[[str], Any] | None = None,
+        default: str | None = None,
+    ) -> None:
+        self.flags = flags
+        self.help = help
+        self.metavar = metavar
+        self.choices = choices
+        self.read = read
+        """Makes the value of its text; `ValueError` where that is none."""
+        self.default = default
+
+    @property
+    def name(self) -> str:
+        return self.flags[-1].lstrip("-").replace("-", "_")
+
+    @property
+    def takes_value(self) -> bool:
+        return self.metavar is not None or self.choices is not None
+
+    @property
+    def for_argparse(self) -> dict[str, Any]:
+        if not self.takes_value:
+            return {"action": "store_true", "help": self.help}
+        said = {
+            "metavar": self.metavar,
+            "choices": self.choices,
+            "type": self.read,
+            "default": self.default,
+            "help": self.help,
+        }
+        return {key: value for key, value in said.items() if value is not None}
+
+
+def seconds(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise ValueError
+    return number
+
+
+seconds.__name__ = "number of seconds"  # argparse puts it into words
+
+ARGS = Option("--args", metavar="JSON", help="arguments as JSON; - reads stdin")
+WORKSPACE = Option("--workspace", metavar="DIR", default=".", help="default: here")
+MODE = Option("--mode", choices=MODES, help="ceiling of what may run")
+TIMEOUT = Option("--timeout", metavar="S", read=seconds, help="end it after S seconds")
+NO_INPUT = Option("--no-input", help="ask nothing: refuse instead")
+JSON = Option("--json", help="print one JSON object on stdout")
+DEBUG = Option("--debug", help="show tracebacks")
+
+CALL = (
+    ARGS,
+    WORKSPACE,
+    MODE,
+    TIMEOUT,
+    Option("--yes", help="allow what would be asked, this once"),
+    NO_INPUT,
+    Option("--wait", help="ask elsewhere: wait for callgate confirmations"),
+    JSON,
+    Option("-q", "--quiet", help="no `ok` for an empty result"),
+    Option("-v", "--verbose", help="live output on stderr"),
+)
+TARGETS = (
+    Option("--socket", metavar="PATH", help="the instance that listens there, and no other"),
+    Option("--instance", metavar="PID|LABEL", help="this instance, and no other"),
+    Option("--no-instance", help="a runtime of its own, whatever runs"),
+)
+"""Of these at most one."""

@@ -1,0 +1,67 @@
+"""Reads a usual `callgate call` without argparse; an unusual one is left to argparse.
+
+What is taken here, `commands.read` takes alike; a line that is wrong, or only looks odd, is
+not judged here, so every message comes from one place.
+"""
+
+from __future__ import annotations
+
+from callgate.cli.options import CALL, DEBUG, TARGETS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+    from callgate.cli.options import Option
+
+_BY_FLAG = {flag: option for option in (*CALL, *TARGETS, DEBUG) for flag in option.flags}
+
+
+class Chosen:
+    """What was given: an attribute for each option, and the `words` beside them."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.__dict__.update(values)
+
+
+def read(given: Sequence[str]) -> Any:
+    """The options as a `Chosen`; None where argparse shall look at them."""
+    values: dict[str, Any] = {
+        option.name: option.default if option.takes_value else False
+        for option in _BY_FLAG.values()
+    }
+    end = given.index("--") if "--" in given else len(given)
+    words: list[str] = []
+    rest = iter(given[:end])
+    for word in rest:
+        if not word.startswith("-") or word == "-":
+            words.append(word)
+            continue
+        flag, equals, text = word.partition("=")
+        option = _BY_FLAG.get(flag)
+        if option is None or (equals and not flag.startswith("--")):
+            return None
+        if not option.takes_value:
+            if equals:
+                return None
+            values[option.name] = True
+            continue
+        said = text if equals else next(rest, None)
+        if said is None or (not equals and said.startswith("-") and said != "-"):
+            return None
+        if not _take(option, said, values):
+            return None
+    values["words"] = [*words, *given[end + 1 :]]
+    named = sum(bool(values[option.name]) for option in TARGETS)
+    return Chosen(values) if values["words"] and named <= 1 else None
+
+
+def _take(option: Option, said: str, values: dict[str, Any]) -> bool:
+    if option.choices is not None and said not in option.choices:
+        return False
+    try:
+        values[option.name] = said if option.read is None else option.read(said)
+    except ValueError:
+        return False
+    return True

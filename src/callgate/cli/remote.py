@@ -1,0 +1,71 @@
+"""`callgate call` through a running instance: the same output, and in a fraction of the time.
+
+    find one -> list_tools: does it serve this directory? -> tool_call -> events -> tool_result
+       |                |                                         |
+       +----------------+-- no: a runtime of our own              +-- lost: an error, never a
+                                                                      second try
+
+A call is made once. Until the line with it has left us as a whole, and where the instance says
+that it did not take it, somebody else may make it; after that nobody may. An instance that was
+named by hand is never replaced: what it cannot do is an error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from callgate.cli import remote_calls, targets
+from callgate.cli.loading import load
+from callgate.cli.remote_calls import Left, NotTaken, RemoteCall, problem
+from callgate.cli.wires import Lost, Wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def call(options: Any) -> int | None:
+    """Make a call through an instance; the exit code. None: none takes it, and none was named."""
+    _refuse_within_a_call()
+    if options.socket is None and options.instance is None:
+        for path in targets.candidates(targets.home()):
+            try:
+                return _call(path, options, named=False)
+            except NotTaken:
+                pass
+        return None
+    try:
+        named: str | None = options.socket
+        if named is None:
+            named = targets.named(targets.home(), options.instance)
+        if named is None:
+            raise NotTaken(f"no instance {options.instance!r} runs", "host_unavailable",
+                           "callgate status shows what runs.")  # fmt: skip
+        return _call(named, options, named=True)
+    except NotTaken as refusal:
+        raise problem(str(refusal), refusal.error_class, "not_taken", refusal.hint) from None
+
+
+def _call(path: str, options: Any, *, named: bool) -> int:
+    try:
+        wire = Wire(path, remote_calls.GREETING_S)
+    except Lost as error:
+        raise NotTaken(f"no instance answers at {path}: {error}", "host_unavailable",
+                       "callgate status shows what runs.") from None  # fmt: skip
+    with wire:
+        try:
+            return RemoteCall(wire, path, options, named=named).run()
+        except Left as left:
+            return left.exit_code
+
+
+def _refuse_within_a_call() -> None:
+    """`lineage` decides; it is loaded only where this process looks as if it might."""
+    marked = bool(os.environ.get("CALLGATE_CALL"))
+    if sys.platform == "linux" and not marked:
+        limits = load("resource")
+        soft, hard = limits.getrlimit(10)  # RLIMIT_LOCKS: see `sandbox.trees`
+        marked = soft != hard or soft != limits.RLIM_INFINITY
+    if marked:
+        load("callgate.cli.lineage").refuse_within_a_call("callgate call")

@@ -1,0 +1,110 @@
+"""Puts an instance's question to the person at this terminal, just as our own runtime would.
+
+The question is the instance's; the rule that an answer would save, and the preview of a
+command, are worked out here, from the same settings.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import msgspec
+
+from callgate.cli.call import confirmer
+from callgate.cli.embedded import open_runtime
+from callgate.cli.wires import Lost, Wire
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.events import CONFIRMATION_RESOLVED
+from callgate.core.sessions import Mode
+from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer
+from callgate.protocol.socket_v1.frames import Question
+
+
+class Asked(Protocol):
+    """The call that the question is about."""
+
+    wire: Wire
+    options: Any
+    tool: str
+    arguments: Any
+    mode: str | None
+
+
+def ask(call: Asked, question: dict[str, Any], stopped: int) -> dict[str, Any] | None:
+    """What the person said, as the wire spells it; None if the question went away before.
+
+    `stopped`: a descriptor that becomes readable when the person wants to stop the call.
+    """
+    asked = msgspec.convert(question, Question)
+    answer = asyncio.run(_ask(call, _confirmation(asked), stopped))
+    if answer is None:
+        return None
+    said = {"decision": answer.decision, "scope": answer.scope, "pattern": answer.pattern,
+            "reason": answer.reason}  # fmt: skip
+    return {key: str(value) for key, value in said.items() if value is not None}
+
+
+def _confirmation(asked: Question) -> Confirmation:
+    fields = msgspec.structs.asdict(asked)
+    return msgspec.convert({**fields, "event_id": ""}, Confirmation)
+
+
+async def _ask(call: Asked, question: Confirmation, stopped: int) -> Answer | None:
+    wired, session = open_runtime(call.options)
+    try:
+        if call.mode is not None:
+            session.mode = Mode(call.mode)
+        made = ToolCall(
+            tool=call.tool, arguments=call.arguments, session=session, caller=CallerKind.CLI
+        )
+        asker = confirmer(wired, made, call.options)
+        if asker is None:
+            return None
+        return await _first(asyncio.ensure_future(_read(asker, question)), call, stopped)
+    finally:
+        await wired.close()
+
+
+async def _read(asker: Confirmer, question: Confirmation) -> Answer:
+    return Answer.read(await asker(question))
+
+
+async def _first(asking: asyncio.Future[Answer], call: Asked, stopped: int) -> Answer | None:
+    """The answer, unless the instance or the person ends the matter before it."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        loop.remove_reader(call.wire.fileno())
+        loop.remove_reader(stopped)
+        if not ended.done():
+            ended.set_result(None)
+
+    def look() -> None:
+        try:
+            call.wire.take()
+            over = any(map(_is_over, call.wire.arrived()))
+        except Lost:  # whoever waits for the end of the call will find that, too
+            over = True
+        if over:
+            end()
+
+    loop.add_reader(call.wire.fileno(), look)
+    loop.add_reader(stopped, end)
+    try:
+        waiting: set[asyncio.Future[Any]] = {asking, ended}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            return asking.result()
+        asking.cancel()
+        await asyncio.wait({asking})
+        return None
+    finally:
+        end()
+
+
+def _is_over(frame: dict[str, Any]) -> bool:
+    """Nobody waits for this answer any more: another one came first, or the call has ended."""
+    resolved = (frame.get("event") or {}).get("type") == CONFIRMATION_RESOLVED
+    return resolved or frame.get("type") in ("tool_result", "closing")

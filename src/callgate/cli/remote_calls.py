@@ -1,0 +1,315 @@
+"""One call over one connection to an instance: greeted, sent, followed, shown.
+
+Light to import. What only an error or a question needs is loaded when there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from callgate.cli import pairs, targets
+from callgate.cli.loading import load
+from callgate.cli.output import print_json, print_text
+from callgate.cli.stops import Stops
+from callgate.cli.terminal import is_terminal, safe, say
+from callgate.cli.wires import Foreign, Lost, TooLong, Wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+GREETING_S = 2.0
+"""How long an instance may take to say whether it serves a directory."""
+PATIENCE_S = 30.0
+"""After how long a silence it is asked whether it still lives, and how long it has then."""
+_MOST_MS = 86_400_000
+_LONGEST_NAME = 128
+_ASKED, _RESOLVED = "tool.confirmation_requested", "tool.confirmation_resolved"
+_TARGET, _CALL = "target", "call"
+"""Our ids of the two requests that every call makes."""
+
+
+class NotTaken(Exception):
+    """The instance did not take the call and will not."""
+
+    def __init__(self, why: str, error_class: str, hint: str | None = None) -> None:
+        super().__init__(why)
+        self.error_class = error_class
+        self.hint = hint
+
+
+class Left(Exception):
+    """The person did not wait for the end."""
+
+    def __init__(self, signal: int) -> None:
+        self.exit_code = 128 + signal
+
+
+class RemoteCall:
+    """One call over one connection."""
+
+    def __init__(self, wire: Wire, path: str, options: Any, *, named: bool) -> None:
+        self.wire = wire
+        self.options = options
+        self.tool = options.words[0]
+        self.arguments: Any = {}
+        self.mode: str | None = options.mode
+        self._path = path
+        self._named = named
+        self._schema: dict[str, Any] | None = None
+        self._streamed = False
+        self._heard = False
+        """Something was said of the call, so it was taken."""
+        self._questions = 0
+
+    def run(self) -> int:
+        limit_ms = self._limit_ms()
+        workspace = os.path.abspath(os.path.expanduser(self.options.workspace))
+        if not self._named and not targets.knows_settings(self._path, targets.home(), workspace):
+            raise NotTaken("the settings have changed since it started", "host_unavailable")
+        self._greet(workspace)
+        self._read_arguments()
+        with Stops() as stops:
+            try:
+                self._send(workspace, limit_ms)
+                frame = self._until_the_end(stops)
+            except (Lost, TooLong) as error:
+                raise problem(
+                    f"the instance at {self._path} went away during the call: {error}",
+                    "protocol_error" if isinstance(error, Foreign) else "host_unavailable",
+                    "instance_lost",
+                    "Whether it ran is on record: callgate audit tail, callgate events.",
+                ) from None
+            return self._show(frame, stops.first)
+
+    # Before the call.
+
+    def _limit_ms(self) -> int | None:
+        """The time limit as the wire has it; and whether we can be asked for at all."""
+        given = self.options
+        if given.debug or os.environ.get("CALLGATE_LOG"):
+            raise NotTaken("an instance keeps its own log: --debug and CALLGATE_LOG are for a "
+                           "runtime of its own", "validation_error")  # fmt: skip
+        limit = None if given.timeout is None else round(given.timeout * 1000)
+        if limit is not None and not 1 <= limit <= _MOST_MS:
+            raise NotTaken("--timeout: an instance takes a millisecond to a day",
+                           "validation_error")  # fmt: skip
+        if not 1 <= len(self.tool) <= _LONGEST_NAME:
+            raise NotTaken("a name of a tool has 1 to 128 characters", "validation_error")
+        return limit
+
+    def _greet(self, workspace: str) -> None:
+        """Ask whether the directory is served, under which mode, and what the tool takes."""
+        names = list(dict.fromkeys([self.tool, self.tool.replace("-", "_")]))
+        info = {"caller": "cli", "cwd": workspace}
+        request = {"type": "list_tools", "protocol": 1, "requestId": _TARGET,
+                   "clientInfo": info, "names": names}  # fmt: skip
+        try:
+            self.wire.send(request)
+            answer = self._answer_to(_TARGET)
+        except Foreign as error:
+            raise NotTaken(f"no instance answers at {self._path}: {error}",
+                           "protocol_error") from None  # fmt: skip
+        except (Lost, TooLong) as error:
+            raise NotTaken(f"no instance answers at {self._path}: {error}",
+                           "host_unavailable") from None  # fmt: skip
+        if "workspace" not in answer or not isinstance(answer.get("tools"), list):
+            raise NotTaken(f"the instance at {self._path} is of another version",
+                           "protocol_error", "Stop it and start it anew.")  # fmt: skip
+        if answer["workspace"] is None and not self._named:
+            raise NotTaken("it does not serve this directory", "permission_denied")
+        self._take_answer(answer)
+
+    def _answer_to(self, request_id: str) -> dict[str, Any]:
+        while True:
+            frame = self.wire.next()
+            if frame is None:
+                if not self.wire.wait(GREETING_S):
+                    raise Lost("it says nothing")
+            elif frame.get("type") == "error":
+                return {}
+            elif frame.get("requestId") == request_id:
+                return frame
+
+    def _take_answer(self, answer: dict[str, Any]) -> None:
+        mode = answer.get("mode")
+        if self.options.mode not in (None, mode) and answer["workspace"] is not None:
+            raise NotTaken(f"the instance runs in mode {mode}, not {self.options.mode}",
+                           "permission_denied")  # fmt: skip
+        self.mode = mode
+        for tool in answer["tools"]:
+            self.tool, self._schema = tool["name"], tool["inputSchema"]
+            return
+
+    def _read_arguments(self) -> None:
+        try:
+            read = pairs.read(self.options.words[1:], self.options.args, self._schema or {})
+        except Exception as error:  # whichever it is, it is one of ours, with its class
+            raise NotTaken(str(error), getattr(error, "error_class", "parse_error")) from error
+        if not isinstance(read, dict):
+            raise NotTaken("arguments are an object", "validation_error")
+        self.arguments = read
+
+    # The call.
+
+    def _send(self, workspace: str, limit_ms: int | None) -> None:
+        call = {"type": "tool_call", "protocol": 1, "requestId": _CALL, "toolName": self.tool,
+                "arguments": self.arguments, "clientInfo": {"caller": "cli", "cwd": workspace},
+                "whole": True}  # fmt: skip
+        if limit_ms is not None:
+            call["timeoutMs"] = limit_ms
+        watch = {"type": "subscribe", "protocol": 1, "requestId": "watch", "confirmer": True,
+                 "types": [_ASKED, _RESOLVED]}  # fmt: skip
+        try:
+            self.wire.send(*([watch] if self._someone_answers() else []), call)
+        except (Lost, TooLong, ValueError) as error:
+            raise NotTaken(f"the call could not be sent: {error}", "host_unavailable") from None
+
+    def _someone_answers(self) -> bool:
+        """Whether a question would find anybody: `--yes`, `--wait`, or a person here."""
+        if self.options.yes or self.options.wait:
+            return True
+        if self.options.no_input:
+            return False
+        try:
+            os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+        except OSError:
+            return False
+        return True
+
+    def _until_the_end(self, stops: Stops) -> dict[str, Any]:
+        asked_if_alive = False
+        while True:
+            frame = self.wire.next()
+            if frame is not None:
+                if frame.get("type") == "tool_result" and frame.get("requestId") == _CALL:
+                    return frame
+                self._take(frame, stops)
+                continue
+            said = self.wire.wait(PATIENCE_S, stops.descriptor)
+            while (number := stops.take()) is not None:
+                self._stop(number, again=stops.count > 1)
+            if not said and asked_if_alive:
+                raise Lost("it says nothing")
+            if not said:
+                self.wire.send({"type": "check_alive", "protocol": 1, "requestId": "alive"})
+            asked_if_alive = not said
+
+    def _stop(self, number: int, *, again: bool) -> None:
+        if again:
+            raise Left(number)
+        say("callgate: stopping the call")
+        self.wire.send({"type": "cancel_tool_call", "protocol": 1, "requestId": _CALL})
+
+    def _take(self, frame: dict[str, Any], stops: Stops) -> None:
+        """What an instance says before the end. What we do not know is passed over."""
+        match frame.get("type"):
+            case "tool_event":
+                self._heard = True
+                self._live(frame.get("event") or {})
+            case "event":
+                self._heard = True
+                self._asked(frame.get("event") or {})
+            case "confirmations_list":
+                for question in frame.get("confirmations") or ():
+                    self._answer(question, stops)
+            case "error" if not self._heard and frame.get("requestId") in (None, _CALL):
+                raise NotTaken(str(frame.get("message")), "protocol_error")
+
+    def _live(self, event: dict[str, Any]) -> None:
+        if not self.options.verbose:
+            return
+        match event.get("kind"):
+            case "partial_text" if event.get("stream") is not None:
+                self._streamed = True
+                sys.stderr.write(safe(str(event.get("text"))))
+                sys.stderr.flush()
+            case "progress":
+                fraction = event.get("fraction")
+                percent = "" if fraction is None else f" {fraction:.0%}"
+                say(f"progress:{percent} {event.get('message') or ''}".rstrip())
+
+    # Questions.
+
+    def _asked(self, event: dict[str, Any]) -> None:
+        if event.get("type") != _ASKED:
+            return
+        if self.options.wait and not self.options.yes:
+            id = (event.get("payload") or {}).get("confirmation_request_id")
+            say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
+            return
+        self._questions += 1
+        self.wire.send({"type": "list_confirmations", "protocol": 1,
+                        "requestId": f"ask{self._questions}"})  # fmt: skip
+
+    def _answer(self, question: dict[str, Any], stops: Stops) -> None:
+        if self.options.yes:
+            what = question.get("commandSummary") or question.get("inputSummary")
+            clip = load("callgate.cli.visible").clip
+            say(f"--yes allows {question['tool']}: {clip(str(what), 200)}")
+            said: dict[str, Any] | None = {"decision": "allow"}
+        else:  # heavy, and needed only where a person is asked
+            said = load("callgate.cli.remote_asking").ask(self, question, stops.descriptor)
+        if said is not None:
+            self.wire.send({
+                "type": "answer_confirmation", "protocol": 1, "requestId": question["id"],
+                "confirmationId": question["id"], **said,
+                "argumentsSha256": question["argumentsSha256"],
+            })  # fmt: skip
+
+    # The end.
+
+    def _show(self, frame: dict[str, Any], signal: int | None) -> int:
+        options, whole = self.options, frame.get("whole")
+        if isinstance(whole, dict):
+            whole = frame["whole"] = _with_value(whole)
+        if isinstance(whole, dict) and _is_plain(whole):
+            if options.json:
+                print_json({"ok": True, **whole})
+            elif not (self._streamed and is_terminal(sys.stdout) and is_terminal(sys.stderr)):
+                text = "\n".join(block["text"] for block in whole["content"])
+                if text or not options.quiet:
+                    print_text(text or "ok")
+            if not options.verbose:
+                return 0
+            say(f"callgate: {self._ran_by}, call {whole['call_id']}, {whole['duration_ms']:.0f} ms")
+            return 0
+        ended = load("callgate.cli.remote_endings").ended(frame, self.tool, signal)
+        code: int = load("callgate.cli.endings").show(
+            ended, self._schema, options, streamed=self._streamed, ran_by=self._ran_by
+        )
+        return code
+
+    @property
+    def _ran_by(self) -> str:
+        return f"instance at {self._path}"
+
+
+def _with_value(whole: dict[str, Any]) -> dict[str, Any]:
+    """A value that is the text of the only block was not sent twice."""
+    blocks = whole.get("content")
+    if "value" in whole or not isinstance(blocks, list) or len(blocks) != 1:
+        return whole
+    filled = {}
+    for key, each in whole.items():
+        filled[key] = each
+        if key == "content":
+            filled["value"] = blocks[0].get("text") if isinstance(blocks[0], dict) else None
+    return filled
+
+
+def _is_plain(whole: dict[str, Any]) -> bool:
+    """It went well, and there is text to show and nothing beside it."""
+    blocks = whole.get("content")
+    if whole.get("ok") is not True or whole.get("diagnostics") or not isinstance(blocks, list):
+        return False
+    return all(isinstance(each, dict) and each.get("type") == "text" for each in blocks)
+
+
+def problem(message: str, error_class: str, reason: str, hint: str | None) -> Exception:
+    classes = load("callgate.core.errors").ToolErrorClass
+    problem: Exception = load("callgate.cli.problems").CliError(
+        message, hint=hint, error_class=classes(error_class), reason=reason
+    )
+    return problem

@@ -1,0 +1,58 @@
+"""The end of a call that an instance made, as the result that our own runtime would give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from callgate.cli.endings import Ended
+from callgate.cli.problems import CliError
+from callgate.core.content import TextBlock
+from callgate.core.errors import ToolErrorClass
+from callgate.core.results import ErrorInfo, ToolResult
+
+
+def ended(frame: dict[str, Any], tool: str, signal: int | None) -> Ended:
+    """Read a `tool_result`. It says everything, or why it cannot."""
+    try:
+        result = _whole(frame["whole"], tool) if "whole" in frame else _short(frame, tool)
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError):
+        raise CliError(
+            "the instance answered something that cannot be read",
+            hint="Whether it ran is on record: callgate audit tail, callgate events.",
+            error_class=ToolErrorClass.PROTOCOL_ERROR,
+            reason="unreadable_result",
+        ) from None
+    return Ended(result, signal)
+
+
+def _whole(said: Any, tool: str) -> ToolResult:
+    result = msgspec.convert(said, ToolResult)
+    if result.content and result.tool:
+        return result
+    # It was answered before its end came.
+    shown = "" if result.error is None else result.error.message
+    return msgspec.structs.replace(
+        result, tool=result.tool or tool, content=result.content or [TextBlock(shown)]
+    )
+
+
+def _short(frame: dict[str, Any], tool: str) -> ToolResult:
+    """A result that did not fit into a line, or was not asked for whole."""
+    result, error = frame["result"], frame["result"]["error"]
+    meta, details = result.get("meta") or {}, dict(error.get("details") or {})
+    info = ErrorInfo(
+        error_class=ToolErrorClass(details.pop("errorClass")),
+        message=str(error["message"]),
+        reason=details.pop("reason", None),
+        details=details or None,
+    )
+    return ToolResult(
+        call_id=str(meta.get("callId", "")),
+        tool=tool,
+        ok=False,
+        content=[TextBlock(info.message)],
+        error=info,
+        duration_ms=float(meta.get("durationMs", 0.0)),
+    )

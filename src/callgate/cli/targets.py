@@ -1,0 +1,103 @@
+"""Which sockets a call may go to, in the order of `surfaces.socket.instances.find`.
+
+The same records, read without what a server needs to write them: a call through an instance
+begins here, and `find` would take longer than the call.
+"""
+
+from __future__ import annotations
+
+import os
+
+from callgate.cli.json_texts import loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LARGEST = 65_536
+_MOST = 8
+"""Sockets that are tried."""
+
+
+def home() -> str:
+    chosen = os.environ.get("CALLGATE_HOME") or "~/.callgate"
+    return os.path.abspath(os.path.expanduser(chosen))
+
+
+def named(home: str, instance: str) -> str | None:
+    """The socket of a living instance, by its pid or label."""
+    for _, pid, label, path in _living(home):
+        if instance in (pid, label):
+            return path
+    return None
+
+
+def candidates(home: str) -> list[str]:
+    """The newest instance and those before it, the one in the config file, the usual place."""
+    said = _read(os.path.join(home, "config.json")).get("socketPath")
+    others = [said, os.path.join(home, "run", "callgate.sock")]
+    paths = [path for *_, path in _living(home)]
+    paths += [path for path in others if isinstance(path, str) and os.path.exists(path)]
+    return list(dict.fromkeys(paths))[:_MOST]
+
+
+def knows_settings(path: str, home: str, workspace: str) -> bool:
+    """Whether the instance at a socket was started after the settings were last written.
+
+    It has read them at its start; a call under older ones would be decided by another policy.
+    """
+    files = (os.path.join(home, "settings.toml"),
+             os.path.join(workspace, ".callgate", "settings.toml"))  # fmt: skip
+    return max(map(_written, files)) <= _written(path)
+
+
+def _written(path: str) -> int:
+    """When, in nanoseconds; 0 where there is no such file."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _living(home: str) -> list[tuple[int, str, str, str]]:
+    """When each started, its pid, label and socket; the newest first."""
+    directory = os.path.join(home, "instances")
+    try:
+        names = os.listdir(directory)
+    except OSError:
+        return []
+    found = []
+    for name in names:
+        stem = name.removesuffix(".json")
+        if stem.isdecimal() and _lives(int(stem)):
+            record = _read(os.path.join(directory, f"{int(stem)}.json"))
+            try:
+                pid, started = str(int(record["pid"])), int(record["startedAt"])
+                path, _ = str(record["socketPath"]), record["appVersion"]
+            except (KeyError, TypeError, ValueError):
+                continue
+            if os.path.exists(path):
+                found.append((started, pid, str(record.get("label", "")), path))
+    return sorted(found, key=lambda each: each[0], reverse=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            value = loads(os.read(descriptor, _LARGEST).decode())
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}

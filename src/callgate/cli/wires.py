@@ -1,0 +1,132 @@
+"""A plain connection to an instance: JSON objects out, JSON objects in, a line each.
+
+Blocking, and light to import. It knows lines and nothing of what they say.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from _socket import AF_UNIX, SOCK_STREAM, socket
+
+from callgate.cli.json_texts import dumps, loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_LINE = 8 * 1024 * 1024
+_PIECE = 256 * 1024
+_SOL_SOCKET, _SO_PEERCRED = 1, 17  # on Linux
+
+
+class Lost(Exception):
+    """Nobody is there, or nobody any more."""
+
+
+class Foreign(Lost):
+    """Somebody is there and speaks something else."""
+
+
+class TooLong(ValueError):
+    """What was to be sent does not fit into a line."""
+
+
+class Wire:
+    def __init__(self, path: str, patience_s: float) -> None:
+        """Connect. Nothing is sent for longer than `patience_s` to a peer that does not read."""
+        self._socket = socket(AF_UNIX, SOCK_STREAM)
+        self._received = bytearray()
+        self._searched = 0
+        """Bytes of what was received in which no line ends."""
+        self._frames: list[dict[str, Any]] = []
+        try:
+            self._socket.settimeout(patience_s)
+            self._socket.connect(path)
+            self._check_peer()
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            raise Lost(getattr(error, "strerror", None) or str(error)) from error
+        except Lost:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Wire:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def send(self, *frames: dict[str, Any]) -> None:
+        """Send frames. `Lost` means that the last one did not arrive as a whole."""
+        lines = [dumps(frame, compact=True).encode() + b"\n" for frame in frames]
+        if any(len(line) > MAX_LINE for line in lines):
+            raise TooLong
+        try:
+            self._socket.sendall(b"".join(lines))
+        except OSError as error:
+            raise Lost(error.strerror or str(error)) from error
+
+    def next(self) -> dict[str, Any] | None:
+        """Take the next frame that has arrived; None if none is complete."""
+        arrived = self.arrived()
+        return arrived.pop(0) if arrived else None
+
+    def arrived(self) -> list[dict[str, Any]]:
+        """The frames that wait to be taken."""
+        while (end := self._received.find(b"\n", self._searched)) >= 0:
+            line = bytes(self._received[:end]).strip(b" \t\r")
+            del self._received[: end + 1]
+            self._searched = 0
+            if line:
+                self._frames.append(_read(line))
+        self._searched = len(self._received)
+        if self._searched > MAX_LINE:
+            raise Foreign("a line without end")
+        return self._frames
+
+    def wait(self, limit_s: float, also: int | None = None) -> bool:
+        """Take what arrives within a time; False where nothing did.
+
+        A byte at the descriptor `also` ends the waiting, too.
+        """
+        waiting = select.poll()
+        waiting.register(self._socket.fileno(), select.POLLIN)
+        if also is not None:
+            waiting.register(also, select.POLLIN)
+        ready = [number for number, _ in waiting.poll(limit_s * 1000)]
+        if self._socket.fileno() in ready:
+            self.take()
+        return bool(ready)
+
+    def take(self) -> None:
+        """Take what is there."""
+        try:
+            piece = self._socket.recv(_PIECE)
+        except OSError as error:
+            raise Lost(error.strerror or str(error)) from error
+        if not piece:
+            raise Lost("it hung up")
+        self._received += piece
+
+    def _check_peer(self) -> None:
+        """Whoever listens there reads our arguments: it has to be the same user."""
+        if os.uname().sysname != "Linux":
+            return
+        told = self._socket.getsockopt(_SOL_SOCKET, _SO_PEERCRED, 12)
+        if int.from_bytes(told[4:8], sys.byteorder) != os.getuid():
+            raise Foreign("it belongs to another user")
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        value = loads(line.decode())
+    except (ValueError, RecursionError):
+        raise Foreign("what it says is not JSON") from None
+    if not isinstance(value, dict):
+        raise Foreign("what it says is not a frame")
+    return value

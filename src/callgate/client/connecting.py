@@ -1,0 +1,140 @@
+"""`callgate.connect`: finds a running instance of this user and opens a connection to it.
+
+    explicit socket -> explicit instance -> newest -> config file -> usual place
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket as sockets
+from typing import Literal
+
+from callgate.client.blocking import BlockingGate
+from callgate.client.errors import InstanceGone, NoInstance
+from callgate.client.questions import Confirm
+from callgate.client.remote import Peer, RemoteGate
+from callgate.config.places import Home
+from callgate.surfaces.socket import instances
+from callgate.surfaces.socket.listening import peer as who_is_at
+
+PATIENCE_S = 15.0
+"""How long an instance may say nothing before it is asked whether it lives, and then again."""
+
+
+class Connecting:
+    """A connection to be: `async with` it, or `with` it. Each opens one of its own."""
+
+    def __init__(
+        self,
+        peer: Peer,
+        home: str,
+        socket: str | None,
+        instance: str | None,
+        patience_s: float,
+    ) -> None:
+        self._peer = peer
+        self._home = home
+        self._socket = socket
+        self._instance = instance
+        self._patience_s = patience_s
+        self._remote: list[RemoteGate] = []
+        self._blocking: list[BlockingGate] = []
+
+    async def __aenter__(self) -> RemoteGate:
+        gate = await self._open()
+        self._remote.append(gate)
+        return gate
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._remote.pop().close()
+
+    def __enter__(self) -> BlockingGate:
+        gate = BlockingGate(self._open)
+        self._blocking.append(gate)
+        return gate
+
+    def __exit__(self, *exc: object) -> None:
+        self._blocking.pop().close()
+
+    async def _open(self) -> RemoteGate:
+        path = self._find()
+        gate = RemoteGate(self._peer, self._patience_s)
+        connection = await _reach(path, self._patience_s)
+        await asyncio.get_running_loop().create_unix_connection(
+            lambda: gate.link, sock=connection
+        )
+        try:
+            await gate.greet()
+        except InstanceGone as gone:
+            await gate.close()
+            raise NoInstance(f"{path} was reached, but: {gone}") from gone
+        except BaseException:
+            await gate.close()
+            raise
+        return gate
+
+    def _find(self) -> str:
+        try:
+            path = instances.find(self._home, socket=self._socket, instance=self._instance)
+        except instances.NoInstance:
+            raise NoInstance(
+                f"No instance {self._instance!r} runs (`callgate status` shows those that do)."
+            ) from None
+        if path is None:
+            raise NoInstance(f"No instance of callgate runs in {self._home}.")
+        return path
+
+
+def connect(
+    *,
+    socket: str | os.PathLike[str] | None = None,
+    instance: str | int | None = None,
+    cwd: str | os.PathLike[str] | None = ".",
+    caller: Literal["cli", "plugin"] = "plugin",
+    confirm: Confirm | None = None,
+    confirmer: bool = False,
+    home: str | os.PathLike[str] | None = None,
+    patience_s: float = PATIENCE_S,
+) -> Connecting:
+    """Connect to a running instance: `async with connect() as gate`, or `with connect() as gate`.
+
+    Args:
+        socket: where it listens; beats `instance`, its pid or label. Else the newest.
+        cwd: the directory to work in, which the instance must serve; None means its own.
+        confirm: is asked what must be asked about our calls. Without, that is refused.
+        confirmer: this program answers with `answer` what it reads in `events`.
+        patience_s: how long the instance may say nothing.
+    """
+    if caller not in ("cli", "plugin"):
+        raise ValueError("a caller over the socket is cli or plugin")
+    place = Home.from_environment().path if home is None else os.path.abspath(home)
+    peer = Peer(
+        caller=caller,
+        cwd=None if cwd is None else os.path.abspath(cwd),
+        confirm=confirm,
+        confirmer=confirmer,
+    )
+    path = None if socket is None else os.fspath(socket)
+    return Connecting(
+        peer, place, path, None if instance is None else str(instance), patience_s
+    )
+
+
+async def _reach(path: str, patience_s: float) -> sockets.socket:
+    """A connected socket, with a process of our own user at the other end."""
+    connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+    connection.setblocking(False)
+    try:
+        async with asyncio.timeout(patience_s):
+            await asyncio.get_running_loop().sock_connect(connection, path)
+        uid, _ = who_is_at(connection)
+        if uid not in (os.getuid(), 0):  # root may listen for us, and could do all of this anyway
+            raise NoInstance(f"What listens at {path} belongs to another user.")
+    except OSError as error:  # also: it took too long
+        connection.close()
+        raise NoInstance(f"Nobody answers at {path}: {error.strerror or error}.") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection
