@@ -86,7 +86,7 @@ class Framer:
             self._passed_over += len(piece)
             self.longest = max(self.longest, self._passed_over)
         elif (size := len(self._held) + len(piece)) > self._max_line:
-            self._too_long(size, self._held[: self._head] + piece[: self._head], lines)
+            self._too_long(size, bytes(self._held[: self._head]) + piece[: self._head], lines)
             self._held = bytearray()
             self._passed_over = size
         else:
