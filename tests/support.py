@@ -99,6 +99,10 @@ class Unwalled(Sandbox):
         return BareLauncher()
 
 
+async def _no_preview(call: Any, subject: Any) -> None:
+    return None
+
+
 class Bench:
     """A dispatcher, a session, and what they recorded."""
 
@@ -129,7 +133,7 @@ class Bench:
                 policies=policies,
                 grants=self.grants,
                 confirmations=self.confirmations,
-                preview=lambda call, subject: None,
+                preview=_no_preview,
                 save=lambda *args: self.saved.append(args),
             ),
             files=CallFiles(policies),

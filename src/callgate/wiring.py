@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+from collections.abc import Mapping
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -43,6 +46,9 @@ from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
 from callgate.workspace.history import History
 
+if TYPE_CHECKING:  # heavy, and most homes have none
+    from callgate.sources.hosts.source import Hosts
+
 BUILT_IN: tuple[ToolFactory, ...] = (
     ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
 )  # fmt: skip
@@ -62,6 +68,10 @@ class Wired:
         self._audit = audit_log(home, settings) if audit else None
         self.log = SessionLog(self._open_store)
         self.sandbox = Sandbox(surroundings(home, settings))
+        self.hosts: Hosts | None = None
+        """Those of the settings, once their tools were registered."""
+        self.host_problems: Mapping[str, str] = {}
+        """Why hosts that are new bring no tools."""
         history = History(os.path.join(home.path, "undo"))
         files = CallFiles(self.policies, home.path, history=history)
         authority = Authority(
@@ -134,6 +144,8 @@ class Wired:
     async def close(self) -> None:
         """Stop what runs and let go of the store and the audit log."""
         await self.runtime.close()
+        if self.hosts is not None:
+            await self.hosts.close()
         self.sandbox.close()
         await self.log.close()
         if self._audit is not None:
@@ -160,8 +172,8 @@ class Wired:
         self.policies.reload()
 
 
-def register_configured(wired: Wired) -> None:
-    """Register the built-in tools and those that the settings load.
+def register_configured(wired: Wired, workspace: str) -> None:
+    """Register the built-in tools, those that the settings load, and those of their hosts.
 
     `SettingsError` names the file, and the line of it, that cannot be used. The runtime is
     not to be used then.
@@ -174,6 +186,22 @@ def register_configured(wired: Wired) -> None:
             wired.runtime.register(factory)
         except ToolRegistrationError as error:
             raise SettingsError(file, None, str(error)) from None
+    if wired.settings.hosts:
+        _register_hosts(wired, workspace)
+
+
+def _register_hosts(wired: Wired, workspace: str) -> None:
+    """The tools of hosts, as they are pinned; one that is new is started for that once."""
+    hosting = import_module("callgate.wiring_hosts")  # most homes have none
+    settings, home = wired.settings, wired.home
+    wired.host_problems = hosting.learn(home, settings, wired.sandbox.surroundings, workspace)
+    wired.hosts = hosting.make_hosts(home, settings, wired.sandbox, workspace)
+    for name in settings.hosts:
+        for factory in wired.hosts.factories(name):
+            try:
+                wired.runtime.register(factory)
+            except ToolRegistrationError as error:
+                raise SettingsError(home.settings, None, f"hosts.{name}: {error}") from None
 
 
 def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
@@ -216,7 +244,7 @@ def audit_log(home: Home, settings: Settings) -> AuditLog:
     return AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
 
 
-def _preview(files: CallFiles, call: ToolCall, subject: Subject) -> str | None:
+async def _preview(files: CallFiles, call: ToolCall, subject: Subject) -> str | None:
     """What a call will do, in the tool's own words about the arguments that will run."""
     tool = subject.tool.factory()
     preview = getattr(tool, "preview", None)
@@ -224,7 +252,10 @@ def _preview(files: CallFiles, call: ToolCall, subject: Subject) -> str | None:
         return None
     arguments = subject.checked.arguments
     try:
-        return str(preview(arguments, files.open(call, subject)))
+        said = preview(arguments, files.open(call, subject))
+        if inspect.isawaitable(said):
+            said = await said
+        return None if said is None else str(said)
     except Exception as error:  # a tool's own code: the question is asked without a preview
         log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
         return None

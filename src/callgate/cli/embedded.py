@@ -7,6 +7,8 @@ from argparse import Namespace
 
 from callgate.cli.logs import set_up
 from callgate.cli.problems import CliError
+from callgate.cli.terminal import say
+from callgate.cli.visible import visible
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
@@ -26,7 +28,7 @@ def open_runtime(options: Namespace, *, audit: bool = False) -> tuple[Wired, Ses
         raise CliError(f"--workspace: {workspace} is not a directory")
     try:
         wired = Wired(Home.from_environment(), audit=audit)
-        register_configured(wired)
+        register_configured(wired, workspace)
         session = wired.session(workspace, Mode(options.mode) if options.mode else None)
     except SettingsError as error:
         raise CliError(
@@ -38,6 +40,8 @@ def open_runtime(options: Namespace, *, audit: bool = False) -> tuple[Wired, Ses
             f"the home cannot be used: {error}", hint="See callgate doctor.",
             error_class=ToolErrorClass.EXECUTION_ERROR, reason="home_unusable",
         ) from error  # fmt: skip
+    for name, problem in wired.host_problems.items():
+        say(f"callgate: host {name} brings no tools: {visible(problem)}")
     return wired, session
 
 

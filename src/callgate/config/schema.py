@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from callgate.core.calls import CallerKind
+from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
 from callgate.policy.rules import Outcome
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
+HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
 
@@ -96,6 +98,27 @@ class SandboxTable(_Table, frozen=True):
     limits: SandboxLimitsTable = SandboxLimitsTable()
 
 
+class HostTable(_Table, frozen=True):
+    """`[hosts.NAME]`: a process that brings tools."""
+
+    command: Annotated[list[str], msgspec.Meta(min_length=1)]
+    cwd: str = "."
+    """Counts from the workspace."""
+    env: list[str] = []
+    """Names of variables that are passed on, beside the harmless ones."""
+    set_env: dict[str, str] = {}
+    config: dict[str, Any] = {}
+    trusted: bool = False
+    """Whether what it claims of the effects of its tools counts."""
+    effect: SideEffects = SideEffects.EXECUTE
+    effects: dict[str, SideEffects] = {}
+    """By tool."""
+    network: Literal["none", "loopback", "all"] | list[str] = "none"
+    timeout_s: Seconds | None = None
+    start_timeout_s: Seconds = 30.0
+    max_in_flight: Count | None = None
+
+
 class Settings(_Table, frozen=True):
     mode: Mode = Mode.ASK
     policy: PolicyTable = PolicyTable()
@@ -104,6 +127,7 @@ class Settings(_Table, frozen=True):
     audit: AuditTable = AuditTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
+    hosts: dict[HostName, HostTable] = {}
 
 
 class WorkspaceSandboxTable(_Table, frozen=True):

@@ -24,6 +24,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     cwd: str
     env: dict[str, str]
     """All that it sees, beside the mark by which its descendants are found again."""
+    stdin: int | None = None
+    """A descriptor of ours that is passed on; without, there is nothing to read."""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

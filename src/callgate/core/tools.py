@@ -169,6 +169,10 @@ class ToolContext:
         """Stream a piece of output while the work goes on."""
         self._publish("tool.output_delta", {"stream": stream, "text": text})
 
+    def publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
+        """Say something else while the work goes on."""
+        self._publish(event_type, payload)
+
     def artifact(self, name: str) -> str | None:
         """A file of this call's own for output too large to show; None where none is kept."""
         return self._artifact(name)

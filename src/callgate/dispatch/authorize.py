@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -64,7 +64,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """What holds in a workspace."""
     grants: Grants
     confirmations: Confirmations
-    preview: Callable[[ToolCall, Subject], str | None]
+    preview: Callable[[ToolCall, Subject], Awaitable[str | None]]
     save: Callable[[ToolCall, Subject, Answer], None]
     """Write an `always` answer into the user's settings."""
 
@@ -91,7 +91,7 @@ async def authorize(
             return subject
         _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
-        asked = _confirmation(call, subject, decision, authority)
+        asked = await _confirmation(call, subject, decision, authority)
         await journal.asked(asked, running)
     answer = await _answer(call, subject, asked, authority, journal, running)
     if answer.decision is not Outcome.ALLOW:
@@ -219,7 +219,7 @@ def _remember(
         )
 
 
-def _confirmation(
+async def _confirmation(
     call: ToolCall, subject: Subject, decision: Decision, authority: Authority
 ) -> Confirmation:
     tool, checked = subject.tool, subject.checked
@@ -241,7 +241,7 @@ def _confirmation(
         why=_why(subject, decision),
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         input_summary=summarize(checked.arguments),
-        preview=authority.preview(call, subject),
+        preview=await authority.preview(call, subject),
         projected_modifications=tuple(place.relative for place in subject.places if writes),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
         expires_at=time.time() + authority.confirmations.timeout_s,

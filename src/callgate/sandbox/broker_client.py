@@ -343,7 +343,7 @@ class BrokerLauncher:
     async def start(self, command: Command, on_output: OnOutput) -> Kept:
         order = ordering.order(command, self._plan, bwrap=self._bwrap)
         hosts = () if self._plan is None else self._plan.jail.hosts
-        return await self._process.start(order, on_output, hosts=hosts)
+        return await self._process.start(order, on_output, command.stdin, hosts)
 
 
 def _limit_files(pid: int) -> None:

@@ -18,9 +18,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 VERSION: Literal[1] = 1
-REQUEST_ID = r"^[ -~]{1,128}\Z"
+MAX_ID = 128
 
-RequestId = Annotated[str, Meta(pattern=REQUEST_ID)]
+RequestId = Annotated[str, Meta(pattern=r"^[ -~]{1,128}\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 Path = Annotated[str, Meta(min_length=1, max_length=4_096)]
 Encoding = Literal["utf-8", "base64"]
@@ -48,6 +48,10 @@ def _null() -> None:
 
 def _nothing() -> Object:
     return {}
+
+
+def _none() -> list[Object]:
+    return []
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -105,7 +109,7 @@ class GetUiElements(_Part, frozen=True, kw_only=True):
 
 class GetTags(_Part, frozen=True, kw_only=True):
     config: Object = msgspec.field(default_factory=_nothing)
-    models: list[Object] = msgspec.field(default_factory=list)
+    models: list[Object] = msgspec.field(default_factory=_none)
 
 
 class RequiredTags(_Part, frozen=True, kw_only=True):
@@ -250,7 +254,8 @@ class _Frame(_Part, frozen=True, kw_only=True):
 
 
 class Request(_Frame, Generic[P], frozen=True, kw_only=True):
-    id: RequestId
+    id: str
+    """1 to 128 printable ASCII characters."""
     method: str
     params: P
 

@@ -1,0 +1,62 @@
+"""What a tool in a host says while it works, and the event that this is to everyone else.
+
+A `part` may be anything; four shapes of it, with nothing beside them, mean more:
+
+    {"progress": {"message"?, "fraction"?}}      {"log": {"level"?, "message"}}
+    {"text": "...", "stream"?}                   {"artifact": {"mime_type", "name"?, ...}}
+
+Events of other types are for the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from callgate.core.events import OUTPUT_DELTA, PROGRESS
+from callgate.core.tools import OutputStream
+from callgate.protocol.host_v1.excerpts import excerpt
+from callgate.protocol.host_v1.frames import Event
+
+LOG = "tool.log"
+PART = "tool.part"
+ARTIFACT = "tool.artifact"
+_STREAMS = frozenset({"stdout", "stderr", "text"})
+
+
+def progress(message: str | None = None, fraction: float | None = None) -> Event:
+    said = {"message": message, "fraction": fraction}
+    told = {key: value for key, value in said.items() if value is not None}
+    return Event(type="part", payload={"progress": told})
+
+
+def log(message: str, level: str = "info") -> Event:
+    return Event(type="part", payload={"log": {"level": level, "message": message}})
+
+
+def output(text: str, stream: OutputStream = "text") -> Event:
+    return Event(type="part", payload={"text": text, "stream": stream})
+
+
+def to_event(event: Event) -> tuple[str, dict[str, Any]]:
+    """The type and the payload of the event that a running call publishes."""
+    payload: Any = None if event.payload is UNSET else event.payload
+    if event.type != "part":
+        shown = msgspec.json.encode(payload).decode()
+        said = f"{excerpt(event.type)}: {excerpt(shown)}"
+        return LOG, {"level": "debug", "message": said}
+    match payload:
+        case {"progress": dict() as told} if len(payload) == 1:
+            return PROGRESS, {key: told.get(key) for key in ("message", "fraction")}
+        case {"log": dict() as told} if len(payload) == 1:
+            level, message = told.get("level", "info"), told.get("message", "")
+            return LOG, {"level": str(level), "message": str(message)}
+        case {"text": str() as text} if payload.keys() <= {"text", "stream"}:
+            stream = payload.get("stream")
+            known = stream if type(stream) is str and stream in _STREAMS else "text"
+            return OUTPUT_DELTA, {"stream": known, "text": text}
+        case {"artifact": dict() as told} if len(payload) == 1:
+            return ARTIFACT, told
+    return PART, {"payload": payload}

@@ -1,0 +1,388 @@
+"""One host: started when it is first needed, started again when it died, given up when it
+keeps dying.
+
+    resting --call--> starting --init--> running --crash--> waiting (0.1 s, doubling to 30)
+                          |                                    |  5 crashes in a minute
+                          +---- failed: the same as a crash    +--> quarantined, until restart
+
+Each session has its own state with a host: what the host gave back last goes with the next
+request of that session. Calls that share a state run one after another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+from callgate.core.commands import Command, Exit, Launcher
+from callgate.core.errors import ToolError, ToolHostUnavailable
+from callgate.protocol.host_v1 import frames
+from callgate.protocol.ndjson import Unsendable
+from callgate.sources.hosts.links import Gone, HostError, Link, OnAsk, OnEvent, Refused
+from callgate.sources.hosts.logs import HostLog
+
+FIRST_DELAY_S = 0.1
+LONGEST_DELAY_S = 30.0
+MOST_CRASHES = 5
+WITHIN_S = 60.0
+PATIENCE_S = 2.0
+"""How long a call waits for a host to be started again, rather than being refused."""
+CANCEL_S = 2.0
+"""How long a host that can cancel may take to end a call."""
+_MOST_SESSIONS = 10_000
+_NOT_FOUND = "MethodNotFound"
+
+
+CheckConfig = Callable[[dict[str, Any], dict[str, Any]], None]
+"""Raises a `ToolError` where a config breaks its host's schema."""
+
+
+class Health(StrEnum):
+    RESTING = "resting"
+    STARTING = "starting"
+    RUNNING = "running"
+    WAITING = "waiting"
+    QUARANTINED = "quarantined"
+
+
+class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`[hosts.NAME]`, with its paths made absolute."""
+
+    name: str
+    command: tuple[str, ...]
+    cwd: str
+    env: dict[str, str] = {}
+    """All that it sees."""
+    config: dict[str, Any] = {}
+    start_timeout_s: float = 30.0
+    max_in_flight: int | None = None
+    """None: one at a time if it has a state, and 16 if it has none."""
+
+
+class Asked(NamedTuple):
+    """A call that a host runs."""
+
+    link: Link
+    id: str
+    outcome: asyncio.Future[frames.Returned]
+
+
+class Started(msgspec.Struct, frozen=True):
+    """What a host said of itself when it was started."""
+
+    state: dict[str, Any]
+    schemas: list[dict[str, Any]]
+    methods: frozenset[str] | None
+    """Those that it answers; None: it did not say, and is asked."""
+
+
+class Host:
+    def __init__(
+        self,
+        settings: HostSettings,
+        launcher: Callable[[], Launcher],
+        log: HostLog | None = None,
+        check_config: CheckConfig = lambda schema, config: None,
+    ) -> None:
+        self.settings = settings
+        self.log = log or HostLog()
+        self.started: Started | None = None
+        self.restarts = 0
+        self._launcher = launcher
+        self._check_config = check_config
+        self._link: Link | None = None
+        self._starting: asyncio.Task[Link] | None = None
+        self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
+        self._not_before = 0.0
+        self._quarantined: str | None = None
+        self._last_problem: str | None = None
+        self._states: dict[str, dict[str, Any]] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+        self._slots: asyncio.Semaphore | None = None
+        self._missing: set[str] = set()
+        """Optional methods that it said it does not have."""
+
+    # --- what others may know -----------------------------------------------------------------
+
+    @property
+    def health(self) -> Health:
+        if self._quarantined is not None:
+            return Health.QUARANTINED
+        if self._starting is not None:
+            return Health.STARTING
+        if self._link is not None and self._link.exit is None:
+            return Health.RUNNING
+        return Health.WAITING if time.monotonic() < self._not_before else Health.RESTING
+
+    @property
+    def problem(self) -> str | None:
+        """Why it does not run, if it should."""
+        return self._quarantined or self._last_problem
+
+    def offers(self, method: str) -> bool:
+        """Whether an optional method is worth asking for."""
+        if self.started is None or method in self._missing:
+            return False
+        return self.started.methods is None or method in self.started.methods
+
+    # --- requests -----------------------------------------------------------------------------
+
+    async def execute(
+        self,
+        session: str,
+        params: frames.ExecuteTool,
+        on_event: OnEvent,
+        on_ask: OnAsk,
+        asked: Callable[[Asked], None],
+    ) -> frames.Returned:
+        """Run a tool for a session. `asked` is told what to cancel. Raises `HostError`."""
+        async with self._turn(session) as link:
+            context = params.context if link.agreed else msgspec.UNSET
+            params = msgspec.structs.replace(
+                params, state=self._state(session), context=context
+            )
+            id, outcome = link.ask(params, on_event, on_ask)
+            asked(Asked(link, id, outcome))
+            return self._keep_state(session, await outcome)
+
+    async def try_ask(self, session: str, params: frames.OfHost, timeout_s: float) -> Any:
+        """The value of an optional method; None where it has none, or fails."""
+        method = frames.METHODS[type(params)]
+        link = self._link
+        if link is None or link.exit is not None or not self.offers(method):
+            return None
+        if hasattr(params, "state"):
+            params = msgspec.structs.replace(params, state=self._state(session))
+        try:
+            id, outcome = link.ask(params)
+        except Unsendable as error:
+            self.log.note(f"{method} was not asked: {error}")
+            return None
+        try:
+            async with asyncio.timeout(timeout_s):
+                return self._keep_state(session, await outcome).result.value
+        except Refused as refused:
+            if refused.failure.type == _NOT_FOUND:
+                self._missing.add(method)
+            else:
+                self.log.note(f"{method} failed: {refused}")
+        except (HostError, TimeoutError) as error:
+            link.abandon(id)
+            self.log.note(f"{method} gave nothing: {error or 'no answer in time'}")
+        return None
+
+    async def cancel(self, asked: Asked) -> None:
+        """End one call: by asking if it can be asked, else with the whole process."""
+        if self.offers("cancel"):
+            id, outcome = asked.link.ask(frames.Cancel(id=asked.id))
+            try:
+                async with asyncio.timeout(CANCEL_S):
+                    await outcome
+                    await asyncio.wait({asked.outcome})
+            except Refused as refused:
+                if refused.failure.type == _NOT_FOUND:
+                    self._missing.add("cancel")
+            except (HostError, TimeoutError):
+                asked.link.abandon(id)
+        if not asked.outcome.done():
+            self._expected_end(asked.link)
+            asked.link.kill()
+
+    def forget(self, session: str) -> None:
+        self._states.pop(session, None)
+        self._turns.pop(session, None)
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, session: str) -> AsyncIterator[Link]:
+        await self.link()
+        assert self._slots is not None and self.started is not None
+        turn: Any = contextlib.nullcontext()
+        if self.started.state or session in self._states:  # what it holds must not fork
+            turn = self._turns.setdefault(session, asyncio.Lock())
+        async with turn, self._slots:
+            yield await self.link()
+
+    def _state(self, session: str) -> dict[str, Any]:
+        assert self.started is not None
+        return self._states.get(session, self.started.state)
+
+    def _keep_state(self, session: str, returned: frames.Returned) -> frames.Returned:
+        state = returned.result.state
+        if state is not msgspec.UNSET and state != self._state(session):
+            if len(self._states) >= _MOST_SESSIONS:
+                self._states.pop(next(iter(self._states)))
+            self._states[session] = state
+        return returned
+
+    # --- its life -----------------------------------------------------------------------------
+
+    async def link(self) -> Link:
+        """The process, started if it does not run. Raises `ToolHostUnavailable`."""
+        if self._link is not None and self._link.exit is None:
+            return self._link
+        if self._quarantined is not None:
+            raise self._unavailable(self._quarantined, "host_quarantined")
+        delay = self._not_before - time.monotonic()
+        if delay > PATIENCE_S:
+            problem = f"{self._last_problem}; it is started again in {delay:.0f} s"
+            raise self._unavailable(problem, "host_waiting")
+        if self._starting is None:
+            self._starting = asyncio.get_running_loop().create_task(self._start(max(delay, 0.0)))
+            self._starting.add_done_callback(self._has_started)
+        return await asyncio.shield(self._starting)
+
+    async def restart(self) -> None:
+        """Forget what happened, end the process, and start it anew with the next call."""
+        await self.close()
+        self._crashes.clear()
+        self._quarantined = self._last_problem = None
+        self._not_before = 0.0
+        self._missing.clear()
+
+    def renew(self) -> None:
+        """Let the next call have a new process; the calls that run finish in the old one."""
+        link, self._link = self._link, None
+        self.started = None
+        self._missing.clear()
+        if link is not None:
+            link.retire()
+
+    async def close(self) -> None:
+        link, self._link = self._link, None
+        if self._starting is not None:
+            self._starting.cancel()
+        if link is not None and link.exit is None:
+            link.end()
+            await link.ended()
+        self.log.close()
+
+    def _has_started(self, task: asyncio.Task[Link]) -> None:
+        self._starting = None
+        if not task.cancelled() and task.exception() is None:
+            self._link = task.result()
+
+    async def _start(self, delay: float) -> Link:
+        await asyncio.sleep(delay)
+        said = self.settings
+        link = Link(self.log, lambda exit: self._ended(link, exit))
+        self.log.note(f"starting: {' '.join(said.command)}")
+        try:
+            os.makedirs(said.cwd, exist_ok=True)
+            command = Command(argv=said.command, cwd=said.cwd, env=dict(said.env))
+            await link.start(self._launcher(), command)
+        except (OSError, ToolError) as error:
+            problem = getattr(error, "message", None) or f"it cannot be started: {error}"
+            self._crashed(problem)
+            raise self._unavailable(problem, "host_not_started") from error
+        try:
+            async with asyncio.timeout(said.start_timeout_s):
+                self.started = await self._begin(link)
+        except TimeoutError:
+            raise await self._failed(
+                link, f"it did not answer within {said.start_timeout_s:g} s"
+            ) from None
+        except Gone as gone:
+            raise self._gone(gone) from gone
+        except (HostError, ToolError) as error:
+            raise await self._failed(link, f"it cannot be used: {error}") from error
+        except BaseException:
+            self._expected_end(link)
+            link.kill()
+            raise
+        stateful = bool(self.started.state)
+        slots = said.max_in_flight or (1 if stateful else 16)
+        self._slots = asyncio.Semaphore(slots)
+        self.restarts += 1
+        return link
+
+    async def _begin(self, link: Link) -> Started:
+        await self._check(link)
+        offer = frames.Offer(answers=sorted(frames.OF_RUNTIME))
+        init = frames.Init(config=self.settings.config, runtime=offer)
+        begun = (await link.ask(init)[1]).result
+        state = {} if begun.state is msgspec.UNSET else begun.state
+        listed = await link.ask(frames.GetToolSchemas(state=state))[1]
+        if listed.result.state is not msgspec.UNSET:
+            state = listed.result.state
+        announced = begun.host
+        methods = None
+        if isinstance(announced, frames.Announcement) and announced.methods is not msgspec.UNSET:
+            methods = frozenset(announced.methods)
+        return Started(state, listed.result.value, methods)
+
+    async def _check(self, link: Link) -> None:
+        """The config against the host's own schema, before the host sees it."""
+        try:
+            schema = (await link.ask(frames.GetConfigSchema())[1]).result.value
+        except Refused:
+            return  # it has none, or only after `init`
+        if schema:
+            self._check_config(schema, self.settings.config)
+
+    async def _failed(self, link: Link, problem: str) -> ToolHostUnavailable:
+        self._expected_end(link)
+        link.kill()
+        await link.ended()
+        self._crashed(problem)
+        return self._unavailable(problem, "host_not_started")
+
+    # --- its death ----------------------------------------------------------------------------
+
+    def _expected_end(self, link: Link) -> None:
+        """We end it ourselves: that is no crash."""
+        if self._link is link:
+            self._link = None
+
+    def _ended(self, link: Link, exit: Exit) -> None:
+        if self._link is link:
+            self._link = None
+            self._crashed(str(Gone(exit, "")))
+
+    def _gone(self, gone: Gone) -> ToolHostUnavailable:
+        self._crashed(f"{gone} when it was started")
+        return unavailable(self.settings.name, gone)
+
+    def _crashed(self, problem: str) -> None:
+        now = time.monotonic()
+        self._last_problem = problem
+        self._crashes.append(now)
+        self.log.note(problem)
+        recent = [at for at in self._crashes if now - at < WITHIN_S]
+        if len(recent) >= MOST_CRASHES:
+            self._quarantined = (
+                f"{problem}, for the {len(recent)}th time within {WITHIN_S:.0f} s; it is not "
+                f"started again before callgate hosts restart {self.settings.name}"
+            )
+            self.log.note("quarantined")
+            return
+        delay = min(FIRST_DELAY_S * 2 ** (len(recent) - 1), LONGEST_DELAY_S)
+        self._not_before = now + delay * random.uniform(0.8, 1.2)  # noqa: S311
+
+    def _unavailable(self, problem: str, reason: str) -> ToolHostUnavailable:
+        return ToolHostUnavailable(
+            f"Host {self.settings.name!r} is not available: {problem}.",
+            reason=reason,
+            details={"host": self.settings.name, "stderr": self.log.tail},
+        )
+
+
+def unavailable(name: str, gone: Gone) -> ToolHostUnavailable:
+    """What a caller is told of a host that died under its call."""
+    shown = f"\n{gone.tail}" if gone.tail else ""
+    return ToolHostUnavailable(
+        f"Host {name!r} {str(gone).removeprefix('it ')} before it answered.{shown}",
+        reason="host_died",
+        details={
+            "host": name, "exit_code": gone.exit.code, "signal": gone.exit.signal,
+            "stderr": gone.tail,
+        },
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""What a host wrote to stderr, and what we noted about it: the last of it, and a bounded file."""
+
+from __future__ import annotations
+
+import os
+import time
+
+TAIL = 4_096
+"""Bytes of stderr that an error shows."""
+LARGEST = 1024 * 1024
+"""Bytes of a log file; what was before is kept in one more."""
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class HostLog:
+    """Without a path nothing is written to the disk."""
+
+    def __init__(self, path: str | None = None) -> None:
+        self.path = path
+        self._tail = bytearray()
+        self._file: int | None = None
+        self._size = 0
+
+    @property
+    def tail(self) -> str:
+        return bytes(self._tail).decode("utf-8", "replace").strip()
+
+    def add(self, data: bytes) -> None:
+        self._tail += data
+        del self._tail[:-TAIL]
+        self._write(data)
+
+    def note(self, text: str) -> None:
+        """Something that we say about the host ourselves."""
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        self._write(f"[callgate {stamp}] {text}\n".encode("utf-8", "backslashreplace"))
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _write(self, data: bytes) -> None:
+        if self.path is None:
+            return
+        try:
+            if self._file is None or self._size > LARGEST:
+                self._open(self.path)
+            assert self._file is not None
+            self._size += os.write(self._file, data)
+        except OSError:
+            self.close()  # a full disk: the tail is still there
+
+    def _open(self, path: str) -> None:
+        self.close()
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        self._file = os.open(path, _FLAGS, 0o600)
+        self._size = os.fstat(self._file).st_size
+        if self._size > LARGEST:
+            os.replace(path, f"{path}.1")
+            os.close(self._file)
+            self._file = os.open(path, _FLAGS, 0o600)
+            self._size = 0

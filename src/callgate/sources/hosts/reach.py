@@ -1,0 +1,62 @@
+"""What a host may ask of us for a call that it runs: its files, under the same wall as any tool."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from callgate.core.errors import ToolError, ToolExecutionError, ToolValidationError
+from callgate.core.tools import ToolContext
+from callgate.protocol.host_v1 import frames
+
+
+class Reach:
+    """The context of one call, at the other end of the wire."""
+
+    def __init__(self, context: ToolContext) -> None:
+        self._context = context
+
+    async def answer(self, asked: frames.OfRuntime) -> Any:
+        """The value of a request. Raises a `ToolError`."""
+        try:
+            return self._do(asked)
+        except ToolError:
+            raise
+        except UnicodeDecodeError:
+            raise ToolExecutionError("The file is no UTF-8 text.", reason="not_text") from None
+        except OSError as error:
+            said = f"{error.strerror}: {getattr(asked, 'path', '')}"
+            raise ToolExecutionError(said, reason="os_error") from None
+
+    def _do(self, asked: frames.OfRuntime) -> Any:
+        context = self._context
+        match asked:
+            case frames.ReadFile(path=path, encoding=encoding):
+                data = context.workspace_files.read_bytes(path)
+                return data.decode() if encoding == "utf-8" else base64.b64encode(data).decode()
+            case frames.WriteFile(path=path, content=content, encoding=encoding):
+                context.workspace_files.write_bytes(path, _bytes(content, encoding))
+            case frames.AppendFile(path=path, content=content):
+                context.workspace_files.append(path, content)
+            case frames.PatchFile(path=path, old=old, new=new):
+                context.workspace_files.patch(path, old, new)
+            case frames.DeleteFile(path=path):
+                context.workspace_files.delete(path)
+            case frames.FileExists(path=path):
+                return context.workspace_files.exists(path)
+            case frames.ListFiles(path=path):
+                return context.workspace_files.list(path)
+            case frames.KeepArtifact(name=name):
+                return context.artifact(name)
+            case frames.IsCancelled():
+                return context.cancel_event.is_set()
+        return None
+
+
+def _bytes(content: str, encoding: str) -> bytes:
+    if encoding == "utf-8":
+        return content.encode()
+    try:
+        return base64.b64decode(content, validate=True)
+    except ValueError:
+        raise ToolValidationError("content: is not base64") from None

@@ -1,0 +1,137 @@
+"""The hosts of the settings, and the tools that they bring.
+
+    settings -> `factories()`  what is pinned, without starting anything
+             -> `learn(name)`  start it once, and pin what it says
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+
+from callgate.core.commands import Launcher
+from callgate.core.effects import SideEffects
+from callgate.core.errors import ToolError, ToolRegistrationError
+from callgate.core.tools import ToolDefinition, ToolFactory
+from callgate.protocol.host_v1 import frames
+from callgate.protocol.host_v1.schemas import read_schemas
+from callgate.sources.hosts.hosts import Host, HostSettings
+from callgate.sources.hosts.logs import HostLog
+from callgate.sources.hosts.pins import Pinned, Pins, fingerprint
+from callgate.sources.hosts.tools import OPTIONAL_S, HostedTool, definition_of
+
+
+class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One host, and what is believed of its tools."""
+
+    settings: HostSettings
+    effect: SideEffects = SideEffects.EXECUTE
+    effects: dict[str, SideEffects] = {}
+    trusted: bool = False
+    """Whether what it claims of its tools' effects counts."""
+    timeout_s: float | None = None
+    launcher: Callable[[], Launcher]
+
+
+class Hosts:
+    def __init__(self, specs: Iterable[HostSpec], pins: Pins) -> None:
+        self._pins = pins
+        self._specs = {spec.settings.name: spec for spec in specs}
+        self.hosts = {
+            name: Host(
+                spec.settings, spec.launcher, HostLog(self._pins.log_path(name)), check_config
+            )
+            for name, spec in self._specs.items()
+        }
+
+    def pinned(self, name: str) -> Pinned | None:
+        return self._pins.read(name, self._specs[name].settings.command)
+
+    def unknown(self) -> list[str]:
+        """The hosts that nobody has started yet."""
+        return [name for name in self._specs if self.pinned(name) is None]
+
+    async def learn(self, name: str) -> Pinned:
+        """Start a host and pin what it says. Raises a `ToolError`."""
+        host = self.hosts[name]
+        await host.link()
+        assert host.started is not None
+        pinned = Pinned(
+            command=host.settings.command,
+            schemas=host.started.schemas,
+            required_tags=await self._optional(host, frames.RequiredTags()),
+            tags=await self._optional(host, frames.GetTags(config=host.settings.config)),
+            ui_elements=await self._optional(host, frames.GetUiElements()),
+        )
+        try:
+            self._definitions(name, pinned)
+        except ToolRegistrationError as error:
+            raise ToolError(str(error), reason="host_schema") from None
+        self._pins.write(name, pinned)
+        return pinned
+
+    async def _optional(self, host: Host, params: frames.OfHost) -> list[Any]:
+        said = await host.try_ask("", params, OPTIONAL_S)
+        return said if isinstance(said, list) else []
+
+    def factories(self, name: str) -> list[ToolFactory]:
+        """The tools of a host, as it is pinned; none if it is not."""
+        pinned = self.pinned(name)
+        if pinned is None:
+            return []
+        known, host = _fingerprints(pinned.schemas, name), self.hosts[name]
+
+        def changed(tool: str) -> bool:
+            assert host.started is not None
+            return _fingerprints(host.started.schemas, name).get(tool) != known[tool]
+
+        return [
+            _factory(host, definition, changed) for definition in self._definitions(name, pinned)
+        ]
+
+    def _definitions(self, name: str, pinned: Pinned) -> list[ToolDefinition]:
+        spec = self._specs[name]
+        return [
+            definition_of(
+                schema,
+                effect=spec.effect,
+                effects=spec.effects,
+                trusted=spec.trusted,
+                required_tags=pinned.required_tags,
+                timeout_s=spec.timeout_s,
+            )
+            for schema in read_schemas(pinned.schemas, name)
+        ]
+
+    async def close(self) -> None:
+        await asyncio.gather(*(host.close() for host in self.hosts.values()))
+
+
+def _factory(
+    host: Host, definition: ToolDefinition, changed: Callable[[str], bool]
+) -> ToolFactory:
+    return lambda: HostedTool(host, definition, changed)
+
+
+def _fingerprints(schemas: list[dict[str, Any]], host: str) -> dict[str, str]:
+    """By the names of the tools."""
+    read = read_schemas(schemas, host)
+    return {tool.name: fingerprint(entry) for tool, entry in zip(read, schemas, strict=True)}
+
+
+def check_config(schema: dict[str, Any], config: dict[str, Any]) -> None:
+    """A config against the schema of its host."""
+    try:
+        validator = jsonschema_rs.validator_for(schema)
+    except ValueError as error:
+        raise ToolError(f"its config schema is none: {error}", reason="host_config") from None
+    problems = [
+        f"{'.'.join(map(str, each.instance_path)) or 'config'}: {each.message}"
+        for each in validator.iter_errors(config)
+    ]
+    if problems:
+        raise ToolError(f"its config is wrong: {'; '.join(problems[:5])}", reason="host_config")

@@ -1,0 +1,172 @@
+"""The tools of a host, as the dispatcher sees them.
+
+    execute_tool -> output; format_tool_result -> what the model reads; to_display_format -> `meta`
+
+What a host says of its tools was pinned when it was first seen: a tool whose description is
+another by now is refused until somebody has looked at it (`pins`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.core.content import TextBlock
+from callgate.core.effects import Capability, SideEffects
+from callgate.core.errors import ToolError, ToolPermissionDenied, ToolProtocolError
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.protocol.host_v1 import failures, frames, parts, values
+from callgate.protocol.host_v1.schemas import ToolSchema
+from callgate.protocol.ndjson import Unsendable
+from callgate.sources.hosts.hosts import Asked, Host, unavailable
+from callgate.sources.hosts.links import Broke, Gone, Refused
+from callgate.sources.hosts.reach import Reach
+
+OPTIONAL_S = 5.0
+"""How long an optional method may take before the result goes without it."""
+
+_log = logging.getLogger("callgate.hosts")
+
+Changed = Callable[[str], bool]
+"""Whether a tool is no longer as it was pinned."""
+
+
+class HostedTool:
+    """One call of a host's tool."""
+
+    def __init__(self, host: Host, definition: ToolDefinition, changed: Changed) -> None:
+        self._host = host
+        self._definition = definition
+        self._changed = changed
+        self._asked: Asked | None = None
+        self._cancelled = False
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._definition
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        host, name = self._host, self._definition.name
+        await host.link()
+        if self._changed(name):
+            raise ToolPermissionDenied(
+                f"Tool {name!r} is described differently than when it was first seen: look at "
+                f"it with callgate hosts list, and accept it with callgate hosts reload "
+                f"{host.settings.name}.",
+                reason="definition_changed",
+            )
+        session = context.session_id
+        value = await self._run(input, context)
+        output = values.to_output(value)
+        if isinstance(value, dict) and isinstance(value.get("success"), bool):
+            await self._format(session, value, output)
+        return output
+
+    async def _run(self, input: dict[str, Any], context: ToolContext) -> Any:
+        params = frames.ExecuteTool(
+            tool_name=self._definition.name,
+            arguments=input,
+            context=frames.CallContext(
+                session_id=context.session_id,
+                turn_id=context.turn_id,
+                tool_use_id=context.tool_use_id,
+                workspace_path=context.workspace_path,
+                scope=dict(context.scope or {}),
+            ),
+        )
+        reach = Reach(context)
+        try:
+            returned = await self._host.execute(
+                context.session_id, params, lambda event: _tell(context, event), reach.answer,
+                self._remember,
+            )  # fmt: skip
+        except Refused as refused:
+            if refused.failure.stack:
+                self._host.log.note(refused.failure.stack)
+            raise failures.to_error(refused.failure) from None
+        except Broke as broke:
+            raise ToolProtocolError(
+                f"Host {self._host.settings.name!r}: {broke}.", reason="host_answer"
+            ) from None
+        except Gone as gone:
+            raise unavailable(self._host.settings.name, gone) from None
+        except Unsendable as error:
+            raise ToolError(f"The call does not fit: {error}", reason="unsendable") from None
+        return returned.result.value
+
+    def _remember(self, asked: Asked) -> None:
+        self._asked = asked
+
+    async def _format(self, session: str, value: dict[str, Any], output: ToolOutput) -> None:
+        """What the host makes of its result for a model and for a screen."""
+        host = self._host
+        if host.offers("format_tool_result"):
+            said = await host.try_ask(session, frames.FormatToolResult(result=value), OPTIONAL_S)
+            if said is not None:
+                self._show(values.to_model_text(said), output)
+        if host.offers("to_display_format"):
+            text = "\n".join(each.text for each in output.content if isinstance(each, TextBlock))
+            params = frames.ToDisplayFormat(text=text, result=value)
+            shown = await host.try_ask(session, params, OPTIONAL_S)
+            if shown is not None:
+                output.metadata = {**output.metadata, "display": shown}
+
+    def _show(self, text: str | values.ProviderNative, output: ToolOutput) -> None:
+        if isinstance(text, str):
+            output.content = [TextBlock(text)]
+        else:
+            native = msgspec.to_builtins(text)
+            output.content = [TextBlock(msgspec.json.encode(text.content).decode())]
+            output.metadata = {**output.metadata, "provider_native": native}
+
+    async def preview(self, input: dict[str, Any], context: Any) -> str | None:
+        """The host's own words for what a call will do; None where it has none."""
+        params = frames.FormatToolCallPreview(tool_name=self._definition.name, arguments=input)
+        await self._host.link()
+        said = await self._host.try_ask("", params, OPTIONAL_S)
+        return said if isinstance(said, str) else None
+
+    async def cancel(self) -> bool:
+        """The host ends the call, or we end the host."""
+        if self._asked is None:
+            return False
+        await self._host.cancel(self._asked)
+        return True
+
+
+def _tell(context: ToolContext, event: frames.Event) -> None:
+    kind, payload = parts.to_event(event)
+    context.publish(kind, payload)
+
+
+def definition_of(
+    schema: ToolSchema,
+    *,
+    effect: SideEffects,
+    effects: Mapping[str, SideEffects],
+    trusted: bool,
+    required_tags: Collection[str] = (),
+    timeout_s: float | None = None,
+) -> ToolDefinition:
+    """What is known of a tool: what it can do is what the settings say, at worst everything.
+
+    What it claims itself counts only from a host that is trusted.
+    """
+    said = effects.get(schema.name)
+    capabilities: frozenset[Capability] = frozenset()
+    if said is None and trusted and schema.capabilities:
+        known = {each.value for each in Capability}
+        capabilities = frozenset(Capability(each) for each in schema.capabilities if each in known)
+    return ToolDefinition(
+        name=schema.name,
+        description=schema.description,
+        input_schema=schema.input_schema,
+        side_effects=None if capabilities else said or effect,
+        capabilities=capabilities,
+        required_tags=frozenset(required_tags),
+        timeout_s=timeout_s,
+        source="host",
+    )
