@@ -14,6 +14,7 @@ import asyncio
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -45,10 +46,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--quick", action="store_true", help="a look at whether it works")
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--bwrap", help="where bubblewrap is, if not on PATH")
+    parser.add_argument("--bwrap", help="where bubblewrap is, if not where systems have it")
     options = parser.parse_args(argv)
     rounds = 3 if options.quick else options.rounds
-    figures = asyncio.run(measure(rounds, options.bwrap))
+    figures = asyncio.run(measure(rounds, options.bwrap or shutil.which("bwrap")))
     if options.json:
         print(json.dumps(figures, indent=2))
     else:

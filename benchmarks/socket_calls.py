@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -87,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.echo:
         echo(*options.echo)
         return 0
+    if find_spec("uvloop") is None:
+        print("The echo needs uvloop: pip install uvloop, or make bench first.", file=sys.stderr)
+        return 1
     rounds, calls = (2, 64) if options.quick else (options.rounds, options.calls)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 8_192), hard))

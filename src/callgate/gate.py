@@ -94,7 +94,7 @@ class Gate:
         """Once entered, what was still open in the session that was resumed."""
         self._resumes = session
         for factory in BUILT_IN if tools is None else tools:
-            self.runtime.register(factory)
+            self._wired.register(factory)
         self._confirm = confirm
         self._attached = ExitStack()
 
@@ -149,7 +149,7 @@ class Gate:
         return await self.runtime.conversations.messages(self.session)
 
     def register(self, factory: ToolFactory) -> None:
-        self.runtime.register(factory)
+        self._wired.register(factory)
 
     def definitions(self, dialect: Dialect) -> list[dict[str, Any]]:
         """The tools of this session, as a model provider wants to be told of them."""

@@ -18,6 +18,7 @@ from callgate.config.policies import PolicyBook
 from callgate.config.saved import save_rule, saved_rule
 from callgate.config.schema import Settings
 from callgate.core.calls import ToolCall
+from callgate.core.commands import Launcher
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import Store
@@ -31,7 +32,7 @@ from callgate.dispatch.failures import log_failure
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
-from callgate.dispatch.sandboxes import OFF, Sandbox, Surroundings
+from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.runtime import Runtime
@@ -48,6 +49,7 @@ from callgate.workspace.history import History
 
 if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.sources.hosts.source import Hosts
+    from callgate.sources.isolated import Isolates
 
 BUILT_IN: tuple[ToolFactory, ...] = (
     ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
@@ -70,6 +72,7 @@ class Wired:
         self.sandbox = Sandbox(surroundings(home, settings))
         self.hosts: Hosts | None = None
         """Those of the settings, once their tools were registered."""
+        self._isolates: Isolates | None = None
         self.host_problems: Mapping[str, str] = {}
         """Why hosts that are new bring no tools."""
         history = History(os.path.join(home.path, "undo"))
@@ -99,6 +102,24 @@ class Wired:
             self.dispatcher.registry.disable(name, "disabled in settings")
         conversations = Conversations(self.log, self.bus, self._roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations)
+
+    def register(self, factory: ToolFactory) -> None:
+        """Register a tool. A sync function runs in a process of its own, where it can be."""
+        isolate = getattr(factory, "isolate", False)
+        if isolate is not False and not getattr(factory, "is_async", True):
+            factory = self._isolated(factory)
+        self.runtime.register(factory)
+
+    def _isolated(self, factory: ToolFactory) -> ToolFactory:
+        if self._isolates is None:
+            isolated = import_module("callgate.sources.isolated")  # only for sync functions
+            self._isolates = isolated.Isolates(self._bare_launcher)
+        isolates: Isolates = self._isolates
+        return isolates.of(factory)
+
+    def _bare_launcher(self) -> Launcher:
+        """For functions of the program itself: nothing is around them but their own process."""
+        return self.sandbox.launcher(Enclosure(None), Session(workspace="/"))
 
     @property
     def settings(self) -> Settings:
@@ -146,6 +167,8 @@ class Wired:
         await self.runtime.close()
         if self.hosts is not None:
             await self.hosts.close()
+        if self._isolates is not None:
+            await self._isolates.close()
         self.sandbox.close()
         await self.log.close()
         if self._audit is not None:
@@ -183,7 +206,7 @@ def register_configured(wired: Wired, workspace: str) -> None:
         wired.runtime.register(factory)
     for file, factory in loaded:
         try:
-            wired.runtime.register(factory)
+            wired.register(factory)
         except ToolRegistrationError as error:
             raise SettingsError(file, None, str(error)) from None
     if wired.settings.hosts:

@@ -18,6 +18,8 @@ STARTERS = {
     "sandbox/processes.py": "`BareLauncher`, which nothing in the package uses",
     "cli/detaching.py": "callgate itself, into the background",
     "sandbox/cgroups.py": "forks a keeper into its group",
+    "host/scripts.py": "runs scripts inside a host's own jail",
+    "host/zygote.py": "forks hosts, which are ours and run no command",
     "workspace/matching.py": "our own matcher: it runs no command, and takes only text",
 }
 MODULES = frozenset({"subprocess", "multiprocessing", "pty", "_posixsubprocess", "concurrent.futures.process"})

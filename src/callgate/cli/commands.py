@@ -82,6 +82,7 @@ def _tools(parser: Parser) -> None:
     parser.add_argument("--names", action="store_true", help="names only, one a line")
     _json(parser)
     _place(parser)
+    _add(parser.add_mutually_exclusive_group(), *options.TARGETS)
 
 
 def _call(parser: Parser) -> None:
@@ -218,6 +219,10 @@ def _serve(parser: Parser) -> None:
     parser.add_argument("--mode", choices=MODES, help="ceiling of what may run")
 
 
+def _host(parser: Parser) -> None:
+    parser.add_argument("--script", action="store_true", help="of executables, not of Python")
+
+
 def _nothing(parser: Parser) -> None:
     """No options of its own."""
 
@@ -284,6 +289,12 @@ COMMANDS: Mapping[str, Command] = {
     "serve": Command("run an instance that others reach through a socket", "", _serve),
     "status": Command("show the instances that run", "", _json),
     "stop": Command("stop an instance", "[PID|LABEL]", _json),
+    "host": Command(
+        "run the tools of a file, for whoever is at the other end of stdin and stdout",
+        "FILE_OR_MODULE | --script PATH ...", _host,
+        "FILE_OR_MODULE has @tool functions, or a plugin. Each PATH is an executable that\n"
+        "answers schema, preview NAME and run NAME on its command line.",
+    ),
     "doctor": Command("check the installation, one line a check", "", _json),
     "init": Command("write commented settings and a sample tool", "", _init),
     "completion": Command("print a completion script", "|".join(SHELLS), _nothing),

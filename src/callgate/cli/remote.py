@@ -15,23 +15,33 @@ from __future__ import annotations
 import os
 import sys
 
-from callgate.cli import remote_calls, targets
+from callgate.cli import greetings, targets
+from callgate.cli.greetings import NotTaken
 from callgate.cli.loading import load
-from callgate.cli.remote_calls import Left, NotTaken, RemoteCall, problem
+from callgate.cli.remote_calls import Left, RemoteCall, problem
 from callgate.cli.wires import Lost, Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 
 def call(options: Any) -> int | None:
     """Make a call through an instance; the exit code. None: none takes it, and none was named."""
     _refuse_within_a_call()
+    return through(options, _call)
+
+
+def through(options: Any, work: Callable[..., T]) -> T | None:
+    """Have `work(wire, path, options, named=...)` done with the instance that was named, or
+    with the first that takes it. None: none takes it, and none was named."""
     if options.socket is None and options.instance is None:
         for path in targets.candidates(targets.home()):
             try:
-                return _call(path, options, named=False)
+                return _with(path, options, work, named=False)
             except NotTaken:
                 pass
         return None
@@ -42,22 +52,26 @@ def call(options: Any) -> int | None:
         if named is None:
             raise NotTaken(f"no instance {options.instance!r} runs", "host_unavailable",
                            "callgate status shows what runs.")  # fmt: skip
-        return _call(named, options, named=True)
+        return _with(named, options, work, named=True)
     except NotTaken as refusal:
         raise problem(str(refusal), refusal.error_class, "not_taken", refusal.hint) from None
 
 
-def _call(path: str, options: Any, *, named: bool) -> int:
+def _with(path: str, options: Any, work: Callable[..., T], *, named: bool) -> T:
     try:
-        wire = Wire(path, remote_calls.GREETING_S)
+        wire = Wire(path, greetings.GREETING_S)
     except Lost as error:
         raise NotTaken(f"no instance answers at {path}: {error}", "host_unavailable",
                        "callgate status shows what runs.") from None  # fmt: skip
     with wire:
-        try:
-            return RemoteCall(wire, path, options, named=named).run()
-        except Left as left:
-            return left.exit_code
+        return work(wire, path, options, named=named)
+
+
+def _call(wire: Wire, path: str, options: Any, *, named: bool) -> int:
+    try:
+        return RemoteCall(wire, path, options, named=named).run()
+    except Left as left:
+        return left.exit_code
 
 
 def _refuse_within_a_call() -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from callgate.cli.call import confirmer
 from callgate.cli.embedded import open_runtime
-from callgate.cli.wires import Lost, Wire
+from callgate.cli.wires import Foreign, Lost, Wire
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
 from callgate.core.sessions import Mode
@@ -36,8 +36,11 @@ def ask(call: Asked, question: dict[str, Any], stopped: int) -> dict[str, Any] |
 
     `stopped`: a descriptor that becomes readable when the person wants to stop the call.
     """
-    asked = msgspec.convert(question, Question)
-    answer = asyncio.run(_ask(call, _confirmation(asked), stopped))
+    try:
+        asked = _confirmation(msgspec.convert(question, Question))
+    except msgspec.ValidationError as error:
+        raise Foreign("a question that cannot be read") from error
+    answer = asyncio.run(_ask(call, asked, stopped))
     if answer is None:
         return None
     said = {"decision": answer.decision, "scope": answer.scope, "pattern": answer.pattern,

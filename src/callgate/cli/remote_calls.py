@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import sys
 
-from callgate.cli import pairs, targets
+from callgate.cli import pairs
+from callgate.cli.greetings import NotTaken, greet, workspace_of
 from callgate.cli.loading import load
 from callgate.cli.output import print_json, print_text
 from callgate.cli.stops import Stops
@@ -19,24 +20,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-GREETING_S = 2.0
-"""How long an instance may take to say whether it serves a directory."""
 PATIENCE_S = 30.0
 """After how long a silence it is asked whether it still lives, and how long it has then."""
 _MOST_MS = 86_400_000
 _LONGEST_NAME = 128
 _ASKED, _RESOLVED = "tool.confirmation_requested", "tool.confirmation_resolved"
-_TARGET, _CALL = "target", "call"
-"""Our ids of the two requests that every call makes."""
-
-
-class NotTaken(Exception):
-    """The instance did not take the call and will not."""
-
-    def __init__(self, why: str, error_class: str, hint: str | None = None) -> None:
-        super().__init__(why)
-        self.error_class = error_class
-        self.hint = hint
+_CALL, _ASK = "call", "ask"
+"""Our ids of a call, and of what follows a question; a number comes behind the second."""
 
 
 class Left(Exception):
@@ -65,14 +55,11 @@ class RemoteCall:
 
     def run(self) -> int:
         limit_ms = self._limit_ms()
-        workspace = os.path.abspath(os.path.expanduser(self.options.workspace))
-        if not self._named and not targets.knows_settings(self._path, targets.home(), workspace):
-            raise NotTaken("the settings have changed since it started", "host_unavailable")
-        self._greet(workspace)
+        self._greet()
         self._read_arguments()
         with Stops() as stops:
             try:
-                self._send(workspace, limit_ms)
+                self._send(limit_ms)
                 frame = self._until_the_end(stops)
             except (Lost, TooLong) as error:
                 raise problem(
@@ -87,11 +74,8 @@ class RemoteCall:
 
     def _limit_ms(self) -> int | None:
         """The time limit as the wire has it; and whether we can be asked for at all."""
-        given = self.options
-        if given.debug or os.environ.get("CALLGATE_LOG"):
-            raise NotTaken("an instance keeps its own log: --debug and CALLGATE_LOG are for a "
-                           "runtime of its own", "validation_error")  # fmt: skip
-        limit = None if given.timeout is None else round(given.timeout * 1000)
+        given = self.options.timeout
+        limit = None if given is None else round(given * 1000)
         if limit is not None and not 1 <= limit <= _MOST_MS:
             raise NotTaken("--timeout: an instance takes a millisecond to a day",
                            "validation_error")  # fmt: skip
@@ -99,48 +83,13 @@ class RemoteCall:
             raise NotTaken("a name of a tool has 1 to 128 characters", "validation_error")
         return limit
 
-    def _greet(self, workspace: str) -> None:
-        """Ask whether the directory is served, under which mode, and what the tool takes."""
+    def _greet(self) -> None:
+        """Learn under which mode the directory is served, and what the tool takes."""
         names = list(dict.fromkeys([self.tool, self.tool.replace("-", "_")]))
-        info = {"caller": "cli", "cwd": workspace}
-        request = {"type": "list_tools", "protocol": 1, "requestId": _TARGET,
-                   "clientInfo": info, "names": names}  # fmt: skip
-        try:
-            self.wire.send(request)
-            answer = self._answer_to(_TARGET)
-        except Foreign as error:
-            raise NotTaken(f"no instance answers at {self._path}: {error}",
-                           "protocol_error") from None  # fmt: skip
-        except (Lost, TooLong) as error:
-            raise NotTaken(f"no instance answers at {self._path}: {error}",
-                           "host_unavailable") from None  # fmt: skip
-        if "workspace" not in answer or not isinstance(answer.get("tools"), list):
-            raise NotTaken(f"the instance at {self._path} is of another version",
-                           "protocol_error", "Stop it and start it anew.")  # fmt: skip
-        if answer["workspace"] is None and not self._named:
-            raise NotTaken("it does not serve this directory", "permission_denied")
-        self._take_answer(answer)
-
-    def _answer_to(self, request_id: str) -> dict[str, Any]:
-        while True:
-            frame = self.wire.next()
-            if frame is None:
-                if not self.wire.wait(GREETING_S):
-                    raise Lost("it says nothing")
-            elif frame.get("type") == "error":
-                return {}
-            elif frame.get("requestId") == request_id:
-                return frame
-
-    def _take_answer(self, answer: dict[str, Any]) -> None:
-        mode = answer.get("mode")
-        if self.options.mode not in (None, mode) and answer["workspace"] is not None:
-            raise NotTaken(f"the instance runs in mode {mode}, not {self.options.mode}",
-                           "permission_denied")  # fmt: skip
-        self.mode = mode
-        for tool in answer["tools"]:
+        answer = greet(self.wire, self._path, self.options, named=self._named, names=names)
+        self.mode = answer.get("mode")
+        for tool in answer["tools"][:1]:
             self.tool, self._schema = tool["name"], tool["inputSchema"]
-            return
 
     def _read_arguments(self) -> None:
         try:
@@ -153,10 +102,10 @@ class RemoteCall:
 
     # The call.
 
-    def _send(self, workspace: str, limit_ms: int | None) -> None:
+    def _send(self, limit_ms: int | None) -> None:
+        info = {"caller": "cli", "cwd": workspace_of(self.options)}
         call = {"type": "tool_call", "protocol": 1, "requestId": _CALL, "toolName": self.tool,
-                "arguments": self.arguments, "clientInfo": {"caller": "cli", "cwd": workspace},
-                "whole": True}  # fmt: skip
+                "arguments": self.arguments, "clientInfo": info, "whole": True}  # fmt: skip
         if limit_ms is not None:
             call["timeoutMs"] = limit_ms
         watch = {"type": "subscribe", "protocol": 1, "requestId": "watch", "confirmer": True,
@@ -200,6 +149,9 @@ class RemoteCall:
         if again:
             raise Left(number)
         say("callgate: stopping the call")
+        self._cancel()
+
+    def _cancel(self) -> None:
         self.wire.send({"type": "cancel_tool_call", "protocol": 1, "requestId": _CALL})
 
     def _take(self, frame: dict[str, Any], stops: Stops) -> None:
@@ -207,13 +159,16 @@ class RemoteCall:
         match frame.get("type"):
             case "tool_event":
                 self._heard = True
-                self._live(frame.get("event") or {})
+                self._live(_object(frame.get("event")))
             case "event":
                 self._heard = True
-                self._asked(frame.get("event") or {})
+                self._asked(_object(frame.get("event")))
             case "confirmations_list":
-                for question in frame.get("confirmations") or ():
+                for question in _questions(frame):
                     self._answer(question, stops)
+            case "error" if str(frame.get("requestId")).startswith(_ASK):
+                say(f"callgate: the question cannot be shown: {frame.get('message')}")
+                self._cancel()
             case "error" if not self._heard and frame.get("requestId") in (None, _CALL):
                 raise NotTaken(str(frame.get("message")), "protocol_error")
 
@@ -227,7 +182,7 @@ class RemoteCall:
                 sys.stderr.flush()
             case "progress":
                 fraction = event.get("fraction")
-                percent = "" if fraction is None else f" {fraction:.0%}"
+                percent = f" {fraction:.0%}" if isinstance(fraction, float | int) else ""
                 say(f"progress:{percent} {event.get('message') or ''}".rstrip())
 
     # Questions.
@@ -235,13 +190,13 @@ class RemoteCall:
     def _asked(self, event: dict[str, Any]) -> None:
         if event.get("type") != _ASKED:
             return
+        id = _object(event.get("payload")).get("confirmation_request_id")
         if self.options.wait and not self.options.yes:
-            id = (event.get("payload") or {}).get("confirmation_request_id")
             say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
             return
         self._questions += 1
-        self.wire.send({"type": "list_confirmations", "protocol": 1,
-                        "requestId": f"ask{self._questions}"})  # fmt: skip
+        self.wire.send({"type": "list_confirmations", "protocol": 1, "confirmationId": id,
+                        "requestId": f"{_ASK}{self._questions}"})  # fmt: skip
 
     def _answer(self, question: dict[str, Any], stops: Stops) -> None:
         if self.options.yes:
@@ -304,7 +259,26 @@ def _is_plain(whole: dict[str, Any]) -> bool:
     blocks = whole.get("content")
     if whole.get("ok") is not True or whole.get("diagnostics") or not isinstance(blocks, list):
         return False
-    return all(isinstance(each, dict) and each.get("type") == "text" for each in blocks)
+    said = isinstance(whole.get("call_id"), str), isinstance(whole.get("duration_ms"), float | int)
+    return all(said) and all(map(_is_text, blocks))
+
+
+def _is_text(block: Any) -> bool:
+    is_text = isinstance(block, dict) and block.get("type") == "text"
+    return is_text and isinstance(block.get("text"), str)
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _questions(frame: dict[str, Any]) -> list[dict[str, Any]]:
+    listed = frame.get("confirmations")
+    questions = list(map(_object, listed)) if isinstance(listed, list) else []
+    for each in questions:
+        if not all(isinstance(each.get(key), str) for key in ("id", "tool", "argumentsSha256")):
+            raise Foreign("a question that cannot be read")
+    return questions
 
 
 def problem(message: str, error_class: str, reason: str, hint: str | None) -> Exception:

@@ -19,6 +19,7 @@ from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
+from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
@@ -129,18 +130,27 @@ async def _serve(
 
 def _session(wired: Wired, like: Session, roots: list[str], cwd: str | None, id: str) -> Session:
     """A session in a peer's directory, if this instance serves it or the user trusts it."""
-    real = roots[0] if cwd is None else os.path.realpath(cwd)
     if cwd is not None and not os.path.isabs(cwd):
         raise ToolPermissionDenied("clientInfo.cwd must be absolute.", reason="cwd_relative")
-    if not any(is_within(real, root) for root in roots) and not is_trusted(wired.home, real):
+    if cwd is not None and "\0" in cwd:
+        raise ToolPermissionDenied("clientInfo.cwd is not a path.", reason="cwd_invalid")
+    try:
+        real = roots[0] if cwd is None else os.path.realpath(cwd)
+        if not any(is_within(real, root) for root in roots) and not is_trusted(wired.home, real):
+            raise ToolPermissionDenied(
+                f"{real} is not served here. Start callgate serve with --workspace for it, or "
+                "trust it with callgate trust.",
+                reason="workspace_not_served",
+            )
+        if not os.path.isdir(real):
+            raise ToolPermissionDenied(f"{real} is not a directory.", reason="workspace_gone")
+        made = wired.session(real, like.mode)
+    except SettingsError as error:
+        raise ToolPermissionDenied(str(error), reason="settings_invalid") from error
+    except OSError as error:
         raise ToolPermissionDenied(
-            f"{real} is not served here. Start callgate serve with --workspace for it, or trust "
-            "it with callgate trust.",
-            reason="workspace_not_served",
-        )
-    if not os.path.isdir(real):
-        raise ToolPermissionDenied(f"{real} is not a directory.", reason="workspace_gone")
-    made = wired.session(real, like.mode)
+            f"{cwd or roots[0]} cannot be used: {error.strerror or error}", reason="workspace_gone"
+        ) from error
     made.id, made.title = id, f"socket {os.path.basename(real)}"
     return made
 

@@ -48,15 +48,22 @@ def knows_settings(path: str, home: str, workspace: str) -> bool:
     """
     files = (os.path.join(home, "settings.toml"),
              os.path.join(workspace, ".callgate", "settings.toml"))  # fmt: skip
-    return max(map(_written, files)) <= _written(path)
-
-
-def _written(path: str) -> int:
-    """When, in nanoseconds; 0 where there is no such file."""
     try:
-        return os.stat(path).st_mtime_ns
+        return max(map(_put_there, files)) <= os.stat(path).st_mtime_ns
+    except OSError:
+        return False
+
+
+def _put_there(path: str) -> int:
+    """When, in nanoseconds; 0 where there is no such file.
+
+    An older file that was moved there has kept the time at which it was written.
+    """
+    try:
+        status = os.stat(path)
     except OSError:
         return 0
+    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _living(home: str) -> list[tuple[int, str, str, str]]:
@@ -71,13 +78,12 @@ def _living(home: str) -> list[tuple[int, str, str, str]]:
         stem = name.removesuffix(".json")
         if stem.isdecimal() and _lives(int(stem)):
             record = _read(os.path.join(directory, f"{int(stem)}.json"))
-            try:
-                pid, started = str(int(record["pid"])), int(record["startedAt"])
-                path, _ = str(record["socketPath"]), record["appVersion"]
-            except (KeyError, TypeError, ValueError):
-                continue
-            if os.path.exists(path):
-                found.append((started, pid, str(record.get("label", "")), path))
+            started, path = record.get("startedAt"), record.get("socketPath")
+            if (
+                record.get("pid") == int(stem) and "appVersion" in record
+                and isinstance(started, int) and isinstance(path, str) and os.path.exists(path)
+            ):  # fmt: skip
+                found.append((started, str(int(stem)), str(record.get("label", "")), path))
     return sorted(found, key=lambda each: each[0], reverse=True)
 
 

@@ -159,7 +159,10 @@ class RemoteGate:
 
     async def confirmations(self) -> list[Question]:
         """The questions about our calls that wait for an answer."""
-        request = frames.ListConfirmations(request_id=self.link.new_id())
+        return await self._questions(None)
+
+    async def _questions(self, id: str | None) -> list[Question]:
+        request = frames.ListConfirmations(request_id=self.link.new_id(), confirmation_id=id)
         return (await self._ask(request, frames.ConfirmationsList)).confirmations
 
     async def answer(self, question: Question | str, said: Answer | bool | str) -> Receipt:
@@ -204,7 +207,7 @@ class RemoteGate:
     async def _put(self, id: str, confirm: Confirm) -> None:
         """Put a question to whoever answers here."""
         try:
-            asked = [each for each in await self.confirmations() if each.id == id]
+            asked = [each for each in await self._questions(id) if each.id == id]
             answers = [await put(confirm, question) for question in asked]
             self._asking.pop(id, None)
             for question, answer in zip(asked, answers, strict=True):

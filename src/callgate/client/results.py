@@ -14,8 +14,8 @@ from callgate.core.errors import ToolError, ToolErrorClass, ToolProtocolError, T
 from callgate.core.events import Event
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.protocol import strict_json
+from callgate.protocol.ndjson import Unsendable, line
 from callgate.protocol.socket_v1 import frames
-from callgate.protocol.socket_v1.lines import Unsendable, line
 from callgate.protocol.socket_v1.results import CODES
 
 _CLASSES = {code.value: error_class for error_class, code in reversed(CODES.items())}

@@ -14,6 +14,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import site
+import sys
+import sysconfig
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -236,7 +239,18 @@ class Sandbox:
             protected=tuple(protected),
             hidden=said.hidden,
             shown=said.readable,
+            code=_our_code(),
         )
+
+
+@functools.cache
+def _our_code() -> tuple[str, ...]:
+    """Everything that the next start of callgate would run."""
+    paths = {os.path.dirname(os.path.dirname(__file__)), site.getusersitepackages()}
+    paths |= {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "scripts")}
+    if sys.prefix != sys.base_prefix:  # all of a virtual environment
+        paths.add(sys.prefix)
+    return tuple(sorted(paths))
 
 
 class _Jailed:

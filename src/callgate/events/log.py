@@ -66,7 +66,9 @@ class _Waited(NamedTuple):
 class _Kept:
     """A session that this process writes about."""
 
-    __slots__ = ("dropped", "failing", "fence", "items", "lost", "made", "missed", "session")
+    __slots__ = (
+        "dropped", "failing", "fence", "items", "leaving", "lost", "made", "missed", "session",
+    )  # fmt: skip
 
     def __init__(self, session: Session, fence: int | None) -> None:
         self.session = session
@@ -79,6 +81,8 @@ class _Kept:
         self.failing = False
         """Whether the last attempt to write failed."""
         self.missed = 0
+        self.leaving = False
+        """Whether it is being given up: nothing of ours may follow that."""
         self.lost: StoreError | None = None
         """Why nothing more can be written about it."""
 
@@ -156,6 +160,7 @@ class SessionLog:
         kept = self._sessions.get(session_id)
         if kept is None:
             return
+        kept.leaving = True
         try:
             store = await self.store()
             await self.commit(kept.session, Release(session=session_id, owner=store.owner))
@@ -262,7 +267,7 @@ class SessionLog:
                 kept.fence = results[1]
             if waited is not None and not waited.future.done():
                 waited.future.set_result(results[-1])
-            if events and not (waited is not None and isinstance(waited.op, Release)):
+            if events and not kept.leaving:
                 self._drop_output(kept, results[-1 if waited is None else -2][-1])
             return
         if not isinstance(error, StoreError):

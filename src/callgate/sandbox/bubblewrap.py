@@ -23,6 +23,7 @@ from callgate.sandbox.jails import Jail, Network, is_below
 from callgate.sandbox.restrict import INHERITED
 
 _TMP = "/tmp"  # noqa: S108 the place itself, to put another one on it
+_SYSTEM = "/usr/bin:/bin:/usr/local/bin:/run/current-system/sw/bin"
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -46,8 +47,12 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find(path: str | None = None) -> Found:
-    """The program on PATH, or at `path`."""
-    place = shutil.which(path or "bwrap")
+    """The system's own program, or the one at `path`.
+
+    Not whatever PATH names first: that may be a directory of the workspace (a virtual
+    environment, node_modules/.bin), where a command could leave a program for us to run bare.
+    """
+    place = shutil.which(path or "bwrap", path=_SYSTEM)
     if place is None:
         return Found(None, "bubblewrap is not installed")
     if os.stat(place).st_mode & (stat.S_ISUID | stat.S_ISGID):
@@ -68,7 +73,7 @@ def arguments(
     for path in sorted(set(jail.readable) - set(jail.writable), key=_depth):
         line += ["--ro-bind-try", path, path]
     if "/" in jail.writable:
-        line += ["--bind", "/", "/"]
+        line += ["--bind", "/", "/", "--ro-bind-try", "/sys", "/sys"]
     line += ["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"]
     if jail.fresh_tmp:
         line += ["--tmpfs", _TMP]

@@ -57,7 +57,8 @@ class ControlGroups(msgspec.Struct, frozen=True):
 async def look(process: BrokerProcess, *, bwrap: str | None = None) -> tuple[Backend, ...]:
     """Every backend there is, each with what keeps it from working here. Takes 20 ms or so.
 
-    `bwrap` is where bubblewrap is, if not on PATH. The answer holds until the next boot.
+    `bwrap` is where bubblewrap is, if not where systems have it. The answer holds until the
+    next boot.
     """
     filters = kernel.supported() and seccomp.works()
     return (

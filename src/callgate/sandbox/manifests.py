@@ -26,6 +26,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from callgate.sandbox import placeholders
+
 MOST_ENTRIES = 50_000
 MOST_SECONDS = 5.0
 
@@ -209,6 +211,8 @@ def _facts(entry: os.DirEntry[str]) -> Facts | None:
     try:
         found = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
+        return None
+    if placeholders.is_one(found.st_mode):  # ours, for another command
         return None
     return Facts(
         found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns

@@ -78,6 +78,9 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
         _make_read_only(clones[path])
     if "/" not in layout["writable"]:
         _make_read_only(_AT_FDCWD, "/")
+    elif (kernel_settings := _clone("/sys")) is not None:  # root's to write, without a capability
+        _make_read_only(kernel_settings)
+        _attach(kernel_settings, os.open("/sys", os.O_PATH | os.O_CLOEXEC))
     _fill_dev()
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC | _RDONLY)
     if layout["fresh_tmp"]:

@@ -28,6 +28,10 @@ SECRETS = (
     ".thunderbird", ".config/google-chrome", ".config/chromium", ".config/BraveSoftware",
     ".bash_history", ".zsh_history", ".python_history", ".psql_history", ".mysql_history",
     ".node_repl_history", ".local/share/fish", "Library/Keychains", "Library/Cookies",
+    ".claude/.credentials.json", ".claude.json", ".codex/auth.json", ".gemini/oauth_creds.json",
+    ".config/github-copilot", ".config/containers/auth.json", ".databrickscfg", ".snowflake",
+    ".config/microsoft-edge", ".config/vivaldi", ".config/opera", ".config/discord",
+    ".config/Slack", ".config/Signal", ".config/keepassxc", ".config/1Password",
 )  # fmt: skip
 """Below a home directory: what proves who someone is, and what they typed."""
 
@@ -57,6 +61,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Beside our own home and what is a secret anyway."""
     shown: tuple[str, ...] = ()
     """Of those secrets, the ones that the user wants commands to see."""
+    code: tuple[str, ...] = ()
+    """Where our own program is: whoever changes it there is no longer in a jail."""
 
 
 def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
@@ -75,11 +81,20 @@ def workspace(
     limits: Limits = NO_LIMITS,
 ) -> Jail:
     writable = _plain(places.workspace, *places.write_roots)
+    hidden = _hidden(places)
     return Jail(
         readable=_plain("/", *places.read_roots),
         writable=writable,
-        protected=_unlinked(places, writable),
-        hidden=_hidden(places),
+        protected=tuple(
+            sorted(
+                {
+                    *_unlinked(places, writable),
+                    *_kept(hidden, writable),
+                    *_kept(_plain(*places.code), writable),
+                }
+            )
+        ),
+        hidden=hidden,
         network=network,
         hosts=hosts,
         fresh_tmp=not any(is_below(_TMP, root) for root in writable),
@@ -90,10 +105,11 @@ def workspace(
 
 def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
     home = _plain(places.callgate_home)
+    hidden = tuple(sorted({*home, *_plain(*places.hidden)}))
     return Jail(
         writable=("/",),
-        protected=home,
-        hidden=tuple(sorted({*home, *_plain(*places.hidden)})),
+        protected=tuple(sorted({*home, *_kept((*hidden, *_plain(*places.code)), ("/",))})),
+        hidden=hidden,
         network=Network.ALL,
         unix_sockets=True,
         limits=limits,
@@ -106,6 +122,13 @@ def _hidden(places: Places) -> tuple[str, ...]:
     hidden = _plain(*secrets, *_SYSTEM_SECRETS, *places.hidden)
     kept = set(hidden).difference(_plain(*places.shown))
     return tuple(sorted({*kept, *_plain(places.callgate_home)}))
+
+
+def _kept(paths: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
+    """Those that a command could change or move. A hidden path that was moved would be found
+    by the next command where nothing is hidden; moving a directory that it is in is enough."""
+    inside = (path for path in paths if below_any(path, writable) and path not in writable)
+    return [path for path in inside if os.path.lexists(path)]
 
 
 def _unlinked(places: Places, writable: tuple[str, ...]) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ def become(order: Order, streams: tuple[int, int, int], failures: int) -> NoRetu
     step = "session"
     try:
         os.setsid()
-        for number in signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD:
+        for number in signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)  # Python, or we, changed them
         signal.set_wakeup_fd(-1)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())

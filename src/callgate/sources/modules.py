@@ -34,19 +34,26 @@ def load_tools(spec: str, *, beside: str | None = None) -> list[ToolFactory]:
     They are its `@tool` functions, and what its list `TOOLS` names. A relative path counts
     from the directory `beside`.
     """
+    module = load_module(spec, beside=beside)
     if not spec.endswith(".py"):
-        return _factories(_import(spec), spec)
+        return tools_of(module, spec)
+    try:
+        return tools_of(module, module.__file__ or spec)
+    except ToolLoadError:
+        del sys.modules[module.__name__]
+        raise
+
+
+def load_module(spec: str, *, beside: str | None = None) -> ModuleType:
+    """The same file or module, run, whatever it defines."""
+    if not spec.endswith(".py"):
+        return _import(spec)
     path = os.path.expanduser(spec)
     if not os.path.isabs(path):
         if beside is None:
             raise ToolLoadError(spec, None, "a relative path to a tool file")
         path = os.path.join(beside, path)
-    module = _run(path)
-    try:
-        return _factories(module, path)
-    except ToolLoadError:
-        del sys.modules[module.__name__]
-        raise
+    return _run(path)
 
 
 def _import(name: str) -> ModuleType:
@@ -97,7 +104,8 @@ def _failed(file: str, error: Exception) -> ToolLoadError:
     )
 
 
-def _factories(module: ModuleType, file: str) -> list[ToolFactory]:
+def tools_of(module: ModuleType, file: str) -> list[ToolFactory]:
+    """Raises `ToolLoadError`, which names `file`, where there are none."""
     named: Any = getattr(module, "TOOLS", ())
     if not isinstance(named, list | tuple) or not all(map(callable, named)):
         raise ToolLoadError(file, None, "TOOLS must be a list of tools or of their classes")

@@ -227,16 +227,14 @@ class MemoryStore:
     async def snapshot(self, session: str) -> Snapshot:
         stored = self._session(session)
         calls = await self.open_calls(session)
-        about = {call.confirmation for call in calls}
+        asked = [
+            await self.get_confirmation(call.confirmation) for call in calls if call.confirmation
+        ]
         shown = (ConfirmationState.PENDING, ConfirmationState.ALLOWED)
         return Snapshot(
             session=stored,
             calls=calls,
-            confirmations=[
-                question
-                for question in self._rows.find(StoredConfirmation, "session_id", session)
-                if question.id in about and question.state in shown
-            ],
+            confirmations=[question for question in asked if question.state in shown],
             grants=await self.grants(session),
         )
 

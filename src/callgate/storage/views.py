@@ -103,6 +103,10 @@ class Rows(Protocol):
 _UNKNOWN: Any = object()
 
 
+def _order(key: Any) -> Any:
+    return key
+
+
 class View:
     """Changes over rows, from one commit after the other."""
 
@@ -155,7 +159,8 @@ class View:
             found.pop(key, None)
             if row is not None and getattr(row, field) == value:
                 found[key] = row
-        return list(found.values())
+        # One order, whatever keeps the rows: what is done to each leaves events behind.
+        return [found[key] for key in sorted(found, key=_order)]
 
     def events(self, session: str, after: int = 0) -> Iterator[str]:
         texts = chain(self._below.events(session, after), self._added(EventRow, session, after))

@@ -20,11 +20,13 @@ from callgate.core.errors import (
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
 from callgate.sandbox.launch import child_environment
-from callgate.sandbox.manifests import Observed, observe
+from callgate.sandbox.manifests import Observed, observe, sendable
 from callgate.tools.streams import SHOWN, Streams
+from callgate.workspace.protected import is_protected
 
 _MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
 """How much of a workspace is looked at, before and after a command, for what it changed."""
+_PLANTED = 10
 _NAMED = 1_000
 """Files that a result names; it counts all."""
 LONGEST_COMMAND = 128 * 1024 - 1
@@ -153,6 +155,8 @@ class _Output(Streams):
         stdout, stderr = out.show(out_limit), err.show(err_limit)
         truncated = out.total > out_limit or err.total > err_limit
         parts = [stdout, f"[stderr]\n{stderr}" if stderr else "", *_remarks(ended)]
+        if planted := _planted(observed):
+            parts.append(f"[created, and may run later by themselves: {', '.join(planted)}]")
         return ToolOutput(
             content=[TextBlock(_lines(parts))],
             success=ended.code == 0 and not ended.stopped,
@@ -225,6 +229,16 @@ def _timeout(limit: int, partial: ToolOutput) -> ToolTimeout:
         f"The command was ended after its limit of {limit} s.",
         details={"partial_output": text, "timeout_seconds": limit},
     )
+
+
+def _planted(observed: Observed) -> list[str]:
+    """What the command created under names that other programs act upon. It cannot touch those
+    that are there, but it may add one, and whoever reads the result should know."""
+    found: list[str] = []
+    for path in observed.created:  # sorted: a directory comes before what is in it
+        if is_protected(path) and not (found and path.startswith(f"{found[-1]}/")):
+            found.append(path)
+    return [sendable(path) for path in found[:_PLANTED]]
 
 
 def _remarks(ended: Exit) -> list[str]:

@@ -41,8 +41,9 @@ def _found(root: str) -> Iterator[str]:
         directory, level = waiting.popleft()
         looked_at += 1
         entries = _entries(os.path.join(root, directory))
-        if protected_repositories.is_bare({entry.name for entry in entries}):
-            yield from protected_repositories.of_git(os.path.join(root, directory), root)
+        here = os.path.join(root, directory)
+        if protected_repositories.is_bare(here, {entry.name for entry in entries}):
+            yield from protected_repositories.of_git(here, root)
         for entry in entries:
             inside = os.path.join(directory, entry.name)
             is_directory = entry.is_dir(follow_symlinks=False)
@@ -50,11 +51,24 @@ def _found(root: str) -> Iterator[str]:
                 yield from protected_repositories.of_git(entry.path, root)
             elif entry.name in protected_repositories.OTHERS and is_directory:
                 yield from protected_repositories.of_other(entry.path, entry.name)
+            elif entry.name == ".git" and entry.is_file(follow_symlinks=False):
+                yield entry.path
+                yield from _elsewhere(entry.path, root)
             elif is_protected(inside):
                 if not entry.is_symlink() or entry.name in (".git", _OURS):
                     yield entry.path
             elif is_directory and level < DEPTH and entry.name not in _NOT_ENTERED:
                 waiting.append((inside, level + 1))
+
+
+def _elsewhere(file: str, root: str) -> Iterator[str]:
+    """Of the repository that a `.git` names, if it is in the workspace: at whatever depth."""
+    named = protected_repositories.named_by(file)
+    real = os.path.realpath(root)
+    if named is not None and named.startswith(real.rstrip("/") + "/"):
+        yield from protected_repositories.of_git(
+            os.path.join(root, os.path.relpath(named, real)), root
+        )
 
 
 def _entries(directory: str) -> list[os.DirEntry[str]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Iterator
 
 MOST_MODULES = 64
@@ -40,9 +41,23 @@ _HEADER = re.compile(r"""\[\s*([\w.-]+)(?:\s+"((?:[^"\\]|\\.)*)")?\s*\]""")
 _SETTING = re.compile(r"\s*([A-Za-z][\w-]*)\s*(?:=\s*(.*))?$", re.DOTALL)
 
 
-def is_bare(names: set[str]) -> bool:
-    """Whether a directory with these entries is a repository itself."""
-    return names >= _BARE
+def is_bare(directory: str, names: set[str]) -> bool:
+    """Whether a directory with these entries is a repository itself, or was one: a command can
+    take a part of it away and bring it back later, but not its configuration."""
+    if names >= _BARE:
+        return True
+    return "config" in names and "repositoryformatversion" in _text(
+        os.path.join(directory, "config")
+    )
+
+
+def named_by(file: str) -> str | None:
+    """The repository's own directory that a `.git` which is a file names."""
+    kind, _, path = _text(file).partition(":")
+    path = path.partition("\0")[0].strip()
+    if kind != "gitdir" or not path:
+        return None
+    return os.path.realpath(os.path.join(os.path.dirname(file), path))
 
 
 def of_git(directory: str, root: str) -> Iterator[str]:
@@ -117,12 +132,7 @@ class _Configured:
         if path in self._seen or depth == 0:
             return
         self._seen.add(path)
-        try:
-            with open(path, encoding="utf-8", errors="surrogateescape") as file:
-                text = file.read(_LARGEST_CONFIG)
-        except OSError:
-            return
-        for section, name, value in settings(text):
+        for section, name, value in settings(_text(path)):
             if section in ("include", "includeif") and name == "path":
                 target = self._resolved(value, os.path.dirname(path))
                 self._keep(target)
@@ -133,12 +143,25 @@ class _Configured:
                 self.by_worktree = value.lower() not in ("false", "no", "off", "0")
 
     def _resolved(self, value: str, directory: str) -> str:
-        return os.path.realpath(os.path.join(directory, os.path.expanduser(value)))
+        # git reads a value up to a NUL, which no path has.
+        value = os.path.expanduser(value.partition("\0")[0])
+        return os.path.realpath(os.path.join(directory, value))
 
     def _keep(self, target: str) -> None:
         inside = os.path.relpath(target, self._root)
         if inside != "." and inside.split("/")[0] != "..":
             self.places.append(os.path.join(self._given_root, inside))
+
+
+def _text(path: str) -> str:
+    """What a file says, or nothing: a command may have left a pipe there, and we do not wait."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        with open(descriptor, encoding="utf-8", errors="surrogateescape") as file:
+            regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+            return file.read(_LARGEST_CONFIG) if regular else ""
+    except OSError:
+        return ""
 
 
 def settings(text: str) -> Iterator[tuple[str, str, str]]:

@@ -271,3 +271,25 @@ def test_two_calls_at_once_do_not_see_each_other(shared: Instance) -> None:
         for number in range(6)
     ]
     assert [each.communicate(timeout=60)[0] for each in processes] == [b"%d\n" % n for n in range(6)]
+
+
+@pytest.mark.parametrize("options", [[], ["--all"], ["--all", "--json"], ["--names"]])
+def test_the_tools_of_an_instance_are_shown_like_our_own(
+    options: list[str], instance: Instance
+) -> None:
+    alone = instance.run("tools", *options, "--no-instance")
+    assert (alone.code, alone.err) == (0, "")
+    path = str(instance.home / "run" / "callgate.sock")
+    assert instance.run("tools", *options, "--socket", path) == alone
+    assert instance.run("tools", *options) == alone
+
+
+def test_an_instance_that_was_named_is_the_only_one_whose_tools_are_shown(
+    instance: Instance, tmp_path: Path
+) -> None:
+    path = str(instance.home / "run" / "callgate.sock")
+    elsewhere = instance.run("tools", "--json", "--socket", path, "--workspace", str(tmp_path))
+    assert (elsewhere.code, elsewhere.json["error"]["class"]) == (3, "permission_denied")
+    nowhere = instance.run("tools", "--json", "--instance", "nobody")
+    assert (nowhere.code, nowhere.json["error"]["class"]) == (5, "host_unavailable")
+    assert instance.run("tools", "--names", "--workspace", str(tmp_path)).code == 0

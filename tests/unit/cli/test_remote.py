@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from callgate.cli import remote_calls
+from callgate.cli import greetings, remote_calls
 from callgate.cli.main import main
 from callgate.cli.targets import candidates
 from callgate.surfaces.socket.instances import find
@@ -208,13 +208,22 @@ def test_an_instance_that_has_not_read_the_settings_is_left_alone(
 ) -> None:
     settings = home / "settings.toml" if where == "home" else ws / ".callgate" / "settings.toml"
     settings.parent.mkdir(exist_ok=True)
+    settings.write_text("")
     with fake(usual, says("instance")):
-        settings.write_text("")
-        os.utime(settings, ns=(0, usual.stat().st_mtime_ns - 1))
         assert callgate(*READ, cwd=ws).out == "instance\n"
-        os.utime(settings, ns=(0, usual.stat().st_mtime_ns + 1))
+        os.utime(settings, ns=(0, usual.stat().st_mtime_ns + 10**9))
         assert callgate(*READ, cwd=ws).out == EMBEDDED
         assert callgate(*READ, "--socket", str(usual), cwd=ws).out == "instance\n"
+
+
+def test_settings_from_elsewhere_are_new_however_old_they_say_they_are(
+    ws: Path, home: Path, usual: Path
+) -> None:
+    with fake(usual, says("instance")):
+        os.utime(usual, ns=(0, usual.stat().st_mtime_ns - 10**9))
+        (home / "settings.toml").write_text("")
+        os.utime(home / "settings.toml", ns=(0, 0))
+        assert callgate(*READ, cwd=ws).out == EMBEDDED
 
 
 def test_a_log_that_is_asked_for_is_our_own(ws: Path, usual: Path) -> None:
@@ -309,7 +318,7 @@ def test_an_instance_that_hangs_is_given_up(
     said: str, ws: Path, usual: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.chdir(ws)
-    monkeypatch.setattr(remote_calls, "GREETING_S", 0.1)
+    monkeypatch.setattr(greetings, "GREETING_S", 0.1)
     monkeypatch.setattr(remote_calls, "PATIENCE_S", 0.1)
     over = threading.Event()
 
@@ -438,8 +447,58 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("callgate.")} == {
         "callgate.cli", *(f"callgate.cli.{name}" for name in (
-            "json_texts", "loading", "main", "options", "output", "pairs", "quick", "remote",
+            "greetings", "json_texts", "loading", "main", "options", "output", "pairs", "quick", "remote",
             "remote_calls",
             "stops", "targets", "terminal", "wires",
         ))
     }  # fmt: skip
+
+
+TOOL = {"name": "read_file", "inputSchema": {}}
+
+
+@pytest.mark.spec("S0-57")
+@pytest.mark.parametrize(
+    "more",
+    [{"tools": ["x"]}, {"tools": [{"name": "read_file"}]}, {"tools": [TOOL | {"name": 3}]},
+     {"tools": [TOOL | {"inputSchema": []}]}, {"tools": [TOOL | {"inputSchema": {"properties": 1}}]},
+     {"mode": {}}, {"workspace": 3}],
+)  # fmt: skip
+@pytest.mark.parametrize("command", [READ, ("tools", "--names")])
+def test_an_instance_that_greets_oddly_is_passed_by(
+    command: tuple[str, ...], more: dict[str, Any], ws: Path, usual: Path
+) -> None:
+    def greets(peer: Peer) -> None:
+        peer.greet(**more)
+        peer.read()
+
+    alone = callgate(*command, "--no-instance", cwd=ws)
+    with fake(usual, greets):
+        assert callgate(*command, cwd=ws) == alone
+        named = callgate(*command, "--json", "--socket", str(usual), cwd=ws)
+    assert (named.code, named.json["error"]["class"]) == (6, "protocol_error")
+
+
+@pytest.mark.spec("S0-57")
+@pytest.mark.parametrize(
+    ("frame", "error_class"),
+    [({"type": "tool_event", "event": "x"}, "host_unavailable"),
+     ({"type": "tool_event", "event": {"kind": "progress", "fraction": "x"}}, "host_unavailable"),
+     ({"type": "event", "event": {"type": "tool.confirmation_requested", "payload": 1}}, "host_unavailable"),
+     ({"type": "confirmations_list", "confirmations": {"a": 1}}, "host_unavailable"),
+     ({"type": "confirmations_list", "confirmations": ["x"]}, "protocol_error"),
+     ({"type": "confirmations_list", "confirmations": [{"id": "1", "tool": 1}]}, "protocol_error"),
+     ({"type": "tool_result", "requestId": "call", "whole": {"ok": True, "content": [{"type": "text"}]}}, "protocol_error"),
+     ({"type": "tool_result", "requestId": "call", "whole": {"ok": True, "content": []}}, "protocol_error")],
+)  # fmt: skip
+def test_whatever_an_instance_says_of_a_call_is_no_defect_of_ours(
+    frame: dict[str, Any], error_class: str, ws: Path, usual: Path
+) -> None:
+    def odd(peer: Peer) -> None:
+        peer.greet()
+        peer.read("tool_call")
+        peer.send(**frame)
+
+    with fake(usual, odd):
+        ran = callgate(*READ, "--yes", "-v", "--json", cwd=ws)
+    assert ran.json["error"]["class"] == error_class

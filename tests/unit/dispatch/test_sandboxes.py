@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from callgate.core.effects import SideEffects
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.sessions import Mode, Root, Session
+from callgate.dispatch import sandboxes
 from callgate.dispatch.confirmations import Answer, Scope
 from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
 from callgate.policy.commands import parse_pattern
@@ -352,6 +354,35 @@ async def test_a_command_that_wrote_though_its_tool_declares_to_read_is_told_of(
     assert [record.reason for record in run.recorder.records] == ["effect_mismatch", None]
 
 
+# --- our own program -----------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T07")
+@pytest.mark.parametrize("profile", [Profile.WORKSPACE, Profile.OPEN])
+async def test_a_command_cannot_change_what_the_next_start_of_callgate_runs(
+    base: Path, backends: Any, profile: Profile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = base / "ws" / ".venv" / "lib"
+    code.mkdir(parents=True)
+    (code / "broker.py").write_text("ours")
+    monkeypatch.setattr(sandboxes, "_our_code", lambda: (str(base / "ws" / ".venv"), str(base / "ws" / "gone")))
+    sandbox = Sandbox(said(base, profile=profile), backends)
+    run = bench(base, sandbox)
+    try:
+        attack = "echo theirs > .venv/lib/broker.py; mv .venv elsewhere; touch .venv/lib/new.pth; touch made; ls"
+        result = await run.run("shell", {"command": attack})
+    finally:
+        sandbox.close()
+    assert (result.value["stdout"], os.listdir(code)) == ("made\n", ["broker.py"])
+    assert (code / "broker.py").read_text() == "ours"
+
+
+def test_all_that_we_run_from_is_our_code() -> None:
+    ours = sandboxes._our_code()
+    used = [sys.modules["msgspec"].__file__, sandboxes.__file__, os.__file__]
+    assert all(any(str(file).startswith(place + "/") for place in ours) for file in used)
+
+
 # --- when the mode changes, and when the broker dies ---------------------------------------------
 
 
@@ -398,3 +429,10 @@ async def test_closing_takes_the_broker_with_it(base: Path, backends: Any) -> No
         os.kill(pid, 0)
 
 
+
+
+@pytest.mark.spec("T07")
+async def test_a_result_names_what_was_planted_to_run_later(base: Path, sandbox: Sandbox) -> None:
+    run = bench(base, sandbox)
+    result = await run.run("shell", {"command": "mkdir -p .vscode a; echo > .vscode/tasks.json; echo > .vscode/x; echo > a/.envrc; echo > b"})
+    assert result.content[0].text == "[created, and may run later by themselves: .vscode, a/.envrc]"

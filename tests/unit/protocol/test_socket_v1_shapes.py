@@ -15,7 +15,7 @@ from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.schemas import ArgumentSchema
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.confirmations import Confirmation
-from callgate.protocol.socket_v1.descriptors import CAPABILITIES, describe, question
+from callgate.protocol.socket_v1.descriptors import CAPABILITIES, describe, questions
 from callgate.protocol.socket_v1.frames import Code
 from callgate.protocol.socket_v1.results import CODES, envelope
 from callgate.protocol.socket_v1.tool_events import happened, happening
@@ -194,7 +194,7 @@ def test_a_question_is_shown_with_all_that_the_dispatcher_says() -> None:
         side_effects=SideEffects.WRITE, destructive=False, arguments={"path": "a"}, arguments_sha256="00ff", workspace="/w",
         why="asked", input_summary="path=a", preview="+x", projected_modifications=("a",), expires_at=300.0,
     )  # fmt: skip
-    assert msgspec.to_builtins(question(asked)) == {
+    assert msgspec.to_builtins(questions([asked])[0]) == {
         "id": "c1",
         "callId": "tu_1",
         "toolUseId": "tu_1",

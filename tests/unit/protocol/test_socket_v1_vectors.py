@@ -12,9 +12,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
+from callgate.protocol.ndjson import line
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.client import ClientWire, Passed
-from callgate.protocol.socket_v1.lines import line
 from callgate.protocol.socket_v1.requests import Fault
 from callgate.protocol.socket_v1.server import ServerWire
 

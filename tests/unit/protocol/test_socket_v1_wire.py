@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.protocol.ndjson import MAX_LINE
+from callgate.protocol.ndjson import MAX_LINE, Unsendable
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.client import ClientWire, Passed
-from callgate.protocol.socket_v1.lines import Unsendable
 from callgate.protocol.socket_v1.requests import Fault, read
 from callgate.protocol.socket_v1.server import ServerWire
 
@@ -253,3 +252,14 @@ def test_a_client_is_told_what_nobody_asked_for() -> None:
 def test_a_client_survives_any_bytes(data: bytes) -> None:
     lines = [line for line in data.split(b"\n")[:-1] if line.strip(b" \t\r")]
     assert len(ClientWire().receive(data)) == len(lines)
+
+
+@pytest.mark.parametrize("id", ["l1", None])
+def test_an_answer_that_cannot_be_sent_becomes_an_error(id: str | None) -> None:
+    wire, asked = ServerWire(), {"type": "list_tools"} | ({} if id is None else {"requestId": id})
+    [request] = wire.receive(json.dumps(asked).encode() + b"\n")
+    assert isinstance(request, frames.ListTools)
+    tool = frames.Descriptor(name="x", description="x" * MAX_LINE, input_schema={}, capabilities=[])
+    sent = json.loads(wire.encode(frames.ToolsList(request_id=request.request_id, tools=[tool])))
+    assert (sent["type"], sent.get("requestId"), sent["code"]) == ("error", id, "PROTOCOL_ERROR")
+    assert wire.in_flight == {}

@@ -550,7 +550,8 @@ def press_the_magic_key():
 
 @attempt
 def write_to_sysfs():
-    os.open("/sys/kernel/uevent_helper", os.O_WRONLY)
+    places = ("/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/profiling")
+    os.open(next(filter(os.path.exists, places), places[0]), os.O_WRONLY)
 
 
 @attempt

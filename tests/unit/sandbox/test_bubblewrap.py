@@ -19,6 +19,7 @@ ALWAYS = (
     "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
 )  # fmt: skip
 DEVICES = ("--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc")
+SYS = ("--ro-bind-try", "/sys", "/sys")
 LAST = ("--chdir", "/ws", "--seccomp", "10", "--", "true")
 
 
@@ -33,7 +34,7 @@ def test_a_jail_that_reads_all_binds_the_root_read_only_and_has_no_network() -> 
 
 def test_an_open_jail_keeps_the_network_and_drops_capabilities_all_the_same() -> None:
     jail = Jail(writable=("/",), network=Network.ALL)
-    assert line(jail) == (*ALWAYS, "--bind", "/", "/", *DEVICES, *LAST)
+    assert line(jail) == (*ALWAYS, "--bind", "/", "/", *SYS, *DEVICES, *LAST)
 
 
 def test_only_what_is_readable_is_there() -> None:
@@ -160,3 +161,14 @@ def test_a_program_that_would_run_as_another_is_not_used(
 def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
     missing = bubblewrap.find(str(tmp_path / "bwrap"))
     assert missing == Found(None, "bubblewrap is not installed")
+
+
+@pytest.mark.spec("T14")
+def test_a_program_that_path_names_first_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "bwrap"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert bubblewrap.find().path != str(program)

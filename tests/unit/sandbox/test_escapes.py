@@ -105,7 +105,7 @@ WITHOUT_A_JAIL = """
 async def _look() -> tuple[Backend, ...]:
     process = BrokerProcess()
     try:
-        return await machines.look(process)
+        return await machines.look(process, bwrap=shutil.which("bwrap"))
     finally:
         process.close()
 

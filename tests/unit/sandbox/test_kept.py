@@ -126,7 +126,7 @@ async def test_both_streams_arrive_and_the_exit_code_is_the_commands_own(
     assert record.streams == {"stdout": b"out\n", "stderr": b"err\n"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGPIPE])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGPIPE, signal.SIGINT])
 async def test_a_command_that_a_signal_ended_says_which(
     process: BrokerProcess, plan: Plan | None, number: int
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -72,7 +73,8 @@ def preview(
         said = bytearray()
         stage = await overlays.prepare(str(world.workspace), [scratch(world)], [way] if way else WAYS)
         try:
-            backends = [each for each in await machines.look(process) if only(each)]
+            found = await machines.look(process, bwrap=shutil.which("bwrap"))
+            backends = [each for each in found if only(each)]
             meddle(stage)
             command = Command(
                 argv=("/bin/bash", "-c", script), cwd=stage.workspace, env={"PATH": "/usr/bin:/bin"}

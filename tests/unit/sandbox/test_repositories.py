@@ -186,3 +186,39 @@ def test_a_repository_cannot_be_hidden_from_one_command_for_the_next(
         f"{EVIL} planted .git/config; mv kept .git/HEAD; mv o .git/objects; mv r .git/refs", backend
     )
     assert not repository.ran
+
+
+@pytest.mark.spec("T07")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_secret_cannot_be_moved_by_one_command_for_the_next(backend: str) -> None:
+    chosen = needed({"seccomp", backend})
+    bwrap = next((getattr(each, "path", None) for each in chosen if each.name == backend), None)
+    world = World(os.getuid())
+    (world.home / ".config" / "gh").mkdir(parents=True)
+    (world.home / ".config" / "gh" / "hosts.yml").write_text("private")
+    home = str(world.home)
+    try:
+        said = []
+        for script in ("mv .config elsewhere", "cat elsewhere/gh/hosts.yml"):
+            places = msgspec.structs.replace(world.places, workspace=home, protected=())
+            plan = choose(profiles.workspace(places), chosen)
+            ended, out, _ = asyncio.run(run(plan, ("/bin/sh", "-c", script), home, bwrap=bwrap))
+            said.append((ended.code, out))
+        assert said == [(1, ""), (1, "")]
+    finally:
+        world.remove()
+
+
+@needs("root")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_kernels_settings_are_not_roots_to_write_even_where_all_else_is(backend: str) -> None:
+    chosen = needed({"seccomp", backend})
+    bwrap = next((getattr(each, "path", None) for each in chosen if each.name == backend), None)
+    world = World(os.getuid())
+    try:
+        plan = choose(profiles.open(world.places), chosen)
+        argv = ("/bin/sh", "-c", "find /sys -xdev -type f -writable 2>/dev/null | head -1")
+        ended, out, err = asyncio.run(run(plan, argv, str(world.workspace), bwrap=bwrap))
+        assert (ended.code, out, err) == (0, "", "")
+    finally:
+        world.remove()

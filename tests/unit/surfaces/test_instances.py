@@ -108,3 +108,25 @@ def test_the_way_to_an_instance_is_light() -> None:
     ).stdout.split()
     assert {"asyncio", "msgspec", "socket", "logging", "callgate.runtime"} & set(loaded) == set()
     assert socket  # only here
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [{"pid": -1}, {"pid": 0}, {"pid": 1}, {"pid": "7"}, {"pid": True}, {"startedAt": float("inf")},
+     {"startedAt": 10**30}, {"startedAt": -1}, {"startedAt": "1"}, {"socketPath": 3},
+     {"socketPath": "/a\0b"}],
+)  # fmt: skip
+def test_a_record_that_speaks_of_others_or_of_no_time_is_no_instance(
+    tmp_path: Path, planted: dict[str, object]
+) -> None:
+    publish(str(tmp_path), instance(tmp_path, os.getpid()))
+    record = tmp_path / "instances" / f"{os.getpid()}.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | planted))
+    assert live(str(tmp_path)) == []
+
+
+@pytest.mark.parametrize("pid", [0, 1])
+def test_no_record_makes_the_system_an_instance(tmp_path: Path, pid: int) -> None:
+    """To whom a signal would go that is meant to stop it."""
+    publish(str(tmp_path), instance(tmp_path, pid))
+    assert live(str(tmp_path)) == []

@@ -342,3 +342,60 @@ def test_a_peer_that_does_not_read_is_cut_and_others_do_not_notice(working: Serv
             deaf.send(type="check_alive")
             other.send(type="check_alive", requestId="p")
             assert other.read()["type"] == "alive"
+
+
+@pytest.mark.parametrize("cwd", ["/a\0b", "\0", "/" + "x" * 4_000, "/proc/self/fd/0/x"])
+def test_a_directory_that_cannot_be_one_is_refused_and_the_connection_goes_on(
+    served: Served, cwd: str
+) -> None:
+    peer = served.peer()
+    peer.call("read_file", {"path": "a.txt"}, cwd=cwd)
+    assert peer.read()["result"]["error"]["code"] == "PERMISSION_DENIED"
+    peer.send(type="list_tools", requestId="l", clientInfo={"cwd": cwd})
+    listed = peer.read()
+    assert (listed["tools"], listed["workspace"]) == ([], None)
+
+
+def test_settings_that_cannot_be_read_refuse_a_call_and_the_connection_goes_on(
+    served: Served, base: Path
+) -> None:
+    trust = served.home / "trust.json"
+    trust.write_text("{")
+    peer = served.peer()
+    peer.call("read_file", {"path": "a.txt"}, cwd=base)
+    assert peer.read()["result"]["error"]["details"]["reason"] == "settings_invalid"
+    trust.unlink()
+    peer.call("read_file", {"path": "a.txt"}, cwd=served.ws)
+    assert peer.read()["result"]["ok"] is True
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"type": "list_confirmations"}, {"type": "list_tools"}, {"type": "check_alive"},
+     {"type": "answer_confirmation", "requestId": "a", "confirmationId": "x", "decision": "deny"}],
+)  # fmt: skip
+def test_a_peer_that_says_no_more_still_gets_every_answer(
+    served: Served, asked: dict[str, str]
+) -> None:
+    peer = served.peer()
+    peer.send(**asked)
+    peer.socket.shutdown(socket.SHUT_WR)
+    assert peer.read() is not None
+    assert peer.read() is None
+
+
+def test_a_question_about_large_arguments_can_be_listed_and_answered(served: Served) -> None:
+    peer = served.peer()
+    peer.send(type="subscribe", requestId="s", confirmer=True, types=["tool.confirmation_requested"])
+    peer.call("write_file", {"path": "b.txt", "content": "x" * 5_000_000}, cwd=served.ws)
+    asked = peer.until("event")["event"]["payload"]["confirmation_request_id"]
+    for id, count in (("nobody", 0), (asked, 1)):
+        peer.send(type="list_confirmations", requestId="q", confirmationId=id)
+        listed = peer.until("confirmations_list")["confirmations"]
+        assert [each["id"] for each in listed] == [asked] * count
+    assert len(listed[0]["arguments"]["content"]) == 5_000_000
+    peer.send(
+        type="answer_confirmation", requestId="a", confirmationId=asked, decision="allow",
+        argumentsSha256=listed[0]["argumentsSha256"],
+    )  # fmt: skip
+    assert peer.until("tool_result")["result"]["ok"] is True

@@ -8,6 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,9 @@ from callgate.core.sessions import Session
 from callgate.dispatch.grants import Grant
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.results import envelope
+from callgate.protocol.socket_v1.server import ServerWire
 from callgate.surfaces.socket import server as serving
+from callgate.surfaces.socket.intakes import requests
 from callgate.surfaces.socket.listening import Listener, listen
 from callgate.surfaces.socket.server import SocketServer
 
@@ -553,3 +556,51 @@ async def test_a_record_that_cannot_be_written_loses_no_result(
     with caplog.at_level(logging.CRITICAL, "callgate.audit"):
         assert (await peer.call("see"))["ok"] is True
     assert [record.levelname for record in caplog.records] == ["CRITICAL"]
+
+
+# --- floods --------------------------------------------------------------------------------------
+
+
+async def until(done: Any) -> None:
+    """Wait for what nothing tells of."""
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_peer_that_is_not_read_and_goes_away_ends_its_calls(door: Door) -> None:
+    peer = await door.peer()
+    for number in range(2_000):
+        peer.start("wait", f"r{number}")
+    await peer.writer.drain()
+    assert (await peer.read())["type"] == "tool_event"
+    [connection] = door.server._connections.values()
+    await until(lambda: connection._calls.is_full)
+    peer.writer.transport.abort()
+    await until(lambda: len(door.server) == 0 and "told" in dict(SEEN))
+
+
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("asked", ["list_tools", "list_confirmations", "nothing that there is"])
+async def test_a_peer_that_asks_very_often_and_reads_gets_every_answer(
+    door: Door, busy: bool, asked: str
+) -> None:
+    peer = await door.peer()
+    if busy:
+        peer.start("deaf", "busy")
+        assert (await peer.read())["type"] == "tool_event"
+    count = 4_000
+    peer.writer.write(json.dumps({"type": asked}).encode().join([b"", b"\n"]) * count)
+    kinds = {(await peer.read())["type"] for _ in range(count)}
+    assert len(kinds) == 1
+    assert "closing" not in kinds
+
+
+def test_many_requests_come_a_few_at_a_time() -> None:
+    line = b'{"type":"list_tools"}\n'
+    taken = list(requests(ServerWire(), line * 10_000))
+    assert len([each for each in taken if each is not None]) == 10_000
+    rounds = [list(each) for none, each in groupby(taken, lambda each: each is None) if not none]
+    assert max(map(len, rounds)) <= 400
+    large = json.dumps({"type": "check_alive", "more": "x" * 100_000}).encode() + b"\n"
+    assert len(list(requests(ServerWire(), large))) == 1

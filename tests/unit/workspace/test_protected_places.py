@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,41 @@ def test_a_repository_that_something_was_taken_from_is_still_one(tmp_path: Path,
     make(tmp_path, f".git/{left}")
     of_git = {f".git/{name}" for name in ("hooks", "config", "commondir")}
     assert places(tmp_path) == {".callgate/settings.toml", *of_git}
+
+
+@pytest.mark.spec("T07")
+def test_a_bare_repository_that_something_was_taken_from_is_still_one(tmp_path: Path) -> None:
+    make(tmp_path, "b.git/hooks/", "a/config")
+    (tmp_path / "b.git/config").write_text("[core]\n\trepositoryformatversion = 0\n")
+    of_git = {f"b.git/{name}" for name in ("hooks", "config", "commondir")}
+    assert places(tmp_path) == {".callgate/settings.toml", *of_git}
+
+
+@pytest.mark.spec("T07")
+def test_a_repository_that_a_file_names_is_found_at_any_depth(tmp_path: Path) -> None:
+    make(tmp_path, "a/b/c/d/repo/HEAD", "work/", "other/")
+    (tmp_path / "work/.git").write_text("gitdir: ../a/b/c/d/repo\n")
+    (tmp_path / "other/.git").write_text("gitdir: /etc\n")
+    of_git = {f"a/b/c/d/repo/{name}" for name in ("hooks", "config", "commondir")}
+    assert places(tmp_path) == {".callgate/settings.toml", "work/.git", "other/.git", *of_git}
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_a_configuration_is_not_waited_for(tmp_path: Path) -> None:
+    make(tmp_path, ".git/HEAD", "work/.git/HEAD")
+    os.mkfifo(tmp_path / ".git/config")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "work/.git/config").write_text("[include]\n\tpath = ../../pipe\n")
+    names = ("hooks", "config", "commondir")
+    of_git = {f"{top}.git/{name}" for name in names for top in ("", "work/")}
+    assert places(tmp_path) == {".callgate/settings.toml", "pipe", *of_git}
+
+
+def test_a_path_with_a_nul_ends_there(tmp_path: Path) -> None:
+    make(tmp_path, ".git/HEAD")
+    (tmp_path / ".git/config").write_text("[include]\n\tpath = ../a\0b\n")
+    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir")}
+    assert places(tmp_path) == {".callgate/settings.toml", "a", *of_git}
 
 
 @pytest.mark.spec("T07")

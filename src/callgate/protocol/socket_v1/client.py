@@ -13,10 +13,9 @@ from typing import Literal, get_args
 import msgspec
 from msgspec import UNSET
 
-from callgate.protocol.ndjson import Framer
+from callgate.protocol.ndjson import Framer, line
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.frames import ANSWERS, Reply, Request
-from callgate.protocol.socket_v1.lines import line
 
 
 class Passed(msgspec.Struct, frozen=True):

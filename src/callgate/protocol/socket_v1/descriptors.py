@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.tools import ToolDefinition
 from callgate.protocol.definitions import to_mcp
+from callgate.protocol.ndjson import MAX_LINE
 from callgate.protocol.socket_v1.frames import Descriptor, Question
 
 _SPELT: dict[Capability, tuple[str, ...]] = {
@@ -24,6 +26,8 @@ CAPABILITIES = (
     "destructive",
 )
 """The six that this wire knows, in its order."""
+_FRAME = 1024
+"""Bytes around the questions of a list, at most."""
 
 
 def describe(definition: ToolDefinition, timeout_s: float | None = None) -> Descriptor:
@@ -50,6 +54,13 @@ def _capabilities(definition: ToolDefinition, effect: SideEffects) -> list[str]:
     return [word for word in CAPABILITIES if word in spelt]
 
 
-def question(confirmation: Any) -> Question:
-    """A confirmation of the dispatcher, by the names of its attributes."""
-    return msgspec.convert(confirmation, Question, from_attributes=True)
+def questions(confirmations: Iterable[Any]) -> list[Question]:
+    """Confirmations of the dispatcher, by the names of their attributes.
+
+    Where they would not fit into a line they come without previews: who is asked about large
+    arguments can still see those.
+    """
+    listed = [msgspec.convert(each, Question, from_attributes=True) for each in confirmations]
+    if len(msgspec.json.encode(listed)) < MAX_LINE - _FRAME:
+        return listed
+    return [msgspec.structs.replace(each, preview=None) for each in listed]

@@ -91,6 +91,8 @@ class ListTools(_Frame, frozen=True, kw_only=True, tag="list_tools"):
     client_info: ClientInfo = ClientInfo()
     names: Annotated[list[Name], Meta(max_length=256)] | None = None
     """Only these, by name or alias, in this order."""
+    whole: bool = False
+    """Tell of every tool, in `ToolsList.whole`."""
 
 
 class CancelToolCall(_Frame, frozen=True, kw_only=True, tag="cancel_tool_call"):
@@ -115,6 +117,8 @@ class Unsubscribe(_Frame, frozen=True, kw_only=True, tag="unsubscribe"):
 
 class ListConfirmations(_Frame, frozen=True, kw_only=True, tag="list_confirmations"):
     request_id: RequestId | UnsetType = UNSET
+    confirmation_id: Name | None = None
+    """Only this one."""
 
 
 class AnswerConfirmation(_Frame, frozen=True, kw_only=True, tag="answer_confirmation"):
@@ -156,6 +160,9 @@ class ToolsList(_Frame, frozen=True, kw_only=True, tag="tools_list"):
     """The directory in which the peer's calls would work; null where it is not served."""
     mode: str | None = None
     """The ceiling of what may run there."""
+    whole: Any = UNSET
+    """Where it was asked for: every tool, whether it is visible or not, with all that
+    `callgate tools` says of it."""
 
 
 class Progress(_Part, frozen=True, kw_only=True, tag_field="kind", tag="progress"):

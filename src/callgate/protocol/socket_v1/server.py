@@ -10,10 +10,9 @@ from collections.abc import Mapping
 
 from msgspec import UNSET
 
-from callgate.protocol.ndjson import MAX_LINE, Framer
+from callgate.protocol.ndjson import MAX_LINE, Framer, Unsendable, line
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.frames import ANSWERS, Code, Reply, Request
-from callgate.protocol.socket_v1.lines import Unsendable, line
 from callgate.protocol.socket_v1.requests import Fault, fault, read
 
 _HOPELESS = 2 * MAX_LINE
@@ -59,7 +58,8 @@ class ServerWire:
     def encode(self, reply: Reply | Fault) -> bytes:
         """The reply's line. `ValueError` if it answers what was not asked or has been answered.
 
-        A result that cannot be sent becomes a failure; anything else raises `Unsendable`.
+        A result that cannot be sent becomes a failure, another answer an error; an event
+        raises `Unsendable`.
         """
         if isinstance(reply, Fault):
             return line(reply.error)
@@ -68,18 +68,17 @@ class ServerWire:
         if isinstance(reply, _WITHOUT_REQUEST):
             return line(reply)
         id = reply.request_id
-        if id is UNSET:
-            return line(reply)
         if isinstance(reply, frames.ToolEvent):
-            self._expect(id, frames.ToolResult)
+            self._expect(reply.request_id, frames.ToolResult)
             return line(reply)
-        if isinstance(reply, frames.Error):
+        if id is not UNSET and isinstance(reply, frames.Error):
             if self._in_flight.get(id, frames.ToolResult) is frames.ToolResult:
                 raise ValueError(f"request {id!r} cannot be answered by an error frame")
-        else:
+        elif id is not UNSET:
             self._expect(id, type(reply))
-        data = line(reply)
-        del self._in_flight[id]
+        data = _answer(reply)
+        if id is not UNSET:
+            del self._in_flight[id]
         return data
 
     def _result(self, reply: frames.ToolResult) -> bytes:
@@ -94,6 +93,14 @@ class ServerWire:
     def _expect(self, id: str, answer: type) -> None:
         if self._in_flight.get(id) is not answer:
             raise ValueError(f"no request {id!r} waits for a {answer.__name__}")
+
+
+def _answer(reply: Reply) -> bytes:
+    try:
+        return line(reply)
+    except Unsendable as error:
+        id = getattr(reply, "request_id", UNSET)
+        return line(frames.Error(request_id=id, message=f"The answer cannot be sent: {error}"))
 
 
 def _unsent(request_id: str, why: str) -> frames.ToolResult:

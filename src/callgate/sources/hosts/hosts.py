@@ -194,8 +194,12 @@ class Host:
             except (HostError, TimeoutError):
                 asked.link.abandon(id)
         if not asked.outcome.done():
-            self._expected_end(asked.link)
-            asked.link.kill()
+            self.kill(asked)
+
+    def kill(self, asked: Asked) -> None:
+        """End the process of a call, with all that it runs; the next call has another."""
+        self._expected_end(asked.link)
+        asked.link.kill()
 
     def forget(self, session: str) -> None:
         self._states.pop(session, None)

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream
-from callgate.core.errors import ToolError
-from callgate.protocol.host_v1 import frames
+from callgate.core.errors import ToolError, ToolExecutionError
+from callgate.protocol.host_v1 import failures, frames
 from callgate.protocol.host_v1.excerpts import Passed
 from callgate.protocol.host_v1.requests import Fault
 from callgate.protocol.host_v1.runtime import Broken, Received, RuntimeWire
@@ -245,13 +245,10 @@ class Link:
             value = await pending.on_ask(request.params)
             answer = frames.Returned(id=request.id, result=frames.Result(value=value))
         except ToolError as error:
-            failure = frames.Failure(
-                type=type(error).__name__, detail=error.message, reason=error.reason
-            )
-            answer = frames.Failed(id=request.id, error=failure)
+            answer = frames.Failed(id=request.id, error=failures.to_failure(error))
         except Exception as error:  # a file that is not there, text that is none
-            failure = frames.Failure(type=type(error).__name__, detail=str(error))
-            answer = frames.Failed(id=request.id, error=failure)
+            failed = ToolExecutionError(str(error), reason=type(error).__name__)
+            answer = frames.Failed(id=request.id, error=failures.to_failure(failed))
         if self._stdin is not None:
             self._send(self._wire.encode(answer))
 

@@ -8,7 +8,6 @@ another by now is refused until somebody has looked at it (`pins`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -16,19 +15,15 @@ import msgspec
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.errors import ToolError, ToolPermissionDenied, ToolProtocolError
+from callgate.core.errors import ToolPermissionDenied
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.protocol.host_v1 import failures, frames, parts, values
+from callgate.protocol.host_v1 import frames, values
 from callgate.protocol.host_v1.schemas import ToolSchema
-from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts.hosts import Asked, Host, unavailable
-from callgate.sources.hosts.links import Broke, Gone, Refused
-from callgate.sources.hosts.reach import Reach
+from callgate.sources.hosts.calls import call
+from callgate.sources.hosts.hosts import Asked, Host
 
 OPTIONAL_S = 5.0
 """How long an optional method may take before the result goes without it."""
-
-_log = logging.getLogger("callgate.hosts")
 
 Changed = Callable[[str], bool]
 """Whether a tool is no longer as it was pinned."""
@@ -42,7 +37,6 @@ class HostedTool:
         self._definition = definition
         self._changed = changed
         self._asked: Asked | None = None
-        self._cancelled = False
 
     @property
     def definition(self) -> ToolDefinition:
@@ -58,44 +52,11 @@ class HostedTool:
                 f"{host.settings.name}.",
                 reason="definition_changed",
             )
-        session = context.session_id
-        value = await self._run(input, context)
+        value = await call(host, name, input, context, self._remember)
         output = values.to_output(value)
         if isinstance(value, dict) and isinstance(value.get("success"), bool):
-            await self._format(session, value, output)
+            await self._format(context.session_id, value, output)
         return output
-
-    async def _run(self, input: dict[str, Any], context: ToolContext) -> Any:
-        params = frames.ExecuteTool(
-            tool_name=self._definition.name,
-            arguments=input,
-            context=frames.CallContext(
-                session_id=context.session_id,
-                turn_id=context.turn_id,
-                tool_use_id=context.tool_use_id,
-                workspace_path=context.workspace_path,
-                scope=dict(context.scope or {}),
-            ),
-        )
-        reach = Reach(context)
-        try:
-            returned = await self._host.execute(
-                context.session_id, params, lambda event: _tell(context, event), reach.answer,
-                self._remember,
-            )  # fmt: skip
-        except Refused as refused:
-            if refused.failure.stack:
-                self._host.log.note(refused.failure.stack)
-            raise failures.to_error(refused.failure) from None
-        except Broke as broke:
-            raise ToolProtocolError(
-                f"Host {self._host.settings.name!r}: {broke}.", reason="host_answer"
-            ) from None
-        except Gone as gone:
-            raise unavailable(self._host.settings.name, gone) from None
-        except Unsendable as error:
-            raise ToolError(f"The call does not fit: {error}", reason="unsendable") from None
-        return returned.result.value
 
     def _remember(self, asked: Asked) -> None:
         self._asked = asked
@@ -135,11 +96,6 @@ class HostedTool:
             return False
         await self._host.cancel(self._asked)
         return True
-
-
-def _tell(context: ToolContext, event: frames.Event) -> None:
-    kind, payload = parts.to_event(event)
-    context.publish(kind, payload)
 
 
 def definition_of(

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from callgate.config.places import write_private
 
 PROTOCOL = 1
+_END_OF_TIME = 253_000_000_000_000
+"""Milliseconds: in the year 9987."""
 
 
 class NoInstance(Exception):
@@ -60,13 +62,13 @@ def withdraw(home: str, instance: Instance) -> None:
 def reap(home: str) -> None:
     """Remove the records of processes that are gone."""
     for pid, record in _records(home):
-        if not _alive(pid, record) or _instance(record) is None:
+        if not _alive(pid, record) or _instance(pid, record) is None:
             _remove(_record(home, pid))
 
 
 def live(home: str) -> list[Instance]:
     """The instances whose process lives and whose socket is there, newest first."""
-    found = [_instance(record) for pid, record in _records(home) if _alive(pid, record)]
+    found = [_instance(pid, record) for pid, record in _records(home) if _alive(pid, record)]
     there = [each for each in found if each is not None and os.path.exists(each.socket)]
     return sorted(there, key=lambda each: each.started_at, reverse=True)
 
@@ -115,18 +117,27 @@ def _records(home: str) -> list[tuple[int, dict[str, Any]]]:
     return [(pid, _read(_record(home, pid)) or {}) for pid in pids]
 
 
-def _instance(record: dict[str, Any]) -> Instance | None:
-    try:
-        return Instance(
-            pid=int(record["pid"]),
-            socket=str(record["socketPath"]),
-            label=str(record.get("label", "")),
-            cwd=str(record.get("cwd", "")),
-            version=str(record["appVersion"]),
-            started_at=int(record["startedAt"]),
-        )
-    except (KeyError, TypeError, ValueError):
+def _instance(pid: int, record: dict[str, Any]) -> Instance | None:
+    """What a record says, if it speaks of the process that it is named after."""
+    started_at = record.get("startedAt")
+    # A signal to 0, to 1 or to less means others than one process of ours.
+    if record.get("pid") != pid or pid <= 1 or not _is_moment(started_at):
         return None
+    if not isinstance(record.get("socketPath"), str) or "appVersion" not in record:
+        return None
+    return Instance(
+        pid=pid,
+        socket=record["socketPath"],
+        label=str(record.get("label", "")),
+        cwd=str(record.get("cwd", "")),
+        version=str(record["appVersion"]),
+        started_at=started_at,
+    )
+
+
+def _is_moment(value: Any) -> TypeGuard[int]:
+    """Milliseconds since 1970 in a year that a calendar has."""
+    return type(value) is int and 0 <= value < _END_OF_TIME
 
 
 def _alive(pid: int, record: dict[str, Any]) -> bool:

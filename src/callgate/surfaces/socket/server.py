@@ -14,8 +14,9 @@ from callgate.core.ids import session_id
 from callgate.dispatch.running import Stop
 from callgate.runtime import Runtime
 from callgate.sandbox.trees import inherited_mark
+from callgate.surfaces.socket.callers import OpenSession
 from callgate.surfaces.socket.calls import Follower
-from callgate.surfaces.socket.connections import Connection, OpenSession
+from callgate.surfaces.socket.connections import Connection
 from callgate.surfaces.socket.listening import Listener, peer
 
 _DRAIN_S = 0.7
@@ -68,7 +69,7 @@ class SocketServer:
         if uid != os.getuid():
             _log.warning("a peer of user %d was turned away", uid)
             return False
-        connection.may_answer = pid == 0 or not inherited_mark(pid)
+        connection.watcher.may_answer = pid == 0 or not inherited_mark(pid)
         self._connections[connection.session_id] = connection
         return True
 

@@ -1,0 +1,48 @@
+"""The command line of a host: load what it offers, then speak with the runtime.
+
+    callgate.host FILE_OR_MODULE        `@tool` functions, or a plugin
+    callgate.host --script PATH ...     executables that answer schema, preview and run
+    callgate.host --zygote              stays warm, and forks one of these when asked
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from callgate.host.pipes import Pipe
+from callgate.host.plugins import Plugin, load_plugin
+from callgate.host.serving import Host
+from callgate.host.streams import take_streams
+from callgate.sources.modules import ToolLoadError
+
+USAGE = "usage: python -m callgate.host FILE_OR_MODULE | --script PATH ..."
+
+
+def main(given: Sequence[str]) -> int:
+    """Serve until stdin ends; returns the exit code."""
+    if not given or given[0] in ("-h", "--help") or (given[0] != "--script" and len(given) > 1):
+        print(USAGE, file=sys.stderr)
+        return 0 if "--help" in given or "-h" in given else 2
+    if given[0] == "--zygote":
+        code: int = import_module("callgate.host.zygote").serve(main)
+        return code
+    requests, answers = take_streams()
+    try:
+        plugin = _load(given)
+    except ToolLoadError as error:
+        print(f"callgate host: {error}", file=sys.stderr)
+        return 1
+    try:
+        Host(plugin, Pipe(requests, answers)).serve()
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _load(given: Sequence[str]) -> Plugin:
+    if given[0] != "--script":
+        return load_plugin(given[0])
+    plugin: Plugin = import_module("callgate.host.scripts").ScriptPlugin(given[1:])
+    return plugin

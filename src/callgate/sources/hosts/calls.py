@@ -1,0 +1,61 @@
+"""One call of a host's tool: from a tool's context to a request, and from its outcome to a value
+or to the error that says why there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from callgate.core.errors import ToolExecutionError, ToolProtocolError
+from callgate.core.tools import ToolContext
+from callgate.protocol.host_v1 import failures, frames, parts
+from callgate.protocol.ndjson import Unsendable
+from callgate.sources.hosts.hosts import Asked, Host, unavailable
+from callgate.sources.hosts.links import Broke, Gone, Refused
+from callgate.sources.hosts.reach import Reach
+
+
+async def call(
+    host: Host,
+    tool: str,
+    arguments: dict[str, Any],
+    context: ToolContext,
+    asked: Callable[[Asked], None],
+    *,
+    own: bool = False,
+) -> Any:
+    """What `execute_tool` gave. Raises a `ToolError`.
+
+    `asked` is told what to cancel; `own`: the host runs our own functions, and is believed.
+    """
+    params = frames.ExecuteTool(
+        tool_name=tool,
+        arguments=arguments,
+        context=frames.CallContext(
+            session_id=context.session_id,
+            turn_id=context.turn_id,
+            tool_use_id=context.tool_use_id,
+            workspace_path=context.workspace_path,
+            scope=dict(context.scope or {}),
+        ),
+    )
+
+    def tell(event: frames.Event) -> None:
+        context.publish(*parts.to_event(event))
+
+    name = host.settings.name
+    try:
+        returned = await host.execute(
+            context.session_id, params, tell, Reach(context).answer, asked
+        )
+    except Refused as refused:
+        if refused.failure.stack:
+            host.log.note(refused.failure.stack)
+        raise failures.to_error(refused.failure, own=own) from None
+    except Broke as broke:
+        raise ToolProtocolError(f"Host {name!r}: {broke}.", reason="host_answer") from None
+    except Gone as gone:
+        raise unavailable(name, gone) from None
+    except Unsendable as error:
+        raise ToolExecutionError(f"The call does not fit: {error}.", reason="unsendable") from None
+    return returned.result.value
