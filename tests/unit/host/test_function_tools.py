@@ -9,23 +9,6 @@ import pytest
 
 from tests.unit.host.driving import CONTEXT, OFFER, SAMPLES, Driven
 
-PROVES = {
-    "test_a_host_says_what_it_answers_and_asks_for": ("S1-15", "S1-35"),
-    "test_every_decorated_function_is_a_tool": ("S1-21", "S1-22"),
-    "test_the_result_of_a_function_is_a_success_with_its_value": ("S1-16", "S1-23", "S1-24"),
-    "test_what_a_tool_says_becomes_parts_in_their_order": ("S1-29", "S1-30"),
-    "test_an_error_of_ours_keeps_its_class": ("S1-09", "S1-26"),
-    "test_what_else_is_raised_is_hidden_from_the_caller": ("S1-09", "S1-26"),
-    "test_a_failed_call_ends_nothing_but_itself": ("S1-26",),
-    "test_what_a_tool_prints_never_reaches_the_protocol": ("S1-02", "S1-04"),
-    "test_an_async_call_is_cancelled_and_answered_before_the_cancel_is": ("S1-49",),
-    "test_a_sync_call_that_runs_cannot_be_cancelled_and_the_host_says_so": ("S1-49",),
-    "test_a_call_that_waits_for_its_turn_is_cancelled_without_running": ("S1-49",),
-    "test_async_calls_overlap_and_a_sync_call_holds_up_none_of_them": ("S1-10",),
-    "test_the_parts_of_a_flood_arrive_in_order": ("S1-34",),
-    "test_nothing_follows_an_answer": ("S1-33",),
-}
-
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Driven]:
@@ -50,6 +33,7 @@ def success(value: Any, id: str = "c") -> dict[str, Any]:
 CANCELLED = {"type": "Cancelled", "detail": "The call was cancelled."}
 
 
+@pytest.mark.spec("S1-15", "S1-35")
 def test_a_host_says_what_it_answers_and_asks_for(shared: Driven) -> None:
     assert shared.init() == {
         "id": "q", "ok": True,
@@ -63,6 +47,7 @@ def test_a_host_says_what_it_answers_and_asks_for(shared: Driven) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.spec("S1-21", "S1-22")
 def test_every_decorated_function_is_a_tool(shared: Driven) -> None:
     answer = shared.ask("get_tool_schemas", state={})
     assert answer["result"]["value"][0] == {
@@ -75,6 +60,7 @@ def test_every_decorated_function_is_a_tool(shared: Driven) -> None:
     assert len(answer["result"]["value"]) == 16
 
 
+@pytest.mark.spec("S1-16", "S1-23", "S1-24")
 def test_the_result_of_a_function_is_a_success_with_its_value(shared: Driven) -> None:
     assert shared.call("add", x=1, y=2) == success(3)
 
@@ -84,6 +70,7 @@ def test_state_comes_back_as_it_was_sent(shared: Driven) -> None:
     assert answer["result"]["state"] == {"n": 1}
 
 
+@pytest.mark.spec("S1-29", "S1-30")
 def test_what_a_tool_says_becomes_parts_in_their_order(shared: Driven) -> None:
     shared.run("c", "chatty")
     assert [shared.part() for _ in range(4)] == [
@@ -95,12 +82,14 @@ def test_what_a_tool_says_becomes_parts_in_their_order(shared: Driven) -> None:
     assert shared.next() == success(None)
 
 
+@pytest.mark.spec("S1-34")
 def test_the_parts_of_a_flood_arrive_in_order(shared: Driven) -> None:
     shared.run("c", "flood", count=10_000)
     assert [shared.part()["text"] for _ in range(10_000)] == [str(number) for number in range(10_000)]
     assert shared.next() == success(10_000)
 
 
+@pytest.mark.spec("S1-33")
 def test_nothing_follows_an_answer(own: Driven) -> None:
     own.run("c", "late")
     while "event" in own.next():
@@ -113,12 +102,14 @@ def test_a_tool_knows_where_its_call_comes_from(shared: Driven) -> None:
     assert shared.value("where")["result"] == {**CONTEXT, "root": "/w"}
 
 
+@pytest.mark.spec("S1-09", "S1-26")
 def test_an_error_of_ours_keeps_its_class(shared: Driven) -> None:
     assert shared.call("fails", how="denied")["error"] == {
         "type": "PermissionDenied", "detail": "not this", "reason": "mine", "details": {"a": 1}
     }
 
 
+@pytest.mark.spec("S1-09", "S1-26")
 @pytest.mark.parametrize("how", ["secret", "exit", "stop"])
 def test_what_else_is_raised_is_hidden_from_the_caller(shared: Driven, how: str) -> None:
     error = shared.call("fails", how=how)["error"]
@@ -127,6 +118,7 @@ def test_what_else_is_raised_is_hidden_from_the_caller(shared: Driven, how: str)
     assert "in fails" in stack
 
 
+@pytest.mark.spec("S1-26")
 def test_a_failed_call_ends_nothing_but_itself(shared: Driven) -> None:
     shared.call("fails", how="exit")
     assert shared.call("add", x=1, y=2) == success(3)
@@ -154,6 +146,7 @@ def test_an_unknown_tool_is_said_to_be_unknown(shared: Driven) -> None:
     assert shared.call("nobody")["error"]["type"] == "UnknownTool"
 
 
+@pytest.mark.spec("S1-02", "S1-04")
 def test_what_a_tool_prints_never_reaches_the_protocol(own: Driven) -> None:
     assert own.call("prints") == success("")
     assert (own.end(), own.left()) == (0, b"")
@@ -218,6 +211,7 @@ def test_what_the_runtime_does_not_offer_is_refused_without_asking() -> None:
 # Cancelling.
 
 
+@pytest.mark.spec("S1-49")
 def test_an_async_call_is_cancelled_and_answered_before_the_cancel_is(shared: Driven) -> None:
     shared.run("c", "later")
     shared.part()
@@ -251,6 +245,7 @@ def test_a_call_cancelled_in_the_same_breath_is_answered_once(shared: Driven) ->
     assert [shared.next()["id"], shared.next()["id"]] == ["c", "x"]
 
 
+@pytest.mark.spec("S1-49")
 def test_a_sync_call_that_runs_cannot_be_cancelled_and_the_host_says_so(own: Driven) -> None:
     own.run("c", "stuck")
     own.part()
@@ -258,6 +253,7 @@ def test_a_sync_call_that_runs_cannot_be_cancelled_and_the_host_says_so(own: Dri
     assert (answer["id"], answer["ok"], answer["error"]["type"]) == ("q", False, "CannotCancel")
 
 
+@pytest.mark.spec("S1-49")
 def test_a_call_that_waits_for_its_turn_is_cancelled_without_running(shared: Driven) -> None:
     shared.run("a", "until_read", path="x")
     asked = shared.next()
@@ -275,6 +271,7 @@ def test_a_cancel_of_what_is_over_finds_nothing(shared: Driven, id: str) -> None
     assert shared.ask("cancel", id=id) == {"id": "q", "ok": True, "result": {"value": False}}
 
 
+@pytest.mark.spec("S1-10")
 def test_async_calls_overlap_and_a_sync_call_holds_up_none_of_them(shared: Driven) -> None:
     shared.run("s", "until_read", path="x")
     asked = shared.next()

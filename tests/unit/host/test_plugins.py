@@ -10,14 +10,6 @@ import pytest
 
 from tests.unit.host.driving import SAMPLES, Driven
 
-PROVES = {
-    "test_each_shape_of_a_plugin_is_found": ("S1-15", "S1-16", "S1-21", "S1-23", "S1-24"),
-    "test_a_method_takes_what_it_names": ("S1-23",),
-    "test_a_plugin_that_cannot_be_used_is_named_on_stderr": ("S1-04",),
-    "test_a_tool_class_in_a_list_is_a_tool_too": ("S1-21",),
-    "test_stdin_that_ends_ends_the_host_whatever_still_runs": ("S1-47",),
-}
-
 METHODS = """
 def init(self, config): return {"n": config.get("n", 0)}
 def get_tool_schemas(self): return [{"name": "count", "input_schema": {"type": "object"}}]
@@ -35,6 +27,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.spec("S1-15", "S1-16", "S1-21", "S1-23", "S1-24")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_each_shape_of_a_plugin_is_found(shape: str, tmp_path: Path) -> None:
     (tmp_path / "plugin.py").write_text(SHAPES[shape])
@@ -64,6 +57,7 @@ def test_a_plugin_imports_what_lies_beside_it(tmp_path: Path) -> None:
         assert driven.init()["ok"] is True
 
 
+@pytest.mark.spec("S1-23")
 def test_a_method_takes_what_it_names(tmp_path: Path) -> None:
     (tmp_path / "plugin.py").write_text(
         "def get_tool_schemas(**given): return [{'name': each, 'input_schema': {}} for each in given]\n"
@@ -77,6 +71,7 @@ def test_a_method_takes_what_it_names(tmp_path: Path) -> None:
         assert answer["result"]["value"] == [{"tool_name": "a", "arguments": {"b": 1}, "state": {}}, "a", 1]
 
 
+@pytest.mark.spec("S1-21")
 def test_a_tool_class_in_a_list_is_a_tool_too(tmp_path: Path) -> None:
     (tmp_path / "tools.py").write_text(
         "from callgate import TextBlock, ToolDefinition, ToolOutput\n"
@@ -101,6 +96,7 @@ WRONG = {
 }
 
 
+@pytest.mark.spec("S1-04")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_plugin_that_cannot_be_used_is_named_on_stderr(name: str, tmp_path: Path) -> None:
     text, problem = WRONG[name]
@@ -169,6 +165,7 @@ def function(context: "ToolContext") -> None:
 """
 
 
+@pytest.mark.spec("S1-47")
 @pytest.mark.parametrize("tool", ["idle", "thread", "task", "function"])
 def test_stdin_that_ends_ends_the_host_whatever_still_runs(tool: str, tmp_path: Path) -> None:
     (tmp_path / "lingering.py").write_text(LINGERING)

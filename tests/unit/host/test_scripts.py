@@ -27,14 +27,6 @@ SUITE = [
 ]
 """What does not need a plugin with a memory or a voice of its own."""
 
-PROVES = {
-    "test_a_script_host_keeps_what_it_can_of_the_suite": tuple(
-        sorted({item for each in SUITE for item in host_suite.PROVES[each]})
-    ),
-    "test_a_script_describes_and_runs_its_tool": ("S1-21", "S1-23", "S1-24", "S1-43"),
-    "test_an_exit_code_is_a_failure_with_the_last_of_stderr": ("S1-24",),
-    "test_a_cancelled_script_is_ended_with_all_that_it_started": ("S1-49",),
-}
 
 BASH = r"""#!/bin/bash
 case "$1" in
@@ -100,11 +92,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
         driver.leave()
 
 
+@pytest.mark.spec("S1-05", "S1-06", "S1-07", "S1-12", "S1-13", "S1-14", "S1-27", "S1-47", "S1-52")
+@pytest.mark.spec("S1-53")
 @pytest.mark.parametrize("scenario", SUITE, ids=lambda each: each.__name__)
 def test_a_script_host_keeps_what_it_can_of_the_suite(scenario: Callable[[Start], None], start: Start) -> None:
     scenario(start)
 
 
+@pytest.mark.spec("S1-21", "S1-23", "S1-24", "S1-43")
 def test_a_script_describes_and_runs_its_tool(bash: Driven) -> None:
     listed = bash.ask("get_tool_schemas", state={})["result"]["value"]
     assert [each["name"] for each in listed] == ["count", "say", "fail", "leave", "hide", "hang"]
@@ -128,6 +123,7 @@ def test_an_unknown_tool_is_said_to_be_unknown(bash: Driven) -> None:
     assert bash.call("nobody")["error"]["type"] == "UnknownTool"
 
 
+@pytest.mark.spec("S1-24")
 def test_an_exit_code_is_a_failure_with_the_last_of_stderr(bash: Driven) -> None:
     bash.run("c", "fail")
     said = ""
@@ -141,6 +137,7 @@ def test_an_exit_code_is_a_failure_with_the_last_of_stderr(bash: Driven) -> None
     }
 
 
+@pytest.mark.spec("S1-49")
 @needs("linux")
 def test_a_cancelled_script_is_ended_with_all_that_it_started(bash: Driven) -> None:
     bash.run("c", "hang")

@@ -12,12 +12,6 @@ import pytest
 
 from tests.unit.host.driving import SAMPLES, Driven
 
-PROVES = {
-    "test_a_host_process_answers_the_vectors": ("S1-05", "S1-06", "S1-07", "S1-08", "S1-12", "S1-13", "S1-14", "S1-27", "S1-52", "S1-53"),
-    "test_a_method_that_it_does_not_have_is_not_found": ("S1-13",),
-    "test_an_id_in_flight_is_refused_under_no_id": ("S1-08",),
-}
-
 VECTORS = Path(__file__).parents[3] / "protocols" / "host_v1" / "vectors" / "requests.json"
 CASES = json.loads(VECTORS.read_text())["cases"]
 
@@ -42,6 +36,8 @@ WHOLE = [case for case in CASES if chunk(case["chunks"][-1]).endswith(b"\n")]
 """Of a line that has not ended nothing can be seen from outside."""
 
 
+@pytest.mark.spec("S1-05", "S1-06", "S1-07", "S1-08", "S1-12", "S1-13", "S1-14", "S1-27", "S1-52")
+@pytest.mark.spec("S1-53")
 @pytest.mark.parametrize("case", [pytest.param(case, id=case["name"]) for case in WHOLE])
 def test_a_host_process_answers_the_vectors(host: Driven, case: dict[str, Any]) -> None:
     for each in case["chunks"]:
@@ -59,10 +55,12 @@ def test_a_host_process_answers_the_vectors(host: Driven, case: dict[str, Any]) 
     assert faults == [{"id": each["id"], "type": each["type"]} for each in expected]
 
 
+@pytest.mark.spec("S1-13")
 def test_a_method_that_it_does_not_have_is_not_found(host: Driven) -> None:
     assert host.ask("get_tags", config={}, models=[])["error"]["type"] == "MethodNotFound"
 
 
+@pytest.mark.spec("S1-08")
 def test_an_id_in_flight_is_refused_under_no_id(host: Driven) -> None:
     host.init()
     host.run("a", "until_read", path="x")

@@ -14,11 +14,6 @@ from tests.needs import needs
 from tests.unit.packages import host_suite
 from tests.unit.packages.host_suite import Driver, Start
 
-PROVES = {
-    "test_a_node_host_keeps_the_suite": host_suite.PROVEN,
-    "test_the_hosts_own_tests_pass": ("S1-02", "S1-06", "S1-07", "S1-12", "S1-13", "S1-14", "S1-52", "S1-53"),
-}
-
 PACKAGE = Path(__file__).parents[3] / "packages" / "tool-host-node"
 PLUGINS = Path(__file__).parent / "plugins"
 LONGEST = 200
@@ -42,11 +37,16 @@ def start() -> Iterator[Start]:
         driver.leave()
 
 
+@pytest.mark.spec("S1-01", "S1-02", "S1-04", "S1-05", "S1-06", "S1-07", "S1-08", "S1-09", "S1-10")
+@pytest.mark.spec("S1-12", "S1-13", "S1-14", "S1-15", "S1-16", "S1-19", "S1-21", "S1-23", "S1-24")
+@pytest.mark.spec("S1-26", "S1-27", "S1-29", "S1-31", "S1-33", "S1-34", "S1-35", "S1-36", "S1-37")
+@pytest.mark.spec("S1-39", "S1-43", "S1-44", "S1-45", "S1-47", "S1-49", "S1-51", "S1-52", "S1-53")
 @pytest.mark.parametrize("scenario", host_suite.SCENARIOS, ids=lambda each: each.__name__)
 def test_a_node_host_keeps_the_suite(scenario: Callable[[Start], None], start: Start) -> None:
     scenario(start)
 
 
+@pytest.mark.spec("S1-02", "S1-06", "S1-07", "S1-12", "S1-13", "S1-14", "S1-52", "S1-53")
 def test_the_hosts_own_tests_pass() -> None:
     files = sorted(map(str, (PACKAGE / "test").glob("*.test.mjs")))
     ended = subprocess.run(

@@ -25,29 +25,19 @@ from callgate.protocol.host_v1.frames import Event, Failure
 from callgate.protocol.host_v1.schemas import ToolSchema, read_schemas
 from callgate.protocol.host_v1.values import ProviderNative, to_model_text, to_output, to_value
 
-PROVES = {
-    "test_the_inner_success_decides": ("S1-24",),
-    "test_a_value_without_success_is_the_result": ("S1-25",),
-    "test_a_failed_answer_is_an_error_with_its_detail_and_without_its_stack": ("S1-26",),
-    "test_each_of_the_four_spellings_is_one_tool": ("S1-21", "S1-22"),
-    "test_two_tools_of_one_name_are_refused": ("S1-22", "T22"),
-    "test_a_string_is_the_text_for_the_model": ("S1-39",),
-    "test_the_explicit_envelope_stays_structured": ("S1-40",),
-    "test_anything_else_becomes_text": ("S1-41", "S1-42"),
-    "test_a_part_is_what_it_says": ("S1-30", "S1-32"),
-}
-
 
 def plain(output: ToolOutput) -> Any:
     return msgspec.to_builtins(output)
 
 
+@pytest.mark.spec("S1-25")
 @pytest.mark.parametrize("value", [None, 0, "", [], False, {"a": 1}, {"success": "yes"}, {"success": 1, "result": 2}, "text"])
 def test_a_value_without_success_is_the_result(value: Any) -> None:
     output = to_output(value)
     assert (output.success, output.value) == (True, value)
 
 
+@pytest.mark.spec("S1-24")
 def test_the_inner_success_decides() -> None:
     assert plain(to_output({"success": True, "result": {"n": 1}})) == plain(ToolOutput(content=[TextBlock('{"n":1}')], value={"n": 1}))
     assert plain(to_output({"success": False, "error": "no"})) == plain(ToolOutput(content=[TextBlock("no")], success=False, value=None))
@@ -91,17 +81,20 @@ def test_nothing_is_lost_between_our_own_processes(output: ToolOutput) -> None:
     assert plain(to_output(value, own=True)) == plain(output)
 
 
+@pytest.mark.spec("S1-39")
 @pytest.mark.parametrize("text", ["", "hi", '{"type":"provider_native_tool_result"}'])
 def test_a_string_is_the_text_for_the_model(text: str) -> None:
     assert to_model_text(text) == text
 
 
+@pytest.mark.spec("S1-40")
 @pytest.mark.parametrize("format", ["openai.chat_completions", "openai.responses", "anthropic.messages"])
 def test_the_explicit_envelope_stays_structured(format: Any) -> None:
     value = {"type": "provider_native_tool_result", "format": format, "content": [{"type": "text", "text": "x"}]}
     assert to_model_text(value) == ProviderNative(format=format, content=value["content"])
 
 
+@pytest.mark.spec("S1-41", "S1-42")
 @pytest.mark.parametrize(
     ("value", "text"),
     [
@@ -123,6 +116,7 @@ def test_anything_else_becomes_text(value: Any, text: str) -> None:
 SCHEMA = {"type": "object", "properties": {}}
 
 
+@pytest.mark.spec("S1-21", "S1-22")
 @pytest.mark.parametrize(
     "entry",
     [
@@ -159,6 +153,7 @@ def test_an_entry_in_another_spelling_is_refused(entry: dict[str, Any]) -> None:
         read_schemas([entry], "h")
 
 
+@pytest.mark.spec("S1-22", "T22")
 @pytest.mark.parametrize("other", ["echo", "ECHO", "ｅｃｈｏ"])
 def test_two_tools_of_one_name_are_refused(other: str) -> None:
     with pytest.raises(ToolRegistrationError):
@@ -183,6 +178,7 @@ def test_a_foreign_host_cannot_say_that_somebody_refused(word: str, expected: st
     assert error_class(word) == expected
 
 
+@pytest.mark.spec("S1-26")
 def test_a_failed_answer_is_an_error_with_its_detail_and_without_its_stack() -> None:
     error = to_error(Failure(type="TypeError", detail="no", stack="secret"))
     assert (type(error), error.message, error.details) == (ToolExecutionError, "no", None)
@@ -203,6 +199,7 @@ def test_a_message_that_is_not_to_be_seen_stays_where_it_is() -> None:
     assert to_failure(ToolExecutionError("secret", is_user_visible=False)).detail == GENERIC_FAILURE
 
 
+@pytest.mark.spec("S1-30", "S1-32")
 @pytest.mark.parametrize(
     ("event", "published"),
     [

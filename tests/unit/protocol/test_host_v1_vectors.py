@@ -29,16 +29,6 @@ from callgate.protocol.host_v1.requests import Fault
 from callgate.protocol.host_v1.runtime import Broken, RuntimeWire
 from callgate.protocol.ndjson import line
 
-PROVES = {
-    "test_a_host_reads_the_vectors": ("S1-06", "S1-07", "S1-12", "S1-13", "S1-14", "S1-23", "S1-27", "S1-52", "S1-53", "T37", "T38", "T39", "T40"),
-    "test_a_host_process_keeps_its_ids_apart": ("S1-08", "S1-29", "S1-33"),
-    "test_the_runtime_reads_the_vectors": ("S1-03", "S1-06", "S1-08", "S1-09", "S1-10", "S1-11", "S1-15", "S1-17", "S1-29", "S1-32", "S1-33", "S1-36", "S1-37", "S1-52", "S1-53", "T37", "T38", "T39", "T40"),
-    "test_the_runtime_takes_only_what_it_asked_for": ("S1-08", "S1-10", "S1-11", "S1-33"),
-    "test_every_frame_has_one_canonical_line": ("S1-05", "S1-07", "S1-08", "S1-09", "S1-53", "T42"),
-    "test_a_corpus_reply_gets_the_outcome_of_its_class": ("S1-03", "S1-06", "S1-11", "S1-32", "T37", "T39"),
-    "test_the_corpus_sequences_that_the_wire_decides_alone": ("S1-11", "S1-33"),
-}
-
 PROJECT = Path(__file__).parents[3]
 WIRE = PROJECT / "protocols" / "host_v1"
 SCHEMA = json.loads((WIRE / "schema.json").read_text())
@@ -87,6 +77,8 @@ def built(frame: dict[str, Any]) -> frames.Frame:
     return msgspec.convert(frame, Returned) if frame["ok"] else msgspec.convert(frame, Failed)
 
 
+@pytest.mark.spec("S1-06", "S1-07", "S1-12", "S1-13", "S1-14", "S1-23", "S1-27", "S1-52", "S1-53")
+@pytest.mark.spec("T37", "T38", "T39", "T40")
 @pytest.mark.parametrize("case", vectors("requests"))
 def test_a_host_reads_the_vectors(case: dict[str, Any]) -> None:
     wire = HostWire()
@@ -99,6 +91,9 @@ def test_a_host_reads_the_vectors(case: dict[str, Any]) -> None:
             assert FROM_HOST.is_valid(json.loads(answer))
 
 
+@pytest.mark.spec("S1-03", "S1-06", "S1-08", "S1-09", "S1-10", "S1-11", "S1-15", "S1-17", "S1-29")
+@pytest.mark.spec("S1-32", "S1-33", "S1-36", "S1-37", "S1-52", "S1-53", "T37", "T38", "T39")
+@pytest.mark.spec("T40")
 @pytest.mark.parametrize("case", vectors("replies"))
 def test_the_runtime_reads_the_vectors(case: dict[str, Any]) -> None:
     wire = RuntimeWire()
@@ -129,16 +124,19 @@ def play(wire: HostWire | RuntimeWire, steps: list[dict[str, Any]]) -> list[Any]
     return played
 
 
+@pytest.mark.spec("S1-08", "S1-29", "S1-33")
 @pytest.mark.parametrize("case", vectors("host_sequences"))
 def test_a_host_process_keeps_its_ids_apart(case: dict[str, Any]) -> None:
     assert play(HostWire(), case["steps"]) == case["steps"]
 
 
+@pytest.mark.spec("S1-08", "S1-10", "S1-11", "S1-33")
 @pytest.mark.parametrize("case", vectors("runtime_sequences"))
 def test_the_runtime_takes_only_what_it_asked_for(case: dict[str, Any]) -> None:
     assert play(RuntimeWire(), case["steps"]) == case["steps"]
 
 
+@pytest.mark.spec("S1-05", "S1-07", "S1-08", "S1-09", "S1-53", "T42")
 @pytest.mark.parametrize("case", vectors("encodings"))
 def test_every_frame_has_one_canonical_line(case: dict[str, Any]) -> None:
     assert line(built(case["frame"])) == case["line"].encode()
@@ -262,6 +260,7 @@ OUTCOMES: dict[str, type] = {"ok": Returned, "ok_event": Emitted, "ok_error": Fa
 REPLIES = [case for case in CORPUS["cases"] if case["proto"] == "host_reply"]
 
 
+@pytest.mark.spec("S1-03", "S1-06", "S1-11", "S1-32", "T37", "T39")
 @pytest.mark.parametrize("case", REPLIES, ids=lambda case: case["id"])
 def test_a_corpus_reply_gets_the_outcome_of_its_class(case: dict[str, Any]) -> None:
     wire = calling("u1", "u2")
@@ -272,6 +271,7 @@ def test_a_corpus_reply_gets_the_outcome_of_its_class(case: dict[str, Any]) -> N
     assert list(wire.in_flight) == ([] if case["class"] in ("ok", "ok_error", "protocol_error") else ["u1"])
 
 
+@pytest.mark.spec("S1-11", "S1-33")
 def test_the_corpus_sequences_that_the_wire_decides_alone() -> None:
     steps = {each["id"]: each["steps"] for each in CORPUS["sequences"]}
     sent = "".join(each + "\n" for each in steps["s21"][0]["host_sends"]).encode()

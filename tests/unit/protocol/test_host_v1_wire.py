@@ -44,20 +44,6 @@ from callgate.protocol.host_v1.runtime import (
 )
 from callgate.protocol.ndjson import MAX_LINE, Framer, Unsendable, line
 
-PROVES = {
-    "test_any_cut_of_the_bytes_gives_a_host_the_same_requests": ("S1-01",),
-    "test_any_cut_of_the_bytes_gives_the_runtime_the_same_outcomes": ("S1-01",),
-    "test_a_mutated_request_gets_exactly_one_outcome": ("S1-13", "S1-14", "T37", "T38", "T39", "T40"),
-    "test_a_mutated_answer_gets_exactly_one_outcome_and_touches_no_other_call": ("S1-03", "S1-11", "T37", "T38", "T39", "T40"),
-    "test_both_sides_understand_each_other": ("S1-05", "S1-08", "S1-10", "S1-16", "S1-29"),
-    "test_a_host_that_knows_nothing_of_asking_back_works": ("S1-35",),
-    "test_an_answer_that_cannot_be_sent_becomes_a_failure": ("S1-52",),
-    "test_the_largest_result_that_fits_is_sent_and_the_next_larger_one_fails_cleanly": ("S1-52",),
-    "test_no_value_can_forge_a_line": ("S1-53", "T42"),
-    "test_ten_thousand_parts_arrive_in_their_order": ("S1-29",),
-    "test_the_short_way_and_the_long_way_agree": ("T37", "T38"),
-}
-
 REQUESTS = [
     b'{"v":1,"id":"r1","method":"execute_tool","params":{"tool_name":"echo","arguments":{"text":"hi"},"state":{}}}',
     b'{"v":1,"id":"r1","method":"execute_tool","params":{"tool_name":"echo","arguments":{"a":[1,2.5,-3e2,null,true],"b":{"c":"\\u00e9\\n\xe6\x97\xa5"}},"state":{"n":1},"context":{"session_id":"s","tool_use_id":"t","workspace_path":"/w"}}}',
@@ -176,11 +162,13 @@ def check_answers(seed: int, count: int) -> dict[type, int]:
     return kinds
 
 
+@pytest.mark.spec("S1-13", "S1-14", "T37", "T38", "T39", "T40")
 def test_a_mutated_request_gets_exactly_one_outcome() -> None:
     taken, refused = check_requests(1, 20_000)
     assert taken > 500 and refused > 5_000
 
 
+@pytest.mark.spec("S1-03", "S1-11", "T37", "T38", "T39", "T40")
 def test_a_mutated_answer_gets_exactly_one_outcome_and_touches_no_other_call() -> None:
     kinds = check_answers(2, 10_000)
     assert {Returned, Failed, Emitted, Broken, Passed, Fault} <= set(kinds)
@@ -212,11 +200,13 @@ def same_for_any_cut(stream: bytes, places: list[int], wires: list[Any]) -> None
     assert len(outcomes) == sum(1 for each in stream.split(b"\n") if each.strip())
 
 
+@pytest.mark.spec("S1-01")
 @given(streams(REQUESTS), st.lists(st.integers(0, 4_000), max_size=20))
 def test_any_cut_of_the_bytes_gives_a_host_the_same_requests(stream: bytes, places: list[int]) -> None:
     same_for_any_cut(stream, places, [HostWire(), HostWire(), HostWire()])
 
 
+@pytest.mark.spec("S1-01")
 @given(streams(ANSWERS), st.lists(st.integers(0, 4_000), max_size=20))
 def test_any_cut_of_the_bytes_gives_the_runtime_the_same_outcomes(stream: bytes, places: list[int]) -> None:
     wires = [agreed("read_file")[0] for _ in range(3)]
@@ -231,6 +221,7 @@ def test_both_sides_survive_any_bytes(data: bytes) -> None:
     assert len(RuntimeWire().receive(data)) == len(HostWire().receive(data)) == len(lines)
 
 
+@pytest.mark.spec("S1-05", "S1-08", "S1-10", "S1-16", "S1-29")
 def test_both_sides_understand_each_other() -> None:
     runtime, host = RuntimeWire(), HostWire()
     first = ask("1", ExecuteTool(tool_name="echo", arguments={"text": "日本\u2028"}, state={"n": 1}))
@@ -256,6 +247,7 @@ def test_asks_go_back_and_forth_while_a_call_runs() -> None:
     assert runtime.asked == {}
 
 
+@pytest.mark.spec("S1-35")
 def test_a_host_that_knows_nothing_of_asking_back_works() -> None:
     runtime = RuntimeWire()
     runtime.encode(ask("i", Init(runtime=Offer(answers=["read_file"]))))
@@ -283,6 +275,7 @@ def deep(levels: int) -> Any:
     return value
 
 
+@pytest.mark.spec("S1-52")
 @pytest.mark.parametrize("value", [object(), "\ud800", {"a": {1: object()}}, deep(100_000), "x" * MAX_LINE], ids=["object", "surrogate", "nested", "deep", "large"])
 def test_an_answer_that_cannot_be_sent_becomes_a_failure(value: Any) -> None:
     runtime, host = RuntimeWire(), HostWire()
@@ -292,6 +285,7 @@ def test_an_answer_that_cannot_be_sent_becomes_a_failure(value: Any) -> None:
     assert (runtime.in_flight, host.in_flight) == ({}, {})
 
 
+@pytest.mark.spec("S1-52")
 def test_the_largest_result_that_fits_is_sent_and_the_next_larger_one_fails_cleanly() -> None:
     room = MAX_LINE + 1 - len(line(Returned(id="c", result=Result(value=""))))
     outcomes = []
@@ -317,6 +311,7 @@ def test_an_event_that_cannot_be_sent_raises_and_the_call_goes_on() -> None:
     assert runtime.receive(host.encode(Returned(id="c", result=Result()))) == [Returned(id="c", result=Result())]
 
 
+@pytest.mark.spec("S1-53", "T42")
 @pytest.mark.parametrize("end", ["\n", "\r", "\u2028", "\u2029", "\u0085"])
 def test_no_value_can_forge_a_line(end: str) -> None:
     runtime, host = RuntimeWire(), HostWire()
@@ -328,6 +323,7 @@ def test_no_value_can_forge_a_line(end: str) -> None:
     assert runtime.receive(sent) == [part]
 
 
+@pytest.mark.spec("S1-29")
 def test_ten_thousand_parts_arrive_in_their_order() -> None:
     runtime, host = RuntimeWire(), HostWire()
     started(runtime, host, "c")
@@ -399,6 +395,7 @@ VALUES = ['{"a":1}', '{"a":1,"a":1}', '{"a":1.0}', '{"a":1e2}', '{"a":"\\u0061"}
           "{" + ",".join(f'"k{n}":0' for n in range(10_001)) + "}", "{}", '{"ok":true,"result":1}', '{"event":{"type":"part"}}']  # fmt: skip
 
 
+@pytest.mark.spec("T37", "T38")
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_the_short_way_and_the_long_way_agree(value: str) -> None:
     request = b'{"v":1,"id":"a","method":"execute_tool","params":{"tool_name":"echo","arguments":%s,"state":{}}}\n' % value.encode()

@@ -8,6 +8,7 @@ import random
 import resource
 import shutil
 import socket
+import sys
 import tempfile
 import threading
 import time
@@ -27,6 +28,7 @@ from tests.unit.protocol.test_socket_v1_wire import mutated
 from tests.unit.surfaces.test_serving import Peer, Served
 
 TOOLS = Path(__file__).with_name("hostile_tools.py")
+HOST = Path(__file__).parents[1] / "sources" / "hosts" / "plain_host.py"
 ALIVE = b'{"type":"check_alive","requestId":"alive"}\n'
 CODES = {
     "validation_error": "VALIDATION_ERROR", "unknown_tool": "UNKNOWN_TOOL", "permission_denied": "PERMISSION_DENIED",
@@ -313,6 +315,30 @@ def test_a_killed_instance_takes_its_commands_with_it(working: Served) -> None:
     working.process.kill()
     working.process.wait()
     assert gone(below)
+
+
+@pytest.mark.spec("S1-47", "T45")
+def test_a_killed_instance_takes_its_hosts_with_it() -> None:
+    with tempfile.TemporaryDirectory(prefix="cg", dir="/var/tmp") as name:  # which a host can see
+        base = Path(name)
+        (base / "h").mkdir(mode=0o700)
+        plugin = shutil.copy(HOST, base / "host.py")
+        settings = f'[hosts.plain]\ncommand = ["{sys.executable}", "-I", "{plugin}"]\neffect = "none"\n'
+        (base / "h" / "settings.toml").write_text(settings)
+        served = Served(base)
+        peer = served.peer()
+        peer.call("pid", {}, served.ws)
+        result = peer.until("tool_result")["result"]
+        if not result["ok"] and result["error"]["details"].get("reason") == "sandbox_unavailable":
+            pytest.skip("needs a sandbox: not for us here")
+        assert result["ok"], result
+        peer.call("hang", {}, served.ws)
+        below = children(served.process.pid)
+        assert len(below) >= 3
+        served.process.kill()
+        served.process.wait()
+        assert gone(below)
+        served.leave()
 
 
 def storm(working: Served, count: int, seed: int) -> None:

@@ -109,6 +109,7 @@ async def make(process: BrokerProcess, tmp_path: Path) -> AsyncIterator[Make]:
 # --- what it gives -------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("S1-23", "S1-24", "S1-25", "S1-53")
 async def test_what_a_hosts_tool_gives_is_the_result(make: Make) -> None:
     stand = await make()
     assert await stand.value("echo", "hi\u2028\n\0日本") == "hi\u2028\n\0日本"
@@ -116,6 +117,7 @@ async def test_what_a_hosts_tool_gives_is_the_result(make: Make) -> None:
         assert await stand.value("raw", raw) == value
 
 
+@pytest.mark.spec("S1-24", "S1-26")
 async def test_failures_keep_their_words_and_lose_their_stack(make: Make) -> None:
     stand = await make()
     failed = await stand.call("fail", "no such page")
@@ -125,6 +127,7 @@ async def test_failures_keep_their_words_and_lose_their_stack(make: Make) -> Non
     assert "secret line" not in str(stand.bench.recorder.events) + str(refused)
 
 
+@pytest.mark.spec("S1-27", "S1-28", "S1-50")
 async def test_arguments_are_checked_before_the_host_sees_them(make: Make) -> None:
     stand = await make()
     assert (await stand.bench.run("echo", {"text": 1})).error.error_class is ToolErrorClass.VALIDATION_ERROR
@@ -132,6 +135,7 @@ async def test_arguments_are_checked_before_the_host_sees_them(make: Make) -> No
     assert stand.bench.recorder.records[-1].source == "host"
 
 
+@pytest.mark.spec("S1-29", "S1-30", "S1-34")
 async def test_parts_come_in_order_and_before_the_result(make: Make) -> None:
     stand = await make()
     await stand.value("parts", "10000")
@@ -140,6 +144,7 @@ async def test_parts_come_in_order_and_before_the_result(make: Make) -> None:
     assert stand.bench.recorder.events[-1].type == "tool.completed"
 
 
+@pytest.mark.spec("S1-03", "S1-11", "S1-32", "S1-33")
 async def test_noise_other_events_and_strays_harm_no_call(make: Make) -> None:
     stand = await make()
     for tool in ("noise", "other", "late", "noise"):
@@ -147,6 +152,7 @@ async def test_noise_other_events_and_strays_harm_no_call(make: Make) -> None:
     assert await stand.value("echo", "on") == "on"
 
 
+@pytest.mark.spec("S1-52")
 @pytest.mark.parametrize("size", [5 * 1024 * 1024, 9 * 1024 * 1024])
 async def test_a_large_argument_goes_through_or_fails_cleanly(make: Make, size: int) -> None:
     stand = await make()
@@ -158,6 +164,7 @@ async def test_a_large_argument_goes_through_or_fails_cleanly(make: Make, size: 
 # --- state ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("S1-16", "S1-18")
 async def test_each_session_has_its_own_state(make: Make) -> None:
     stand = await make(config={"state": {"n": 10}})
     assert [await stand.value("count") for _ in range(3)] == [11, 12, 13]
@@ -165,6 +172,7 @@ async def test_each_session_has_its_own_state(make: Make) -> None:
     assert await stand.value("count") == 11
 
 
+@pytest.mark.spec("S1-17", "S1-19")
 async def test_a_failed_call_leaves_the_state_alone(make: Make) -> None:
     stand = await make(config={"state": {"n": 0}})
     await stand.value("count")
@@ -172,6 +180,7 @@ async def test_a_failed_call_leaves_the_state_alone(make: Make) -> None:
     assert await stand.value("count") == 2
 
 
+@pytest.mark.spec("S1-16")
 async def test_calls_that_share_a_state_run_one_after_another(make: Make) -> None:
     stand = await make(config={"state": {"n": 0}})
     counted = await asyncio.gather(*(stand.value("count") for _ in range(20)))
@@ -181,6 +190,7 @@ async def test_calls_that_share_a_state_run_one_after_another(make: Make) -> Non
 # --- optional methods ----------------------------------------------------------------------------
 
 
+@pytest.mark.spec("S1-39", "S1-44")
 async def test_a_host_formats_its_result_for_model_and_screen(make: Make) -> None:
     said = {"format_tool_result": "for the model", "to_display_format": {"card": 1}}
     stand = await make(config={"optional": said})
@@ -189,6 +199,7 @@ async def test_a_host_formats_its_result_for_model_and_screen(make: Make) -> Non
     assert result.meta["display"] == {"card": 1}
 
 
+@pytest.mark.spec("S1-40", "S1-41", "S1-42")
 async def test_a_native_result_stays_structured_and_other_objects_become_text(make: Make) -> None:
     native = {"type": "provider_native_tool_result", "format": "openai.responses", "content": [{"a": 1}]}
     stand = await make(config={"optional": {"format_tool_result": native}})
@@ -198,11 +209,13 @@ async def test_a_native_result_stays_structured_and_other_objects_become_text(ma
     assert "provider_native" not in result.meta and '"odd"' in result.content[0].text
 
 
+@pytest.mark.spec("S1-45")
 async def test_an_optional_method_that_fails_harms_no_call(make: Make) -> None:
     stand = await make(config={"optional": {"format_tool_result": "raise", "to_display_format": "raise"}})
     assert await stand.value("echo", "hi") == "hi"
 
 
+@pytest.mark.spec("S1-36", "S1-37", "S1-38")
 async def test_what_a_host_says_of_itself_is_pinned_with_its_tools(make: Make) -> None:
     said = {"required_tags": ["vision"], "get_tags": ["fast"], "get_ui_elements": [{"button": 1}]}
     stand = await make(config={"optional": said})
@@ -213,6 +226,7 @@ async def test_what_a_host_says_of_itself_is_pinned_with_its_tools(make: Make) -
     assert await stand.value("echo", "hi") == "hi"
 
 
+@pytest.mark.spec("S1-20")
 async def test_a_config_is_checked_before_the_host_gets_it(make: Make) -> None:
     schema = '{"type": "object", "required": ["root"]}'
     with pytest.raises(ToolError) as refused:
@@ -239,12 +253,14 @@ async def test_a_host_that_reaches_back_gets_files_of_the_workspace_and_no_other
 # --- its life ------------------------------------------------------------------------------------
 
 
+@pytest.mark.spec("S1-46")
 async def test_a_host_is_started_once_and_used_again(make: Make) -> None:
     stand = await make()
     assert await stand.value("pid") == await stand.value("pid")
     assert stand.host.restarts == 1
 
 
+@pytest.mark.spec("S1-48")
 async def test_a_host_that_dies_is_told_of_at_once_and_started_again(make: Make) -> None:
     stand = await make()
     before = await stand.value("pid")
@@ -254,6 +270,7 @@ async def test_a_host_that_dies_is_told_of_at_once_and_started_again(make: Make)
     assert await stand.value("pid") != before
 
 
+@pytest.mark.spec("S1-48")
 async def test_a_host_that_keeps_dying_is_given_up_until_it_is_restarted(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,12 +320,14 @@ async def test_a_host_that_cannot_be_started_says_why(make: Make, process: Broke
     await hosts.close()
 
 
+@pytest.mark.spec("S1-06")
 async def test_another_version_of_the_protocol_ends_the_call_and_the_host(make: Make) -> None:
     stand = await make(config={"version": True})
     result = await stand.call("echo", "hi")
     assert result.error.error_class in (ToolErrorClass.PROTOCOL_ERROR, ToolErrorClass.HOST_UNAVAILABLE)
 
 
+@pytest.mark.spec("S1-49")
 @pytest.mark.parametrize("cancels", [True, False])
 async def test_a_timeout_ends_the_work_by_asking_or_with_the_process(
     make: Make, cancels: bool, monkeypatch: pytest.MonkeyPatch
@@ -321,6 +340,7 @@ async def test_a_timeout_ends_the_work_by_asking_or_with_the_process(
     assert (await stand.value("pid") == pid) is cancels
 
 
+@pytest.mark.spec("S1-47")
 async def test_closing_ends_the_process(make: Make) -> None:
     stand = await make()
     pid = await stand.value("pid")
