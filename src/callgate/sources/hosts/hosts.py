@@ -12,12 +12,11 @@ request of that session. Calls that share a state run one after another.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -145,14 +144,25 @@ class Host:
         asked: Callable[[Asked], None],
     ) -> frames.Returned:
         """Run a tool for a session. `asked` is told what to cancel. Raises `HostError`."""
-        async with self._turn(session) as link:
-            context = params.context if link.agreed else msgspec.UNSET
-            params = msgspec.structs.replace(
-                params, state=self._state(session), context=context
-            )
-            id, outcome = link.ask(params, on_event, on_ask)
-            asked(Asked(link, id, outcome))
-            return self._keep_state(session, await outcome)
+        link = await self.link()
+        turn = self._turn(session)
+        if turn is not None:
+            await turn.acquire()
+        assert self._slots is not None
+        try:
+            async with self._slots:
+                if link.exit is not None:  # it died while we waited for our turn
+                    link = await self.link()
+                context = params.context if link.agreed else msgspec.UNSET
+                params = msgspec.structs.replace(
+                    params, state=self._state(session), context=context
+                )
+                id, outcome = link.ask(params, on_event, on_ask)
+                asked(Asked(link, id, outcome))
+                return self._keep_state(session, await outcome)
+        finally:
+            if turn is not None:
+                turn.release()
 
     async def try_ask(self, session: str, params: frames.OfHost, timeout_s: float) -> Any:
         """The value of an optional method; None where it has none, or fails."""
@@ -205,15 +215,12 @@ class Host:
         self._states.pop(session, None)
         self._turns.pop(session, None)
 
-    @contextlib.asynccontextmanager
-    async def _turn(self, session: str) -> AsyncIterator[Link]:
-        await self.link()
-        assert self._slots is not None and self.started is not None
-        turn: Any = contextlib.nullcontext()
-        if self.started.state or session in self._states:  # what it holds must not fork
-            turn = self._turns.setdefault(session, asyncio.Lock())
-        async with turn, self._slots:
-            yield await self.link()
+    def _turn(self, session: str) -> asyncio.Lock | None:
+        """What calls of a session wait for one after another, if they share a state."""
+        assert self.started is not None
+        if self.started.state or session in self._states:
+            return self._turns.setdefault(session, asyncio.Lock())
+        return None
 
     def _state(self, session: str) -> dict[str, Any]:
         assert self.started is not None

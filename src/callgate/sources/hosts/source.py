@@ -85,9 +85,14 @@ class Hosts:
             return []
         known, host = _fingerprints(pinned.schemas, name), self.hosts[name]
 
+        seen: tuple[Any, dict[str, str]] = (None, {})
+
         def changed(tool: str) -> bool:
-            assert host.started is not None
-            return _fingerprints(host.started.schemas, name).get(tool) != known[tool]
+            nonlocal seen
+            if seen[0] is not host.started:  # it was started since
+                assert host.started is not None
+                seen = host.started, _fingerprints(host.started.schemas, name)
+            return seen[1].get(tool) != known[tool]
 
         return [
             _factory(host, definition, changed) for definition in self._definitions(name, pinned)
