@@ -55,7 +55,7 @@ async def escape() -> str:
     return "\\x1b[2Jgone\\x9b1A"
 
 
-@tool(side_effects="none")
+@tool(side_effects="none", isolate=False)
 def stuck() -> None:
     """Wait in a thread for longer than anybody has patience."""
     import time

@@ -323,7 +323,7 @@ def test_a_killed_instance_takes_its_hosts_with_it() -> None:
         base = Path(name)
         (base / "h").mkdir(mode=0o700)
         plugin = shutil.copy(HOST, base / "host.py")
-        settings = f'[hosts.plain]\ncommand = ["{sys.executable}", "-I", "{plugin}"]\neffect = "none"\n'
+        settings = f'[hosts.plain]\ncommand = ["{os.path.realpath(sys.executable)}", "-I", "{plugin}"]\neffect = "none"\n'
         (base / "h" / "settings.toml").write_text(settings)
         served = Served(base)
         peer = served.peer()
