@@ -48,8 +48,8 @@ from callgate.tools.shell import Shell
 from callgate.workspace.history import History
 
 if TYPE_CHECKING:  # heavy, and most homes have none
-    from callgate.sources.hosts.source import Hosts
     from callgate.sources.isolated import Isolates
+    from callgate.wiring_hosts import HostedTools
 
 BUILT_IN: tuple[ToolFactory, ...] = (
     ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
@@ -70,7 +70,7 @@ class Wired:
         self._audit = audit_log(home, settings) if audit else None
         self.log = SessionLog(self._open_store)
         self.sandbox = Sandbox(surroundings(home, settings))
-        self.hosts: Hosts | None = None
+        self.hosts: HostedTools | None = None
         """Those of the settings, once their tools were registered."""
         self._isolates: Isolates | None = None
         self.host_problems: Mapping[str, str] = {}
@@ -201,6 +201,24 @@ def register_configured(wired: Wired, workspace: str) -> None:
     `SettingsError` names the file, and the line of it, that cannot be used. The runtime is
     not to be used then.
     """
+    register_own(wired)
+    if wired.settings.hosts:
+        hosting = import_module("callgate.wiring_hosts")  # most homes have none
+        wired.host_problems = hosting.learn(
+            wired.home, wired.settings, wired.sandbox.surroundings, workspace
+        )
+        _register_hosts(wired, workspace)
+
+
+def register_known(wired: Wired, workspace: str) -> None:
+    """The same, without a look at hosts that are new: nothing is started."""
+    register_own(wired)
+    if wired.settings.hosts:
+        _register_hosts(wired, workspace)
+
+
+def register_own(wired: Wired) -> None:
+    """Register the built-in tools, and those that the settings load."""
     loaded = _load_configured(wired)
     for factory in BUILT_IN:
         wired.runtime.register(factory)
@@ -209,22 +227,20 @@ def register_configured(wired: Wired, workspace: str) -> None:
             wired.register(factory)
         except ToolRegistrationError as error:
             raise SettingsError(file, None, str(error)) from None
-    if wired.settings.hosts:
-        _register_hosts(wired, workspace)
 
 
 def _register_hosts(wired: Wired, workspace: str) -> None:
-    """The tools of hosts, as they are pinned; one that is new is started for that once."""
-    hosting = import_module("callgate.wiring_hosts")  # most homes have none
+    """The tools of hosts, as they are pinned."""
+    hosting = import_module("callgate.wiring_hosts")
     settings, home = wired.settings, wired.home
-    wired.host_problems = hosting.learn(home, settings, wired.sandbox.surroundings, workspace)
-    wired.hosts = hosting.make_hosts(home, settings, wired.sandbox, workspace)
+    hosts = hosting.make_hosts(home, settings, wired.sandbox, workspace)
+    hosted: HostedTools = hosting.HostedTools(hosts, wired.dispatcher.registry)
     for name in settings.hosts:
-        for factory in wired.hosts.factories(name):
-            try:
-                wired.runtime.register(factory)
-            except ToolRegistrationError as error:
-                raise SettingsError(home.settings, None, f"hosts.{name}: {error}") from None
+        try:
+            hosted.register(name)
+        except ToolRegistrationError as error:
+            raise SettingsError(home.settings, None, f"hosts.{name}: {error}") from None
+    wired.hosts = hosted
 
 
 def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import stat
 import sys
 from argparse import Namespace
 from collections.abc import Callable
 from enum import StrEnum
 from functools import lru_cache, partial
-from typing import NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple
 
 from callgate.audit.reading import tail
 from callgate.audit.records import line_hash
@@ -30,8 +32,11 @@ from callgate.config.places import Home, workspace_settings
 from callgate.config.trust import is_trusted, trusted
 from callgate.dispatch.sandboxes import OFF, Sandbox
 from callgate.sandbox.machines import look_at_groups_now
-from callgate.wiring import surroundings
+from callgate.wiring import register_known, surroundings
 from callgate.workspace.opening import Openat2, best_opener
+
+if TYPE_CHECKING:
+    from callgate.sources.hosts.source import Hosts
 
 _LEAST_PYTHON = (3, 11)
 _WHOLE_LOG = 16 * 1024 * 1024
@@ -113,12 +118,52 @@ def check_settings(patient: Patient) -> Finding:
 def check_tools(patient: Patient) -> Finding:
     here = Namespace(debug=False, workspace=patient.workspace, mode=None)
     try:
-        wired, session = open_runtime(here)
+        wired, session = open_runtime(here, register=register_known)
     except CliError as error:
         return Finding(Level.FAILED, error.message, error.hint)
     visible = len(wired.runtime.tools(session))
     hidden = len(wired.runtime.all_tools(session)) - visible
     return _good(f"{visible} visible" + (f", {hidden} not" if hidden else ""))
+
+
+def check_hosts(patient: Patient) -> Finding:
+    try:
+        settings, _ = load_user(patient.home)
+    except SettingsError:
+        return Finding(Level.NOTE, "not known before the settings are right")
+    if not settings.hosts:
+        return _good("none")
+    hosting = import_module("callgate.wiring_hosts")  # most homes have none
+    around = Sandbox(surroundings(patient.home, settings))
+    hosts: Hosts = hosting.make_hosts(patient.home, settings, around, patient.workspace)
+    found = {name: problem for name in hosts.hosts if (problem := _host_problem(hosts, name))}
+    told = [f"{name}: {problem.text}" for name, problem in found.items()]
+    text = "; ".join([f"{len(hosts.hosts)} in the settings", *told])
+    for level in (Level.FAILED, Level.NOTE):
+        for problem in found.values():
+            if problem.level is level:
+                return Finding(level, text, problem.fix)
+    return _good(text)
+
+
+def _host_problem(hosts: Hosts, name: str) -> Finding | None:
+    """What is known without starting it."""
+    said, trouble = hosts.hosts[name].settings, hosts.trouble(name)
+    program = said.command[0]
+    path = os.path.join(said.cwd, program) if os.sep in program else program
+    if shutil.which(path, path=said.env.get("PATH")) is None:
+        return Finding(
+            Level.FAILED, f"{program} is not there or cannot be run",
+            f"correct command of [hosts.{name}]",
+        )  # fmt: skip
+    if trouble is not None:
+        given_up = "given up: " if trouble.given_up else ""
+        return Finding(
+            Level.NOTE, f"{given_up}{trouble.problem}", f"callgate hosts logs {name}"
+        )
+    if hosts.pinned(name) is None:
+        return Finding(Level.NOTE, "never started", f"callgate hosts reload {name}")
+    return None
 
 
 def check_trust(patient: Patient) -> Finding:
@@ -239,6 +284,7 @@ CHECKS: dict[str, Check] = {
     "home": check_home,
     "settings": check_settings,
     "tools": check_tools,
+    "hosts": check_hosts,
     "trust": check_trust,
     "workspace": check_workspace,
     "audit": check_audit,

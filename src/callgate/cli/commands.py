@@ -22,6 +22,7 @@ DECISIONS = ("allow", "deny")
 SCOPES = ("once", "session", "always")
 FORMATS = ("markdown", "json")
 SHELLS = ("bash", "zsh", "fish")
+LANGUAGES = ("python", "node", "bash")
 
 
 class Parser(argparse.ArgumentParser):
@@ -223,6 +224,35 @@ def _host(parser: Parser) -> None:
     parser.add_argument("--script", action="store_true", help="of executables, not of Python")
 
 
+def _host_new(parser: Parser) -> None:
+    parser.add_argument("--lang", choices=LANGUAGES, default="python", help="default python")
+    parser.add_argument("--dir", metavar="D", default=".", help="where; default: here")
+    _json(parser)
+
+
+def _host_check(parser: Parser) -> None:
+    parser.add_argument(
+        "--call", nargs="+", metavar=("TOOL", "key=value"), help="also run one of its tools"
+    )
+    parser.add_argument("--config", metavar="JSON", help="for its init; default {}")
+    parser.add_argument(
+        "--timeout", metavar="S", type=options.seconds, default=5.0,
+        help="how long it may take to answer; default 5",
+    )  # fmt: skip
+    _json(parser)
+
+
+def _hosts_logs(parser: Parser) -> None:
+    parser.add_argument("-n", metavar="N", type=_count, default=20, help="lines; default 20")
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new ones")
+
+
+def _hosts_reload(parser: Parser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _add(parser, options.WORKSPACE)
+    _json(parser)
+
+
 def _nothing(parser: Parser) -> None:
     """No options of its own."""
 
@@ -294,6 +324,25 @@ COMMANDS: Mapping[str, Command] = {
         "FILE_OR_MODULE | --script PATH ...", _host,
         "FILE_OR_MODULE has @tool functions, or a plugin. Each PATH is an executable that\n"
         "answers schema, preview NAME and run NAME on its command line.",
+    ),
+    "host new": Command("write a plugin to begin with, and a test of it", "NAME", _host_new),
+    "host check": Command(
+        "check that a program does what every tool host has to do", "-- COMMAND ...",
+        _host_check,
+        "The program runs as you would run it, without a sandbox. No tool is run unless --call\n"
+        "names it. Exits with 0 if all that is required is there, else with 1.",
+    ),
+    "hosts list": Command("list the hosts of the settings, and how each is", "", _json),
+    "hosts logs": Command("show what a host wrote to stderr, and what happened to it", "NAME",
+                          _hosts_logs),
+    "hosts reload": Command(
+        "start hosts anew, and accept what changed in their tools", "[NAME]", _hosts_reload,
+        "What changed is shown, and pinned after a yes. A running instance takes it over; calls\n"
+        "under way finish as they began.",
+    ),
+    "hosts restart": Command(
+        "have a running instance end a host, and start it again with its next call", "NAME",
+        _json, "Also one that was given up because it kept dying.",
     ),
     "doctor": Command("check the installation, one line a check", "", _json),
     "init": Command("write commented settings and a sample tool", "", _init),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Callable
 
 from callgate.cli.logs import set_up
 from callgate.cli.problems import CliError
@@ -17,7 +18,12 @@ from callgate.dispatch.registry import Registered
 from callgate.wiring import Wired, register_configured
 
 
-def open_runtime(options: Namespace, *, audit: bool = False) -> tuple[Wired, Session]:
+def open_runtime(
+    options: Namespace,
+    *,
+    audit: bool = False,
+    register: Callable[[Wired, str], None] = register_configured,
+) -> tuple[Wired, Session]:
     """A runtime with every configured tool, and a session in the chosen workspace.
 
     `audit` opens the record: only a command that makes calls needs it.
@@ -28,7 +34,7 @@ def open_runtime(options: Namespace, *, audit: bool = False) -> tuple[Wired, Ses
         raise CliError(f"--workspace: {workspace} is not a directory")
     try:
         wired = Wired(Home.from_environment(), audit=audit)
-        register_configured(wired, workspace)
+        register(wired, workspace)
         session = wired.session(workspace, Mode(options.mode) if options.mode else None)
     except SettingsError as error:
         raise CliError(

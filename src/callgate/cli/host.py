@@ -1,9 +1,10 @@
-"""`callgate host`: the process in which the tools of a file run."""
+"""`callgate host`: the process in which the tools of a file run, and what its author needs."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 
+from callgate.cli.loading import load
 from callgate.cli.problems import CliError
 from callgate.host.main import main
 
@@ -14,3 +15,13 @@ def host(options: Namespace) -> int:
     if len(options.words) > 1 and not options.script:
         raise CliError(f"{options.words[1]!r} is one word too many")
     return main([*(["--script"] if options.script else []), *options.words])
+
+
+def new(options: Namespace) -> int:
+    code: int = load("callgate.cli.host_new").new(options)
+    return code
+
+
+def check(options: Namespace) -> int:
+    code: int = load("callgate.cli.host_check").check(options)
+    return code

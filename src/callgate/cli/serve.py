@@ -111,7 +111,7 @@ async def _serve(
     def open_session(cwd: str | None, id: str) -> Session:
         return _session(wired, session, roots, cwd, id)
 
-    server = SocketServer(wired.runtime, open_session)
+    server = SocketServer(wired.runtime, open_session, wired.hosts)
     try:
         await server.start(listener)
         reap(home.path)

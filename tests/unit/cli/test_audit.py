@@ -129,7 +129,7 @@ def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
     assert (ran.code, ran.json["ok"]) == (0, True)
     assert {name: each["level"] for name, each in findings(ran.json).items()} == {
         "python": "ok", "platform": "ok", "home": "ok", "settings": "ok", "tools": "ok",
-        "trust": "ok", "workspace": "ok", "audit": "ok", "wall": "ok", "sandbox": "ok",
+        "trust": "ok", "workspace": "ok", "audit": "ok", "wall": "ok", "sandbox": "ok", "hosts": "ok",
         **levels_of_backends(ran.json["sandbox"]), "terminal": "note",
         "instance": "ok",
     }  # fmt: skip

@@ -139,6 +139,19 @@ class CheckAlive(_Frame, frozen=True, kw_only=True, tag="check_alive"):
     request_id: RequestId | UnsetType = UNSET
 
 
+class ListHosts(_Frame, frozen=True, kw_only=True, tag="list_hosts"):
+    request_id: RequestId | UnsetType = UNSET
+
+
+class RenewHost(_Frame, frozen=True, kw_only=True, tag="renew_host"):
+    """Take over what is pinned for a host by now, and start it anew with its next call."""
+
+    request_id: RequestId
+    name: Name
+    forget: bool = False
+    """Also forget its crashes, and end its process with the calls that it runs."""
+
+
 # Server to client.
 
 
@@ -319,6 +332,35 @@ class Alive(_Frame, frozen=True, kw_only=True, tag="alive"):
     request_id: str | UnsetType = UNSET
 
 
+class HostTool(_Part, frozen=True, kw_only=True):
+    name: str
+    effect: str
+    changed: bool = False
+    """The host describes it differently than it was pinned: calls of it are refused."""
+
+
+class HostEntry(_Part, frozen=True, kw_only=True):
+    """A host, as the instance sees it. Its texts are untrusted: show them escaped."""
+
+    name: str
+    health: str
+    """new, resting, starting, running, waiting or quarantined."""
+    command: list[str]
+    tools: list[HostTool]
+    problem: str | None = None
+    """What went wrong last."""
+
+
+class HostsList(_Frame, frozen=True, kw_only=True, tag="hosts_list"):
+    request_id: str | UnsetType = UNSET
+    hosts: list[HostEntry]
+
+
+class HostRenewed(_Frame, frozen=True, kw_only=True, tag="host_renewed"):
+    request_id: str
+    host: HostEntry
+
+
 class Closing(_Frame, frozen=True, kw_only=True, tag="closing"):
     """The last frame of a connection that the server ends."""
 
@@ -329,11 +371,11 @@ class Closing(_Frame, frozen=True, kw_only=True, tag="closing"):
 
 Request = (
     ToolCall | ListTools | CancelToolCall | Subscribe | Unsubscribe | ListConfirmations
-    | AnswerConfirmation | CheckAlive
+    | AnswerConfirmation | CheckAlive | ListHosts | RenewHost
 )  # fmt: skip
 Answer = (
     ToolResult | ToolsList | Subscribed | Unsubscribed | ConfirmationsList | ConfirmationResult
-    | Alive
+    | Alive | HostsList | HostRenewed
 )  # fmt: skip
 Reply = Answer | ToolEvent | Error | Event | Closing
 
@@ -345,5 +387,7 @@ ANSWERS: dict[type, type] = {
     ListConfirmations: ConfirmationsList,
     AnswerConfirmation: ConfirmationResult,
     CheckAlive: Alive,
+    ListHosts: HostsList,
+    RenewHost: HostRenewed,
 }
 """The final answer to each request that has one; an `error` may stand in its place."""

@@ -36,6 +36,8 @@ _REQUESTS: dict[object, type[Request]] = {
     "list_confirmations": frames.ListConfirmations,
     "answer_confirmation": frames.AnswerConfirmation,
     "check_alive": frames.CheckAlive,
+    "list_hosts": frames.ListHosts,
+    "renew_host": frames.RenewHost,
 }
 _is_request_id = re.compile(frames.REQUEST_ID).match
 _CANONICAL = b'{"type":"tool_call","protocol":1,'

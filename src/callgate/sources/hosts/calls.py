@@ -23,10 +23,12 @@ async def call(
     asked: Callable[[Asked], None],
     *,
     own: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Any:
     """What `execute_tool` gave. Raises a `ToolError`.
 
     `asked` is told what to cancel; `own`: the host runs our own functions, and is believed.
+    `check` may refuse the process that the call would go to.
     """
     params = frames.ExecuteTool(
         tool_name=tool,
@@ -46,7 +48,7 @@ async def call(
     name = host.settings.name
     try:
         returned = await host.execute(
-            context.session_id, params, tell, Reach(context).answer, asked
+            context.session_id, params, tell, Reach(context).answer, asked, check
         )
     except Refused as refused:
         if refused.failure.stack:

@@ -27,7 +27,7 @@ from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.ndjson import Unsendable
 from callgate.sources.hosts.links import Gone, HostError, Link, OnAsk, OnEvent, Refused
-from callgate.sources.hosts.logs import HostLog
+from callgate.sources.hosts.logs import PROBLEM, QUARANTINED, RESTARTED, STARTING, HostLog
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 30.0
@@ -100,6 +100,8 @@ class Host:
         self._check_config = check_config
         self._link: Link | None = None
         self._starting: asyncio.Task[Link] | None = None
+        self._outdated = False
+        """What is being started is not to be used."""
         self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
         self._not_before = 0.0
         self._quarantined: str | None = None
@@ -142,8 +144,10 @@ class Host:
         on_event: OnEvent,
         on_ask: OnAsk,
         asked: Callable[[Asked], None],
+        check: Callable[[], None] = lambda: None,
     ) -> frames.Returned:
-        """Run a tool for a session. `asked` is told what to cancel. Raises `HostError`."""
+        """Run a tool for a session. `asked` is told what to cancel. Raises `HostError`, and
+        what `check` raises, which sees the process that it will be run in."""
         link = await self.link()
         turn = self._turn(session)
         if turn is not None:
@@ -151,8 +155,9 @@ class Host:
         assert self._slots is not None
         try:
             async with self._slots:
-                if link.exit is not None:  # it died while we waited for our turn
+                if link is not self._link:  # it died, or had to go, while we waited our turn
                     link = await self.link()
+                check()
                 context = params.context if link.agreed else msgspec.UNSET
                 params = msgspec.structs.replace(
                     params, state=self._state(session), context=context
@@ -253,6 +258,7 @@ class Host:
 
     async def restart(self) -> None:
         """Forget what happened, end the process, and start it anew with the next call."""
+        self.log.note(RESTARTED)
         await self.close()
         self._crashes.clear()
         self._quarantined = self._last_problem = None
@@ -262,7 +268,7 @@ class Host:
     def renew(self) -> None:
         """Let the next call have a new process; the calls that run finish in the old one."""
         link, self._link = self._link, None
-        self.started = None
+        self._outdated = self._starting is not None
         self._missing.clear()
         if link is not None:
             link.retire()
@@ -278,14 +284,19 @@ class Host:
 
     def _has_started(self, task: asyncio.Task[Link]) -> None:
         self._starting = None
-        if not task.cancelled() and task.exception() is None:
+        outdated, self._outdated = self._outdated, False
+        if task.cancelled() or task.exception() is not None:
+            return
+        if outdated:  # what it was started from may have changed since
+            task.result().retire()
+        else:
             self._link = task.result()
 
     async def _start(self, delay: float) -> Link:
         await asyncio.sleep(delay)
         said = self.settings
         link = Link(self.log, lambda exit: self._ended(link, exit))
-        self.log.note(f"starting: {' '.join(said.command)}")
+        self.log.note(f"{STARTING}{' '.join(said.command)}")
         try:
             os.makedirs(said.cwd, exist_ok=True)
             command = Command(argv=said.command, cwd=said.cwd, env=dict(said.env))
@@ -366,14 +377,14 @@ class Host:
         now = time.monotonic()
         self._last_problem = problem
         self._crashes.append(now)
-        self.log.note(problem)
+        self.log.note(PROBLEM + problem)
         recent = [at for at in self._crashes if now - at < WITHIN_S]
         if len(recent) >= MOST_CRASHES:
             self._quarantined = (
                 f"{problem}, for the {len(recent)}th time within {WITHIN_S:.0f} s; it is not "
                 f"started again before callgate hosts restart {self.settings.name}"
             )
-            self.log.note("quarantined")
+            self.log.note(QUARANTINED)
             return
         delay = min(FIRST_DELAY_S * 2 ** (len(recent) - 1), LONGEST_DELAY_S)
         self._not_before = now + delay * random.uniform(0.8, 1.2)  # noqa: S311

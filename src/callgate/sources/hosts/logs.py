@@ -3,13 +3,53 @@
 from __future__ import annotations
 
 import os
+import re
 import time
+from typing import NamedTuple
 
 TAIL = 4_096
 """Bytes of stderr that an error shows."""
 LARGEST = 1024 * 1024
 """Bytes of a log file; what was before is kept in one more."""
+STARTING, PROBLEM = "starting: ", "problem: "
+QUARANTINED, RESTARTED = "quarantined", "restarted by hand"
+"""How the notes begin that tell of its life."""
+_NOTE = re.compile(rb"^\[callgate [0-9: -]{19}\] (.*)", re.MULTILINE)
+_LOOK_AT = 64 * 1024
+"""Bytes at the end of a log in which the last problem is looked for."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Trouble(NamedTuple):
+    problem: str
+    given_up: bool
+    """It was quarantined."""
+
+
+def trouble(path: str) -> Trouble | None:
+    """What went wrong last, by a log file; None where it was started, or restarted, since.
+
+    Good to show and for nothing else: a host may write whatever it likes into its log.
+    """
+    problem, given_up = None, False
+    for note in _notes(path):
+        if note.startswith((STARTING, RESTARTED)):
+            problem, given_up = None, False
+        elif note.startswith(PROBLEM):
+            problem = note.removeprefix(PROBLEM)
+        elif note == QUARANTINED:
+            given_up = True
+    return None if problem is None else Trouble(problem, given_up)
+
+
+def _notes(path: str) -> list[str]:
+    try:
+        with open(path, "rb") as file:
+            file.seek(max(os.fstat(file.fileno()).st_size - _LOOK_AT, 0))
+            data = file.read(_LOOK_AT)
+    except OSError:
+        return []
+    return [found.decode("utf-8", "replace") for found in _NOTE.findall(data)]
 
 
 class HostLog:

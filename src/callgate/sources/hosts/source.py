@@ -19,8 +19,8 @@ from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.schemas import read_schemas
-from callgate.sources.hosts.hosts import Host, HostSettings
-from callgate.sources.hosts.logs import HostLog
+from callgate.sources.hosts.hosts import Health, Host, HostSettings
+from callgate.sources.hosts.logs import HostLog, Trouble, trouble
 from callgate.sources.hosts.pins import Pinned, Pins, fingerprint
 from callgate.sources.hosts.tools import OPTIONAL_S, HostedTool, definition_of
 
@@ -57,6 +57,15 @@ class Hosts:
 
     async def learn(self, name: str) -> Pinned:
         """Start a host and pin what it says. Raises a `ToolError`."""
+        said = await self.ask(name)
+        self.pin(name, said)
+        return said
+
+    def pin(self, name: str, said: Pinned) -> None:
+        self._pins.write(name, said)
+
+    async def ask(self, name: str) -> Pinned:
+        """Start a host, and what it says of itself. Raises a `ToolError`."""
         host = self.hosts[name]
         await host.link()
         assert host.started is not None
@@ -71,7 +80,6 @@ class Hosts:
             self._definitions(name, pinned)
         except ToolRegistrationError as error:
             raise ToolError(str(error), reason="host_schema") from None
-        self._pins.write(name, pinned)
         return pinned
 
     async def _optional(self, host: Host, params: frames.OfHost) -> list[Any]:
@@ -81,8 +89,9 @@ class Hosts:
     def factories(self, name: str) -> list[ToolFactory]:
         """The tools of a host, as it is pinned; none if it is not."""
         pinned = self.pinned(name)
-        if pinned is None:
-            return []
+        return [] if pinned is None else self.factories_of(name, pinned)
+
+    def factories_of(self, name: str, pinned: Pinned) -> list[ToolFactory]:
         known, host = _fingerprints(pinned.schemas, name), self.hosts[name]
 
         seen: tuple[Any, dict[str, str]] = (None, {})
@@ -91,12 +100,33 @@ class Hosts:
             nonlocal seen
             if seen[0] is not host.started:  # it was started since
                 assert host.started is not None
-                seen = host.started, _fingerprints(host.started.schemas, name)
+                seen = host.started, _said(host)
             return seen[1].get(tool) != known[tool]
 
         return [
             _factory(host, definition, changed) for definition in self._definitions(name, pinned)
         ]
+
+    def definitions(self, name: str) -> list[ToolDefinition]:
+        """As it is pinned; none if it is not."""
+        pinned = self.pinned(name)
+        return [] if pinned is None else self._definitions(name, pinned)
+
+    def changed(self, name: str) -> set[str]:
+        """The tools that the process of a host describes differently than they are pinned."""
+        pinned, host = self.pinned(name), self.hosts[name]
+        if pinned is None or host.started is None or host.health is not Health.RUNNING:
+            return set()
+        known = _fingerprints(pinned.schemas, name)
+        said = _said(host)
+        return {tool for tool in known if said.get(tool) != known[tool]}
+
+    def trouble(self, name: str) -> Trouble | None:
+        """What went wrong with a host last, in whichever process, by its log."""
+        return trouble(self._pins.log_path(name))
+
+    def log_path(self, name: str) -> str:
+        return self._pins.log_path(name)
 
     def _definitions(self, name: str, pinned: Pinned) -> list[ToolDefinition]:
         spec = self._specs[name]
@@ -126,6 +156,15 @@ def _fingerprints(schemas: list[dict[str, Any]], host: str) -> dict[str, str]:
     """By the names of the tools."""
     read = read_schemas(schemas, host)
     return {tool.name: fingerprint(entry) for tool, entry in zip(read, schemas, strict=True)}
+
+
+def _said(host: Host) -> dict[str, str]:
+    """What the process of a host says of its tools; nothing, if that cannot be read."""
+    assert host.started is not None
+    try:
+        return _fingerprints(host.started.schemas, host.settings.name)
+    except ToolRegistrationError:
+        return {}
 
 
 def check_config(schema: dict[str, Any], config: dict[str, Any]) -> None:

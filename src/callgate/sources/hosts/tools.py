@@ -21,6 +21,7 @@ from callgate.protocol.host_v1 import frames, values
 from callgate.protocol.host_v1.schemas import ToolSchema
 from callgate.sources.hosts.calls import call
 from callgate.sources.hosts.hosts import Asked, Host
+from callgate.sources.hosts.logs import PROBLEM
 
 OPTIONAL_S = 5.0
 """How long an optional method may take before the result goes without it."""
@@ -43,20 +44,23 @@ class HostedTool:
         return self._definition
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        host, name = self._host, self._definition.name
-        await host.link()
-        if self._changed(name):
-            raise ToolPermissionDenied(
-                f"Tool {name!r} is described differently than when it was first seen: look at "
-                f"it with callgate hosts list, and accept it with callgate hosts reload "
-                f"{host.settings.name}.",
-                reason="definition_changed",
-            )
-        value = await call(host, name, input, context, self._remember)
+        name = self._definition.name
+        value = await call(self._host, name, input, context, self._remember, check=self._check)
         output = values.to_output(value)
         if isinstance(value, dict) and isinstance(value.get("success"), bool):
             await self._format(context.session_id, value, output)
         return output
+
+    def _check(self) -> None:
+        """Refuse a process that describes the tool differently than it was pinned."""
+        name, host = self._definition.name, self._host
+        if self._changed(name):
+            host.log.note(f"{PROBLEM}tool {name} is described differently than it was pinned")
+            raise ToolPermissionDenied(
+                f"Tool {name!r} is described differently than when it was first seen: look at "
+                f"it, and accept it, with callgate hosts reload {host.settings.name}.",
+                reason="definition_changed",
+            )
 
     def _remember(self, asked: Asked) -> None:
         self._asked = asked

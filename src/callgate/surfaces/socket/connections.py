@@ -25,6 +25,7 @@ from callgate.protocol.socket_v1.server import ServerWire
 from callgate.protocol.socket_v1.tool_events import happened, happening
 from callgate.surfaces.socket import calls
 from callgate.surfaces.socket.callers import Caller, OpenSession
+from callgate.surfaces.socket.hosting import Hosting, answer
 from callgate.surfaces.socket.intakes import requests
 from callgate.surfaces.socket.listening import has_hung_up
 from callgate.surfaces.socket.listings import list_tools
@@ -44,6 +45,7 @@ class Host(calls.Host, Protocol):
     """What a connection needs of its server."""
 
     open_session: OpenSession
+    hosts: Hosting | None
 
     def joined(self, connection: Connection) -> bool:
         """Whether the peer may stay."""
@@ -194,6 +196,9 @@ class Connection(asyncio.Protocol):
                 self._send(self.watcher.unsubscribe(request))
             case frames.ListConfirmations() | frames.AnswerConfirmation():
                 self._answer_later(self.watcher.look_up(request))
+            case frames.ListHosts() | frames.RenewHost():
+                may_ask = self.watcher.may_answer
+                self._answer_later(answer(self._host.hosts, request, may_ask=may_ask))
             case frames.CheckAlive():
                 self._send(frames.Alive(request_id=request.request_id))
 

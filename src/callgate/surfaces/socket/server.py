@@ -17,6 +17,7 @@ from callgate.sandbox.trees import inherited_mark
 from callgate.surfaces.socket.callers import OpenSession
 from callgate.surfaces.socket.calls import Follower
 from callgate.surfaces.socket.connections import Connection
+from callgate.surfaces.socket.hosting import Hosting
 from callgate.surfaces.socket.listening import Listener, peer
 
 _DRAIN_S = 0.7
@@ -29,9 +30,12 @@ _log = logging.getLogger("callgate.socket")
 
 
 class SocketServer:
-    def __init__(self, runtime: Runtime, open_session: OpenSession) -> None:
+    def __init__(
+        self, runtime: Runtime, open_session: OpenSession, hosts: Hosting | None = None
+    ) -> None:
         self.runtime = runtime
         self.open_session = open_session
+        self.hosts = hosts
         self._connections: dict[str, Connection] = {}
         """By session id."""
         self._followed: dict[str, tuple[Follower, str]] = {}

@@ -1,0 +1,167 @@
+"""`callgate hosts reload`: what hosts say of themselves now, against what is pinned.
+
+What was pinned before is exchanged only after a yes: who approves a tool has read another text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from callgate.cli.problems import CliError
+from callgate.cli.tty import Tty, open_tty
+from callgate.cli.visible import visible, visible_text
+from callgate.config.load import SettingsError, load_user
+from callgate.config.places import Home
+from callgate.config.schema import Settings
+from callgate.core.errors import ToolErrorClass, ToolRegistrationError
+from callgate.sources.hosts.changes import Changes, Difference, compare
+from callgate.sources.hosts.pins import Pinned
+from callgate.wiring import Wired, register_own
+from callgate.wiring_hosts import HostedTools, ask, make_hosts
+
+
+class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
+    """One host, started anew."""
+
+    name: str
+    is_new: bool = False
+    """Nothing was pinned."""
+    said: Pinned | None = None
+    changes: Changes = Changes()
+    problem: str | None = None
+    """Why it says nothing, or nothing that can be used."""
+
+    @property
+    def needs_a_yes(self) -> bool:
+        return bool(self.changes) and not self.is_new
+
+    def described(self) -> dict[str, Any]:
+        """As `--json` prints it."""
+        return {
+            "name": self.name, "new": self.is_new, "problem": self.problem,
+            **msgspec.to_builtins(self.changes),
+        }  # fmt: skip
+
+
+def settings_of(home: Home) -> Settings:
+    try:
+        return load_user(home)[0]
+    except SettingsError as error:
+        raise _wrong(error) from error
+
+
+def _wrong(error: SettingsError) -> CliError:
+    return CliError(
+        str(error), hint="Nothing runs until that is corrected.", reason="settings_invalid"
+    )
+
+
+class Reload:
+    def __init__(self, home: Home, settings: Settings, workspace: str) -> None:
+        self._workspace = os.path.abspath(os.path.expanduser(workspace))
+        if not os.path.isdir(self._workspace):
+            raise CliError(f"--workspace: {self._workspace} is not a directory")
+        self._home, self._settings = home, settings
+        self._wired = Wired(home, audit=False)
+        try:
+            register_own(self._wired)
+        except SettingsError as error:
+            raise _wrong(error) from error
+        self._hosts = make_hosts(home, settings, self._wired.sandbox, self._workspace)
+        self._hosted = HostedTools(self._hosts, self._wired.dispatcher.registry)
+
+    def look(self, names: Collection[str]) -> list[Reloaded]:
+        """Start hosts, and compare. Nothing is pinned."""
+        said = ask(
+            self._home, self._settings, self._wired.sandbox.surroundings, self._workspace, names
+        )
+        for name in self._settings.hosts:
+            if name not in said:
+                try:
+                    self._hosted.register(name)
+                except ToolRegistrationError:
+                    pass  # not what was asked about
+        return [self._compared(name, each) for name, each in said.items()]
+
+    def _compared(self, name: str, said: Pinned | Exception) -> Reloaded:
+        if not isinstance(said, Pinned):
+            return Reloaded(name=name, problem=str(said))
+        try:  # a tool that cannot be registered, or by the name of another, would stop everything
+            self._hosted.exchange(name, self._hosts.factories_of(name, said))
+        except ToolRegistrationError as error:
+            return Reloaded(name=name, problem=str(error))
+        before = self._hosts.pinned(name)
+        return Reloaded(
+            name=name, is_new=before is None, said=said, changes=compare(name, before, said)
+        )
+
+    def accept(self, found: Collection[Reloaded], *, yes: bool, seen: bool) -> None:
+        """Pin what was found, after a yes where something else was pinned before.
+
+        `seen`: it stands on the terminal already.
+        """
+        asked = [each for each in found if each.needs_a_yes]
+        if asked and not yes:
+            tty = open_tty()
+            if tty is None:
+                raise CliError(
+                    "what is pinned changes only with a yes, and nobody can be asked here",
+                    hint="--yes accepts it without asking.",
+                    error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
+                )  # fmt: skip
+            asyncio.run(_ask(tty, "" if seen else shown(asked)))
+        for each in found:
+            if each.said is not None:
+                self._hosts.pin(each.name, each.said)
+
+
+async def _ask(tty: Tty, text: str) -> None:
+    with tty.asking():
+        tty.write(text)
+        said = await tty.ask("Accept these changes?  [y]es  [n]o > ")
+    if said is None or said.strip().lower() not in ("y", "yes"):
+        raise CliError(
+            "nothing was accepted: the tools that changed are refused as before",
+            error_class=ToolErrorClass.USER_DENIED, reason="user_denied",
+        )  # fmt: skip
+
+
+def shown(found: Collection[Reloaded]) -> str:
+    """The changes in full: nothing that was not shown is accepted."""
+    return "".join(f"{line}\n" for each in found for line in _lines(each))
+
+
+def _lines(each: Reloaded) -> Iterator[str]:
+    if each.problem is not None:
+        return
+    changes = each.changes
+    tools = 0 if each.said is None else len(each.said.schemas)
+    if not changes:
+        yield f"{each.name}: {tools} tools, nothing has changed"
+        return
+    counts = (len(changes.added), len(changes.removed), len(changes.changed))
+    yield f"{each.name}: {'{} added, {} removed, {} changed'.format(*counts)}"
+    for tool, found in changes.added.items():
+        yield f"  + {visible(tool)}"
+        yield from _differences(found)
+    for tool in changes.removed:
+        yield f"  - {visible(tool)}"
+    for tool, found in changes.changed.items():
+        yield f"  ~ {visible(tool)}"
+        yield from _differences(found)
+    yield from _differences(changes.about)
+
+
+def _differences(found: Collection[Difference]) -> Iterator[str]:
+    for each in found:
+        yield f"      {visible(each.path)}"
+        for sign, value in (("-", each.before), ("+", each.after)):
+            if value is not msgspec.UNSET:
+                text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+                for line in visible_text(text).split("\n"):
+                    yield f"        {sign} {line}"

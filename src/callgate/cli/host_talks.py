@@ -1,0 +1,220 @@
+"""A host's process while it is examined: every line that it writes is either expected or noted.
+
+The runtime passes over what a host should not have written. Here that is what somebody wants
+to know: lines that are no frames (`noise`), and answers that nobody waited for (`strays`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import msgspec
+
+from callgate.core.commands import Command, Exit, Launcher, Running, Stream
+from callgate.protocol import strict_json
+from callgate.protocol.host_v1 import answers
+from callgate.protocol.host_v1.answers import Breach
+from callgate.protocol.host_v1.excerpts import excerpt
+from callgate.protocol.host_v1.frames import Emitted, Failed, Returned
+from callgate.protocol.ndjson import MAX_LINE, Framer
+from callgate.sources.hosts.logs import HostLog
+
+_MOST_NOTED = 100
+_BREACHES: dict[Breach, str] = {
+    "too_long": "its answer is longer than a line may be",
+    "json": "its answer is not JSON that can be read in one way only",
+    "version": 'its answer has not "v": 1',
+    "shape": "its answer is neither ok with a result nor not ok with an error",
+    "value": "its answer has a value that the method cannot have",
+}
+
+
+class Unmet(Exception):
+    """What was seen instead of what a host has to do."""
+
+
+class Lost(Unmet):
+    """The process is gone, or does not answer any more: there is nothing left to ask."""
+
+
+class Notes:
+    """What was seen beside the answers, in all processes of one examination."""
+
+    def __init__(self) -> None:
+        self.noise: list[str] = []
+        self.strays: list[str] = []
+        self.log = HostLog()
+
+
+class Talk:
+    def __init__(self, notes: Notes, timeout_s: float) -> None:
+        self._notes = notes
+        self._timeout_s = timeout_s
+        self._framer = Framer(head=4_096)
+        self._waiting: dict[str | None, asyncio.Future[Returned | Failed]] = {}
+        self._asked: dict[str | None, type] = {}
+        """What kind of params was sent, where the value of the answer depends on it."""
+        self._answered: set[str | None] = set()
+        self._running: Running | None = None
+        self._watch: asyncio.Task[Exit] | None = None
+        self._stdin: asyncio.WriteTransport | None = None
+
+    async def start(self, launcher: Launcher, command: Command) -> None:
+        """Raises OSError, and `ToolError` where it may not be started."""
+        theirs, ours = os.pipe()
+        try:
+            command = msgspec.structs.replace(command, stdin=theirs)
+            self._running = await launcher.start(command, self._hear)
+        except BaseException:
+            os.close(ours)
+            raise
+        finally:
+            os.close(theirs)
+        loop = asyncio.get_running_loop()
+        pipe = os.fdopen(ours, "wb", 0)
+        self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
+        self._watch = asyncio.create_task(self._await_end(self._running))
+
+    def write(self, data: bytes) -> None:
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.write(data)
+
+    async def answer(
+        self, data: bytes, id: str | None, asked: type = object, timeout_s: float | None = None
+    ) -> Returned | Failed:
+        """Write a line, and wait for the answer under an id. Raises `Unmet`."""
+        return (await self.answers(data, {id: asked}, timeout_s))[id]
+
+    async def answers(
+        self, data: bytes, asked: dict[str | None, type], timeout_s: float | None = None
+    ) -> dict[str | None, Returned | Failed]:
+        """The same for several lines; the answers may come in any order."""
+        patience = self._timeout_s if timeout_s is None else timeout_s
+        if self._watch is None or self._watch.done():
+            raise Lost(self._how_it_ended())
+        loop = asyncio.get_running_loop()
+        waiting: dict[str | None, asyncio.Future[Returned | Failed]]
+        waiting = {id: loop.create_future() for id in asked}
+        self._waiting.update(waiting)
+        self._asked.update(asked)
+        self.write(data)
+        # All of them, also where one is wrong: what comes later would be for nobody.
+        done, missing = await asyncio.wait(waiting.values(), timeout=patience)
+        problems = [each.exception() for each in done]
+        for id in asked:
+            self._waiting.pop(id, None)
+            self._answered.add(id)
+        if missing:
+            raise Lost(f"no answer in {patience:g} s")
+        for problem in filter(None, problems):
+            raise problem
+        return {id: each.result() for id, each in waiting.items()}
+
+    async def leave(self, within_s: float) -> Exit:
+        """End its stdin, and wait until it has ended. Raises `Unmet`, and ends it then."""
+        assert self._watch is not None and self._running is not None and self._stdin is not None
+        self._stdin.close()
+        try:
+            async with asyncio.timeout(within_s):
+                return await asyncio.shield(self._watch)
+        except TimeoutError:
+            raise Unmet(f"it still runs {within_s:g} s after the end of its stdin") from None
+        finally:
+            await self.end()
+
+    async def end(self) -> None:
+        if self._stdin is not None and not self._stdin.is_closing():
+            self._stdin.abort()
+        if self._running is not None and self._watch is not None:
+            self._running.stop(0.0)
+            await self._watch
+
+    # --- in ----------------------------------------------------------------------------------
+
+    def _hear(self, stream: Stream, data: bytes) -> None:
+        if stream == "stderr":
+            self._notes.log.add(data)
+            return
+        for line in self._framer.feed(data):
+            if line is None:
+                self._unreadable(self._framer.heads.popleft(), "too_long")
+                continue
+            try:
+                value = strict_json.loads(line)
+            except strict_json.StrictJsonError:
+                self._unreadable(line, "json")
+                continue
+            if type(value) is dict and answers.is_answer(value):
+                self._take(value, line)
+            else:
+                self._note(self._notes.noise, line)
+
+    def _unreadable(self, line: bytes, why: Breach) -> None:
+        id = answers.named(line)
+        if id is not None and id in self._waiting:
+            self._settle(id, Unmet(_shown(_BREACHES[why], line)))
+        else:
+            self._note(self._notes.noise, line)
+
+    def _take(self, value: dict[str, Any], line: bytes) -> None:
+        id = value.get("id")
+        if id is not None and type(id) is not str:
+            self._note(self._notes.noise, line)
+            return
+        if id not in self._waiting:
+            self._stray(id, line)
+            return
+        frame = answers.read(value)
+        if isinstance(frame, Returned):
+            frame = answers.fitting(frame, self._asked[id])
+        if isinstance(frame, str):
+            self._settle(id, Unmet(_shown(_BREACHES[frame], line)))
+        elif not isinstance(frame, Emitted):
+            self._settle(id, frame)
+
+    def _stray(self, id: str | None, line: bytes) -> None:
+        """Nobody waits for it. Said under an id of its own making, it is meant for who does."""
+        self._note(self._notes.strays, line)
+        if len(self._waiting) == 1 and id not in self._answered:
+            (meant,) = self._waiting
+            self._settle(meant, Unmet(_shown("answered under another id", line)))
+
+    def _settle(self, id: str | None, outcome: Returned | Failed | Unmet) -> None:
+        self._answered.add(id)
+        waiting = self._waiting.pop(id)
+        if waiting.done():
+            return
+        if isinstance(outcome, Unmet):
+            waiting.set_exception(outcome)
+        else:
+            waiting.set_result(outcome)
+
+    def _note(self, notes: list[str], line: bytes) -> None:
+        if len(notes) < _MOST_NOTED:
+            notes.append(excerpt(line))
+
+    # --- its end -----------------------------------------------------------------------------
+
+    async def _await_end(self, running: Running) -> Exit:
+        ended = await running.wait()
+        for waiting in self._waiting.values():
+            if not waiting.done():
+                waiting.set_exception(Lost(f"it {describe(ended)}"))
+        self._waiting.clear()
+        return ended
+
+    def _how_it_ended(self) -> str:
+        ended = Exit() if self._watch is None else self._watch.result()
+        return f"it {describe(ended)} before it was asked"
+
+
+def describe(ended: Exit) -> str:
+    if ended.signal is not None:
+        return f"was ended by signal {ended.signal}"
+    return "ended" if ended.code is None else f"exited with {ended.code}"
+
+
+def _shown(problem: str, line: bytes) -> str:
+    return f"{problem}: {excerpt(line)}" if len(line) <= MAX_LINE else problem

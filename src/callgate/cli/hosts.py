@@ -1,0 +1,178 @@
+"""`callgate hosts`: how the hosts of the settings are, their logs, and starting them anew.
+
+    list     nothing is started: what is pinned, and how a running instance finds them
+    reload   start -> compare with what is pinned -> a yes -> pin -> running instances take over
+    restart  a running instance forgets the crashes of a host
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from collections.abc import Collection
+from typing import Any
+
+from callgate.cli import remote_hosts
+from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.host_logs import Log
+from callgate.cli.host_reloads import Reload, Reloaded, settings_of, shown
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.stores import not_found, words
+from callgate.cli.terminal import is_terminal, paint_for, say
+from callgate.cli.visible import visible
+from callgate.config.places import Home
+from callgate.config.schema import Settings
+from callgate.core.errors import ToolErrorClass
+from callgate.dispatch.sandboxes import Sandbox
+from callgate.protocol.socket_v1.frames import HostEntry
+from callgate.sources.hosts.source import Hosts
+from callgate.wiring import surroundings
+from callgate.wiring_hosts import entry, make_hosts
+
+_COLOURS = {"running": "green", "quarantined": "red", "waiting": "yellow"}
+
+
+def list(options: Namespace) -> int:
+    words(options)
+    home = Home.from_environment()
+    own = _hosts(home, settings_of(home))
+    entries = {name: entry(own, name) for name in own.hosts}
+    answer = remote_hosts.hosts_of(home.path)
+    if answer is not None:
+        entries |= {each.name: each for each in answer.hosts}
+    if options.json:
+        pid = None if answer is None else answer.instance.pid
+        print_json({"instance": pid, "hosts": [_described(each) for each in entries.values()]})
+        return OK
+    if not entries:
+        say("the settings name no hosts")
+    _print_table(entries.values())
+    return OK
+
+
+def logs(options: Namespace) -> int:
+    (name,) = words(options, "host")
+    home = Home.from_environment()
+    settings = settings_of(home)
+    _ensure_known(settings, [name])
+    log = Log(_hosts(home, settings).log_path(name))
+    for line in log.last(options.n):
+        print(line)
+    for more in log.follow() if options.follow else ():
+        if more is None:
+            sys.stdout.flush()
+        else:
+            print(more)
+    return OK
+
+
+def reload(options: Namespace) -> int:
+    refuse_within_a_call("callgate hosts reload")
+    if len(options.words) > 1:
+        raise CliError(f"{options.words[1]!r} is one word too many")
+    home = Home.from_environment()
+    settings = settings_of(home)
+    _ensure_known(settings, options.words)
+    reloading = Reload(home, settings, options.workspace)
+    found = reloading.look(options.words or [*settings.hosts])
+    if not options.json:
+        print(shown(found), end="", flush=True)
+    reloading.accept(found, yes=options.yes, seen=not options.json and is_terminal(sys.stdout))
+    told = {each.name: _take_over(home, each) for each in found if each.problem is None}
+    if options.json:
+        ok = all(each.problem is None for each in found)
+        print_json({"ok": ok, "hosts": [_reloaded(each, told) for each in found]})
+    for each in found:
+        if each.problem is not None:
+            say(f"error (host_unavailable): host {each.name}: {each.problem}")
+        for answer in told.get(each.name, ()):
+            _say_taken_over(each.name, answer)
+    failed = any(each.problem is not None for each in found)
+    return EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE] if failed else OK
+
+
+def restart(options: Namespace) -> int:
+    refuse_within_a_call("callgate hosts restart")
+    (name,) = words(options, "host")
+    home = Home.from_environment()
+    answers = remote_hosts.renew(home.path, name, forget=True)
+    if not answers:
+        _ensure_known(settings_of(home), [name])
+        raise CliError(
+            "no instance runs",
+            hint="Without one, every command starts the hosts that it needs itself.",
+            error_class=ToolErrorClass.NOT_FOUND, reason="no_instance",
+        )  # fmt: skip
+    if options.json:
+        print_json({"ok": any(each.problem is None for each in answers),
+                    "instances": [_answered(each) for each in answers]})  # fmt: skip
+    for each in answers:
+        _say_taken_over(name, each, "starts host {} anew with its next call")
+    done = any(each.problem is None for each in answers)
+    return OK if done else EXIT_CODES[ToolErrorClass.NOT_FOUND]
+
+
+def _hosts(home: Home, settings: Settings) -> Hosts:
+    return make_hosts(home, settings, Sandbox(surroundings(home, settings)), ".")
+
+
+def _ensure_known(settings: Settings, names: Collection[str]) -> None:
+    for name in names:
+        if name not in settings.hosts:
+            raise not_found(f"the settings name no host {name!r}")
+
+
+def _take_over(home: Home, reloaded: Reloaded) -> Collection[remote_hosts.Answer]:
+    return remote_hosts.renew(home.path, reloaded.name, forget=False)
+
+
+def _say_taken_over(
+    name: str, answer: remote_hosts.Answer, done: str = "takes host {} over as it is now"
+) -> None:
+    who = f"instance {answer.instance.pid} ({answer.instance.label})"
+    if answer.problem is None:
+        say(f"{who} {done.format(name)}")
+    else:
+        say(f"{who} does not: {answer.problem}")
+        say("hint: it may have read other settings; stop it and start it anew.")
+
+
+def _answered(answer: remote_hosts.Answer) -> dict[str, Any]:
+    return {"pid": answer.instance.pid, "problem": answer.problem}
+
+
+def _reloaded(
+    each: Reloaded, told: dict[str, Collection[remote_hosts.Answer]]
+) -> dict[str, Any]:
+    return {**each.described(), "instances": [*map(_answered, told.get(each.name, ()))]}
+
+
+def _described(host: HostEntry) -> dict[str, Any]:
+    return {
+        "name": host.name,
+        "health": host.health,
+        "command": host.command,
+        "tools": [
+            {"name": tool.name, "effect": tool.effect, "changed": tool.changed}
+            for tool in host.tools
+        ],
+        "problem": host.problem,
+    }
+
+
+def _print_table(entries: Collection[HostEntry]) -> None:
+    paint = paint_for(sys.stdout)
+    width = max((len(visible(each.name)) for each in entries), default=0)
+    for each in entries:
+        health = paint(_COLOURS.get(each.health, "bold"), f"{visible(each.health):<11}")
+        count = "1 tool" if len(each.tools) == 1 else f"{len(each.tools)} tools"
+        command = visible(" ".join(each.command))
+        print(f"{visible(each.name):<{width}}  {health}  {count:<8}  {command}")
+        changed = [visible(tool.name) for tool in each.tools if tool.changed]
+        if changed:
+            print(f"{'':{width}}  {paint('red', 'changed')}: {', '.join(changed)}"
+                  f"  -> callgate hosts reload {visible(each.name)}")  # fmt: skip
+        if each.problem is not None:
+            print(f"{'':{width}}  problem: {visible(each.problem)}")
