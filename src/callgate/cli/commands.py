@@ -253,6 +253,11 @@ def _hosts_reload(parser: Parser) -> None:
     _json(parser)
 
 
+def _parse(parser: Parser) -> None:
+    parser.add_argument("--strict", action="store_true", help="take the format to the letter")
+    _json(parser)
+
+
 def _nothing(parser: Parser) -> None:
     """No options of its own."""
 
@@ -343,6 +348,11 @@ COMMANDS: Mapping[str, Command] = {
     "hosts restart": Command(
         "have a running instance end a host, and start it again with its next call", "NAME",
         _json, "Also one that was given up because it kept dying.",
+    ),
+    "parse": Command(
+        "show the tool calls that a model wrote as text; run none", "FILE|-", _parse,
+        "Exits with 0 if there is something to run or nothing to do, with 2 if nothing could be\n"
+        "read.",
     ),
     "doctor": Command("check the installation, one line a check", "", _json),
     "init": Command("write commented settings and a sample tool", "", _init),

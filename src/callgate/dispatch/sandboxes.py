@@ -26,6 +26,7 @@ import msgspec
 from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
+from callgate.policy.rules import is_within
 from callgate.sandbox import allowed_hosts, machines, profiles
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
@@ -234,7 +235,11 @@ class Sandbox:
             workspace=session.workspace,
             home=said.home,
             callgate_home=said.callgate_home,
-            read_roots=(*(root.path for root in roots if not root.writable), *said.readable),
+            read_roots=(
+                *(root.path for root in roots if not root.writable),
+                *said.readable,
+                *_code_in_tmp(),
+            ),
             write_roots=write_roots,
             protected=tuple(protected),
             hidden=said.hidden,
@@ -251,6 +256,12 @@ def _our_code() -> tuple[str, ...]:
     if sys.prefix != sys.base_prefix:  # all of a virtual environment
         paths.add(sys.prefix)
     return tuple(sorted(paths))
+
+
+@functools.cache
+def _code_in_tmp() -> tuple[str, ...]:
+    """Of our code what a fresh /tmp would hide: hosts in Python run from it."""
+    return tuple(path for path in _our_code() if is_within(path, "/tmp") and os.path.isdir(path))  # noqa: S108
 
 
 class _Jailed:

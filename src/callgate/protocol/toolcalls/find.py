@@ -1,0 +1,110 @@
+"""Where the documents are in a model's text, and what else is there.
+
+Beside documents there may be space, fences, tags around calls, and a last semicolon; all else
+is prose. What stands in quotation marks is a quotation, never a document. A bracket in prose
+is passed over; but after a document of calls that cannot be read nothing more is read, since
+where it ends would be a guess, and what follows may be the inside of one of its texts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from callgate.protocol.toolcalls.mend import Broken, Document, Shortcut, read, skip
+from callgate.protocol.toolcalls.values import Note
+
+# A bracket, if what follows it can be JSON or what is forgiven; most brackets in prose are not.
+_OPENING = re.compile(
+    r"""\{(?=[\s\ufeff]*(?:["'“‘}A-Za-z_$/#,`]|\Z))"""
+    r"""|\[(?=[\s\ufeff]*(?:["'“‘\]{\[0-9tfnNTFI/#,`-]|\Z))"""
+)
+_ALLOWED = re.compile(
+    r"[\s\ufeff]+|;|(?<!`)```(?!`)(?P<label>[A-Za-z0-9_+-]*)"
+    r"|</?(?:tool_?calls?|function_?calls?|json)>",
+    re.IGNORECASE,
+)
+_LABELS = ("", "json")
+_QUOTES = "\"'“‘„«\\"
+_MEANT = re.compile(r"tool_?calls", re.IGNORECASE)
+
+
+class Outside(NamedTuple):
+    """What stands around the documents."""
+
+    prose: int | None = None
+    """Where text begins that should not be there."""
+    label: int | None = None
+    """Where a fence has a label other than json."""
+
+
+Piece = Document | Broken | Outside
+
+
+def unfenced(text: str) -> str:
+    """The text without its fence, by the format's own rule."""
+    inner = text.strip().strip("\ufeff").strip()
+    if inner.startswith("```json"):
+        inner = inner[7:]
+    elif inner.startswith("```"):
+        inner = inner[3:]
+    return inner.removesuffix("```").strip()
+
+
+def pieces(text: str, *, placed: bool) -> Iterator[Piece]:
+    """Documents, and what is between them, in order; what is refused on the way is `Broken`.
+
+    Args:
+        placed: also find where the calls of each document are, which takes longer.
+    """
+    at = outside = 0
+    shortcut = Shortcut(text)
+    while (opening := _OPENING.search(text, at)) is not None:
+        start = opening.start()
+        if start and text[start - 1] in _QUOTES:
+            at = skip(text, start, 0)
+            continue
+        try:
+            document = (None if placed else _clean(shortcut, start)) or read(text, start, shortcut)
+        except Broken as broken:
+            at = broken.at if not broken.begun else skip(text, broken.at, broken.depth)
+            at = max(at, start + 1)
+            meant = broken.begun and _MEANT.search(text, start, at) is not None
+            if meant or broken.rule == "depth":
+                yield surroundings(text, outside, start)
+                yield broken
+                yield Outside(prose=start)
+                return
+            continue
+        yield surroundings(text, outside, start)
+        yield document
+        at = outside = document.end
+    yield surroundings(text, outside, len(text))
+
+
+def surroundings(text: str, start: int, end: int) -> Outside:
+    label = None
+    while start < end:
+        allowed = _ALLOWED.match(text, start, end)
+        if allowed is None:
+            return Outside(start, label)
+        name = allowed["label"]
+        if name is not None and name not in _LABELS and label is None:
+            label = start
+        start = allowed.end()
+    return Outside(None, label)
+
+
+def _clean(shortcut: Shortcut, start: int) -> Document | None:
+    """The document that begins here if there is nothing to mend in it: most of them, quickly."""
+    clean = shortcut.read(start)
+    if clean is None:
+        return None
+    document = Document(start)
+    document.value, document.end = clean
+    return document
+
+
+def problem(broken: Broken) -> Note:
+    return Note(broken.rule, str(broken), broken.at)

@@ -1,0 +1,221 @@
+"""From a model's text to its calls: `parse`.
+
+    nothing to say about it -> quick               -> Parsed
+    JSON as asked for       -> strict_json -> judge -> Parsed, with what is refused
+    anything else           -> find, mend  -> judge -> Parsed, with what was forgiven
+
+Never raises for what is in the text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from typing import Any
+
+import msgspec
+
+from callgate.protocol import strict_json
+from callgate.protocol.toolcalls import mend, quick
+from callgate.protocol.toolcalls.find import Outside, pieces, problem, unfenced
+from callgate.protocol.toolcalls.judge import Unfit, judge, looks_like_call
+from callgate.protocol.toolcalls.mend import Broken, Document
+from callgate.protocol.toolcalls.values import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    TYPES,
+    FoundCall,
+    Note,
+    Parsed,
+    Rule,
+)
+
+_KEY = "toolCalls"
+_SHAPES: dict[Rule, str] = {
+    "tool_calls": f"the list is called {_KEY}",
+    "bare_list": f"the list stands in an object, as {_KEY}",
+    "single_call": f"a call stands in a list, in an object, as {_KEY}",
+}
+
+
+def parse(
+    text: str,
+    *,
+    strict: bool = False,
+    types: Collection[str] = TYPES,
+    max_bytes: int = MAX_BYTES,
+) -> Parsed:
+    """The calls of one reply, and what is wrong with it.
+
+    Args:
+        strict: take the format to the letter; otherwise also what can mean only one thing.
+        types: of calls that are known; any other is refused.
+    """
+    if _is_too_long(text, max_bytes):
+        return too_long(max_bytes)
+    inner = unfenced(text)
+    calls = quick.read(inner, types)
+    if calls is not None:
+        return Parsed(calls=calls)
+    try:
+        value = strict_json.loads(inner, max_depth=MAX_DEPTH, max_bytes=max_bytes)
+    except strict_json.StrictJsonError as error:
+        return _refused(error, inner, text) if strict else _parse_tolerantly(text, types)
+    if type(value) is not dict or type(value.get(_KEY)) is not list:
+        if not strict:
+            return _parse_tolerantly(text, types)
+        return Parsed(errors=(Note("no_calls", f"there is no list {_KEY}"),))
+    batch = _Batch(types, strict=strict)
+    batch.add(value[_KEY], None)
+    if batch.errors:  # once more, by a slower reader that knows where they are
+        document = mend.read(text, text.index(inner))
+        batch = _Batch(types, strict=strict)
+        batch.add(document.value[_KEY], document)
+    return batch.parsed()
+
+
+def too_long(max_bytes: int) -> Parsed:
+    return Parsed(errors=(Note("size", f"at most {max_bytes} bytes are taken"),))
+
+
+def _is_too_long(text: str, max_bytes: int) -> bool:
+    if len(text) * 4 <= max_bytes:
+        return False
+    return len(text) > max_bytes or len(text.encode(errors="surrogatepass")) > max_bytes
+
+
+def _refused(error: strict_json.StrictJsonError, inner: str, text: str) -> Parsed:
+    at = None
+    if error.refusal == "syntax":
+        try:
+            json.loads(inner)
+        except json.JSONDecodeError as described:
+            at = text.index(inner) + described.pos
+        except (ValueError, RecursionError):
+            pass
+    return Parsed(errors=(Note(error.refusal, str(error), at),))
+
+
+def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False) -> Parsed:
+    batch = _Batch(types, strict=False)
+    refused: Note | None = None
+    documents = 0
+    for piece in pieces(text, placed=placed):
+        if isinstance(piece, Outside):
+            batch.surrounded(piece)
+        elif isinstance(piece, Broken):
+            batch.refuse(problem(piece))
+        elif piece.duplicate is not None:
+            batch.refuse(Note("duplicate_key", "a key stands twice", piece.duplicate))
+        elif batch.take(piece):
+            documents += 1
+            if documents == 2:
+                batch.noted("several_documents", "one document is asked for", piece.start)
+        else:
+            refused = refused or Note("no_calls", f"there is no list {_KEY}", piece.start)
+            batch.surrounded(Outside(prose=piece.start))
+    if not placed and any(error.at is None for error in batch.errors):
+        return _parse_tolerantly(text, types, placed=True)
+    if not documents and not batch.errors:
+        batch.refuse(refused or Note("no_calls", "there is no JSON object"))
+    return batch.parsed(read=documents > 0)
+
+
+class _Batch:
+    """All calls of one text: ids are unique among them, and each has its place."""
+
+    def __init__(self, types: Collection[str], *, strict: bool) -> None:
+        self.types = types
+        self.strict = strict
+        self.calls: list[FoundCall] = []
+        self.errors: list[Note] = []
+        self.notes: list[Note] = []
+        self.repaired = self.truncated = self.prose = False
+        self._ended = False
+        self._count = 0
+        self._ids: set[str] = set()
+
+    def take(self, document: Document) -> bool:
+        """Add the calls of a document; False if it is not about calls."""
+        shape, calls = _shape(document)
+        if calls is None:
+            return False
+        if shape is not None:
+            self.noted(shape, _SHAPES[shape], document.start)
+        self.notes.extend(document.notes.values())
+        if document.cut:
+            self.truncated = True
+            self.noted("truncated", "the text ends before its document does", document.end)
+        self.repaired |= bool(document.notes or document.cut or shape)
+        self.add(calls, document)
+        return True
+
+    def add(self, calls: Iterable[Any], document: Document | None) -> None:
+        for value in calls:
+            index = self._count
+            self._count += 1
+            start = document.starts.get(id(value)) if document is not None else None
+            if document and document.cut and start is None and type(value) in (dict, list):
+                self.refuse(Note("cut", "the text ends before the call does", document.end, index))
+                continue
+            try:
+                call, filled = judge(value, self.types, index, strict=self.strict)
+            except Unfit as unfit:
+                self.refuse(Note("call", str(unfit), start, index))
+                continue
+            if call.id in self._ids:
+                self.refuse(Note("duplicate_id", "another call has this id", start, index))
+                continue
+            if call.type == "end_turn" and self._ended and not self.strict:
+                self.refuse(Note("call", "the turn has an end already", start, index))
+                continue
+            self._ended |= call.type == "end_turn"
+            self._ids.add(call.id)
+            self.calls.append(call)
+            self.repaired |= bool(filled)
+            self.notes.extend(filled)
+
+    def surrounded(self, outside: Outside) -> None:
+        if outside.label is not None:
+            self.noted("fence_label", "a fence is labelled json or not at all", outside.label)
+        if outside.prose is not None and not self.prose:
+            self.prose = True
+            self.noted("text_outside", "there is text beside the document", outside.prose)
+
+    def refuse(self, error: Note) -> None:
+        self.errors.append(error)
+
+    def noted(self, rule: Rule, message: str, at: int) -> None:
+        self.notes.append(Note(rule, message, at))
+
+    def parsed(self, *, read: bool = True) -> Parsed:
+        repaired = read and (self.repaired or self.prose)
+        calls = self.calls
+        if repaired:
+            calls = [msgspec.structs.replace(call, repaired=True) for call in calls]
+        return Parsed(
+            calls=tuple(calls),
+            errors=tuple(self.errors),
+            diagnostics=tuple(self.notes),
+            repaired=repaired,
+            truncated=self.truncated,
+            prose=self.prose,
+        )
+
+
+def _shape(document: Document) -> tuple[Rule | None, list[Any] | None]:
+    """The calls of a document, and the rule that its shape breaks."""
+    value = document.value
+    if type(value) is dict:
+        if type(value.get(_KEY)) is list:
+            return None, value[_KEY]
+        if _KEY not in value and type(value.get("tool_calls")) is list:
+            return "tool_calls", value["tool_calls"]
+        if not document.cut and looks_like_call(value):
+            return "single_call", [value]
+    elif any(
+        looks_like_call(each) and (not document.cut or id(each) in document.starts)
+        for each in value
+    ):
+        return "bare_list", value
+    return None, None

@@ -1,0 +1,146 @@
+"""What is read from a model's text: calls, complaints, notes, and the limits of all of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+MAX_BYTES = 1024 * 1024
+"""Of one reply."""
+MAX_DEPTH = 64
+MAX_ID = 128
+"""Characters."""
+
+OUTPUTS = frozenset({"send_chat", "say", "open_url", "end_turn"})
+"""Types that show something or end the turn, whatever tools there are."""
+
+TYPES = OUTPUTS | frozenset({
+    "api_call", "custom", "file_get", "file_ingest", "file_put", "file_upload", "search",
+    "terminal_execute", "web_search",
+    "calendar_create", "calendar_delete", "calendar_events", "calendar_list", "calendar_update",
+    "docs_append", "docs_create", "docs_read", "docs_replace",
+    "drive_create", "drive_delete", "drive_list", "drive_read", "drive_search", "drive_update",
+    "gmail_list", "gmail_read", "gmail_search", "gmail_send",
+    "sheets_append", "sheets_clear", "sheets_create", "sheets_read", "sheets_write",
+    "tasks_complete", "tasks_create", "tasks_delete", "tasks_get", "tasks_list", "tasks_update",
+})  # fmt: skip
+"""Those that the format names."""
+
+Rule = Literal[
+    # what a document or a call is refused for
+    "size",
+    "syntax",
+    "encoding",
+    "number",
+    "depth",
+    "keys",
+    "duplicate_key",
+    "no_calls",
+    "cut",
+    "call",
+    "duplicate_id",
+    # what a document is forgiven
+    "text_outside",
+    "fence_label",
+    "several_documents",
+    "truncated",
+    "bare_list",
+    "single_call",
+    "tool_calls",
+    "comma",
+    "comment",
+    "quotes",
+    "bare_key",
+    "equals_sign",
+    "python_literal",
+    "control_character",
+    "escape",
+    "surrogate",
+    "space",
+    # what is filled in
+    "id",
+    "operation",
+    "parameters",
+]
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A rule that was broken, and where; what that means is said by who holds the note."""
+
+    rule: Rule
+    message: str
+    """Repeats next to nothing of the text."""
+    at: int | None = None
+    """Characters before it."""
+    index: int | None = None
+    """Of the call it is about: its place among all calls of the text, from 0."""
+
+
+class FoundCall(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    """The model's own, unique in its reply. Not to be trusted: it may hold anything."""
+    type: str
+    operation: str
+    parameters: dict[str, Any]
+    priority: int | float = 0
+    index: int = 0
+    """Its place among all calls of the text, refused ones too."""
+    repaired: bool = False
+    """The reply was not in the form asked for: ask a person before it has effects."""
+
+
+class Parsed(msgspec.Struct, frozen=True, kw_only=True):
+    calls: tuple[FoundCall, ...] = ()
+    errors: tuple[Note, ...] = ()
+    """One for each call or document that was refused."""
+    diagnostics: tuple[Note, ...] = ()
+    """What was forgiven."""
+    repaired: bool = False
+    truncated: bool = False
+    """The text ended before its document did. The complete calls are there."""
+    prose: bool = False
+    """There is text that belongs to no document."""
+
+
+def error_text(error: Note) -> str:
+    """A complaint in the words of the format: to be shown, and told to the model."""
+    about_call = error.rule in ("call", "duplicate_id", "cut")
+    head = "Invalid tool call" if about_call else "Failed to parse JSON"
+    return f"{head}: {error.message}{_place(error)}"
+
+
+def _place(note: Note) -> str:
+    places = []
+    if note.index is not None:
+        places.append(f"call {note.index + 1}")
+    if note.at is not None:
+        places.append(f"character {note.at}")
+    return f" ({', '.join(places)})" if places else ""
+
+
+def note_text(note: Note) -> str:
+    return f"{note.rule}: {note.message}{_place(note)}"
+
+
+def to_json(parsed: Parsed) -> dict[str, Any]:
+    """The wire's own spelling of it."""
+    return {
+        "toolCalls": [
+            {
+                "id": call.id,
+                "type": call.type,
+                "operation": call.operation,
+                "parameters": call.parameters,
+                "priority": call.priority,
+            }
+            for call in parsed.calls
+        ],
+        "parseErrors": [error_text(error) for error in parsed.errors],
+        "diagnostics": [
+            {"rule": note.rule, "message": note.message, "at": note.at, "call": note.index}
+            for note in (*parsed.errors, *parsed.diagnostics)
+        ],
+        "repaired": parsed.repaired,
+        "truncated": parsed.truncated,
+    }
