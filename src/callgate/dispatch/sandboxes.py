@@ -251,7 +251,9 @@ class Sandbox:
 @functools.cache
 def _our_code() -> tuple[str, ...]:
     """Everything that the next start of callgate would run."""
-    paths = {os.path.dirname(os.path.dirname(__file__)), site.getusersitepackages()}
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    checkout = os.path.dirname(os.path.dirname(package))
+    paths = {package, os.path.join(checkout, "packages"), site.getusersitepackages()}
     paths |= {sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib", "scripts")}
     if sys.prefix != sys.base_prefix:  # all of a virtual environment
         paths.add(sys.prefix)
