@@ -31,7 +31,7 @@ test soak: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
-	$(BIN)/python -m pytest -n 2 -m "not soak"
+	$(BIN)/python -m pytest -n 4 -m "not soak"
 	@echo "Left out: the long tests (make soak)."
 
 lint: .venv/.ready-dev
