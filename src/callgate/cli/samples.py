@@ -37,7 +37,7 @@ load = ["tools/hello.py"]
 
 # Commands run in a sandbox: they write in the workspace only and have no network.
 # [sandbox]
-# network = "none"                  # or "loopback", "all", ["pypi.org", "*.pythonhosted.org"]
+# network = "none"                  # or "loopback", "all", ["example.org", "*.example.com"]
 # writable = ["~/.cache/pip"]
 # readable = ["~/.config/gh"]       # of what is hidden from commands as a secret
 

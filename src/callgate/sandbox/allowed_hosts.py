@@ -1,7 +1,7 @@
 """Hosts that a command may reach: how they are written, and what each of them covers.
 
-    pypi.org                 this name, ports 80 and 443
-    *.pythonhosted.org       every name below it, and not the name itself
+    pkgs.example.org                 this name, ports 80 and 443
+    *.files.example.org       every name below it, and not the name itself
     example.com:8443         this port alone
     192.0.2.7, [2001:db8::7] an address, which may be any; no other spelling of it counts
     private:git.corp:8443    a name that may have an address in a private network

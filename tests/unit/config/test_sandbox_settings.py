@@ -55,14 +55,14 @@ def test_only_the_word_off_takes_the_sandbox_away(home: Path) -> None:
         ('[sandbox]\nprofile = "off"', 2),
         ('[sandbox]\nprofile = "read"', 2),
         ('[sandbox]\nnetwork = "some"', 2),
-        ('[sandbox]\nnetwork = ["https://pypi.org"]', 2),
-        ('[sandbox]\nprofile = "workspace"\nnetwork = ["pypi.org", "*"]', 3),
+        ('[sandbox]\nnetwork = ["https://pkgs.example.org"]', 2),
+        ('[sandbox]\nprofile = "workspace"\nnetwork = ["pkgs.example.org", "*"]', 3),
         ('[sandbox]\nnetwork = ["0x7f.1"]', 2),
         ('[sandbox]\nnetwork = [443]', 2),
         ('[sandbox]\n\nnetwrok = "all"', 3),
-        ('[[policy.rules]]\ndecision = "allow"\nnetwork = ["u@pypi.org"]', 3),
+        ('[[policy.rules]]\ndecision = "allow"\nnetwork = ["u@pkgs.example.org"]', 3),
         ('[[policy.rules]]\ndecision = "allow"\nnetwork = []', 3),
-        ('[[policy.rules]]\ndecision = "deny"\nnetwork = ["pypi.org"]', 3),
+        ('[[policy.rules]]\ndecision = "deny"\nnetwork = ["pkgs.example.org"]', 3),
         ('[sandbox]\nwritable = ["cache"]', 2),
         ('[sandbox]\nhidden = ["./x"]', 2),
         ('[sandbox]\nprotected = ["/etc"]', 2),
@@ -108,19 +108,19 @@ def test_a_rule_says_whether_it_covers_the_network(home: Path) -> None:
 
 def test_a_list_names_the_hosts_that_every_command_reaches(home: Path) -> None:
     place = {"home": str(home.parent), "callgate_home": str(home)}
-    hosts = (AllowedHost("pypi.org"), AllowedHost("example.com", (8443,), below=True))
-    assert read(home, '[sandbox]\nnetwork = ["PyPI.org", "*.example.com:8443"]') == Surroundings(
+    hosts = (AllowedHost("pkgs.example.org"), AllowedHost("example.com", (8443,), below=True))
+    assert read(home, '[sandbox]\nnetwork = ["Pkgs.Example.org", "*.example.com:8443"]') == Surroundings(
         network=Network.HOSTS, hosts=hosts, **place
     )
     assert read(home, "[sandbox]\nnetwork = []") == Surroundings(**place)
 
 
 def test_a_rule_names_hosts_in_their_one_spelling(home: Path) -> None:
-    text = '[[policy.rules]]\ndecision = "allow"\ntool = "shell"\nnetwork = ["PyPI.org."]\n'
+    text = '[[policy.rules]]\ndecision = "allow"\ntool = "shell"\nnetwork = ["Pkgs.Example.org."]\n'
     (home / "settings.toml").write_text(text)
     _, policy = load_user(Home(str(home)))
     assert [(each.network, str(each)) for each in policy.rules] == [
-        (("pypi.org",), "allow tool = shell, network = [pypi.org]")
+        (("pkgs.example.org",), "allow tool = shell, network = [pkgs.example.org]")
     ]
 
 

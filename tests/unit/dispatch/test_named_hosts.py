@@ -168,7 +168,7 @@ async def test_the_question_names_the_hosts_also_where_a_person_changes_the_call
 async def test_a_workspace_narrows_what_the_settings_give(base: Path, backends: Any) -> None:
     async with server() as port:
         sandbox = Sandbox(said(base, f"127.0.0.1:{port}"), backends)
-        cap = Policy(hosts=("pypi.org",))
+        cap = Policy(hosts=("pkgs.example.org",))
         try:
             run = Bench(base / "ws", Shell, sandbox=sandbox, mode=Mode.WRITE, narrowed_by=cap)
             given = await fetched(run, port)
@@ -178,12 +178,12 @@ async def test_a_workspace_narrows_what_the_settings_give(base: Path, backends: 
     assert given == ("", None)
     assert asked[1] == {"blocked": ["evil.example.com:80"], "reached": 0}
     assert [record.sandbox for record in run.recorder.records] == [
-        "workspace", "workspace, with network: pypi.org",
+        "workspace", "workspace, with network: pkgs.example.org",
     ]  # fmt: skip
 
 
 async def test_where_named_hosts_cannot_be_kept_the_call_is_refused_by_that_name(base: Path) -> None:
-    sandbox, human = Sandbox(said(base, "pypi.org"), BUBBLEWRAP_ONLY), FakeHuman()
+    sandbox, human = Sandbox(said(base, "pkgs.example.org"), BUBBLEWRAP_ONLY), FakeHuman()
     run = Bench(base / "ws", Shell, sandbox=sandbox, human=human)
     result = await run.run("shell", {"command": "true"})
     assert (result.error.reason, dict(result.error.details), human.questions) == (

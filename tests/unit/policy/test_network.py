@@ -83,7 +83,7 @@ def test_a_trusted_workspace_may_give_the_network() -> None:
 
 # --- hosts -----------------------------------------------------------------------------------------
 
-PYPI, GITHUB = ("pypi.org", "*.pythonhosted.org"), ("github.com",)
+PYPI, GITHUB = ("pkgs.example.org", "*.files.example.org"), ("github.com",)
 
 
 def named(decision: Outcome, hosts: tuple[str, ...], command: str = "pip install *") -> Rule:

@@ -142,14 +142,14 @@ async def test_a_tunnel_carries_both_ways_and_each_end_by_itself() -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        "evil.com:443", "pypi.org.evil.com:443", "pypi.org:444", "127.0.0.1:443", "[::1]:443",
-        "localhost:443", "[::ffff:127.0.0.1]:443", "169.254.169.254:80", "pypi.org:22",
+        "evil.com:443", "pkgs.example.org.evil.com:443", "pkgs.example.org:444", "127.0.0.1:443", "[::1]:443",
+        "localhost:443", "[::ffff:127.0.0.1]:443", "169.254.169.254:80", "pkgs.example.org:22",
     ],
 )  # fmt: skip
 async def test_another_host_or_port_is_refused_and_named_and_not_looked_up(target: str) -> None:
-    async with proxy("pypi.org", "*.pypi.org") as door:
+    async with proxy("pkgs.example.org", "*.pkgs.example.org") as door:
         assert status(await door.say(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())) == 403
-        plain = f"GET http://{target}/ HTTP/1.1\r\nHost: pypi.org\r\n\r\n".encode()
+        plain = f"GET http://{target}/ HTTP/1.1\r\nHost: pkgs.example.org\r\n\r\n".encode()
         answer = await door.say(plain)
     expected = target.replace("[::ffff:127.0.0.1]", "127.0.0.1")
     assert status(answer) == 403 and expected.encode() in answer

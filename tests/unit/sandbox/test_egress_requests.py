@@ -20,7 +20,7 @@ def passed(line: str, *fields: str) -> bytes:
 @pytest.mark.parametrize(
     ("asked", "request_"),
     [
-        (head("CONNECT PyPI.org.:443 HTTP/1.1", "Host: x"), Request("pypi.org", 443)),
+        (head("CONNECT Pkgs.Example.org.:443 HTTP/1.1", "Host: x"), Request("pkgs.example.org", 443)),
         (head("CONNECT [::1]:443 HTTP/1.0"), Request("::1", 443)),
         (
             head("GET http://A.com HTTP/1.1"),

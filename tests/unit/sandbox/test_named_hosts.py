@@ -127,14 +127,14 @@ print(json.dumps([
     tried(inet, socket.SOCK_RAW, ("192.0.2.1", 0), protocol=1),
     tried(socket.AF_UNIX, socket.SOCK_STREAM, "/run/x"),
     tried(socket.AF_NETLINK, socket.SOCK_RAW, (0, 0)),
-    looked_up("pypi.org"),
+    looked_up("pkgs.example.org"),
     tried(inet, socket.SOCK_STREAM, ("127.0.0.1", 3128)),
 ]))
 """
 
 
 def test_without_the_proxy_nothing_is_reached(world: World, port: int) -> None:
-    named = plan(world, f"127.0.0.1:{port}", "pypi.org")
+    named = plan(world, f"127.0.0.1:{port}", "pkgs.example.org")
     assert ran(world, named, WAYS_ROUND.format(port=port)) == (
         [
             "ECONNREFUSED", "ENETUNREACH", "ENETUNREACH", "ENETUNREACH", "EPERM", "EPERM", "EPERM",
@@ -250,4 +250,4 @@ async def test_a_command_that_is_stopped_takes_its_connections_along(how: str) -
 
 def test_hosts_are_named_only_where_they_are_what_is_reached() -> None:
     with pytest.raises(ValueError):
-        Jail(network=Network.ALL, hosts=(parse("pypi.org"),))
+        Jail(network=Network.ALL, hosts=(parse("pkgs.example.org"),))
