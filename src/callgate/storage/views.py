@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -102,11 +102,6 @@ class Rows(Protocol):
 
 _UNKNOWN: Any = object()
 
-
-def _order(key: Any) -> Any:
-    return key
-
-
 class View:
     """Changes over rows, from one commit after the other."""
 
@@ -160,7 +155,7 @@ class View:
             if row is not None and getattr(row, field) == value:
                 found[key] = row
         # One order, whatever keeps the rows: what is done to each leaves events behind.
-        return [found[key] for key in sorted(found, key=_order)]
+        return [found[key] for key in sorted(cast(dict[Any, R], found))]
 
     def events(self, session: str, after: int = 0) -> Iterator[str]:
         texts = chain(self._below.events(session, after), self._added(EventRow, session, after))
