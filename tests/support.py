@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +29,13 @@ from callgate.policy.decide import Rulebook
 from callgate.policy.rules import Policy
 from callgate.sandbox.launch import BareLauncher
 from callgate.storage.memory import MemoryStore, Tables
+
+
+def descriptors() -> set[str]:
+    """What this process holds open. Collected first: what an earlier test forgot must not close now."""
+    gc.collect()
+    return set(os.listdir("/dev/fd"))
+
 
 QUICK = Limits(stop=StopLimits(grace_s=0.02, abandon_s=0.3, slot_s=0.5))
 

@@ -24,7 +24,7 @@ from callgate.policy.rules import Policy, PolicyMode, Rule, Setting
 from callgate.tools.files import ReadFile, WriteFile
 from callgate.tools.search import SearchText
 from callgate.tools.shell import Shell
-from tests.support import QUICK, Bench, FakeHuman, make_tool
+from tests.support import QUICK, Bench, FakeHuman, descriptors, make_tool
 
 TOKEN = "ghp_" + "1degvI558ZTr18jAxdq4LfHj9SIA8LdfeJwB"
 
@@ -279,11 +279,10 @@ async def test_a_gate_that_is_left_leaves_no_descriptor(tmp_path: Path) -> None:
             await gate.call("write_file", {"path": "a", "content": "b"})
 
     await once()
-    before = len(os.listdir("/proc/self/fd"))
+    before = descriptors()
     for _ in range(5):
         await once()
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+    assert descriptors() <= before
 
 
 async def test_a_pattern_that_cannot_be_read_spoils_neither_the_call_nor_the_home(tmp_path: Path, home: Path) -> None:
