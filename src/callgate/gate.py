@@ -13,7 +13,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import ExitStack, asynccontextmanager
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
@@ -42,6 +42,12 @@ from callgate.protocol.results import (
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
 from callgate.wiring import BUILT_IN, Wired
+
+if TYPE_CHECKING:  # loaded where a model is at work
+    from callgate.agent.agent import Agent
+    from callgate.agent.shows import Screen
+    from callgate.agent.turns import TurnEnd
+    from callgate.core.models import Model
 
 Dialect = Literal["anthropic", "openai", "openai-responses", "mcp"]
 
@@ -96,10 +102,12 @@ class Gate:
         for factory in BUILT_IN if tools is None else tools:
             self._wired.register(factory)
         self._confirm = confirm
+        self._agent: tuple[str | Model | None, Agent] | None = None
         self._attached = ExitStack()
 
     async def __aenter__(self) -> Gate:
         session_id = self._resumes or self.session.id
+        self._wired.warm()
         if self._confirm is not None:
             self._attached.enter_context(self.runtime.attach(self._confirm, session_id))
         if self._resumes is not None:
@@ -134,6 +142,23 @@ class Gate:
             await conversations.end_turn(self.session, cancelled=why)
             raise
         await conversations.end_turn(self.session)
+
+    async def run(
+        self,
+        prompt: str | Message,
+        *,
+        model: str | Model | None = None,
+        screen: Screen | None = None,
+    ) -> TurnEnd:
+        """One turn of a model with the tools of this gate: it is asked, its calls run, until it
+        is done. `model` is a name as in the settings, such as `anthropic/MODEL`, or a model;
+        `screen` is shown what happens. Raises `ModelError` where there is no such model."""
+        if self._agent is None or self._agent[0] != model:
+            self._agent = (model, self._wired.open_agent(model))
+        agent = self._agent[1]
+        if screen is None:
+            return await agent.turn(self.session, prompt)
+        return await agent.turn(self.session, prompt, screen)
 
     async def end_turn(self, cancelled: str | None = None) -> None:
         """End the turn that was under way when the session was resumed; why, if it is given up."""

@@ -15,6 +15,7 @@ from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.stored import StoredConfirmation
+from callgate.core.stores import Store
 from callgate.core.tools import ToolFactory
 from callgate.dispatch import questions
 from callgate.dispatch.authorize import Subject
@@ -22,7 +23,7 @@ from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer, Rec
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.registry import Registered
-from callgate.dispatch.running import Stop, StopListener
+from callgate.dispatch.running import RunningCall, Stop, StopListener
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision
 from callgate.sessions.conversations import Conversations
@@ -62,6 +63,10 @@ class Runtime:
     async def call_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
         """Side by side; the results in the order of the calls."""
         return await self.dispatcher.run_all(calls)
+
+    def under_way(self) -> list[RunningCall]:
+        """The calls of this process that have not ended."""
+        return list(self.dispatcher.running)
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """Answer and record a call whose wire was so wrong that it cannot be run."""
@@ -112,6 +117,10 @@ class Runtime:
     async def answer(self, confirmation_id: str, answer: Answer) -> Receipt:
         """The first answer wins. `KeyError` if there is no such question."""
         return await self._confirmations.answer(confirmation_id, answer)
+
+    async def store(self) -> Store:
+        """What is kept, to read. Raises the `StoreError` for which there is none."""
+        return await self.conversations.store()
 
     def events(
         self, *, session_id: str | None = None, types: Collection[str] | None = None

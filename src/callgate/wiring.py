@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 import os
-from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,6 +47,8 @@ from callgate.tools.shell import Shell
 from callgate.workspace.history import History
 
 if TYPE_CHECKING:  # heavy, and most homes have none
+    from callgate.agent.agent import Agent
+    from callgate.core.models import Model
     from callgate.sources.isolated import Isolates
     from callgate.wiring_hosts import HostedTools
 
@@ -73,8 +74,9 @@ class Wired:
         self.hosts: HostedTools | None = None
         """Those of the settings, once their tools were registered."""
         self._isolates: Isolates | None = None
-        self.host_problems: Mapping[str, str] = {}
-        """Why hosts that are new bring no tools."""
+        self._agents: list[Agent] = []
+        self.host_news: list[str] = []
+        """Hosts that were met for the first time, or bring no tools."""
         history = History(os.path.join(home.path, "undo"))
         files = CallFiles(self.policies, home.path, history=history)
         authority = Authority(
@@ -117,9 +119,29 @@ class Wired:
         isolates: Isolates = self._isolates
         return isolates.of(factory)
 
+    def warm(self) -> None:
+        """Have hosts in Python forked from a warm process, where there may be any. For a runtime
+        that lives on: it takes as long to warm up as one host to start."""
+        if self._isolates is not None or self.hosts is not None:
+            self.sandbox.warm()
+
     def _bare_launcher(self) -> Launcher:
         """For functions of the program itself: nothing is around them but their own process."""
         return self.sandbox.launcher(Enclosure(None), Session(workspace="/"))
+
+    def open_agent(self, model: str | Model | None = None) -> Agent:
+        """An agent with the model of that name, or the usual one of the settings.
+
+        Raises `ModelError`, which says what to do."""
+        agents = import_module("callgate.wiring_agents")  # only where a model is at work
+        opened = model
+        if model is None or isinstance(model, str):
+            opened = agents.open_model(self.home, self.settings, model)
+        agent: Agent = agents.make_agent(
+            self.runtime, self.home, self.settings, opened, self._bare_launcher
+        )
+        self._agents.append(agent)
+        return agent
 
     @property
     def settings(self) -> Settings:
@@ -165,6 +187,8 @@ class Wired:
     async def close(self) -> None:
         """Stop what runs and let go of the store and the audit log."""
         await self.runtime.close()
+        for agent in self._agents:
+            await agent.close()
         if self.hosts is not None:
             await self.hosts.close()
         if self._isolates is not None:
@@ -204,10 +228,9 @@ def register_configured(wired: Wired, workspace: str) -> None:
     register_own(wired)
     if wired.settings.hosts:
         hosting = import_module("callgate.wiring_hosts")  # most homes have none
-        wired.host_problems = hosting.learn(
-            wired.home, wired.settings, wired.sandbox.surroundings, workspace
-        )
-        _register_hosts(wired, workspace)
+        surrounding = wired.sandbox.surroundings
+        met = hosting.learn(wired.home, wired.settings, surrounding, workspace)
+        wired.host_news = _register_hosts(wired, workspace).news(met)
 
 
 def register_known(wired: Wired, workspace: str) -> None:
@@ -229,18 +252,14 @@ def register_own(wired: Wired) -> None:
             raise SettingsError(file, None, str(error)) from None
 
 
-def _register_hosts(wired: Wired, workspace: str) -> None:
+def _register_hosts(wired: Wired, workspace: str) -> HostedTools:
     """The tools of hosts, as they are pinned."""
     hosting = import_module("callgate.wiring_hosts")
-    settings, home = wired.settings, wired.home
-    hosts = hosting.make_hosts(home, settings, wired.sandbox, workspace)
+    hosts = hosting.make_hosts(wired.home, wired.settings, wired.sandbox, workspace)
     hosted: HostedTools = hosting.HostedTools(hosts, wired.dispatcher.registry)
-    for name in settings.hosts:
-        try:
-            hosted.register(name)
-        except ToolRegistrationError as error:
-            raise SettingsError(home.settings, None, f"hosts.{name}: {error}") from None
+    hosted.register_all()
     wired.hosts = hosted
+    return hosted
 
 
 def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:

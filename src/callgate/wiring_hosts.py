@@ -3,6 +3,9 @@
     settings -> `make_hosts` -> `HostedTools`  their tools in a registry, and how each host is
              -> `ask`, `learn`                 start them once, to hear (and pin) what they say
 
+A host that cannot be believed, and a tool that cannot be registered, are left out and told
+of; nothing else is harmed by them.
+
 Loaded only where the settings name hosts.
 """
 
@@ -10,7 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterable, Mapping
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
 
 from callgate.config.pins import PinFiles
 from callgate.config.places import Home
@@ -27,9 +33,15 @@ from callgate.sandbox import allowed_hosts
 from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
+from callgate.sources.hosts.changes import Changes, compare
 from callgate.sources.hosts.hosts import Health, HostSettings
+from callgate.sources.hosts.logs import QUARANTINED
 from callgate.sources.hosts.pins import Pinned
 from callgate.sources.hosts.source import Hosts, HostSpec
+
+_MOST_TOLD = 10
+_PATIENCE_S = 2.0
+"""A new host that takes longer to fail does not hold up every command that follows."""
 
 
 def make_hosts(home: Home, settings: Settings, sandbox: Sandbox, workspace: str) -> Hosts:
@@ -41,19 +53,27 @@ def make_hosts(home: Home, settings: Settings, sandbox: Sandbox, workspace: str)
 
 def learn(
     home: Home, settings: Settings, surroundings: Surroundings, workspace: str,
-) -> Mapping[str, str]:  # fmt: skip
+) -> Mapping[str, Pinned | ToolError]:  # fmt: skip
     """Start hosts that nobody knows yet, and pin what they say of themselves.
 
-    What went wrong, by host. To be called where no event loop runs.
+    What each said, or why it said nothing. To be called where no event loop runs.
     """
     hosts = make_hosts(home, settings, Sandbox(surroundings), workspace)
-    problems: dict[str, str] = {}
-    for name, said in ask(home, settings, surroundings, workspace, hosts.unknown()).items():
+    given_up = {name: error for name in hosts.unknown() if (error := _given_up(hosts, name))}
+    new = [name for name in hosts.unknown() if name not in given_up]
+    met = ask(home, settings, surroundings, workspace, new)
+    for name, said in met.items():
         if isinstance(said, Pinned):
             hosts.pin(name, said)
-        else:
-            problems[name] = said.message
-    return problems
+    return {**met, **given_up}
+
+
+def _given_up(hosts: Hosts, name: str) -> ToolError | None:
+    """Why no command is to wait for a host again. Its log may lie, but only against itself."""
+    trouble = hosts.trouble(name)
+    if trouble is None or not trouble.given_up:
+        return None
+    return ToolError(f"{trouble.problem}; callgate hosts reload {name} tries again")
 
 
 def ask(
@@ -74,10 +94,13 @@ def ask(
         said: dict[str, Pinned | ToolError] = {}
         try:
             for name in names:
+                began = time.monotonic()
                 try:
                     said[name] = await hosts.ask(name)
                 except ToolError as error:
                     said[name] = error
+                    if time.monotonic() - began > _PATIENCE_S:
+                        hosts.hosts[name].log.note(QUARANTINED)
         finally:
             await hosts.close()
             sandbox.close()
@@ -94,31 +117,79 @@ class HostedTools:
         self._registry = registry
         self._names: dict[str, list[str]] = {}
         """Of the tools that are registered, by host."""
+        self._left_out: dict[str, dict[str, str]] = {}
+
+    def register_all(self) -> None:
+        """Register what is pinned. A host in doubt brings nothing; the others are not harmed."""
+        for name in self._hosts.in_order():
+            try:
+                self.register(name)
+            except ToolRegistrationError:
+                pass  # `entries` and `news` tell of it
 
     def register(self, host: str) -> None:
-        """Register what is pinned, in place of what was. `ToolRegistrationError`: all is as it
-        was."""
-        self.exchange(host, self._hosts.factories(host))
+        """Register what is pinned, in place of what was. `PinDoubt`: all is as it was."""
+        self.offer(host, self._hosts.factories(host))
 
-    def exchange(self, host: str, factories: Iterable[ToolFactory]) -> None:
-        registry, taken = self._registry, list[str]()
-        found = [registry.find(name) for name in self._names.get(host, ())]
-        before = [tool for tool in found if tool is not None]
-        for tool in before:
-            registry.unregister(tool.name)
-        try:
-            for factory in factories:
-                taken.append(registry.register(factory).name)
-        except ToolRegistrationError:
-            for name in taken:
-                registry.unregister(name)
-            for tool in before:
-                registry.register(tool.factory)
-            raise
-        self._names[host] = taken
+    def offer(self, host: str, factories: Iterable[ToolFactory]) -> None:
+        """Register these in place of what was, but for those that cannot be."""
+        registry = self._registry
+        for name in self._names.get(host, ()):
+            registry.unregister(name)
+        names: list[str] = []
+        left_out: dict[str, str] = {}
+        self._names[host], self._left_out[host] = names, left_out
+        for factory in factories:
+            try:
+                names.append(registry.register(factory).name)
+            except ToolRegistrationError as error:
+                left_out[factory().definition.name] = str(error)
+
+    def ensure_free(self, host: str, names: Iterable[str]) -> None:
+        """`ToolRegistrationError` where tools of others have these names."""
+        own = self._names.get(host, ())
+        taken = [name for name in names if name not in own and self._registry.find(name)]
+        if taken:
+            raise ToolRegistrationError(f"others have tools of these names: {_few(taken, ', ')}")
 
     def entries(self) -> list[HostEntry]:
-        return [entry(self._hosts, name) for name in self._hosts.hosts]
+        return [self.entry(name) for name in self._hosts.hosts]
+
+    def entry(self, name: str) -> HostEntry:
+        """How a host is, as far as this process knows."""
+        found = entry(self._hosts, name)
+        left_out = self._about_left_out(name)
+        if left_out is None:
+            return found
+        problem = left_out if found.problem is None else f"{found.problem}; {left_out}"
+        return msgspec.structs.replace(found, problem=problem)
+
+    def news(self, met: Mapping[str, Pinned | ToolError]) -> list[str]:
+        """What whoever started us should know: hosts that were met, or cannot be believed."""
+        told: list[str] = []
+        for name in self._hosts.hosts:
+            said, doubt = met.get(name), self._hosts.doubt(name)
+            if doubt is not None:
+                told.append(f"host {name} brings no tools: {doubt}")
+            elif isinstance(said, ToolError):
+                told.append(f"host {name} brings no tools: {said.message}")
+            elif said is not None:
+                offered = _few(self._names[name], ", ") or "no tools"
+                told.append(f"host {name} is new; pinned as it is now: {offered}")
+                left_out = self._about_left_out(name)
+                told += [] if left_out is None else [f"host {name}: {left_out}"]
+        return told
+
+    def left_out(self, host: str) -> Mapping[str, str]:
+        """The tools that cannot be registered, and why."""
+        return self._left_out.get(host, {})
+
+    def _about_left_out(self, host: str) -> str | None:
+        left_out = self.left_out(host)
+        if not left_out:
+            return None
+        told = [f"tool {name!r} is not offered: {why}" for name, why in left_out.items()]
+        return f"{_few(told, '; ')}; change that in the host, then callgate hosts reload {host}"
 
     async def renew(self, name: str, *, forget: bool) -> HostEntry:
         """Take over what is pinned by now, and let the next call have a new process.
@@ -130,29 +201,52 @@ class HostedTools:
         if self._hosts.pinned(name) is not None:
             self.register(name)
         elif not forget:
-            raise ToolError("Nothing is pinned for the command that it has here.")
+            raise ToolError("Nothing is pinned for it.")
         if forget or host.health in (Health.WAITING, Health.QUARANTINED):
             await host.restart()
         else:
             host.renew()
-        return entry(self._hosts, name)
+        return self.entry(name)
+
+    async def relearn(self, name: str) -> Changes:
+        """Pin what a host says now, without asking anybody, and take it over: only where its
+        author is at work (`callgate serve --dev`).
+
+        Raises `ToolError` or `ToolRegistrationError`; the old process goes on serving then.
+        """
+        before = self._hosts.pinned(name)
+        said = await self._hosts.ask_another(name)
+        changes = compare(name, before, said)
+        self.ensure_free(name, changes.added)
+        self._hosts.pin(name, said)
+        self._hosts.hosts[name].log.note("its new version was accepted unasked")
+        await self.renew(name, forget=False)
+        return changes
+
+    @property
+    def settings(self) -> list[HostSettings]:
+        return [host.settings for host in self._hosts.hosts.values()]
 
     async def close(self) -> None:
         await self._hosts.close()
 
 
 def entry(hosts: Hosts, name: str) -> HostEntry:
-    """How a host is, as far as this process knows."""
     host, trouble = hosts.hosts[name], hosts.trouble(name)
-    is_new = host.health is Health.RESTING and hosts.pinned(name) is None
-    problem = None if host.health is Health.RUNNING else host.problem
+    health, problem = str(host.health), None if host.health is Health.RUNNING else host.problem
+    definitions, changed = list[ToolDefinition](), set[str]()
     try:
-        definitions, changed = hosts.definitions(name), hosts.changed(name)
-    except ToolRegistrationError as error:  # of a file that somebody edited
-        definitions, changed, problem = [], set(), str(error)
+        if hosts.pinned(name) is not None:
+            definitions, changed = hosts.definitions(name), hosts.changed(name)
+        elif host.health is Health.RESTING:
+            health = "new"
+    except ToolRegistrationError as doubt:
+        problem = str(doubt)
+        if host.health is Health.RESTING:
+            health = "quarantined"
     return HostEntry(
         name=name,
-        health="new" if is_new else host.health,
+        health=health,
         command=list(host.settings.command),
         tools=[
             HostTool(name=each.name, effect=_effect(each), changed=each.name in changed)
@@ -160,6 +254,13 @@ def entry(hosts: Hosts, name: str) -> HostEntry:
         ],
         problem=problem or (None if trouble is None else trouble.problem),
     )
+
+
+def _few(told: Sequence[str], between: str) -> str:
+    """All of them, if they fit into a message."""
+    if len(told) <= _MOST_TOLD:
+        return between.join(told)
+    return between.join([*told[:_MOST_TOLD], f"and {len(told) - _MOST_TOLD} more"])
 
 
 def _effect(definition: ToolDefinition) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -62,6 +62,32 @@ def search(path: str, wanted: Filter, limit: int) -> list[tuple[CallRecord, byte
         if wanted.matches(line, raw):
             found.append((line, raw))
     return found[::-1]
+
+
+def page(
+    path: str,
+    wanted: Filter,
+    limit: int,
+    *,
+    before: str | None = None,
+    also: Callable[[CallRecord], bool] = lambda line: True,
+) -> tuple[list[CallRecord], str | None]:
+    """The newest records that match, newest first, and where the next page begins.
+
+    `before` is what was given with the page before; None begins with the newest.
+    """
+    found: list[CallRecord] = []
+    for line, raw in newest_first(path):
+        if before is not None:
+            before = None if line.id == before else before
+            continue
+        if wanted.since_ms is not None and line.ts < wanted.since_ms:
+            break
+        if wanted.matches(line, raw) and also(line):
+            if len(found) == limit:
+                return found, found[-1].id
+            found.append(line)
+    return found, None
 
 
 def tail(path: str, count: int) -> list[tuple[CallRecord, bytes]]:

@@ -21,7 +21,7 @@ from callgate.cli.endings import Ended
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import Paint, say, wants_colour
-from callgate.cli.tty import open_tty
+from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import clip, visible_text
 from callgate.config.saved import saved_rule
 from callgate.core.calls import CallerKind, ToolCall
@@ -134,8 +134,11 @@ def confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | N
     if options.yes:
         return _say_yes
     tty = None if options.no_input or options.wait else open_tty()
-    if tty is None:
-        return None
+    return None if tty is None else asker(wired, made, tty)
+
+
+def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
+    """Asks the person at a terminal about a call."""
 
     def suggest() -> Mapping[str, str | bool]:
         subject, _ = wired.runtime.explain(made)

@@ -30,13 +30,15 @@ from callgate.cli.tty import open_tty
 from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.places import Home, workspace_settings
 from callgate.config.trust import is_trusted, trusted
+from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import OFF, Sandbox
 from callgate.sandbox.machines import look_at_groups_now
-from callgate.wiring import register_known, surroundings
+from callgate.wiring import Wired, register_known, surroundings
 from callgate.workspace.opening import Openat2, best_opener
 
 if TYPE_CHECKING:
     from callgate.sources.hosts.source import Hosts
+    from callgate.wiring_hosts import HostedTools
 
 _LEAST_PYTHON = (3, 11)
 _WHOLE_LOG = 16 * 1024 * 1024
@@ -136,7 +138,12 @@ def check_hosts(patient: Patient) -> Finding:
     hosting = import_module("callgate.wiring_hosts")  # most homes have none
     around = Sandbox(surroundings(patient.home, settings))
     hosts: Hosts = hosting.make_hosts(patient.home, settings, around, patient.workspace)
-    found = {name: problem for name in hosts.hosts if (problem := _host_problem(hosts, name))}
+    hosted = _hosted(patient) or hosting.HostedTools(hosts, Registry())
+    found = {
+        name: problem
+        for name in hosts.hosts
+        if (problem := _host_problem(hosts, hosted, name))
+    }
     told = [f"{name}: {problem.text}" for name, problem in found.items()]
     text = "; ".join([f"{len(hosts.hosts)} in the settings", *told])
     for level in (Level.FAILED, Level.NOTE):
@@ -146,7 +153,17 @@ def check_hosts(patient: Patient) -> Finding:
     return _good(text)
 
 
-def _host_problem(hosts: Hosts, name: str) -> Finding | None:
+def _hosted(patient: Patient) -> HostedTools | None:
+    """The tools of hosts that could be registered; None where other tools are in the way."""
+    wired = Wired(patient.home, audit=False)
+    try:
+        register_known(wired, patient.workspace)
+    except SettingsError:
+        return None
+    return wired.hosts
+
+
+def _host_problem(hosts: Hosts, hosted: HostedTools, name: str) -> Finding | None:
     """What is known without starting it."""
     said, trouble = hosts.hosts[name].settings, hosts.trouble(name)
     program = said.command[0]
@@ -156,6 +173,9 @@ def _host_problem(hosts: Hosts, name: str) -> Finding | None:
             Level.FAILED, f"{program} is not there or cannot be run",
             f"correct command of [hosts.{name}]",
         )  # fmt: skip
+    doubt = hosts.doubt(name)
+    if doubt is not None:
+        return Finding(Level.FAILED, str(doubt), f"callgate hosts reload {name}")
     if trouble is not None:
         given_up = "given up: " if trouble.given_up else ""
         return Finding(
@@ -163,6 +183,15 @@ def _host_problem(hosts: Hosts, name: str) -> Finding | None:
         )
     if hosts.pinned(name) is None:
         return Finding(Level.NOTE, "never started", f"callgate hosts reload {name}")
+    for tool, why in hosted.left_out(name).items():
+        return Finding(
+            Level.NOTE, f"tool {tool!r} is not offered: {why}", "callgate hosts list"
+        )
+    if "-m" in said.command and not {"-P", "-I"} & {*said.command}:
+        return Finding(
+            Level.NOTE, "python -m takes modules of the directory it starts in before all others",
+            f"put -P before -m in the command of [hosts.{name}]",
+        )  # fmt: skip
     return None
 
 

@@ -21,6 +21,7 @@ CALLERS = (
 DECISIONS = ("allow", "deny")
 SCOPES = ("once", "session", "always")
 FORMATS = ("markdown", "json")
+OUTPUTS = ("text", "json", "stream-json")
 SHELLS = ("bash", "zsh", "fish")
 LANGUAGES = ("python", "node", "bash")
 
@@ -217,7 +218,23 @@ def _serve(parser: Parser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--foreground", action="store_true", help="stay here: the default")
     where.add_argument("--detach", action="store_true", help="return once it is ready")
+    http = parser.add_mutually_exclusive_group()
+    http.add_argument("--http", metavar="HOST:PORT", help="default: 127.0.0.1:4177, or any port")
+    http.add_argument("--no-http", action="store_true", help="the socket alone")
+    parser.add_argument(
+        "--http-allow-remote", action="store_true", help="--http may be seen by other machines"
+    )
+    parser.add_argument(
+        "--dev", action="store_true", help="take over what changes in the plugins of hosts, unasked"
+    )
     parser.add_argument("--mode", choices=MODES, help="ceiling of what may run")
+
+
+def _dashboard(parser: Parser) -> None:
+    parser.add_argument("--no-open", action="store_true", help="print the link, open no browser")
+    parser.add_argument("--rotate", action="store_true", help="void every token and cookie first")
+    parser.add_argument("--instance", metavar="PID|LABEL", help="default: the newest")
+    _json(parser)
 
 
 def _host(parser: Parser) -> None:
@@ -258,6 +275,40 @@ def _parse(parser: Parser) -> None:
     _json(parser)
 
 
+def _talk(parser: Parser) -> None:
+    parser.add_argument("--model", metavar="NAME", help="one of the settings, or KIND/MODEL")
+    _place(parser)
+    before = parser.add_mutually_exclusive_group()
+    before.add_argument(
+        "--continue", dest="go_on", action="store_true",
+        help="go on with the newest conversation here",
+    )  # fmt: skip
+    before.add_argument("--resume", metavar="ID", help="go on with this session")
+    parser.add_argument("--allow", metavar="TOOL", action="append",
+                        help="say yes to what is asked about it; repeatable")  # fmt: skip
+
+
+def _chat(parser: Parser) -> None:
+    _talk(parser)
+    parser.add_argument(
+        "--plain", action="store_true", help="no colours, and the cursor stays where it is"
+    )
+
+
+def _run(parser: Parser) -> None:
+    _talk(parser)
+    parser.add_argument(
+        "--output-format", choices=OUTPUTS, default="text",
+        help="what the model says; its end as JSON; or events, one a line, then the end",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="the same as stream-json")
+    _add(parser, options.NO_INPUT)
+    parser.add_argument("--max-turns", metavar="N", type=_positive, help="requests to the model")
+    parser.add_argument("--max-tokens", metavar="N", type=_positive, help="of all requests")
+    parser.add_argument("--time-limit", metavar="S", type=options.seconds,
+                        help="stop after S seconds")  # fmt: skip
+
+
 def _nothing(parser: Parser) -> None:
     """No options of its own."""
 
@@ -280,7 +331,20 @@ _SCOPES = f"""\
 once covers this call alone, session the same tool for the rest of the session, and always
 saves a rule. {_IDS}"""
 
+_ENDS = """\
+Exits with 0 if the model came to its end, 1 if it did not answer, 3 if it declined or a limit
+was reached, 130 if Ctrl-C stopped it. What was said is kept: --continue goes on."""
+
 COMMANDS: Mapping[str, Command] = {
+    "chat": Command(
+        "talk to a model that works with the tools", "[PROMPT]", _chat,
+        "Ctrl-C stops the model, and leaves at the prompt. /help says what else there is.",
+    ),
+    "run": Command(
+        "let a model do one thing, for scripts", "PROMPT|-", _run,
+        "Only what the model says goes to stdout. Stdin, where it is no terminal, is added to\n"
+        "the prompt. Where nobody can be asked, what must be asked is refused.\n\n" + _ENDS,
+    ),
     "tools": Command("list the tools", "", _tools),
     "call": Command("run one tool once", "NAME [key=value ...]", _call, _PAIRS),
     "undo": Command(
@@ -322,6 +386,10 @@ COMMANDS: Mapping[str, Command] = {
     "confirmations deny": Command("refuse a call that waits for an answer", "ID", _answer,
                                   _SCOPES),
     "serve": Command("run an instance that others reach through a socket", "", _serve),
+    "dashboard": Command(
+        "open the page of an instance in a browser", "", _dashboard,
+        "The link logs a browser in once, within a minute.",
+    ),
     "status": Command("show the instances that run", "", _json),
     "stop": Command("stop an instance", "[PID|LABEL]", _json),
     "host": Command(
@@ -354,6 +422,13 @@ COMMANDS: Mapping[str, Command] = {
         "Exits with 0 if there is something to run or nothing to do, with 2 if nothing could be\n"
         "read.",
     ),
+    "keys set": Command(
+        "store the key of a model or provider", "NAME", _json,
+        "NAME is that of a [models.NAME], or anthropic, or openai. The key is typed without being\n"
+        "shown, or comes on stdin; it is never a word of the command line.",
+    ),
+    "keys list": Command("say for which models there is a key, and where it comes from", "", _json),
+    "keys delete": Command("forget a key that was stored", "NAME", _json),
     "doctor": Command("check the installation, one line a check", "", _json),
     "init": Command("write commented settings and a sample tool", "", _init),
     "completion": Command("print a completion script", "|".join(SHELLS), _nothing),

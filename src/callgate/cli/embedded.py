@@ -46,8 +46,8 @@ def open_runtime(
             f"the home cannot be used: {error}", hint="See callgate doctor.",
             error_class=ToolErrorClass.EXECUTION_ERROR, reason="home_unusable",
         ) from error  # fmt: skip
-    for name, problem in wired.host_problems.items():
-        say(f"callgate: host {name} brings no tools: {visible(problem)}")
+    for news in wired.host_news:
+        say(f"callgate: {visible(news)}")
     return wired, session
 
 

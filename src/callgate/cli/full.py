@@ -14,7 +14,7 @@ from callgate import __version__
 from callgate.cli import commands
 from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.problems import CliError
-from callgate.cli.terminal import say
+from callgate.cli.terminal import is_terminal, say
 from callgate.core.errors import ToolErrorClass
 
 
@@ -59,6 +59,8 @@ def _run(given: list[str]) -> int:
     if given and given[0] in ("--version", "-V"):
         print(f"callgate {__version__}")
         return OK
+    if not given and _may_chat():
+        given = ["chat"]
     if not given or given[0] in ("--help", "-h"):
         print(commands.help_text())
         return OK
@@ -70,6 +72,13 @@ def _run(given: list[str]) -> int:
     # The command's module is named after the first word of the command.
     module = import_module(f"callgate.cli.{name.split()[0]}")
     return int(getattr(module, name.split()[-1])(options))
+
+
+def _may_chat() -> bool:
+    """Whether someone sits at a terminal, and the settings name a model to talk to."""
+    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
+        return False
+    return bool(import_module("callgate.cli.agents").is_configured())
 
 
 def _unexpected(error: Exception) -> CliError:

@@ -52,7 +52,8 @@ def node_host() -> str:
     )  # fmt: skip
 
 
-_PYTHON_HOST = [sys.executable, "-m", "callgate.host"]
+# -P: a host starts in the workspace, whose modules must not come before ours
+_PYTHON_HOST = [sys.executable, "-P", "-m", "callgate.host"]
 _LANGUAGES: Mapping[str, _Language] = {
     "python": _Language(
         {"@MODULE@.py": host_samples.PYTHON, "test_@MODULE@.py": host_samples.PYTHON_TEST},

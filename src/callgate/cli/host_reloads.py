@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -31,20 +31,24 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     is_new: bool = False
     """Nothing was pinned."""
+    doubt: str | None = None
+    """Why what was pinned cannot be gone by."""
     said: Pinned | None = None
     changes: Changes = Changes()
+    left_out: Mapping[str, str] = {}
+    """Tools that will not be offered, and why."""
     problem: str | None = None
     """Why it says nothing, or nothing that can be used."""
 
     @property
     def needs_a_yes(self) -> bool:
-        return bool(self.changes) and not self.is_new
+        return not self.is_new and (bool(self.changes) or self.doubt is not None)
 
     def described(self) -> dict[str, Any]:
         """As `--json` prints it."""
         return {
-            "name": self.name, "new": self.is_new, "problem": self.problem,
-            **msgspec.to_builtins(self.changes),
+            "name": self.name, "new": self.is_new, "doubt": self.doubt, "problem": self.problem,
+            "left_out": dict(self.left_out), **msgspec.to_builtins(self.changes),
         }  # fmt: skip
 
 
@@ -80,24 +84,29 @@ class Reload:
         said = ask(
             self._home, self._settings, self._wired.sandbox.surroundings, self._workspace, names
         )
-        for name in self._settings.hosts:
-            if name not in said:
-                try:
-                    self._hosted.register(name)
-                except ToolRegistrationError:
-                    pass  # not what was asked about
+        self._hosted.register_all()
         return [self._compared(name, each) for name, each in said.items()]
 
     def _compared(self, name: str, said: Pinned | Exception) -> Reloaded:
         if not isinstance(said, Pinned):
             return Reloaded(name=name, problem=str(said))
-        try:  # a tool that cannot be registered, or by the name of another, would stop everything
-            self._hosted.exchange(name, self._hosts.factories_of(name, said))
+        doubt = self._hosts.doubt(name)
+        before = self._hosts.pinned(name) if doubt is None else doubt.pinned
+        changes = compare(name, before, said)
+        is_new = before is None and doubt is None
+        try:
+            if not is_new:  # whose turn comes after that of all others
+                self._hosted.ensure_free(name, changes.added)
         except ToolRegistrationError as error:
             return Reloaded(name=name, problem=str(error))
-        before = self._hosts.pinned(name)
+        self._hosted.offer(name, self._hosts.factories_of(name, said))
         return Reloaded(
-            name=name, is_new=before is None, said=said, changes=compare(name, before, said)
+            name=name,
+            is_new=is_new,
+            left_out=self._hosted.left_out(name),
+            doubt=None if doubt is None else doubt.problem,
+            said=said,
+            changes=changes,
         )
 
     def accept(self, found: Collection[Reloaded], *, yes: bool, seen: bool) -> None:
@@ -141,8 +150,11 @@ def _lines(each: Reloaded) -> Iterator[str]:
         return
     changes = each.changes
     tools = 0 if each.said is None else len(each.said.schemas)
+    if each.doubt is not None:
+        yield f"{each.name}: {visible(each.doubt)}"
     if not changes:
         yield f"{each.name}: {tools} tools, nothing has changed"
+        yield from _left_out(each)
         return
     counts = (len(changes.added), len(changes.removed), len(changes.changed))
     yield f"{each.name}: {'{} added, {} removed, {} changed'.format(*counts)}"
@@ -155,6 +167,12 @@ def _lines(each: Reloaded) -> Iterator[str]:
         yield f"  ~ {visible(tool)}"
         yield from _differences(found)
     yield from _differences(changes.about)
+    yield from _left_out(each)
+
+
+def _left_out(each: Reloaded) -> Iterator[str]:
+    for tool, why in each.left_out.items():
+        yield f"  ! {visible(tool)} will not be offered: {visible(why)}"
 
 
 def _differences(found: Collection[Difference]) -> Iterator[str]:

@@ -82,7 +82,7 @@ BASH = r"""#!/usr/bin/env bash
 set -euo pipefail
 
 argument() { # NAME: a text out of the JSON on stdin
-  python3 -c 'import json, sys; sys.stdout.write(json.load(sys.stdin)[sys.argv[1]])' "$1"
+  python3 -I -c 'import json, sys; sys.stdout.write(json.load(sys.stdin)[sys.argv[1]])' "$1"
 }
 
 case "${1-}" in
@@ -111,7 +111,7 @@ BASH_TEST = """\
 set -euo pipefail
 cd "$(dirname "$0")"
 
-./@NAME@.sh schema | python3 -m json.tool > /dev/null
+./@NAME@.sh schema | python3 -I -m json.tool > /dev/null
 counted=$(echo '{"text": "one two three"}' | ./@NAME@.sh run @TOOL@)
 if [ "$counted" -ne 3 ]; then
   echo "FAILED: counted $counted words, not 3" >&2

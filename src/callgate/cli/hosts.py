@@ -7,9 +7,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import Namespace
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from callgate.cli import remote_hosts
@@ -22,13 +23,14 @@ from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
 from callgate.cli.terminal import is_terminal, paint_for, say
 from callgate.cli.visible import visible
+from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.sandboxes import Sandbox
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.hosts.source import Hosts
-from callgate.wiring import surroundings
+from callgate.wiring import Wired, register_known, surroundings
 from callgate.wiring_hosts import entry, make_hosts
 
 _COLOURS = {"running": "green", "quarantined": "red", "waiting": "yellow"}
@@ -37,8 +39,7 @@ _COLOURS = {"running": "green", "quarantined": "red", "waiting": "yellow"}
 def list(options: Namespace) -> int:
     words(options)
     home = Home.from_environment()
-    own = _hosts(home, settings_of(home))
-    entries = {name: entry(own, name) for name in own.hosts}
+    entries = {each.name: each for each in _entries(home, settings_of(home))}
     answer = remote_hosts.hosts_of(home.path)
     if answer is not None:
         entries |= {each.name: each for each in answer.hosts}
@@ -116,6 +117,20 @@ def restart(options: Namespace) -> int:
 
 def _hosts(home: Home, settings: Settings) -> Hosts:
     return make_hosts(home, settings, Sandbox(surroundings(home, settings)), ".")
+
+
+def _entries(home: Home, settings: Settings) -> Iterable[HostEntry]:
+    """How the hosts of the settings are, as far as that is known without starting one."""
+    if not settings.hosts:
+        return []
+    wired = Wired(home, audit=False)
+    try:
+        register_known(wired, os.getcwd())
+    except SettingsError:  # of tools that are no host's
+        own = _hosts(home, settings)
+        return [entry(own, name) for name in own.hosts]
+    assert wired.hosts is not None
+    return wired.hosts.entries()
 
 
 def _ensure_known(settings: Settings, names: Collection[str]) -> None:

@@ -10,13 +10,16 @@ import socket
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any
 
 from callgate import __version__
 from callgate.cli.detaching import detach
 from callgate.cli.embedded import open_runtime
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.loading import load
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.config.load import SettingsError
@@ -25,6 +28,18 @@ from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
 from callgate.core.sessions import Session
 from callgate.policy.rules import is_within
+from callgate.surfaces.http.access import Access, token_path
+from callgate.surfaces.http.addresses import (
+    USUAL_HOST,
+    USUAL_PORT,
+    Address,
+    BadAddress,
+    Names,
+    bind,
+    read_address,
+)
+from callgate.surfaces.http.parts import Parts, Served
+from callgate.surfaces.http.waiting import HttpDoor
 from callgate.surfaces.socket.instances import Instance, publish, reap, usual_socket, withdraw
 from callgate.surfaces.socket.listening import (
     CannotListen,
@@ -64,9 +79,70 @@ def serve(options: Namespace) -> int:
         version=__version__,
         started_at=time.time_ns() // 1_000_000,
     )
+    http = _http(options, wired, session, roots, instance, home)
+    if http is not None:
+        instance = instance._replace(http=http.url)
     expect_many()
-    asyncio.run(_serve(wired, session, roots, listener, instance, home, ready))
+    beside = partial(load("callgate.cli.hosts_dev").watch, wired.hosts) if options.dev else None
+    asyncio.run(_serve(wired, session, roots, listener, instance, home, ready, beside, http))
     return OK
+
+
+def _http(
+    options: Namespace,
+    wired: Wired,
+    session: Session,
+    roots: list[str],
+    instance: Instance,
+    home: Home,
+) -> HttpDoor | None:
+    """The HTTP address: the one that was asked for, the usual one, or any if that is taken."""
+    if options.no_http:
+        return None
+    address = _address(options)
+    try:
+        listening = bind(address)
+    except BadAddress as error:
+        if options.http is not None:
+            raise _cannot_listen(str(error)) from error
+        listening = bind(Address(USUAL_HOST, 0))
+    if not address.is_local:
+        say(f"callgate: {address.written} is open to other machines, and nothing is encrypted")
+    names = Names(Address(address.host, listening.getsockname()[1]))
+    settings = wired.settings
+    served = Served(
+        pid=instance.pid,
+        version=instance.version,
+        started_at=instance.started_at / 1000,
+        workspaces=roots,
+        mode=session.mode,
+        ceiling=session.mode if options.mode else None,
+        model=settings.model,
+        models=sorted(settings.models),
+        home=home.path,
+        audit=home.audit,
+    )
+    parts = Parts(
+        runtime=wired.runtime,
+        open_session=partial(_session, wired, session, roots, surface="http"),
+        open_agent=wired.open_agent,
+        hosts=wired.hosts,
+        served=served,
+        access=Access(token_path(home.path, instance.pid)),
+        names=names,
+    )
+    return HttpDoor(listening, parts)
+
+
+def _address(options: Namespace) -> Address:
+    if options.http is None:
+        return Address(USUAL_HOST, USUAL_PORT)
+    try:
+        return read_address(options.http, allow_remote=options.http_allow_remote)
+    except BadAddress as error:
+        raise CliError(
+            f"--http: {error}", hint="With --http-allow-remote it may be seen by other machines."
+        ) from error
 
 
 def _listen(path: str | None, home: Home, roots: list[str]) -> Listener:
@@ -102,7 +178,10 @@ async def _serve(
     instance: Instance,
     home: Home,
     ready: Callable[[], None] | None,
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
+    http: HttpDoor | None = None,
 ) -> None:
+    """`beside` is done meanwhile, until we stop."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in _SIGNALS:
@@ -115,20 +194,38 @@ async def _serve(
     try:
         await server.start(listener)
         reap(home.path)
+        if http is not None:
+            http.start()
         publish(home.path, instance)
         _announce(listener.path)
         if ready is not None:
             ready()
-        await stopped.wait()
-        say("callgate: stopping")
+        wired.warm()
+        async with asyncio.TaskGroup() as working:
+            besides = None if beside is None else working.create_task(beside())
+            await stopped.wait()
+            say("callgate: stopping")
+            if besides is not None:
+                besides.cancel()
     finally:
         withdraw(home.path, instance)
+        if http is not None:
+            http.stop_accepting()
         await server.close()
         listener.close()
+        if http is not None:
+            await http.close()
         await wired.close()
 
 
-def _session(wired: Wired, like: Session, roots: list[str], cwd: str | None, id: str) -> Session:
+def _session(
+    wired: Wired,
+    like: Session,
+    roots: list[str],
+    cwd: str | None,
+    id: str,
+    surface: str = "socket",
+) -> Session:
     """A session in a peer's directory, if this instance serves it or the user trusts it."""
     if cwd is not None and not os.path.isabs(cwd):
         raise ToolPermissionDenied("clientInfo.cwd must be absolute.", reason="cwd_relative")
@@ -151,7 +248,7 @@ def _session(wired: Wired, like: Session, roots: list[str], cwd: str | None, id:
         raise ToolPermissionDenied(
             f"{cwd or roots[0]} cannot be used: {error.strerror or error}", reason="workspace_gone"
         ) from error
-    made.id, made.title = id, f"socket {os.path.basename(real)}"
+    made.id, made.title = id, f"{surface} {os.path.basename(real)}"
     return made
 
 

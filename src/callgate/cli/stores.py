@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 from argparse import Namespace
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from callgate.audit.log import AuditLog
@@ -45,8 +46,15 @@ _NOT_FOUND = (SessionNotFound, ConfirmationNotFound)
 def with_store(options: Namespace, work: Callable[[Store], Awaitable[T]]) -> T:
     """Do something with the store of the home, after those who are gone were accounted for."""
     set_up(options.debug)
-    try:
+    with explained():
         return asyncio.run(_opened(Home.from_environment().path, work))
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What the store cannot do, as a `CliError`."""
+    try:
+        yield
     except SessionLocked as error:
         raise CliError(
             f"session {error.session} is in use by {process_name(error.owner)}",

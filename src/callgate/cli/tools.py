@@ -31,7 +31,7 @@ def tools(options: Namespace) -> int:
         for tool in listed:
             print(visible(tool["name"]))
     else:
-        _print_table(listed)
+        print_table(listed)
     return OK
 
 
@@ -42,7 +42,7 @@ def _own(options: Namespace) -> list[Tool]:
     return found
 
 
-def _print_table(listed: list[Tool]) -> None:
+def print_table(listed: list[Tool]) -> None:
     paint = paint_for(sys.stdout)
     width = max((len(visible(tool["name"])) for tool in listed), default=0)
     room = columns() - width - 14 if is_terminal(sys.stdout) else None

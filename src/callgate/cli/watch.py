@@ -192,7 +192,7 @@ class _Watch:
             why, id = _text(event.payload, "why"), _question(event)
             self._asks(event.timestamp, event.session_id, call, why, id or "")
         else:
-            word, *said = _told(event)
+            word, *said = told(event)
             self._line(event.timestamp, event.session_id, word, call, *said)
 
     def _asks(self, at: float, session: str, call: _Call, why: str, id: str) -> None:
@@ -235,7 +235,7 @@ class _Watch:
         print(f"{head}{coloured}  {text}{'  ' if kept else ''}{kept}".rstrip())
 
 
-def _told(event: Event) -> Iterator[str]:
+def told(event: Event) -> Iterator[str]:
     """The word for what happened, and what is to be said of it."""
     payload = event.payload
     if event.type == CALLED:
@@ -251,10 +251,10 @@ def _told(event: Event) -> Iterator[str]:
         error_class = _text(payload, "error_class")
         yield "refused" if error_class in DENIALS else "failed"
         yield f"{error_class}: {_text(payload, 'message')}"
-        yield _duration(payload)
+        yield duration(payload)
     else:
         yield "failed" if _went_wrong(event) else "ok"
-        yield _duration(payload)
+        yield duration(payload)
 
 
 def _question(event: Event) -> str | None:
@@ -269,7 +269,7 @@ def _went_wrong(event: Event) -> bool:
     )
 
 
-def _duration(payload: Any) -> str:
+def duration(payload: Any) -> str:
     ms = payload.get("latency_ms")
     if not isinstance(ms, int | float):
         return ""

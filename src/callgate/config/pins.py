@@ -1,33 +1,113 @@
-"""What hosts said of their tools when they were first seen: a file each, in the home."""
+"""What hosts said of their tools when they were first seen: a file each, in the home.
+
+    hosts/NAME.json    what was said
+    hosts.json         which hosts were seen, in that order, each with the hash of its file
+
+Neither file is believed without the other: one that is gone, damaged or edited does not make
+a host new again.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import hashlib
 import os
+from collections.abc import Iterator
 
 import msgspec
 
 from callgate.config.places import write_private
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.hosts.pins import PinDoubt, Pinned
 
 
 class PinFiles:
     def __init__(self, home: str) -> None:
         self._directory = os.path.join(home, "hosts")
+        self._index = os.path.join(home, "hosts.json")
 
     def read(self, name: str, command: tuple[str, ...]) -> Pinned | None:
         try:
-            with open(self._path(name), "rb") as file:
-                pinned = msgspec.json.decode(file.read(), type=Pinned)
-        except (OSError, msgspec.DecodeError):
-            return None
-        return pinned if pinned.command == command else None
+            pinned = self._read(name)
+        except PinDoubt:
+            with self._locked():  # it may just have been written
+                pinned = self._read(name)
+        if pinned is not None and pinned.command != command:
+            raise PinDoubt(name, "it was seen with another command", pinned)
+        return pinned
 
     def write(self, name: str, pinned: Pinned) -> None:
+        data = msgspec.json.encode(pinned)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        write_private(self._path(name), msgspec.json.encode(pinned).decode())
+        with self._locked():
+            seen = {**self._seen_or_nothing(), name: hashlib.sha256(data).hexdigest()}
+            write_private(self._path(name), data.decode())
+            text = msgspec.json.format(msgspec.json.encode(seen)).decode()
+            write_private(self._index, text + "\n")
+
+    def known(self) -> list[str]:
+        return [*self._seen_or_nothing()]
 
     def log_path(self, name: str) -> str:
         return os.path.join(self._directory, f"{name}.log")
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, f"{name}.json")
+
+    def _read(self, name: str) -> Pinned | None:
+        path, expected = self._path(name), self._seen(name).get(name)
+        data = _content(path, name)
+        if data is None and expected is None:
+            return None
+        if data is None:
+            raise PinDoubt(name, f"it was seen before, but {path} is gone")
+        if expected is None:
+            raise PinDoubt(name, f"it was seen before, but {self._index} does not know of it")
+        if hashlib.sha256(data).hexdigest() != expected:
+            raise PinDoubt(name, f"{path} is not as it was written")
+        try:
+            return msgspec.json.decode(data, type=Pinned)
+        except msgspec.DecodeError:
+            raise PinDoubt(name, f"{path} cannot be read") from None
+
+    def _seen(self, name: str) -> dict[str, str]:
+        """Hashes by host. Raises `PinDoubt` about the host that is asked for."""
+        data = _content(self._index, name)
+        if data is None:
+            return {}
+        try:
+            return msgspec.json.decode(data, type=dict[str, str])
+        except msgspec.DecodeError:
+            raise PinDoubt(name, f"{self._index} is damaged") from None
+
+    def _seen_or_nothing(self) -> dict[str, str]:
+        """Where it is damaged, what is in it is in doubt already."""
+        try:
+            return self._seen("")
+        except PinDoubt:
+            return {}
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Wait for whoever writes. Where there is nothing to lock, nobody does."""
+        try:
+            descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _content(path: str, host: str) -> bytes | None:
+    """None where there is no such file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PinDoubt(host, f"{path} cannot be read ({error.strerror})") from None

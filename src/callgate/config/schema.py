@@ -9,10 +9,12 @@ import msgspec
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
+from callgate.models.tables import ModelTable
 from callgate.policy.rules import Outcome
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
+ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
 
@@ -119,6 +121,23 @@ class HostTable(_Table, frozen=True):
     max_in_flight: Count | None = None
 
 
+class AgentTable(_Table, frozen=True):
+    """`[agent]`: how a model works with the tools."""
+
+    instructions: str = ""
+    """What the model is told beside what we tell it."""
+    cycles: Count = 20
+    """Requests to the model in one turn."""
+    calls_per_cycle: Count = 20
+    calls_per_turn: Count = 50
+    result_chars: Annotated[int, msgspec.Meta(ge=200)] = 8_000
+    """Of one result that the model is shown."""
+    tokens_per_turn: Count | None = None
+    turn_time_s: Seconds | None = None
+    speak: bool = False
+    """Whether what a model says aloud is heard from this machine."""
+
+
 class Settings(_Table, frozen=True):
     mode: Mode = Mode.ASK
     policy: PolicyTable = PolicyTable()
@@ -128,6 +147,10 @@ class Settings(_Table, frozen=True):
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
     hosts: dict[HostName, HostTable] = {}
+    agent: AgentTable = AgentTable()
+    model: str | None = None
+    """The model to use where none is named: one of `models`, or kind and model at once."""
+    models: dict[ModelName, ModelTable] = {}
 
 
 class WorkspaceSandboxTable(_Table, frozen=True):

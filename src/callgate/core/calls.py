@@ -46,6 +46,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """None for a direct call. A question of a turn waits for someone to attach."""
     timeout_s: float | None = None
     parent_event_id: str | None = None
+    repaired: bool = False
+    """It was read from a text that had to be mended: if it has effects, a person is asked."""
     scope: Mapping[str, str] | None = None
     """Opaque hints of the surface, such as a tab; they reach the audit record."""
 

@@ -19,6 +19,15 @@ Stream = Literal["stdout", "stderr"]
 OnOutput = Callable[[Stream, bytes], None]
 
 
+class Warm(msgspec.Struct, frozen=True):
+    """How a process that has imported `callgate.host` becomes a command without an `exec`."""
+
+    arguments: tuple[str, ...]
+    """As for `python -m callgate.host`."""
+    path: tuple[str, ...]
+    """What stands in `sys.path` before that which every process of ours has."""
+
+
 class Command(msgspec.Struct, frozen=True, kw_only=True):
     argv: tuple[str, ...]
     cwd: str
@@ -26,6 +35,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """All that it sees, beside the mark by which its descendants are found again."""
     stdin: int | None = None
     """A descriptor of ours that is passed on; without, there is nothing to read."""
+    warm: Warm | None = None
+    """For a host in Python: it may be forked from a warm process, if one can be had."""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,12 +28,14 @@ class JsonBlock(msgspec.Struct, frozen=True, tag="json"):
 ContentBlock = TextBlock | ImageBlock | JsonBlock
 
 
-class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use"):
+class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", omit_defaults=True):
     """A model's request to run one tool once."""
 
     id: str
     name: str
     input: Any
+    external_id: str | None = None
+    """What the model itself calls it; unique in its reply at most."""
 
 
 class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result"):
@@ -42,6 +44,7 @@ class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result"):
     tool_use_id: str
     content: list[ContentBlock]
     is_error: bool = False
+    duration_ms: float | msgspec.UnsetType = msgspec.UNSET
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):
@@ -50,3 +53,17 @@ class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):
     thinking: str
     signature: str | None = None
     """By which its provider knows it again."""
+
+
+class RedactedThinkingBlock(msgspec.Struct, frozen=True, tag="redacted_thinking"):
+    """A thought that only its provider can read."""
+
+    data: str
+
+
+class SummaryBlock(msgspec.Struct, frozen=True, tag="summary"):
+    """Stands for the beginning of a conversation that has become too long."""
+
+    text: str
+    upto: int
+    """How many messages of the conversation it stands for."""

@@ -9,6 +9,8 @@ import msgspec
 from callgate.core.content import (
     ImageBlock,
     JsonBlock,
+    RedactedThinkingBlock,
+    SummaryBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
@@ -16,7 +18,16 @@ from callgate.core.content import (
 )
 
 Role = Literal["user", "assistant"]
-MessageBlock = TextBlock | ImageBlock | JsonBlock | ToolUseBlock | ToolResultBlock | ThinkingBlock
+MessageBlock = (
+    TextBlock
+    | ImageBlock
+    | JsonBlock
+    | ToolUseBlock
+    | ToolResultBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | SummaryBlock
+)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,54 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 import msgspec
 
 from callgate.core.messages import Message
 from callgate.core.tools import ToolDefinition
+from callgate.core.usage import Price as Price
+from callgate.core.usage import Usage as Usage
+
+_LONGEST_KEY = 8192
 
 StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal"]
-
-
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens, as the provider counted them."""
-
-    input: int = 0
-    """All of the prompt, cached or not."""
-    output: int = 0
-    """With what was thought."""
-    cache_read: int = 0
-    """Of the input, what came from the provider's cache."""
-    cache_write: int = 0
-    """Of the input, what went into it."""
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
-            input=self.input + other.input,
-            output=self.output + other.output,
-            cache_read=self.cache_read + other.cache_read,
-            cache_write=self.cache_write + other.cache_write,
-        )
-
-
-class Price(msgspec.Struct, frozen=True, kw_only=True):
-    """US dollars for a million tokens."""
-
-    input: float = 0.0
-    output: float = 0.0
-    cache_read: float | None = None
-    """None: as any input."""
-    cache_write: float | None = None
-
-    def of(self, usage: Usage) -> float:
-        read = self.input if self.cache_read is None else self.cache_read
-        write = self.input if self.cache_write is None else self.cache_write
-        plain = usage.input - usage.cache_read - usage.cache_write
-        cost = plain * self.input + usage.cache_read * read + usage.cache_write * write
-        return (cost + usage.output * self.output) / 1_000_000
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +91,46 @@ class ModelError(Exception):
     """The model did not answer. The text is fit for a person and holds no key."""
 
     def __init__(
-        self, kind: ModelErrorKind, message: str, *, retry_after_s: float | None = None
+        self,
+        kind: ModelErrorKind,
+        message: str,
+        *,
+        retryable: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message
+        self.retryable = retryable
+        """Whether the same request may well succeed a little later."""
         self.retry_after_s = retry_after_s
+        """How long the provider asks to wait, where it says."""
+
+
+class Key:
+    """What a provider knows us by. Only `reveal` shows it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        """Spaces and line ends around it do not count. ValueError if it cannot be one."""
+        text = text.strip()
+        if not text:
+            raise ValueError("the key is empty")
+        if len(text) > _LONGEST_KEY or not all("!" <= each <= "~" for each in text):
+            raise ValueError(
+                f"a key is at most {_LONGEST_KEY} visible ASCII characters, without spaces"
+            )
+        self._text = text
+
+    def reveal(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Key(...)"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a key is not written down")
 
 
 class Model(Protocol):
@@ -142,10 +142,10 @@ class Model(Protocol):
     """The window: prompt and reply together."""
     price: Price | None
 
-    def stream(self, prompt: Prompt) -> AsyncIterator[Piece]:
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
         """Pieces as they arrive, then exactly one `Reply`; or a `ModelError`.
 
-        Closing the iterator ends the request."""
+        Closing the generator (`contextlib.aclosing`) ends the request."""
         ...
 
     async def close(self) -> None: ...

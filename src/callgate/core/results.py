@@ -59,5 +59,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     def block(self, tool_use_id: str) -> ToolResultBlock:
         """The same for an agent loop that speaks seed 004's blocks."""
         return ToolResultBlock(
-            tool_use_id=tool_use_id, content=self.content, is_error=not self.ok
+            tool_use_id=tool_use_id,
+            content=self.content,
+            is_error=not self.ok,
+            duration_ms=self.duration_ms or msgspec.UNSET,
         )

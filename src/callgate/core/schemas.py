@@ -70,8 +70,8 @@ def _offences(schema: Any, place: str, depth: int) -> Iterator[tuple[str, str]]:
         if keyword not in ALLOWED_KEYWORDS:
             yield f"{place}.{keyword}", f"keyword {keyword!r} is not in the allowed subset"
     declared = schema.get("type", [])
-    for name in [declared] if isinstance(declared, str) else declared:
-        if name not in _TYPES:
+    for name in declared if isinstance(declared, list | tuple) else [declared]:
+        if not isinstance(name, str) or name not in _TYPES:
             yield f"{place}.type", f"unknown type {name!r}"
     if not isinstance(schema.get("additionalProperties", True), bool):
         yield f"{place}.additionalProperties", "must be true or false, not a schema"

@@ -65,6 +65,17 @@ class EventPage(msgspec.Struct, frozen=True):
     """Behind each of them."""
     cursor: str
     """Behind the last."""
+    seqs: Sequence[int] = ()
+    """The number of each in its session."""
+
+
+class Behind(msgspec.Struct, frozen=True):
+    """What there is behind a cursor."""
+
+    most: int
+    """At most so many events; those of deleted sessions may be counted."""
+    cursor: str
+    """Behind the last of them."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,6 +132,10 @@ class Store(Protocol):
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
         """The events of all sessions after an opaque cursor, which skips none."""
+        ...
+
+    async def behind(self, after: str | None = None) -> Behind:
+        """How much there is after a cursor, and where it ends, without reading it."""
         ...
 
     async def read_messages(

@@ -41,6 +41,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """The tool is visible only in a session that has all of these."""
     hidden_from_workers: bool = False
     aliases: tuple[str, ...] = ()
+    argument_aliases: Mapping[str, str] = {}
+    """Other spellings of arguments, to the name in the schema; a policy sees that one alone."""
     source: ToolOrigin = "python"
     sandboxed: bool = False
     """All that it does is done by commands that it gives to the launcher of its context."""

@@ -32,7 +32,7 @@ from callgate.dispatch.running import RunningCall
 from callgate.dispatch.sandboxes import Enclosure
 from callgate.dispatch.validate import validate
 from callgate.policy.decide import Decision, Question, Rulebook
-from callgate.policy.rules import Outcome
+from callgate.policy.rules import BUILT_IN, Outcome
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -116,6 +116,19 @@ def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) ->
 
 def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     """What the policy says of a call at this moment."""
+    decision = _policy(call, subject, authority)
+    if call.repaired and subject.tool.has_effects and decision.outcome is Outcome.ALLOW:
+        return msgspec.structs.replace(
+            decision,
+            outcome=Outcome.ASK,
+            reason="repaired",
+            sentence="The model's text had to be mended to read this call.",
+            origin=BUILT_IN,
+        )
+    return decision
+
+
+def _policy(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     session = call.session
     book = authority.policies(session.workspace)
     if not book.has_rules and type(session.mode) is Mode and type(call.caller) is CallerKind:
@@ -149,6 +162,8 @@ def _deny_reason(decision: Decision) -> str:
 
 
 def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grants) -> bool:
+    if call.repaired and subject.tool.has_effects:  # a deny of the session is said again
+        return False
     grant = grants.take(
         call.session,
         subject.tool.name,

@@ -103,7 +103,7 @@ def _is_output(output: object) -> TypeGuard[ToolOutput]:
 class _Timer:
     """Armed at the first wait: a tool that never waits cannot be interrupted anyway."""
 
-    __slots__ = ("armed", "cancelling", "ends_at", "handle", "running", "table", "watch")
+    __slots__ = ("armed", "cancelling", "ends_at", "running", "table", "watch")
 
     def __init__(
         self, running: RunningCall, table: Running, seconds: float, cancelling: int
@@ -115,11 +115,10 @@ class _Timer:
     def arm(self) -> None:
         self.armed = True
         self.watch: asyncio.TimerHandle | None = None
-        loop = asyncio.get_running_loop()
-        self.handle = loop.call_later(self.ends_at - perf_counter(), self._expire)
+        self.table.deadlines.note(self)
 
     def disarm(self) -> None:
-        self.handle.cancel()
+        self.table.deadlines.strike(self)
         if self.watch is not None:
             self.watch.cancel()
 
@@ -136,7 +135,7 @@ class _Timer:
         if running.task.cancelling() > self.cancelling + running.cancels_sent:
             self.table.own(self.table.stop(running, Stop.CALLER_GONE))
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
         self.table.own(self.table.stop(self.running, Stop.TIMEOUT))
 
 

@@ -398,7 +398,8 @@ class Journal:
     def _say(self, event_type: str, payload: dict[str, Any]) -> None:
         """Something of the tool's, beside the chain of events."""
         event = self._event(event_type, "tool", payload)
-        if event_type != OUTPUT_DELTA or self._sayings is None or self._sayings.worth_keeping:
+        worth = self._sayings is None or self._sayings.worth_keeping
+        if worth or event_type == EFFECT_MISMATCH:  # no flood of words may bury that
             self._log.append(self.call.session, event)
         self._sink.emit(event)
 

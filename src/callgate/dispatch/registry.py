@@ -142,6 +142,13 @@ def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -
     schema = ArgumentSchema(definition.input_schema, name, max_bytes=max_bytes)
     if definition.timeout_s is not None and not definition.timeout_s > 0:
         raise ToolRegistrationError(f"tool {name!r}: timeout_s must be positive")
+    properties = definition.input_schema.get("properties", {})
+    for alias, spelling in definition.argument_aliases.items():
+        if alias in properties or spelling not in properties:
+            raise ToolRegistrationError(
+                f"tool {name!r}: argument alias {alias!r} must be new, "
+                f"and {spelling!r} in the schema"
+            )
     if definition.max_concurrent is not None and definition.max_concurrent < 1:
         raise ToolRegistrationError(f"tool {name!r}: max_concurrent must be at least 1")
     return Registered(

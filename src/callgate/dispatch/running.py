@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
 from typing import Any
 
@@ -29,6 +29,7 @@ from callgate.core.errors import (
     ToolTimeout,
 )
 from callgate.core.tools import Tool, ToolContext
+from callgate.dispatch.deadlines import Deadlines
 from callgate.dispatch.failures import log_failure
 
 _log = logging.getLogger("callgate.dispatch")
@@ -140,6 +141,7 @@ class Running:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._strays: set[asyncio.Task[Any]] = set()
         self.listeners: list[StopListener] = []
+        self.deadlines = Deadlines()
 
     def enter(self, call: ToolCall) -> RunningCall:
         """Put a call into the table; whoever enters one must leave."""
@@ -168,6 +170,9 @@ class Running:
             del self._by_session[call.session.id]
         if running.ended is not None and not running.ended.done():
             running.ended.set_result(None)
+
+    def __iter__(self) -> Iterator[RunningCall]:
+        return iter(tuple(self._calls.values()))
 
     def find(self, call_id: str) -> RunningCall | None:
         return self._calls.get(call_id)
@@ -199,6 +204,7 @@ class Running:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         for task in self._strays:
             task.cancel()
+        self.deadlines.close()
 
     async def stop_all(self, calls: list[RunningCall], why: Stop) -> None:
         """Stop several at once, so that two stubborn ones need no longer than one."""

@@ -10,12 +10,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from callgate.audit.data import redact_value
 from callgate.audit.redaction import redact
 from callgate.core.events import OUTPUT_DELTA
 
 KEPT_OUTPUT = 1024 * 1024
-"""Characters of one call's output that are kept as events; live readers see all of it."""
+"""Characters of what one call says that are kept as events; live readers see all of it."""
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 _UNFINISHED = re.compile(r"[^\r\n]+\Z")
 _LAST_WORD = re.compile(r"[^\s]+\Z")
@@ -32,7 +36,7 @@ class Sayings:
 
     @property
     def worth_keeping(self) -> bool:
-        """Whether the output so far is little enough to be kept as events."""
+        """Whether what was said so far is little enough to be kept as events."""
         return self._printed <= KEPT_OUTPUT
 
     def of(self, event_type: str, payload: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -42,7 +46,10 @@ class Sayings:
             if not payload["text"]:
                 return
             self._printed += len(payload["text"])
-        yield {str(key): _shown(value) for key, value in payload.items()}
+        shown = {str(key): _shown(value) for key, value in payload.items()}
+        if event_type != OUTPUT_DELTA:
+            self._printed += len(_encode(shown))
+        yield shown
 
     def rest(self) -> Iterator[dict[str, Any]]:
         """What was held back, once nothing more comes."""

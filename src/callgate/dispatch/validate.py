@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from callgate.core.schemas import Checked
@@ -12,4 +13,16 @@ def validate(arguments: Any, tool: Registered) -> Checked:
     """The arguments as the tool will get them; `ToolValidationError` lists every violation."""
     if type(arguments) is str and tool.definition.input == "text":
         arguments = {"text": arguments}
+    if aliases := tool.definition.argument_aliases:
+        arguments = _respelt(arguments, aliases)
     return tool.schema.check(arguments)
+
+
+def _respelt(arguments: Any, aliases: Mapping[str, str]) -> Any:
+    """With the names of the schema. Who gives both spellings is told of the unknown one."""
+    if not isinstance(arguments, dict) or aliases.keys().isdisjoint(arguments):
+        return arguments
+    return {
+        name if (name := aliases.get(key, key)) == key or name not in arguments else key: value
+        for key, value in arguments.items()
+    }

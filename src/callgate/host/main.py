@@ -2,7 +2,6 @@
 
     callgate.host FILE_OR_MODULE        `@tool` functions, or a plugin
     callgate.host --script PATH ...     executables that answer schema, preview and run
-    callgate.host --zygote              stays warm, and forks one of these when asked
 """
 
 from __future__ import annotations
@@ -25,9 +24,6 @@ def main(given: Sequence[str]) -> int:
     if not given or given[0] in ("-h", "--help") or (given[0] != "--script" and len(given) > 1):
         print(USAGE, file=sys.stderr)
         return 0 if "--help" in given or "-h" in given else 2
-    if given[0] == "--zygote":
-        code: int = import_module("callgate.host.zygote").serve(main)
-        return code
     requests, answers = take_streams()
     try:
         plugin = _load(given)

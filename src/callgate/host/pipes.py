@@ -10,6 +10,7 @@ import itertools
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -38,7 +39,9 @@ class Call:
 
 class Pipe:
     def __init__(self, requests: int, answers: int) -> None:
-        self._in, self._out = requests, answers
+        self.requests, self._out = requests, answers
+        self.on_ask: Callable[[], None] = lambda: None
+        """Called when somebody waits for an answer: it has to be read."""
         self._wire = HostWire()
         self._state = threading.Lock()
         """Held for what takes no time; the next is held while the runtime is waited for."""
@@ -50,9 +53,9 @@ class Pipe:
         """What was asked of the runtime; None once nobody answers any more."""
 
     def receive(self) -> list[Asked] | None:
-        """What the runtime asks next; None when it has gone. For one thread only."""
+        """What the runtime asks next; None when it has gone. For one thread at a time."""
         try:
-            data = os.read(self._in, _BLOCK)
+            data = os.read(self.requests, _BLOCK)
         except OSError:
             data = b""
         if not data:
@@ -113,6 +116,7 @@ class Pipe:
             self._unwritten.append(self._wire.encode(frames.ask(id, params)))
             self._waiting[id] = answer
         self._write()
+        self.on_ask()
         said = answer.result()
         if isinstance(said, frames.Failed):
             raise to_error(said.error, own=True)

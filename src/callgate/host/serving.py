@@ -1,6 +1,6 @@
 """What becomes of each request to a host.
 
-    receive -> async?  -> tasks: side by side -----------> one answer
+    reading -> async?  -> tasks: side by side -----------> one answer
                  |                                            ^
                  +-----> turns: the main thread, one a time --+
 
@@ -19,7 +19,6 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable
-from queue import SimpleQueue
 from typing import Any
 
 import msgspec
@@ -27,6 +26,7 @@ import msgspec
 from callgate.host.contexts import HostContext
 from callgate.host.pipes import Pipe
 from callgate.host.plugins import Plugin
+from callgate.host.reading import Reading
 from callgate.host.tasks import Tasks
 from callgate.protocol.host_v1.excerpts import Passed
 from callgate.protocol.host_v1.frames import (
@@ -60,7 +60,7 @@ class Host:
         self._tasks: Tasks[Answer] = Tasks()
         self._contexts: dict[str, HostContext] = {}
         """Of the calls under way, by request."""
-        self._turns: SimpleQueue[Request[Any] | None] = SimpleQueue()
+        self._reading = Reading(pipe, self._tasks, self._take, self._leave)
         self._lock = threading.Lock()
         self._queued: set[str] = set()
         """Those that still wait for their turn; one that is missing was cancelled."""
@@ -69,25 +69,23 @@ class Host:
 
     def serve(self) -> None:
         """Answer requests until the runtime has gone. For the main thread."""
-        threading.Thread(target=self._read, daemon=True).start()
-        while (request := self._turns.get()) is not None:
+        self._reading.begin()
+        while (request := self._reading.next()) is not None:
             self._take_turn(request)
 
-    # The reader's thread.
+    # The thread that reads, whichever it is.
 
-    def _read(self) -> None:
-        while (received := self._pipe.receive()) is not None:
-            for each in received:
-                self._take(each)
+    def _leave(self) -> None:
         with self._lock:
             self._queued.clear()
         self._tasks.end(LEAVE_S / 2)
-        self._turns.put(None)
+        self._reading.leave()
         # Neither a function that runs on nor a thread that a plugin left may keep us.
         threading.Event().wait(LEAVE_S / 2)
         os._exit(0)
 
-    def _take(self, received: Request[Any] | Fault | Passed) -> None:
+    def _take(self, received: Request[Any] | Fault | Passed) -> Request[Any] | bool:
+        """Begin; what is for the main thread is given back. True: it is for the loop."""
         if isinstance(received, Passed):
             _log.debug("passed over (%s): %s", received.why, received.shown)
         elif isinstance(received, Fault):
@@ -98,17 +96,18 @@ class Host:
             detail = f"There is no method {received.method} here."
             self._fail(received.id, Failure(type=METHOD_NOT_FOUND, detail=detail))
         else:
-            self._begin(received)
+            return self._begin(received)
+        return False
 
-    def _begin(self, request: Request[Any]) -> None:
+    def _begin(self, request: Request[Any]) -> Request[Any] | bool:
         if isinstance(request.params, ExecuteTool):
             self._contexts[request.id] = HostContext(request, self._pipe)
         if self._plugin.is_async(request.params):
             self._start(request, None)
-        else:
-            with self._lock:
-                self._queued.add(request.id)
-            self._turns.put(request)
+            return True
+        with self._lock:
+            self._queued.add(request.id)
+        return request
 
     def _cancel(self, id: str, call: str) -> None:
         context = self._contexts.get(call)

@@ -16,15 +16,25 @@ Work = Callable[[], Coroutine[Any, Any, T]]
 class Tasks(Generic[T]):
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: int | None = None
         self._starting = threading.Lock()
-        self._tasks: dict[str, asyncio.Task[T]] = {}
-        """Touched in the loop's thread only."""
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        """This and the next are touched in the loop's thread only."""
+        self._waiting: dict[str, Callable[[T | None], None]] = {}
+        """Of those that have not begun: whom to tell."""
 
     # From any thread. What is asked for happens in the order in which it was asked.
 
     def start(self, id: str, work: Work[T], then: Callable[[T | None], None]) -> None:
         """Begin; `then` gets what came out of it, or None if it was cancelled."""
-        self._here().call_soon_threadsafe(self._start, id, work, then)
+        if self._is_here():
+            self._start(id, work, then)
+        else:
+            self._here().call_soon_threadsafe(self._start, id, work, then)
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call something in the loop's thread."""
+        self._here().call_soon_threadsafe(callback)
 
     def cancel(self, id: str, first: Callable[[], object], then: Callable[[bool], None]) -> None:
         """Do `first` and cancel. `then` is told once it has ended, after everyone else:
@@ -43,14 +53,17 @@ class Tasks(Generic[T]):
     # In the loop's thread.
 
     def _start(self, id: str, work: Work[T], then: Callable[[T | None], None]) -> None:
-        task = asyncio.get_running_loop().create_task(work())
-        self._tasks[id] = task
-
-        def ended(task: asyncio.Task[T]) -> None:
+        async def run() -> None:
+            del self._waiting[id]
+            try:
+                made: T | None = await work()
+            except asyncio.CancelledError:
+                made = None
             del self._tasks[id]
-            then(None if task.cancelled() else task.result())
+            then(made)
 
-        task.add_done_callback(ended)
+        self._waiting[id] = then
+        self._tasks[id] = asyncio.get_running_loop().create_task(run())
 
     def _cancel(
         self, id: str, first: Callable[[], object], then: Callable[[bool], None]
@@ -61,7 +74,14 @@ class Tasks(Generic[T]):
             return
         first()
         task.cancel()
-        task.add_done_callback(lambda _: then(True))
+        task.add_done_callback(lambda _: self._ended(id, then))
+
+    def _ended(self, id: str, then: Callable[[bool], None]) -> None:
+        never_began = self._waiting.pop(id, None)
+        if never_began is not None:
+            del self._tasks[id]
+            never_began(None)
+        then(True)
 
     async def _end(self) -> None:
         tasks = list(self._tasks.values())
@@ -69,6 +89,9 @@ class Tasks(Generic[T]):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
+
+    def _is_here(self) -> bool:
+        return self._thread == threading.get_ident()
 
     def _here(self) -> asyncio.AbstractEventLoop:
         with self._starting:
@@ -78,6 +101,7 @@ class Tasks(Generic[T]):
             return self._loop
 
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._thread = threading.get_ident()
         asyncio.set_event_loop(loop)
         try:
             loop.run_forever()

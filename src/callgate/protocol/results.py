@@ -28,7 +28,7 @@ def to_anthropic_result(result: ToolResult, tool_use_id: str) -> dict[str, Any]:
 
 
 def to_openai_chat_result(result: ToolResult, tool_call_id: str) -> dict[str, Any]:
-    text = _failure_mark(result) + "\n".join(map(_as_text, result.content))
+    text = _failure_mark(result) + "\n".join(map(as_text, result.content))
     return {"role": "tool", "tool_call_id": tool_call_id, "content": text}
 
 
@@ -37,7 +37,7 @@ def to_openai_responses_result(
 ) -> dict[str, Any]:
     """`input` is what the tool's definition says: a custom tool's answer has another type."""
     kind = "function_call_output" if input == "object" else "custom_tool_call_output"
-    output: Any = _failure_mark(result) + "\n".join(map(_as_text, result.content))
+    output: Any = _failure_mark(result) + "\n".join(map(as_text, result.content))
     if any(_image_url(block) for block in result.content):
         output = [_responses_part(block) for block in result.content]
         if not result.ok:
@@ -64,7 +64,7 @@ def _failure_mark(result: ToolResult) -> str:
     return "" if result.ok else "Error: "
 
 
-def _as_text(block: ContentBlock) -> str:
+def as_text(block: ContentBlock) -> str:
     if isinstance(block, TextBlock):
         return block.text
     if isinstance(block, ImageBlock):
@@ -89,13 +89,13 @@ def _anthropic_block(block: ContentBlock) -> dict[str, Any]:
             return {"type": "image", "source": kept}
         if source.kind == "url":
             return {"type": "image", "source": {"type": "url", "url": source.data}}
-    return {"type": "text", "text": _as_text(block)}
+    return {"type": "text", "text": as_text(block)}
 
 
 def _responses_part(block: ContentBlock) -> dict[str, Any]:
     if url := _image_url(block):
         return {"type": "input_image", "image_url": url}
-    return {"type": "input_text", "text": _as_text(block)}
+    return {"type": "input_text", "text": as_text(block)}
 
 
 def _mcp_block(block: ContentBlock) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _mcp_block(block: ContentBlock) -> dict[str, Any]:
         if source.kind == "url":
             link = {"uri": source.data, "name": source.data, "mimeType": block.media_type}
             return {"type": "resource_link", **link}
-    return {"type": "text", "text": _as_text(block)}
+    return {"type": "text", "text": as_text(block)}
 
 
 def _mcp_meta(result: ToolResult) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from callgate.sandbox.restrict import STEPS
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
-    from callgate.sandbox.cgroups import Group
+    from callgate.sandbox.cgroups import Group, Groups
     from callgate.sandbox.orders import Order
 
 LENGTH = struct.Struct("<I")
@@ -57,21 +57,22 @@ def encode(order: Order) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def main(lifeline: int) -> None:
+def main(lifeline: int, *, grouped: bool = True) -> None:
+    """`grouped`: commands are in control groups, where there are any for us."""
     with socket.socket(fileno=lifeline) as peer:
         gc.disable()  # it would touch, and so copy, memory that all forks share
         kernel.become_subreaper()
-        Broker(peer).run()
+        Broker(peer, cgroups.find() if grouped else None).run()
 
 
 class Broker:
-    def __init__(self, lifeline: socket.socket) -> None:
+    def __init__(self, lifeline: socket.socket, groups: Groups | None) -> None:
         self._lifeline = lifeline
         self._buffer = bytearray()
         self._descriptors: list[int] = []
         self._keepers: dict[int, str | None] = {}
         """Each with the path of its command's control group."""
-        self._groups = cgroups.find()
+        self._groups = groups
         self._owner = os.geteuid(), os.getegid()
 
     def run(self) -> None:

@@ -133,11 +133,11 @@ class BrokerProcess:
             try:
                 number = theirs.fileno()
                 self._process = subprocess.Popen(
-                    [self._python, "-I", "-S", "-E", "-c", broker.BOOT, _PACKAGE, str(number)],
+                    self._program(number),
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
-                    env={},
+                    env=self._environment(),
                     cwd="/",
                     pass_fds=(number,),
                     start_new_session=True,
@@ -149,6 +149,12 @@ class BrokerProcess:
         ours.setblocking(False)
         self._lifeline = ours
         return ours
+
+    def _program(self, lifeline: int) -> list[str]:
+        return [self._python, "-I", "-S", "-E", "-c", broker.BOOT, _PACKAGE, str(lifeline)]
+
+    def _environment(self) -> dict[str, str]:
+        return {}
 
     def _drop(self) -> None:
         """Let go of the broker; what it started has its own lifelines."""
@@ -229,6 +235,10 @@ class Kept:
         except OSError:
             pass  # its keeper is gone, which we are about to read
         return True
+
+    def then(self, ended: Callable[[], None]) -> None:
+        """Call this when nothing of the command is left."""
+        self._done.add_done_callback(lambda _: ended())
 
     def abandon(self) -> None:
         """Stop listening. The keeper then ends the command by itself."""

@@ -20,6 +20,7 @@ from callgate.sandbox import kernel, landlock, seccomp
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import NoReturn
 
     from callgate.sandbox.orders import Order
@@ -32,6 +33,9 @@ FAILURE = struct.Struct("<Bi")
 """A step's place in STEPS, and an error number."""
 INHERITED = 10
 """The first descriptor under which an order's `inherited` is found."""
+
+enter: Callable[[Order], NoReturn] | None = None
+"""What runs a warm order in this process; only a zygote has it."""
 
 _LOST = 5  # EIO, where an exception has no number
 
@@ -69,6 +73,9 @@ def become(order: Order, streams: tuple[int, int, int], failures: int) -> NoRetu
         if order["filter"]:
             seccomp.install(order["filter"])
         step = "exec"
+        if enter is not None and "warm" in order:
+            os.close(failures)
+            enter(order)
         _execute(order["argv"], order["env"])
     except BaseException as error:
         cause = error.errno if isinstance(error, OSError) and error.errno else _LOST

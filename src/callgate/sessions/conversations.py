@@ -9,6 +9,7 @@ session's turn after `resume`: whoever resumes goes on with it or ends it.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -62,47 +63,88 @@ class Conversations:
         granted = self._roots()  # what was granted since, or taken back, counts
         session.extra_roots = tuple(root for root in session.extra_roots if root in granted)
         self._log.adopt(session, fence)
-        self._emit(session, SESSION_RESUMED, "system", {})
+        self.emit(session, SESSION_RESUMED, "system", {})
         return session, snapshot
 
     async def begin_turn(self, session: Session, prompt: Message) -> str:
         """Begin a turn with what the user said; its id. `ValueError` while one is under way."""
+        written = self.open_turn(session, prompt)
+        try:
+            await written
+        except BaseException:  # nothing was begun
+            session.turn_id = None
+            raise
+        assert session.turn_id is not None
+        return session.turn_id
+
+    def open_turn(self, session: Session, prompt: Message) -> asyncio.Future[Any]:
+        """The same for who does not wait: done when it is on the disk, prompt and all."""
         if session.turn_id is not None:
             raise ValueError(f"turn {session.turn_id} is under way")
-        turn = turn_id()
-        title = session.title or title_of(prompt)
-        await self._update(session, turn_id=turn, title=title)
+        turn, title = turn_id(), session.title or title_of(prompt)
+        self._update(session, turn_id=turn, title=title)
         session.turn_id, session.title = turn, title
-        self._emit(session, TURN_STARTED, "user", {})
-        await self.say(session, prompt)
-        return turn
+        self.emit(session, TURN_STARTED, "user", {})
+        return self.say(session, prompt)
 
-    async def end_turn(self, session: Session, *, cancelled: str | None = None) -> None:
-        """End the turn under way; `cancelled` says why it did not get to its end."""
-        if session.turn_id is None:
-            return
+    async def end_turn(
+        self,
+        session: Session,
+        *,
+        cancelled: str | None = None,
+        said: Mapping[str, Any] | None = None,
+    ) -> None:
+        """End the turn under way; `cancelled` says why it did not get to its end, `said` what
+        else there is to say of it."""
+        if session.turn_id is not None:
+            await self.close_turn(session, cancelled, said or {})
+
+    def close_turn(
+        self, session: Session, cancelled: str | None, said: Mapping[str, Any]
+    ) -> asyncio.Future[Any]:
+        """The same for who does not wait."""
         if cancelled is None:
-            self._emit(session, TURN_COMPLETED, "agent", {})
+            self.emit(session, TURN_COMPLETED, "agent", said)
         else:
-            self._emit(session, TURN_CANCELLED, "system", {"reason": cancelled})
+            self.emit(session, TURN_CANCELLED, "system", {"reason": cancelled, **said})
         session.turn_id = None
-        await self._log.commit(
+        return self._log.commit(
             session, UpdateSession(session=session.id, turn_id=None, at=time.time()), insist=True
         )
 
-    async def say(self, session: Session, message: Message) -> None:
-        """Add a message to the conversation."""
+    def say(self, session: Session, message: Message) -> asyncio.Future[Any]:
+        """Add a message to the conversation. Done when it is on the disk: before anything that
+        is written later."""
         kept = StoredMessage(
             id=ulid(), turn_id=session.turn_id, body=msgspec.to_builtins(message)
         )
         op = AppendMessages(session=session.id, messages=(kept,), at=time.time())
-        await self._log.commit(session, op)
+        return self._log.commit(session, op)
 
     async def messages(self, session: Session) -> list[Message]:
-        """The whole conversation."""
+        """The whole conversation; empty before anything was said."""
+        if not self._log.holds(session.id):  # it is made with the first thing that is said
+            return []
         await self._log.flush()
         store = await self._log.store()
-        return [msgspec.convert(each.body, Message) for each in await _all(store, session.id)]
+        stored = await _all(store, session.id)
+        return [msgspec.convert(each.body, Message) for each in stored]
+
+    async def store(self) -> Store:
+        """What is kept, to read. Raises the `StoreError` for which there is none."""
+        return await self._log.store()
+
+    def holds(self, session_id: str) -> bool:
+        """Whether this process writes about a session."""
+        return self._log.holds(session_id)
+
+    async def flush(self) -> None:
+        """Wait until what was said so far is on the disk, or could not be written."""
+        await self._log.flush()
+
+    async def keep(self, session: Session) -> None:
+        """Keep a session in which nothing was said yet."""
+        await self._update(session)
 
     async def rename(self, session: Session, title: str) -> None:
         session.title = title
@@ -111,17 +153,25 @@ class Conversations:
     async def set_mode(self, session: Session, mode: Mode) -> None:
         """Change the ceiling of what may run, from the next decision on."""
         before, session.mode = session.mode, mode
-        self._emit(session, MODE_CHANGED, "user", {"from": before, "to": mode})
+        self.emit(session, MODE_CHANGED, "user", {"from": before, "to": mode})
         await self._update(session, mode=mode)
 
-    async def _update(self, session: Session, **changes: Any) -> None:
-        await self._log.commit(
+    def _update(self, session: Session, **changes: Any) -> asyncio.Future[Any]:
+        return self._log.commit(
             session, UpdateSession(session=session.id, at=time.time(), **changes)
         )
 
-    def _emit(
-        self, session: Session, type: str, actor: Actor, payload: Mapping[str, Any]
-    ) -> None:
+    def emit(
+        self,
+        session: Session,
+        type: str,
+        actor: Actor,
+        payload: Mapping[str, Any],
+        *,
+        keep: bool = True,
+        parent: str | None = None,
+    ) -> str:
+        """Say what happened in a session; the event's id. Not to `keep`: only to who listens."""
         event = Event(
             id=ulid(),
             timestamp=time.time(),
@@ -130,9 +180,12 @@ class Conversations:
             type=type,
             actor=actor,
             payload=payload,
+            parent_event_id=parent,
         )
-        self._log.append(session, event)
+        if keep:
+            self._log.append(session, event)
         self._sink.emit(event)
+        return event.id
 
 
 async def _all(store: Store, session_id: str) -> list[StoredMessage]:

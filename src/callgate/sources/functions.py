@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
@@ -54,6 +54,8 @@ class ToolOptions(TypedDict, total=False):
     required_tags: Iterable[str]
     hidden_from_workers: bool
     aliases: Iterable[str]
+    argument_aliases: Mapping[str, str]
+    """Other spellings of parameters that a caller may use."""
     input: Literal["object", "text"]
     """`text`: the function takes one str, which the model writes freely."""
     isolate: bool | None
@@ -172,6 +174,7 @@ def _definition(name: str, signature: Signature, options: ToolOptions) -> ToolDe
         required_tags=frozenset(options.get("required_tags", ())),
         hidden_from_workers=options.get("hidden_from_workers", False),
         aliases=tuple(options.get("aliases", ())),
+        argument_aliases=dict(options.get("argument_aliases", {})),
         input=options.get("input", "object"),
     )
 

@@ -28,6 +28,7 @@ from callgate.core.stored import (
 )
 from callgate.core.stores import (
     PAGE,
+    Behind,
     ConfirmationNotFound,
     EventPage,
     Hint,
@@ -178,6 +179,7 @@ class MemoryStore:
         check_page(begin, limit)
         events: list[Event] = []
         cursors: list[str] = []
+        seqs: list[int] = []
         for row in self._rows.log[begin:]:
             if len(events) == limit:
                 break
@@ -185,7 +187,13 @@ class MemoryStore:
             if row is not None:
                 events.append(decode_event(row.text))
                 cursors.append(write_cursor("e", begin))
-        return EventPage(events, cursors, write_cursor("e", begin))
+                seqs.append(row.seq)
+        return EventPage(events, cursors, write_cursor("e", begin), seqs)
+
+    async def behind(self, after: str | None = None) -> Behind:
+        begin = read_cursor("e", after) if after is not None else 0
+        end = max(begin, len(self._rows.log))
+        return Behind(end - begin, write_cursor("e", end))
 
     async def read_messages(
         self, session: str, after: int = 0, limit: int = PAGE

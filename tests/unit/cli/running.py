@@ -72,9 +72,11 @@ _FORKS = """
 import json, os, sys
 from importlib import import_module
 from callgate.cli.main import main
-for name in ("audit", "call", "completion", "doctor", "init", "policy", "tools", "trust"):
+for name in ("audit", "call", "chat", "completion", "doctor", "init", "policy", "run", "tools",
+             "trust"):
     import_module(f"callgate.cli.{name}")
-import_module("callgate.sources.modules")
+for name in ("sources.modules", "models.scripted", "storage.sqlite.store", "wiring_agents"):
+    import_module(f"callgate.{name}")
 while line := sys.stdin.buffer.readline():
     asked = json.loads(line)
     if not (child := os.fork()):

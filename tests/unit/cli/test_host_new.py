@@ -46,6 +46,23 @@ def test_what_it_writes_is_a_host_whose_tool_can_be_called(lang: str, ws: Path, 
     assert (checked.code, checked.json["ok"]) == (0, True)
 
 
+@pytest.mark.spec("T23")
+@pytest.mark.parametrize("lang", IN)
+def test_a_workspace_puts_no_code_of_its_own_into_the_host(
+    lang: str, ws: Path, home: Path
+) -> None:
+    (home / "settings.toml").write_text(callgate("host", "new", "--lang", lang, "words", cwd=ws).out)
+    marking = "open('ran', 'w').close()"
+    for module in ("callgate", "runpy", "msgspec", "json", "sitecustomize"):
+        (ws / module).mkdir(parents=True)
+        (ws / module / "__init__.py").write_text(marking)
+    for script in ("python", "node", "jq", "bash", "wc"):
+        (ws / script).write_text("#!/bin/sh\n> ran\n")
+        (ws / script).chmod(0o755)
+    ran = callgate("call", "--no-instance", "words_count", "text=one two", cwd=ws)
+    assert (ran.out, (ws / "ran").exists()) == ("2\n", False)
+
+
 @pytest.mark.parametrize("lang", IN)
 def test_the_test_that_it_writes_passes_and_can_fail(lang: str, ws: Path) -> None:
     wrote = [Path(each) for each in new("--lang", lang, "my-words", cwd=ws).json["wrote"]]

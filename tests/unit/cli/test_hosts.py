@@ -19,60 +19,11 @@ from callgate.sources.hosts.pins import Pinned
 from callgate.surfaces.socket.hosting import answer
 from callgate.surfaces.socket.instances import live
 from tests.needs import needs
+from tests.unit.cli.host_places import Place
 from tests.unit.cli.instances import short_directory
-from tests.unit.cli.running import AtTerminal, Ran, callgate, start
+from tests.unit.cli.running import AtTerminal, start
 
-PLAIN = Path(__file__).parents[1] / "sources" / "hosts" / "plain_host.py"
 STAMP = "[callgate 2026-01-31 12:00:00] "
-
-
-class Place:
-    """A home with one host, whose plugin lies in the workspace."""
-
-    def __init__(self, base: Path) -> None:
-        self.home, self.ws = base / "h", base / "ws"
-        self.home.mkdir(mode=0o700)
-        self.ws.mkdir()
-        self.plugin = self.ws / "plain.py"
-        # A call of `hang` ends when somebody has written into a pipe.
-        held = PLAIN.read_text().replace("time.sleep(1_000)", 'text = open("go").read()')
-        self.plugin.write_text(held)
-        self.settings()
-
-    def settings(self, *, command: list[str] | None = None, more: str = "") -> None:
-        said = command or [sys.executable, "-I", str(self.plugin)]
-        (self.home / "settings.toml").write_text(
-            f'[hosts.plain]\ncommand = {json.dumps(said)}\neffect = "none"\n{more}'
-        )
-
-    def change(self, old: str, new: str) -> None:
-        text = self.plugin.read_text()
-        assert old in text
-        self.plugin.write_text(text.replace(old, new))
-
-    @property
-    def env(self) -> dict[str, str]:
-        return {"CALLGATE_HOME": str(self.home)}
-
-    @property
-    def log(self) -> Path:
-        return self.home / "hosts" / "plain.log"
-
-    @property
-    def pin(self) -> Path:
-        return self.home / "hosts" / "plain.json"
-
-    def run(self, *words: str, **env: str) -> Ran:
-        return callgate(*words, cwd=self.ws, env={**self.env, **env})
-
-    def host(self) -> dict[str, Any]:
-        (host,) = self.run("hosts", "list", "--json").json["hosts"]
-        return host  # type: ignore[no-any-return]
-
-    def refusal(self, tool: str = "echo") -> tuple[int, str | None]:
-        """How a call ends: its exit code, and why."""
-        ran = self.run("call", tool, "text=hi", "--json")
-        return ran.code, (ran.json["error"] or {}).get("reason")
 
 
 @pytest.fixture
@@ -107,6 +58,7 @@ def test_a_list_starts_nothing_and_tells_what_is_pinned(place: Place) -> None:
     assert row[:4] == ["plain", "resting", "14", "tools"]
 
 
+@pytest.mark.spec("T21")
 def test_a_changed_tool_is_refused_until_its_change_was_accepted(place: Place) -> None:
     place.settings(more='config = { words = "One." }')
     assert place.refusal() == (0, None)
@@ -124,6 +76,16 @@ def test_a_changed_tool_is_refused_until_its_change_was_accepted(place: Place) -
     assert (accepted["added"], accepted["removed"]) == ({}, [])
     assert accepted["changed"] == dict.fromkeys((t["name"] for t in place.host()["tools"]), difference)
     assert place.refusal() == (0, None)
+
+
+@pytest.mark.spec("T21")
+def test_a_renamed_tool_is_offered_under_neither_name_before_a_yes(place: Place) -> None:
+    assert place.refusal() == (0, None)
+    place.change('("echo", "raw", ', '("cooked", "raw", ')
+    assert (place.refusal(), place.refusal("cooked")[0]) == ((3, "definition_changed"), 1)
+    assert place.refusal("refuse") == (1, None)  # its other tools are as they were
+    assert place.run("hosts", "reload", "--yes").code == 0
+    assert (place.refusal()[0], place.refusal("cooked")) == (1, (0, None))
 
 
 def test_added_and_removed_tools_are_named(place: Place) -> None:
@@ -229,25 +191,20 @@ def test_the_last_trouble_is_read_from_a_log(
 # --- doctor --------------------------------------------------------------------------------------
 
 
-def checked(place: Place) -> tuple[str, str]:
-    checks = {each["check"]: each for each in place.run("doctor", "--json").json["checks"]}
-    return checks["hosts"]["level"], checks["hosts"]["text"]
-
-
 def test_a_doctor_finds_what_is_wrong_with_hosts_and_starts_none(place: Place) -> None:
-    level, text = checked(place)
+    level, text = place.checked()
     assert (level, text.split("; ")[0]) == ("note", "1 in the settings")
     assert not place.log.exists()
     place.run("hosts", "reload")
-    assert checked(place) == ("ok", "1 in the settings")
+    assert place.checked() == ("ok", "1 in the settings")
     with place.log.open("a") as file:
         file.write(f"{STAMP}problem: it exited with 1\n{STAMP}quarantined\n")
-    level, text = checked(place)
+    level, text = place.checked()
     assert (level, "given up: it exited with 1" in text) == ("note", True)
     place.settings(command=["no-such-program-9c1f"])
-    assert checked(place)[0] == "failed"
+    assert place.checked()[0] == "failed"
     (place.home / "settings.toml").write_text("")
-    assert checked(place) == ("ok", "none")
+    assert place.checked() == ("ok", "none")
 
 
 # --- with an instance ----------------------------------------------------------------------------
@@ -331,7 +288,7 @@ def test_an_instance_does_not_lose_tools_to_a_pin_for_another_command(served: Pl
     other = served.ws / "other.py"
     other.write_text(served.plugin.read_text())
     served.settings(command=[sys.executable, "-I", str(other)])
-    (found,) = served.run("hosts", "reload", "--json").json["hosts"]
+    (found,) = served.run("hosts", "reload", "--yes", "--json").json["hosts"]
     assert [each["problem"] is None for each in found["instances"]] == [False]
     (instance,) = live(str(served.home))
     assert served.run("call", "echo", "text=hi", "--instance", str(instance.pid)).out == "hi\n"
@@ -346,6 +303,11 @@ def test_an_instance_keeps_its_tools_where_the_new_ones_cannot_be_registered(ser
     (instance,) = live(str(served.home))
     names = served.run("tools", "--names", "--instance", str(instance.pid)).out.split()
     assert {"echo", "reach", "read_file"} <= {*names}
+
+
+def test_without_dev_an_edit_is_not_believed(served: Place) -> None:
+    served.change('"A tool."', '"Another tool."')
+    assert served.refusal() == (3, "definition_changed")
 
 
 # --- its parts -----------------------------------------------------------------------------------

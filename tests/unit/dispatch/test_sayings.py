@@ -43,9 +43,16 @@ def test_what_is_no_data_and_what_is_nested_is_shown_without_secrets() -> None:
     assert isinstance(said["odd"], str)
 
 
-def test_only_so_much_of_an_output_is_worth_keeping() -> None:
+@pytest.mark.parametrize(
+    "said",
+    [
+        (OUTPUT_DELTA, {"stream": "stdout", "text": "x\n" * (KEPT_OUTPUT // 3)}),
+        (PROGRESS, {"message": {"deep": ["x" * (KEPT_OUTPUT * 2 // 3)]}}),
+    ],
+)
+def test_only_so_much_of_what_is_said_is_worth_keeping(said: tuple[str, dict[str, Any]]) -> None:
     sayings = Sayings()
     assert sayings.worth_keeping
     for _ in range(2):
-        list(sayings.of(OUTPUT_DELTA, {"stream": "stdout", "text": "x\n" * (KEPT_OUTPUT // 3)}))
+        list(sayings.of(*said))
     assert not sayings.worth_keeping

@@ -1,119 +1,293 @@
-"""Hosts from a warm process are hosts like any other."""
+"""Hosts from a warm process are hosts like any other, only sooner."""
 
 from __future__ import annotations
 
-import json
+import asyncio
 import os
+import re
+import select
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, NoReturn
 
+import msgspec
 import pytest
 
-from callgate.host.zygote import Order, order
+from callgate import Gate
+from callgate.core.commands import Command, Launcher, OnOutput, Running, Warm
+from callgate.core.sessions import Mode, Session
+from callgate.core.tools import ToolContext
+from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
+from callgate.sandbox.broker_client import BrokerProcess
+from callgate.sandbox.jails import Limits
+from callgate.sandbox.profiles import Profile
+from callgate.sandbox.zygotes import MOST_FAILURES, WarmLauncher, Zygote
+from callgate.sources.hosts.hosts import Host, HostSettings
+from callgate.sources.hosts.links import Gone
+from callgate.sources.hosts.warm import warm
 from tests.needs import needs
-from tests.unit.host.driving import PATIENCE_S, SAMPLES
+from tests.unit.gate import isolated_tools
 
 pytestmark = needs("linux")
 
-INIT = b'{"v":1,"id":"1","method":"init","params":{}}\n'
+TOOLS = '''
+import gc, os, re, resource, signal, sys, threading
+from callgate import tool
+
+@tool(side_effects="none")
+def found() -> dict[str, object]:
+    """What the process finds around it."""
+    status = open("/proc/self/status").read()
+    return {
+        "cwd": os.getcwd(), "env": dict(os.environ), "path": sys.path, "arguments": sys.argv[1:],
+        "files": sorted(os.listdir("/proc/self/fd")), "umask": os.umask(0o77), "collects": gc.isenabled(),
+        "leads": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()], "thread": threading.current_thread().name,
+        "signals": {each.name: str(signal.getsignal(each)) for each in signal.valid_signals() if isinstance(each, signal.Signals)},
+        "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")},
+        "kept": re.findall(r"^(?:Cap|Seccomp|NoNewPrivs|Sig[BI]).*", status, re.M), "children": len(os.listdir("/proc/self/task")),
+    }
+
+@tool(side_effects="none")
+def who() -> list[object]:
+    """The process, and whether Python was started in it."""
+    return [os.getpid(), "callgate.host" not in open("/proc/self/cmdline").read().split("\\0")[1:4]]
+
+@tool(side_effects="none")
+def tokens() -> list[str]:
+    """What looks like a token in the memory of this process."""
+    found = set()
+    with open("/proc/self/mem", "rb", 0) as memory:
+        for line in open("/proc/self/maps"):
+            first, last = (int(each, 16) for each in line.split()[0].split("-"))
+            if " rw" in line and not "[v" in line:
+                memory.seek(first)
+                found |= set(re.findall(rb"tok[e]n_[0-9a-f]{24}", memory.read(last - first)))
+    return sorted(map(bytes.decode, found))
+
+@tool(side_effects="none")
+def end(code: int) -> None:
+    """End the process."""
+    os._exit(code) if code < 256 else os.kill(os.getpid(), code - 256)
+'''
 
 
-class Warm:
-    def __init__(self) -> None:
-        self.control, theirs = socket.socketpair()
-        self.control.settimeout(PATIENCE_S)
-        self.process = subprocess.Popen([sys.executable, "-m", "callgate.host", "--zygote"], stdin=theirs)
-        theirs.close()
-        self.lines = self.control.makefile("rb")
+class Cold:
+    """The same launcher, told of nothing that could be warm."""
 
-    def told(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self.lines.readline())
-        return told
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
 
-    def start(self, *argv: str, cwd: str = "/", env: dict[str, str] | None = None) -> tuple[int, IO[bytes], IO[bytes], IO[bytes]]:
-        """Its pid, stdin, stdout and stderr."""
-        (in_, stdin), (stdout, out), (stderr, err) = os.pipe(), os.pipe(), os.pipe()
-        order(self.control, Order(list(argv), cwd, env or {}), [in_, out, err])
-        for fd in (in_, out, err):
-            os.close(fd)
-        told = self.told()
-        return told["pid"], os.fdopen(stdin, "wb", 0), os.fdopen(stdout, "rb"), os.fdopen(stderr, "rb")
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        return await self._launcher.start(msgspec.structs.replace(command, warm=None), on_output)
 
-    def end(self) -> int:
-        self.lines.close()
-        self.control.close()
-        return self.process.wait(PATIENCE_S)
+
+class Ground:
+    def __init__(self, directory: Path) -> None:
+        self.workspace = directory / "ws"
+        self.workspace.mkdir()
+        (self.workspace / "tools.py").write_text(TOOLS)
+        home = directory / "home"
+        said = Surroundings(home=str(directory), callgate_home=str(home), limits=Limits(open_files=200))
+        self.sandboxes = {Profile.WORKSPACE: Sandbox(said), None: Sandbox(OFF)}
+        self.hosts: list[Host] = []
+
+    def launcher(self, profile: Profile | None) -> Launcher:
+        session = Session(workspace=str(self.workspace), mode=Mode.WRITE)
+        return self.sandboxes[profile].launcher(Enclosure(profile), session)
+
+    def host(self, launcher: Launcher, **env: str) -> Host:
+        settings = HostSettings(
+            name="tools", command=(sys.executable, "-m", "callgate.host", "tools.py"), cwd=str(self.workspace), env={**os.environ, **env}
+        )
+        self.hosts.append(Host(settings, lambda: launcher))
+        return self.hosts[-1]
+
+    def context(self) -> ToolContext:
+        def no_files() -> NoReturn:
+            raise AssertionError
+
+        return ToolContext(
+            session_id="s", turn_id=None, tool_use_id="t", workspace_path=str(self.workspace), open_files=no_files, publish=lambda *said: None
+        )
+
+    async def close(self) -> None:
+        await asyncio.gather(*(host.close() for host in self.hosts))
+        for sandbox in self.sandboxes.values():
+            sandbox.close()
 
 
 @pytest.fixture
-def warm() -> Iterator[Warm]:
-    warm = Warm()
-    yield warm
-    assert warm.end() == 0
+async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
+    ground = Ground(tmp_path)
+    for sandbox in ground.sandboxes.values():
+        await sandbox.ready()
+        sandbox.warm()
+    yield ground
+    await ground.close()
 
 
-def test_a_forked_host_answers_and_its_end_is_told(warm: Warm) -> None:
-    pid, stdin, stdout, stderr = warm.start(str(SAMPLES))
-    with stdin, stdout, stderr:
-        stdin.write(INIT)
-        assert json.loads(stdout.readline())["ok"] is True
-        assert os.getsid(pid) == pid
-        stdin.close()
-        assert (stdout.read(), stderr.read()) == (b"", b"")
-    assert warm.told() == {"pid": pid, "status": 0}
+@pytest.fixture
+async def warmed(ground: Ground) -> AsyncIterator[tuple[Zygote, Launcher]]:
+    zygote, broker = Zygote(), BrokerProcess()
+    zygote.prepare()
+    yield zygote, WarmLauncher(broker, zygote, None)
+    await ground.close()
+    zygote.close()
+    broker.close()
 
 
-def test_hosts_of_one_zygote_know_nothing_of_each_other(warm: Warm) -> None:
-    first, second = warm.start(str(SAMPLES)), warm.start(str(SAMPLES))
-    second[1].write(INIT)
-    assert json.loads(second[2].readline())["ok"] is True
-    open_files = [os.readlink(each) for each in Path(f"/proc/{second[0]}/fd").iterdir() if each.is_symlink()]
-    assert not [each for each in open_files if each.startswith("socket:")]
-    os.kill(first[0], signal.SIGKILL)
-    assert warm.told() == {"pid": first[0], "status": signal.SIGKILL}
-    second[1].write(INIT)
-    assert json.loads(second[2].readline())["ok"] is True
-    second[1].close()
-    assert warm.told() == {"pid": second[0], "status": 0}
-    for each in (*first[1:], *second[1:]):
-        each.close()
+async def ask(ground: Ground, host: Host, tool: str, **arguments: Any) -> Any:
+    async def nothing(asked: object) -> None: ...
+
+    returned = await host.execute(tool, arguments, ground.context(), lambda event: None, nothing, lambda asked: None)
+    return returned.result.value.get("result")
 
 
-def test_a_forked_host_has_the_directory_and_the_environment_of_its_order(warm: Warm, tmp_path: Path) -> None:
-    (tmp_path / "tools.py").write_text(
-        "import os, sys\nfrom callgate import tool\n"
-        "@tool(side_effects='none')\n"
-        "def where() -> list[object]:\n"
-        "    'Where.'\n"
-        "    return [os.getcwd(), dict(os.environ), sys.argv[1:]]\n"
-    )
-    _, stdin, stdout, stderr = warm.start("tools.py", cwd=str(tmp_path), env={"ONLY": "this"})
-    with stdin, stdout, stderr:
-        stdin.write(b'{"v":1,"id":"1","method":"execute_tool","params":{"tool_name":"where"}}\n')
-        assert json.loads(stdout.readline())["result"]["value"]["result"] == [str(tmp_path), {"ONLY": "this"}, ["tools.py"]]
+@pytest.mark.parametrize("profile", [None, Profile.WORKSPACE])
+async def test_a_host_from_a_zygote_finds_what_one_that_is_started_finds(ground: Ground, profile: Profile | None) -> None:
+    launcher = ground.launcher(profile)
+    env = {"ONLY": "this", "PYTHONPATH": "lib:/usr/share", "TZ": "Asia/Tokyo"}
+    both = [ground.host(launcher, **env), ground.host(Cold(launcher), **env)]
+    assert [(await ask(ground, each, "who"))[1] for each in both] == [True, False]
+    forked, started = [await ask(ground, each, "found") for each in both]
+    for each in (forked, started):
+        del each["env"]["CALLGATE_CALL"]  # drawn anew for each command
+        each["env"].pop("LC_CTYPE", None)  # which Python sets itself where there is no locale
+    assert forked == started
 
 
-def test_a_host_that_cannot_begin_says_so_on_its_own_stderr(warm: Warm) -> None:
-    for argv, cwd, said in (("missing.py", "/", b"missing.py"), (str(SAMPLES), "/no/such/place", b"/no/such/place")):
-        pid, stdin, stdout, stderr = warm.start(argv, cwd=cwd)
-        with stdin, stdout, stderr:
-            assert said in stderr.read()
-        told = warm.told()
-        assert (told["pid"], os.waitstatus_to_exitcode(told["status"])) == (pid, 1)
+@pytest.mark.parametrize(("code", "expected"), [(7, (7, None)), (256 + signal.SIGKILL, (None, signal.SIGKILL))])
+async def test_how_a_host_from_a_zygote_ended_is_known(ground: Ground, code: int, expected: tuple[int | None, int | None]) -> None:
+    host = ground.host(ground.launcher(None))
+    assert (await ask(ground, host, "who"))[1] is True
+    with pytest.raises(Gone) as gone:
+        await ask(ground, host, "end", code=code)
+    assert (gone.value.exit.code, gone.value.exit.signal) == expected
 
 
-def test_an_order_that_cannot_be_read_is_refused_and_the_next_one_is_met(warm: Warm) -> None:
-    warm.control.sendall(b'{"argv":["x"],"cwd":"/","env":{}}\n')
-    assert "problem" in warm.told()
-    for wrong in (b"nonsense\n", b'{"argv":"x"}\n'):
-        socket.send_fds(warm.control, [wrong], [0, 1, 2])
-        assert "problem" in warm.told()
-    pid, *streams = warm.start(str(SAMPLES))
-    for each in streams:
-        each.close()
-    assert warm.told()["pid"] == pid
+async def test_nothing_of_one_host_is_in_the_memory_of_the_next(ground: Ground) -> None:
+    launcher = ground.launcher(None)
+    first, second = ground.host(launcher, TOKEN=f"token_{'a1b2c3d4' * 3}"), ground.host(launcher)
+    assert await ask(ground, first, "tokens") == [f"token_{'a1b2c3d4' * 3}"]
+    assert (await ask(ground, second, "who"))[1] is True
+    assert await ask(ground, second, "tokens") == []
+
+
+async def test_the_death_of_a_zygote_harms_no_host_and_the_next_has_another(
+    ground: Ground, warmed: tuple[Zygote, Launcher]
+) -> None:
+    zygote, launcher = warmed
+    before = ground.host(launcher)
+    pid, _ = await ask(ground, before, "who")
+    first = zygote.pid
+    assert first is not None
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    after = ground.host(launcher)
+    assert (await ask(ground, after, "who"))[1] is True
+    assert zygote.pid != first
+    assert (await ask(ground, before, "who"))[0] == pid
+
+
+async def test_functions_of_a_gate_come_from_its_zygote(tmp_path: Path) -> None:
+    async with Gate(tmp_path, [isolated_tools.process], home=tmp_path / "home") as gate:
+        pid = (await gate.call("process")).value
+        assert "zygote.serve" in Path(f"/proc/{pid}/cmdline").read_text()
+
+
+async def test_where_no_zygote_works_hosts_are_started_and_it_is_given_up(ground: Ground) -> None:
+    zygote, broker = Zygote("/bin/false"), BrokerProcess()
+    zygote.prepare()
+    launcher = WarmLauncher(broker, zygote, None)
+    for _ in range(MOST_FAILURES):
+        assert (await ask(ground, ground.host(launcher), "who"))[1] is False
+    command = Command(argv=(), cwd="/", env=dict(os.environ), warm=Warm(("tools.py",), ()))
+    assert not zygote.suits(command)
+    await ground.close()
+    zygote.close()
+    broker.close()
+
+
+def test_a_variable_that_python_reads_at_its_start_needs_a_start() -> None:
+    zygote, env = Zygote("/bin/true"), dict(os.environ)
+    command = Command(argv=(), cwd="/", env=env, warm=Warm(("tools.py",), ()))
+    assert not zygote.suits(command)  # nobody has asked for it
+    zygote.prepare()
+    assert zygote.suits(command)
+    assert not zygote.suits(msgspec.structs.replace(command, warm=None))
+    for name in ("PYTHONHASHSEED", "PYTHONUTF8", "LC_ALL", "LD_PRELOAD", "HOME"):
+        assert not zygote.suits(msgspec.structs.replace(command, env={**env, name: "/another"}))
+    assert zygote.suits(msgspec.structs.replace(command, env={**env, "PYTHONPATH": "/x", "TOKEN": "x"}))
+    zygote.close()
+
+
+BIN = os.path.dirname(sys.executable)
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ([sys.executable, "-m", "callgate.host", "a.py"], Warm(("a.py",), ("/w", "/w/lib", "/x"))),
+        ([sys.executable, "-P", "-m", "callgate.host", "a.b"], Warm(("a.b",), ("/w/lib", "/x"))),
+        (["python", "-m", "callgate.host", "--script", "a", "b"], Warm(("--script", "a", "b"), ("/w", "/w/lib", "/x"))),
+        ([f"{BIN}/callgate", "host", "a.py"], Warm(("a.py",), (BIN, "/w/lib", "/x"))),
+        ([f"{BIN}/callgate", "host", "check", "a.py"], None),
+        ([f"{BIN}/callgate", "call", "a.py"], None),
+        ([sys.executable, "-m", "callgate.host", "--help"], None),
+        ([sys.executable, "-m", "callgate.host"], None),
+        ([sys.executable, "-I", "-m", "callgate.host", "a.py"], None),
+        ([sys.executable, "-m", "http.server", "a.py"], None),
+        ([sys.executable, "a.py"], None),
+        (["/opt/other/bin/python", "-m", "callgate.host", "a.py"], None),
+        (["/opt/other/bin/callgate", "host", "a.py"], None),
+        (["no-such-program", "-m", "callgate.host", "a.py"], None),
+    ],
+)
+def test_only_our_own_host_in_our_own_python_is_taken_from_a_zygote(command: list[str], expected: Warm | None) -> None:
+    assert warm(command, "/w", {"PATH": BIN, "PYTHONPATH": "lib:/x"}) == expected
+
+
+RUNTIME = """
+import asyncio, os, sys
+from pathlib import Path
+from tests.unit.host.test_zygote import Ground, Profile, ask
+
+async def main():
+    ground = Ground(Path(sys.argv[1]))
+    sandbox = ground.sandboxes[Profile.WORKSPACE if sys.argv[2] else None]
+    await sandbox.ready()
+    sandbox.warm()
+    host = ground.host(ground.launcher(Profile.WORKSPACE if sys.argv[2] else None))
+    assert (await ask(ground, host, "who"))[1]
+    print(sandbox._zygote.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("profile", ["", "workspace"])
+def test_nothing_of_a_zygote_outlives_a_runtime_that_is_killed(tmp_path: Path, profile: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", RUNTIME, str(tmp_path), profile], stdout=subprocess.PIPE, text=True) as runtime:
+        assert runtime.stdout is not None
+        zygote = int(runtime.stdout.readline())
+        family = [zygote, *_below(zygote)]
+        assert len(family) >= 4  # a broker, a keeper, a host
+        watched = [os.pidfd_open(pid) for pid in family]
+        runtime.kill()
+    for each in watched:
+        assert select.select([each], [], [], 10)[0]
+        os.close(each)
+
+
+def _below(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task")
+    children = [int(each) for task in tasks.iterdir() for each in (task / "children").read_text().split()]
+    return [*children, *(each for child in children for each in _below(child))]
+
+
+def test_the_pattern_of_tokens_does_not_find_itself() -> None:
+    assert not re.search(r"tok[e]n_[0-9a-f]{24}", TOOLS)

@@ -15,6 +15,7 @@ GOOD = document(CHAT, END)
 SLOPPY = GOOD.replace('"toolCalls"', "toolCalls")
 
 
+@pytest.mark.spec("S3-08", "S3-10")
 @pytest.mark.parametrize(
     ("text", "code", "strict_code"),
     [
@@ -41,6 +42,7 @@ def test_the_exit_code_says_whether_there_is_something_to_run(
     assert (strict.code, strict.json) == (strict_code, to_json(parse(text, strict=True)))
 
 
+@pytest.mark.spec("S3-03", "S3-07", "S3-15")
 def test_calls_go_to_stdout_and_complaints_to_stderr(tmp_path: Path) -> None:
     text = "So:\n" + document({**CHAT, "priority": 3}, {**END, "type": "x\x1b[31m"})
     ran = callgate("parse", "-", cwd=tmp_path, stdin=text.encode())
@@ -62,9 +64,3 @@ def test_what_is_not_utf_8_is_mended_or_refused(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_an_error(words: list[str], tmp_path: Path) -> None:
     ran = callgate("parse", *words, cwd=tmp_path)
     assert (ran.code, ran.out, ran.err.split(":")[0]) == (2, "", "error (validation_error)")
-
-
-PROVES: dict[str, tuple[str, ...]] = {
-    "test_the_exit_code_says_whether_there_is_something_to_run": ("S3-08", "S3-10"),
-    "test_calls_go_to_stdout_and_complaints_to_stderr": ("S3-03", "S3-07", "S3-15"),
-}

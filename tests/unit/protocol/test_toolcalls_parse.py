@@ -54,6 +54,7 @@ def ids(parsed: Parsed) -> list[str]:
     return [call.id for call in parsed.calls]
 
 
+@pytest.mark.spec("S3-01", "S3-02", "S3-03", "S3-04", "S3-05", "S3-06")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_a_reply_of_the_corpus_is_read_as_it_says(case: dict[str, Any]) -> None:
     parsed = parse(case["text"])
@@ -69,6 +70,7 @@ def test_a_reply_of_the_corpus_is_read_as_it_says(case: dict[str, Any]) -> None:
     assert all(call.repaired == parsed.repaired for call in parsed.calls)
 
 
+@pytest.mark.spec("S3-01", "S3-02", "S3-08")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
 def test_strict_mode_takes_what_the_format_takes_and_is_safe(case: dict[str, Any]) -> None:
     parsed = parse(case["text"], strict=True)
@@ -78,6 +80,7 @@ def test_strict_mode_takes_what_the_format_takes_and_is_safe(case: dict[str, Any
     assert set(ids(parsed)).isdisjoint(case.get("must_not_execute", ()))
 
 
+@pytest.mark.spec("S3-16")
 def test_the_types_are_those_of_the_corpus() -> None:
     assert set(CORPUS["types"]) == TYPES
     calls = [{**END, "id": kind, "type": kind} for kind in sorted(TYPES)]
@@ -87,6 +90,54 @@ def test_the_types_are_those_of_the_corpus() -> None:
         )
 
 
+@pytest.mark.spec("S3-18")
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            """{
+  "toolCalls": [
+    {"type": "say", "id": "v1", "operation": "speak", "parameters": {"utterance": "Let me check..."}},
+    {"type": "send_chat", "id": "c1", "operation": "respond", "parameters": {"content": "Let me check..."}},
+    {"type": "gmail_list", "id": "g1", "operation": "list", "parameters": {"maxResults": 10}},
+    {"type": "send_chat", "id": "c2", "operation": "respond", "parameters": {"content": "Here are your emails..."}},
+    {"type": "end_turn", "id": "e1", "operation": "end_turn", "parameters": {}}
+  ]
+}""",
+            [
+                ("v1", "say", "speak", {"utterance": "Let me check..."}),
+                ("c1", "send_chat", "respond", {"content": "Let me check..."}),
+                ("g1", "gmail_list", "list", {"maxResults": 10}),
+                ("c2", "send_chat", "respond", {"content": "Here are your emails..."}),
+                ("e1", "end_turn", "end_turn", {}),
+            ],
+        ),
+        (
+            """```json
+{
+  "toolCalls": [
+    {"type": "send_chat", "id": "c2", "operation": "respond", "parameters": {"content": "Here:\\n\\n1. ..."}},
+    {"type": "end_turn", "id": "e1", "operation": "end_turn", "parameters": {}}
+  ]
+}
+```""",
+            [
+                ("c2", "send_chat", "respond", {"content": "Here:\n\n1. ..."}),
+                ("e1", "end_turn", "end_turn", {}),
+            ],
+        ),
+    ],
+)
+def test_the_examples_of_the_format_are_read(
+    text: str, expected: list[tuple[str, str, str, dict[str, Any]]], strict: bool
+) -> None:
+    parsed = parse(text, strict=strict)
+    assert [(call.id, call.type, call.operation, call.parameters) for call in parsed.calls] == expected
+    assert parsed == Parsed(calls=parsed.calls)
+
+
+@pytest.mark.spec("S3-01", "S3-02", "S3-20")
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
     "text",
@@ -105,6 +156,7 @@ def test_the_form_asked_for_is_read_without_a_word(text: str, strict: bool) -> N
     assert parse(text, strict=strict) == Parsed(calls=(found(CHAT), found(END, 1)))
 
 
+@pytest.mark.spec("S3-03")
 @pytest.mark.parametrize(
     ("text", "noted", "repaired"),
     [
@@ -130,6 +182,7 @@ def test_what_stands_around_a_document_is_forgiven_and_named(
         assert rules(parse(text, strict=True)) == (["syntax"], [])
 
 
+@pytest.mark.spec("S3-04")
 @pytest.mark.parametrize("between", ["\n", "\n```\n```json\n", ""])
 def test_two_documents_give_the_calls_of_both(between: str) -> None:
     parsed = parse(document(CHAT) + between + document(END))
@@ -137,6 +190,7 @@ def test_two_documents_give_the_calls_of_both(between: str) -> None:
     assert rules(parsed) == ([], ["several_documents"])
 
 
+@pytest.mark.spec("S3-05", "S3-09")
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
@@ -190,6 +244,7 @@ def test_a_mended_value_is_what_was_meant(written: str, value: Any) -> None:
     assert [call.parameters for call in parse(text).calls] == [{"v": value}]
 
 
+@pytest.mark.spec("S3-05", "S3-08")
 @pytest.mark.parametrize(
     "written",
     [
@@ -207,6 +262,7 @@ def test_what_can_mean_two_things_is_refused(written: str) -> None:
         assert (strict.calls, len(strict.errors)) == ((), 1)
 
 
+@pytest.mark.spec("S3-20")
 @pytest.mark.parametrize(
     "text",
     [
@@ -254,6 +310,7 @@ _SECOND = CUT.index("}}, ") + 4
 _THIRD = CUT.index("}]}}, ", _SECOND) + 6
 
 
+@pytest.mark.spec("S3-06")
 @pytest.mark.parametrize("end", range(len(CUT)))
 def test_a_call_whose_end_was_not_seen_is_never_handed_over(end: int) -> None:
     closed = [
@@ -266,6 +323,7 @@ def test_a_call_whose_end_was_not_seen_is_never_handed_over(end: int) -> None:
         assert parse(text, strict=True).calls == ()
 
 
+@pytest.mark.spec("S3-08", "S3-09")
 @pytest.mark.parametrize(
     "text",
     ["null", "1", '"x"', "{}", "[]", "[1]", '{"toolCalls": {}}', '{"toolCalls": null}', "", "Hello.", '{"a"', "@"],
@@ -276,10 +334,12 @@ def test_a_text_without_calls_is_one_error(text: str) -> None:
         assert (parsed.calls, len(parsed.errors), parsed.repaired) == ((), 1, False)
 
 
+@pytest.mark.spec("S3-10")
 def test_no_calls_at_all_is_legal() -> None:
     assert parse('{"toolCalls": []}') == parse('{"toolCalls": []}', strict=True) == Parsed()
 
 
+@pytest.mark.spec("S3-07", "S3-11", "S3-12", "S3-13", "S3-15", "S3-22")
 @pytest.mark.parametrize(
     ("change", "tolerant"),
     [
@@ -321,6 +381,7 @@ def test_each_call_is_judged_on_its_own(change: dict[str, Any], tolerant: dict[s
         )  # fmt: skip
 
 
+@pytest.mark.spec("S3-11", "S3-14")
 @pytest.mark.parametrize("priority", [0, 5, -1, 2.5, 10**30])
 def test_a_priority_is_a_number_and_more_keys_are_ignored(priority: float) -> None:
     text = document({**CHAT, "priority": priority, "repaired": True, "index": 9, "__class__": "x"})
@@ -328,6 +389,7 @@ def test_a_priority_is_a_number_and_more_keys_are_ignored(priority: float) -> No
         assert parse(text, strict=strict).calls == (found({**CHAT, "priority": priority}),)
 
 
+@pytest.mark.spec("S3-17")
 def test_an_id_is_taken_once_in_a_whole_reply() -> None:
     again = {**CHAT, "parameters": {"content": "other"}}
     for text in (document(CHAT, again, END), document(CHAT) + document(again, END)):
@@ -344,6 +406,7 @@ def test_types_may_be_those_of_the_tools_there_are() -> None:
     assert rules(parse(document(call))) == (["call"], [])
 
 
+@pytest.mark.spec("S3-08")
 @pytest.mark.parametrize(
     "members",
     ['"a": 1, "a": 1', '"a": "x", "a": "\\u003a"', '"a": "x", "\\u0061": "\\u003A"', '"b": [{"": 1, "": 2}]'],
@@ -357,12 +420,53 @@ def test_a_key_that_stands_twice_refuses_the_document(members: str, change: Call
     assert rules(parse(text))[0] == ["duplicate_key"]
 
 
+LONG = 'a: \\"b\\", \\u0063\\n' * 400
+
+
+@pytest.mark.parametrize(
+    ("members", "fine"),
+    [
+        (f'"a": "{LONG}"', True),
+        (f'"a": "{LONG}", "b": "{LONG}"', True),
+        (f'"a": "{LONG}", "b": {{"a": "{LONG}"}}', True),
+        (f'"a": "{LONG}", "a": "{LONG}"', False),
+        (f'"a": "{LONG}x", "a": "{LONG}"', False),
+        (f'"a": "{LONG}", "b": {{"a": 1, "a": 2}}', False),
+        (f'"a": "{LONG}\\u003a", "b": 1, "b": 2', False),
+        (f'"a": "{LONG}", "b": "\\u003a", "c": 1, "c": 2', False),
+        (f'"b": "\\u003a{LONG}", "a": "{LONG}\\u003a", "c": 1, "c": 2', False),
+        (f'"c": "{LONG}", "b": "{LONG}\\u003a", "c": "{LONG}\\u003a"', False),
+        (f'"a": "{"x:" * 2000}", "b": "\\u003a"', True),
+        (f'"a": "{"x:" * 2000}", "b": "{"x:" * 2000}", "b": 1', False),
+        (f'"a": "{": 1," * 2000}", "b": [{"1," * 2000}1], "b": 1', False),
+    ],
+    ids=range(13),
+)
+def test_long_texts_hide_no_key_that_stands_twice(members: str, fine: bool) -> None:
+    text = CUSTOM.replace("VALUE", f"1, {members}")
+    for strict in (True, False):
+        parsed = parse(text, strict=strict)
+        if fine:
+            expected = json.loads(text)["toolCalls"][0]
+            assert parsed == Parsed(calls=(found(expected),))
+        else:
+            assert (parsed.calls, rules(parsed)) == ((), (["duplicate_key"], []))
+
+
+@pytest.mark.parametrize("count", [10_000, 10_001])
+def test_an_object_has_so_many_keys_and_no_more(count: int) -> None:
+    for value in ({str(n): n for n in range(count)}, [{str(n): n for n in range(count)}]):
+        parsed = parse(CUSTOM.replace("VALUE", json.dumps(value)))
+        assert (len(parsed.calls), rules(parsed)[0]) == ((1, []) if count == 10_000 else (0, ["keys"]))
+
+
 def nested(depth: int) -> str:
     """A document so deep, of which four levels are around the parameters' one list."""
     lists = depth - 4
     return CUSTOM.replace("VALUE", "[" * lists + "]" * lists)
 
 
+@pytest.mark.spec("S3-21")
 @pytest.mark.parametrize("change", [str, lambda text: text.replace('"x"', "'x'"), lambda text: f"So: {text}"])
 def test_depth_has_one_limit_whatever_has_to_be_mended(change: Callable[[str], str]) -> None:
     assert len(parse(change(nested(MAX_DEPTH))).calls) == 1
@@ -370,6 +474,7 @@ def test_depth_has_one_limit_whatever_has_to_be_mended(change: Callable[[str], s
     assert (deeper.calls, rules(deeper)[0]) == ((), ["depth"])
 
 
+@pytest.mark.spec("S3-21")
 @pytest.mark.parametrize("strict", [True, False])
 def test_a_reply_too_long_is_not_read(strict: bool) -> None:
     room = MAX_BYTES - len(document({**CHAT, "parameters": {"content": ""}}))
@@ -379,6 +484,7 @@ def test_a_reply_too_long_is_not_read(strict: bool) -> None:
         assert rules(parse(text, strict=strict)) == (["size"], [])
 
 
+@pytest.mark.spec("S3-21")
 @pytest.mark.parametrize(
     "unit",
     [
@@ -421,26 +527,3 @@ def test_the_prompt_teaches_what_is_read() -> None:
     ]  # fmt: skip
     assert entries[-1] == '- read_file: Read # a file. {"type": "object", "properties": {}}'
     assert "send_chat:" not in teach([tool], outputs=False)
-
-
-PROVES: dict[str, tuple[str, ...]] = {
-    "test_a_reply_of_the_corpus_is_read_as_it_says": ("S3-01", "S3-02", "S3-03", "S3-04", "S3-05", "S3-06", "S3-18"),
-    "test_strict_mode_takes_what_the_format_takes_and_is_safe": ("S3-01", "S3-02", "S3-08", "S3-18"),
-    "test_the_types_are_those_of_the_corpus": ("S3-16",),
-    "test_the_form_asked_for_is_read_without_a_word": ("S3-01", "S3-02", "S3-20"),
-    "test_what_stands_around_a_document_is_forgiven_and_named": ("S3-03",),
-    "test_two_documents_give_the_calls_of_both": ("S3-04",),
-    "test_what_can_mean_only_one_thing_is_mended_and_marked": ("S3-05", "S3-09"),
-    "test_what_can_mean_two_things_is_refused": ("S3-05", "S3-08"),
-    "test_what_is_quoted_or_nested_or_doubtful_is_never_a_call": ("S3-20", "S3-60"),
-    "test_a_call_whose_end_was_not_seen_is_never_handed_over": ("S3-06",),
-    "test_a_text_without_calls_is_one_error": ("S3-08", "S3-09"),
-    "test_no_calls_at_all_is_legal": ("S3-10",),
-    "test_each_call_is_judged_on_its_own": ("S3-07", "S3-11", "S3-12", "S3-13", "S3-15", "S3-22"),
-    "test_a_priority_is_a_number_and_more_keys_are_ignored": ("S3-11", "S3-14"),
-    "test_an_id_is_taken_once_in_a_whole_reply": ("S3-17",),
-    "test_a_key_that_stands_twice_refuses_the_document": ("S3-08",),
-    "test_depth_has_one_limit_whatever_has_to_be_mended": ("S3-21",),
-    "test_a_reply_too_long_is_not_read": ("S3-21",),
-    "test_no_text_is_a_trap": ("S3-21",),
-}

@@ -61,6 +61,7 @@ def pieces(draw: st.DrawFn, source: st.SearchStrategy[str]) -> list[str]:
     return [text[start:end] for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
 
 
+@pytest.mark.spec("S3-42")
 @given(pieces(replies), st.booleans())
 @settings(max_examples=100, deadline=None)
 def test_a_reply_cut_in_any_way_gives_what_the_whole_gives(chunks: list[str], strict: bool) -> None:
@@ -74,6 +75,7 @@ def test_a_reply_cut_in_any_way_gives_what_the_whole_gives(chunks: list[str], st
         assert early == list(whole.calls[: len(early)])
 
 
+@pytest.mark.spec("S3-06")
 @given(documents, st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_reply_that_stops_anywhere_gives_no_call_that_the_whole_has_not(text: str, data: st.DataObject) -> None:
@@ -84,6 +86,7 @@ def test_a_reply_that_stops_anywhere_gives_no_call_that_the_whole_has_not(text: 
     assert parse(kept, strict=True).calls == (() if kept != text else parse(text, strict=True).calls)
 
 
+@pytest.mark.spec("S3-05")
 @given(replies)
 @settings(max_examples=100, deadline=None)
 def test_mending_never_changes_what_a_strict_reader_reads(text: str) -> None:
@@ -105,6 +108,7 @@ def test_the_mending_reader_reads_json_as_any_reader_does(value: Any, ascii: boo
     assert {note for note in read.notes if note != "control_character"} == set()
 
 
+@pytest.mark.spec("S3-08")
 @given(st.text(max_size=60) | st.text(st.sampled_from('{}[]"\\,:`'), max_size=60))
 @settings(max_examples=100, deadline=None)
 def test_no_text_raises(text: str) -> None:
@@ -112,6 +116,7 @@ def test_no_text_raises(text: str) -> None:
         assert streamed(list(text), strict=strict)[1] == parse(text, strict=strict)
 
 
+@pytest.mark.spec("S3-42")
 def test_each_call_is_there_the_moment_its_object_closes() -> None:
     text = "```json\n" + document(CHAT, END) + "\n```"
     stream = CallStream()
@@ -121,6 +126,7 @@ def test_each_call_is_there_the_moment_its_object_closes() -> None:
     assert stream.finish() == Parsed(calls=(found(CHAT), found(END, 1)))
 
 
+@pytest.mark.spec("S3-20", "S3-42")
 @pytest.mark.parametrize("size", range(1, 9))
 @pytest.mark.parametrize("text", ['\\" }', '\\\\', '"}]}', "{[\\", "\n\\\n", "\\u0022"])
 def test_brackets_and_quotes_in_texts_end_no_call(text: str, size: int) -> None:
@@ -154,13 +160,3 @@ def test_a_stream_keeps_no_more_than_is_read() -> None:
         assert stream.push("x" * 10) == []
     assert stream.finish() == parse("x" * 2_000, max_bytes=1_000)
     assert stream.push(document(CHAT)) == []
-
-
-PROVES: dict[str, tuple[str, ...]] = {
-    "test_a_reply_cut_in_any_way_gives_what_the_whole_gives": ("S3-42",),
-    "test_a_reply_that_stops_anywhere_gives_no_call_that_the_whole_has_not": ("S3-06",),
-    "test_mending_never_changes_what_a_strict_reader_reads": ("S3-05",),
-    "test_no_text_raises": ("S3-08",),
-    "test_brackets_and_quotes_in_texts_end_no_call": ("S3-20", "S3-42"),
-    "test_each_call_is_there_the_moment_its_object_closes": ("S3-42",),
-}

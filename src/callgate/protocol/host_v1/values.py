@@ -31,6 +31,9 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command_executed: str | None = None
 
 
+_NOTHING_MORE = Output()
+
+
 class ProviderNative(msgspec.Struct, frozen=True, kw_only=True, tag="provider_native_tool_result"):
     """What a model is to see, in its provider's own words."""
 
@@ -75,7 +78,7 @@ def to_value(output: ToolOutput) -> dict[str, Any]:
         files_modified=output.files_modified,
         command_executed=output.command_executed,
     )
-    if more != Output():
+    if more != _NOTHING_MORE:
         value["output"] = msgspec.to_builtins(more)
     return value
 
@@ -92,10 +95,12 @@ def to_model_text(value: Any) -> str | ProviderNative:
 
 def _more(output: Any) -> Output:
     """Whatever is wrong with the extras, the result is not lost over it."""
+    if output is None:
+        return _NOTHING_MORE
     try:
         return msgspec.convert(output, Output)
     except msgspec.ValidationError:
-        return Output()
+        return _NOTHING_MORE
 
 
 def _text(value: Any) -> str:

@@ -12,7 +12,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from callgate.protocol.toolcalls.mend import Broken, Document, Shortcut, read, skip
+from callgate.protocol.toolcalls.documents import Broken, Document
+from callgate.protocol.toolcalls.mend import read
+from callgate.protocol.toolcalls.prose import WRAPPING
+from callgate.protocol.toolcalls.shortcut import Shortcut
 from callgate.protocol.toolcalls.values import Note
 
 # A bracket, if what follows it can be JSON or what is forgiven; most brackets in prose are not.
@@ -20,11 +23,7 @@ _OPENING = re.compile(
     r"""\{(?=[\s\ufeff]*(?:["'“‘}A-Za-z_$/#,`]|\Z))"""
     r"""|\[(?=[\s\ufeff]*(?:["'“‘\]{\[0-9tfnNTFI/#,`-]|\Z))"""
 )
-_ALLOWED = re.compile(
-    r"[\s\ufeff]+|;|(?<!`)```(?!`)(?P<label>[A-Za-z0-9_+-]*)"
-    r"|</?(?:tool_?calls?|function_?calls?|json)>",
-    re.IGNORECASE,
-)
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.|[\[{]|[\]}]', re.DOTALL)
 _LABELS = ("", "json")
 _QUOTES = "\"'“‘„«\\"
 _MEANT = re.compile(r"tool_?calls", re.IGNORECASE)
@@ -33,6 +32,8 @@ _MEANT = re.compile(r"tool_?calls", re.IGNORECASE)
 class Outside(NamedTuple):
     """What stands around the documents."""
 
+    start: int
+    end: int
     prose: int | None = None
     """Where text begins that should not be there."""
     label: int | None = None
@@ -63,18 +64,18 @@ def pieces(text: str, *, placed: bool) -> Iterator[Piece]:
     while (opening := _OPENING.search(text, at)) is not None:
         start = opening.start()
         if start and text[start - 1] in _QUOTES:
-            at = skip(text, start, 0)
+            at = _skip(text, start, 0)
             continue
         try:
             document = (None if placed else _clean(shortcut, start)) or read(text, start, shortcut)
         except Broken as broken:
-            at = broken.at if not broken.begun else skip(text, broken.at, broken.depth)
+            at = broken.at if not broken.begun else _skip(text, broken.at, broken.depth)
             at = max(at, start + 1)
             meant = broken.begun and _MEANT.search(text, start, at) is not None
             if meant or broken.rule == "depth":
                 yield surroundings(text, outside, start)
                 yield broken
-                yield Outside(prose=start)
+                yield Outside(start, start, prose=start)
                 return
             continue
         yield surroundings(text, outside, start)
@@ -83,17 +84,30 @@ def pieces(text: str, *, placed: bool) -> Iterator[Piece]:
     yield surroundings(text, outside, len(text))
 
 
+def _skip(text: str, at: int, depth: int) -> int:
+    """Where so many open brackets are closed again; the end of the text if they are not."""
+    for found in _BRACKETS.finditer(text, at):
+        bracket = found[0]
+        if bracket in ("{", "["):
+            depth += 1
+        elif bracket in ("}", "]"):
+            depth -= 1
+            if depth <= 0:
+                return found.end()
+    return len(text)
+
+
 def surroundings(text: str, start: int, end: int) -> Outside:
-    label = None
-    while start < end:
-        allowed = _ALLOWED.match(text, start, end)
+    label, at = None, start
+    while at < end:
+        allowed = WRAPPING.match(text, at, end)
         if allowed is None:
-            return Outside(start, label)
+            return Outside(start, end, at, label)
         name = allowed["label"]
         if name is not None and name not in _LABELS and label is None:
-            label = start
-        start = allowed.end()
-    return Outside(None, label)
+            label = at
+        at = allowed.end()
+    return Outside(start, end, None, label)
 
 
 def _clean(shortcut: Shortcut, start: int) -> Document | None:

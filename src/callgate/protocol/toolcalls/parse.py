@@ -17,9 +17,10 @@ import msgspec
 
 from callgate.protocol import strict_json
 from callgate.protocol.toolcalls import mend, quick
+from callgate.protocol.toolcalls.documents import Broken, Document
 from callgate.protocol.toolcalls.find import Outside, pieces, problem, unfenced
 from callgate.protocol.toolcalls.judge import Unfit, judge, looks_like_call
-from callgate.protocol.toolcalls.mend import Broken, Document
+from callgate.protocol.toolcalls.prose import said
 from callgate.protocol.toolcalls.values import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -113,12 +114,12 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
                 batch.noted("several_documents", "one document is asked for", piece.start)
         else:
             refused = refused or Note("no_calls", f"there is no list {_KEY}", piece.start)
-            batch.surrounded(Outside(prose=piece.start))
+            batch.surrounded(Outside(piece.start, piece.end, prose=piece.start))
     if not placed and any(error.at is None for error in batch.errors):
         return _parse_tolerantly(text, types, placed=True)
     if not documents and not batch.errors:
         batch.refuse(refused or Note("no_calls", "there is no JSON object"))
-    return batch.parsed(read=documents > 0)
+    return batch.parsed(read=documents > 0, text=said(text, batch.words()))
 
 
 class _Batch:
@@ -131,6 +132,8 @@ class _Batch:
         self.errors: list[Note] = []
         self.notes: list[Note] = []
         self.repaired = self.truncated = self.prose = False
+        self._spans: list[tuple[int, int, bool]] = []
+        """What is in no document of calls, and whether there are words in it."""
         self._ended = False
         self._count = 0
         self._ids: set[str] = set()
@@ -178,9 +181,17 @@ class _Batch:
     def surrounded(self, outside: Outside) -> None:
         if outside.label is not None:
             self.noted("fence_label", "a fence is labelled json or not at all", outside.label)
+        start, worded = outside.start, outside.prose is not None
+        if self._spans and self._spans[-1][1] == start:
+            start, _, before = self._spans.pop()
+            worded |= before
+        self._spans.append((start, outside.end, worded))
         if outside.prose is not None and not self.prose:
             self.prose = True
             self.noted("text_outside", "there is text beside the document", outside.prose)
+
+    def words(self) -> list[tuple[int, int]]:
+        return [(start, end) for start, end, worded in self._spans if worded]
 
     def refuse(self, error: Note) -> None:
         self.errors.append(error)
@@ -188,7 +199,7 @@ class _Batch:
     def noted(self, rule: Rule, message: str, at: int) -> None:
         self.notes.append(Note(rule, message, at))
 
-    def parsed(self, *, read: bool = True) -> Parsed:
+    def parsed(self, *, read: bool = True, text: str = "") -> Parsed:
         repaired = read and (self.repaired or self.prose)
         calls = self.calls
         if repaired:
@@ -200,6 +211,7 @@ class _Batch:
             repaired=repaired,
             truncated=self.truncated,
             prose=self.prose,
+            text=text,
         )
 
 

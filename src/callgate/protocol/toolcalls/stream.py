@@ -8,6 +8,9 @@ to be mended waits for `finish`, which gives what `parse` gives for the whole te
 last word: a document may still turn out to be cut, to be mended or to be refused. So only
 calls without effects may run before it.
 
+`shown` gives what a person may read before that: messages as they are written, and words
+before the first document. Nothing ever runs because of them.
+
 Time is linear in the text whatever the size of its chunks, and no more of it is kept than
 `parse` would read.
 """
@@ -19,25 +22,42 @@ from collections.abc import Collection
 from typing import Literal
 
 from callgate.protocol import strict_json
+from callgate.protocol.toolcalls import quick
 from callgate.protocol.toolcalls.judge import Unfit, judge
 from callgate.protocol.toolcalls.parse import parse, too_long
-from callgate.protocol.toolcalls.values import MAX_BYTES, MAX_DEPTH, TYPES, FoundCall, Parsed
+from callgate.protocol.toolcalls.preview import BEFORE, STRING, Preview, is_silent
+from callgate.protocol.toolcalls.prose import Prose
+from callgate.protocol.toolcalls.values import (
+    MAX_BYTES,
+    MAX_DEPTH,
+    TYPES,
+    ContentDelta,
+    FoundCall,
+    Parsed,
+)
 
-_HEAD = re.compile(r'[\s\ufeff]*(?:```(?:json)?)?\s*\{\s*"toolCalls"\s*:\s*\[')
-_LONGEST_HEAD = 256
-_SPACE = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-_FLAT = re.compile(rf'[^"{{}}\[\]]*+(?:"{_STRING.pattern}"[^"{{}}\[\]]*+)*+', re.DOTALL)
+_WS = r"[ \t\r\n]*+"
+_HEAD = re.compile(rf'\s*\ufeff*\s*(?:```(?:json)?)?\s*\{{{_WS}"toolCalls"{_WS}:{_WS}\[')
+_TAIL = re.compile(rf"{_WS}\]{_WS}\}}{_WS}(?:```)?{_WS}")
+_LONGEST_HEAD = _LONGEST_TAIL = 256
+_SPACE = re.compile(_WS)
+_COMMA = re.compile(rf"{_WS},")
+_FLAT = re.compile(rf'[^"{{}}\[\]]*+(?:"{STRING.pattern}"[^"{{}}\[\]]*+)*+', re.DOTALL)
 """What opens and closes nothing, whole strings included."""
+
+
+def _nested(levels: int) -> str:
+    """A pattern of what is between two brackets, so many levels deep."""
+    inner = rf"(?:[{{\[]{_nested(levels - 1)}[}}\]]{_FLAT.pattern})*+" if levels else ""
+    return _FLAT.pattern + inner
+
+
+_WHOLE = re.compile(rf"\{{{_nested(4)}\}}", re.DOTALL)
+"""A call, if it is not too deep."""
 _AROUND = 2
 """Levels around a call."""
 
-_State = Literal["head", "between", "call", "string", "waiting"]
-
-
-def _inside(chunk: str) -> bool:
-    """Whether a string goes on behind this chunk: most chunks of a long text."""
-    return '"' not in chunk and "\\" not in chunk
+_State = Literal["head", "between", "call", "tail", "waiting"]
 
 
 class CallStream:
@@ -49,59 +69,78 @@ class CallStream:
         strict: bool = False,
         types: Collection[str] = TYPES,
         max_bytes: int = MAX_BYTES,
+        speech: bool = False,
     ) -> None:
+        """`speech`: `shown` also gives what is to be spoken."""
         self._strict = strict
         self._types = types
+        self._visible = frozenset(types) & ({"send_chat", "say"} if speech else {"send_chat"})
         self._max_bytes = max_bytes
         self._room = max_bytes
         self._chunks: list[str] = []
         self._state: _State = "head"
         self._head = ""
+        self._tail = ""
         self._comma = False
         """The next thing between calls is a comma."""
         self._call: list[str] = []
-        """The pieces of the call that is not closed yet, up to the chunk before this one."""
-        self._from = 0
-        """Where that call goes on in this chunk."""
+        """The pieces of the call that is not closed yet, as far as they were looked at."""
+        self._unread: list[str] = []
+        """The pieces behind them: without a closing brace they cannot end it."""
         self._depth = 0
-        self._escaped = False
-        """The last chunk ended with the backslash of an escape."""
+        self._in_string = self._escaped = False
+        """The pieces that were looked at end in a string; with the backslash of an escape."""
+        self._calls: list[FoundCall] = []
         self._count = 0
+        self._mended = False
+        """Something was filled in: calls are not given early any more, but texts are shown."""
         self._ids: set[str] = set()
         self._ended = False
+        self._before = 0
+        """Characters of this call to come before it can show anything."""
+        self._preview: Preview | None = None
+        self._prose: Prose | None = None if strict else Prose()
+        self._shown: list[ContentDelta] = []
 
     def push(self, chunk: str) -> list[FoundCall]:
         """Take the next piece of the text; the calls that it completes, in order."""
-        if self._room < 0 or not chunk:
-            return []
         self._room -= len(chunk) if chunk.isascii() else len(chunk.encode(errors="surrogatepass"))
         if self._room < 0:
             self._chunks.clear()
             self._wait()
             return []
         self._chunks.append(chunk)
-        if self._state == "string" and not self._escaped and _inside(chunk):
-            self._call.append(chunk)
-            return []
-        calls: list[FoundCall] = []
-        at = self._from = 0
-        while at < len(chunk) and self._state != "waiting":
-            if self._state == "string":
-                at = self._pass_string(chunk, at)
-            elif self._state == "call":
-                at = self._pass_structure(chunk, at, calls)
-            elif self._state == "between":
-                at = self._pass_between(chunk, at)
-            else:
-                at = self._pass_head(chunk)
-        if self._state in ("call", "string"):
-            self._call.append(chunk[self._from :])
-        return calls
+        if self._state == "call":
+            if self._before > 0:
+                self._before -= len(chunk)
+                if self._before <= 0:
+                    self._start_showing("".join((*self._call, *self._unread, chunk)), 0)
+            elif self._preview is not None:
+                self._show(self._preview, chunk)
+            if "}" not in chunk:
+                self._unread.append(chunk)
+                return []
+            chunk = "".join(self._unread) + chunk
+            self._unread.clear()
+        elif self._prose is not None:
+            self._show_words(self._prose, chunk)
+        return self._read(chunk)
+
+    def shown(self) -> list[ContentDelta]:
+        """What became visible since this was asked last.
+
+        Joined, the texts of a call are the beginning of the text that it has when it is
+        finished, and those of no call the beginning of `Parsed.text`.
+        """
+        shown, self._shown = self._shown, []
+        return shown
 
     def finish(self) -> Parsed:
         """The text has ended: all calls, and what is wrong with it."""
         if self._room < 0:
             return too_long(self._max_bytes)
+        if self._state == "tail" and _TAIL.fullmatch(self._tail):
+            return Parsed(calls=tuple(self._calls))
         return parse(
             "".join(self._chunks),
             strict=self._strict,
@@ -109,9 +148,46 @@ class CallStream:
             max_bytes=self._max_bytes,
         )
 
+    def _read(self, chunk: str) -> list[FoundCall]:
+        before = len(self._calls)
+        at = 0
+        while at < len(chunk):
+            if self._state == "call":
+                at = self._pass_call(chunk, at)
+            elif self._state == "between":
+                at = self._pass_between(chunk, at)
+            elif self._state == "head":
+                at = self._pass_head(chunk)
+            else:
+                if self._state == "tail":
+                    self._pass_tail(chunk[at:])
+                break
+        return self._calls[before:]
+
+    def _start_showing(self, call: str, at: int) -> None:
+        if not is_silent(call, at):
+            self._preview = Preview(self._visible, strict=self._strict)
+            self._show(self._preview, call, at)
+
+    def _show(self, preview: Preview, piece: str, at: int = 0) -> None:
+        text = preview.feed(piece, at)
+        if text:
+            self._shown.append(ContentDelta(self._count, text, preview.spoken))
+        if preview.over:
+            self._preview = None
+
+    def _show_words(self, prose: Prose, piece: str) -> None:
+        words = prose.feed(piece)
+        if words:
+            self._shown.append(ContentDelta(None, words))
+        if prose.over:
+            self._prose = None
+
     def _wait(self) -> None:
         self._state = "waiting"
+        self._preview = self._prose = None
         self._call.clear()
+        self._unread.clear()
 
     def _pass_head(self, chunk: str) -> int:
         before = len(self._head)
@@ -120,75 +196,101 @@ class CallStream:
             self._state = "between"
             return head.end() - before
         if "[" in chunk or len(self._head) > _LONGEST_HEAD:
-            self._wait()
+            self._state = "waiting"
         return len(chunk)
 
     def _pass_between(self, chunk: str, at: int) -> int:
+        if self._comma and (comma := _COMMA.match(chunk, at)):
+            self._comma = False
+            at = comma.end()
         space = _SPACE.match(chunk, at)
         assert space is not None
         at = space.end()
         if at == len(chunk):
             return at
-        if chunk[at] == "," and self._comma:
-            self._comma = False
-        elif chunk[at] == "{" and not self._comma:
-            self._state, self._depth, self._from = "call", 0, at
-            return at
-        else:  # the end of the list, or something else than a call
+        if chunk[at] == "{" and not self._comma:
+            self._state, self._depth = "call", 0
+            self._before = BEFORE - (len(chunk) - at)
+            if self._before <= 0:
+                self._start_showing(chunk, at)
+        elif chunk[at] == "]" and (self._comma or not self._count):
+            self._state = "tail"
+        else:  # something else than a call
             self._wait()
-        return at + 1
+        return at
+
+    def _pass_call(self, chunk: str, at: int) -> int:
+        if chunk.find("}", at) < 0:
+            self._unread.append(chunk[at:])
+            return len(chunk)
+        if not self._call and (whole := _WHOLE.match(chunk, at)):  # most calls, at once
+            self._close(whole[0])
+            return whole.end()
+        start = at
+        while at < len(chunk):
+            if self._in_string:
+                at = self._pass_string(chunk, at)
+                continue
+            flat = _FLAT.match(chunk, at)
+            assert flat is not None
+            at = flat.end()
+            if at == len(chunk):
+                break
+            char = chunk[at]
+            at += 1
+            if char == '"':  # one that does not end in this chunk
+                self._in_string = True
+            elif char in "{[":
+                self._depth += 1
+            else:
+                self._depth -= 1
+                if not self._depth:
+                    self._close("".join((*self._call, chunk[start:at])))
+                    return at
+        self._call.append(chunk[start:])
+        return at
 
     def _pass_string(self, chunk: str, at: int) -> int:
         if self._escaped:
             self._escaped = False
             at += 1
-        piece = _STRING.match(chunk, at)
+        piece = STRING.match(chunk, at)
         assert piece is not None
         at = piece.end()
         if at < len(chunk):
             if chunk[at] == '"':
-                self._state = "call"
+                self._in_string = False
             else:  # a backslash, and what it escapes is in the next chunk
                 self._escaped = True
         return at + 1
 
-    def _pass_structure(self, chunk: str, at: int, calls: list[FoundCall]) -> int:
-        flat = _FLAT.match(chunk, at)
-        assert flat is not None
-        at = flat.end()
-        if at == len(chunk):
-            return at
-        char = chunk[at]
-        at += 1
-        if char == '"':  # one that does not end in this chunk
-            self._state = "string"
-        elif char in "{[":
-            self._depth += 1
-        else:
-            self._depth -= 1
-            if not self._depth:
-                self._call.append(chunk[self._from : at])
-                self._close(calls)
-        return at
-
-    def _close(self, calls: list[FoundCall]) -> None:
-        text = "".join(self._call)
+    def _close(self, text: str) -> None:
+        """The text of a call is complete."""
         self._call.clear()
+        self._preview, self._before = None, 0
         self._state, self._comma = "between", True
         index = self._count
         self._count += 1
-        try:
-            value = strict_json.loads(text, max_depth=MAX_DEPTH - _AROUND)
-            call, filled = judge(value, self._types, index, strict=self._strict)
-        except strict_json.StrictJsonError:
-            return self._wait()
-        except Unfit:
+        call = quick.read_call(text, self._types, index)
+        if call is None:
+            try:
+                value = strict_json.loads(text, max_depth=MAX_DEPTH - _AROUND)
+                call, filled = judge(value, self._types, index, strict=self._strict)
+            except strict_json.StrictJsonError:
+                return self._wait()
+            except Unfit:
+                return None
+            self._mended |= bool(filled)
+        if self._mended:
             return None
-        if filled:
-            return self._wait()
         if call.id in self._ids or (self._ended and call.type == "end_turn" and not self._strict):
             return None
         self._ended |= call.type == "end_turn"
         self._ids.add(call.id)
-        calls.append(call)
+        self._calls.append(call)
         return None
+
+    def _pass_tail(self, chunk: str) -> None:
+        self._tail += chunk[: _LONGEST_TAIL + 1]
+        if len(self._tail) > _LONGEST_TAIL or len(self._calls) < self._count:
+            self._wait()

@@ -77,7 +77,7 @@ class Note(msgspec.Struct, frozen=True):
     """Of the call it is about: its place among all calls of the text, from 0."""
 
 
-class FoundCall(msgspec.Struct, frozen=True, kw_only=True):
+class FoundCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     id: str
     """The model's own, unique in its reply. Not to be trusted: it may hold anything."""
     type: str
@@ -88,6 +88,16 @@ class FoundCall(msgspec.Struct, frozen=True, kw_only=True):
     """Its place among all calls of the text, refused ones too."""
     repaired: bool = False
     """The reply was not in the form asked for: ask a person before it has effects."""
+
+
+class ContentDelta(msgspec.Struct, frozen=True):
+    """Text that became visible while a reply arrives. It shows; nothing runs for it."""
+
+    index: int | None
+    """Of the call whose text it is; None: words beside the documents."""
+    text: str
+    spoken: bool = False
+    """It is for the ear: of a `say`."""
 
 
 class Parsed(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,6 +111,8 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
     """The text ended before its document did. The complete calls are there."""
     prose: bool = False
     """There is text that belongs to no document."""
+    text: str = ""
+    """That text, without what wraps the documents: to be shown, and never read for calls."""
 
 
 def error_text(error: Note) -> str:

@@ -30,25 +30,13 @@ async def call(
     `asked` is told what to cancel; `own`: the host runs our own functions, and is believed.
     `check` may refuse the process that the call would go to.
     """
-    params = frames.ExecuteTool(
-        tool_name=tool,
-        arguments=arguments,
-        context=frames.CallContext(
-            session_id=context.session_id,
-            turn_id=context.turn_id,
-            tool_use_id=context.tool_use_id,
-            workspace_path=context.workspace_path,
-            scope=dict(context.scope or {}),
-        ),
-    )
-
     def tell(event: frames.Event) -> None:
         context.publish(*parts.to_event(event))
 
     name = host.settings.name
     try:
         returned = await host.execute(
-            context.session_id, params, tell, Reach(context).answer, asked, check
+            tool, arguments, context, tell, Reach(context).answer, asked, check
         )
     except Refused as refused:
         if refused.failure.stack:

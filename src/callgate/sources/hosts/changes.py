@@ -34,7 +34,7 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare(host: str, before: Pinned | None, after: Pinned) -> Changes:
-    """Without a `before`, everything was added."""
+    """Without a `before`, every tool was added."""
     old, new = _tools(host, before), _tools(host, after)
     both = {tool: list(_differences("", old[tool], new[tool])) for tool in new if tool in old}
     return Changes(
@@ -45,7 +45,7 @@ def compare(host: str, before: Pinned | None, after: Pinned) -> Changes:
         },
         removed=[tool for tool in old if tool not in new],
         changed={tool: found for tool, found in both.items() if found},
-        about=list(_differences("", _about(before), _about(after))),
+        about=list(_differences("", _about(before, after), _about(after, after))),
     )
 
 
@@ -59,10 +59,11 @@ def _tools(host: str, said: Pinned | None) -> dict[str, dict[str, Any]]:
     return {tool.name: entry for tool, entry in zip(read, said.schemas, strict=True)}
 
 
-def _about(said: Pinned | None) -> dict[str, Any]:
+def _about(said: Pinned | None, after: Pinned) -> dict[str, Any]:
+    """Beside the tools. Of a host without a `before`, its command is no news."""
     if said is None:
-        return {}
-    return {
+        return {"command": after.command}
+    return {"command": said.command} | {
         name: value
         for name in ("required_tags", "tags", "ui_elements")
         if (value := getattr(said, name))

@@ -19,15 +19,20 @@ from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from callgate.core.commands import Command, Exit, Launcher
 from callgate.core.errors import ToolError, ToolHostUnavailable
+from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.ndjson import Unsendable
 from callgate.sources.hosts.links import Gone, HostError, Link, OnAsk, OnEvent, Refused
 from callgate.sources.hosts.logs import PROBLEM, QUARANTINED, RESTARTED, STARTING, HostLog
+from callgate.sources.hosts.slots import Slots
+from callgate.sources.hosts.states import States
+from callgate.sources.hosts.warm import warm
 
 FIRST_DELAY_S = 0.1
 LONGEST_DELAY_S = 30.0
@@ -37,7 +42,6 @@ PATIENCE_S = 2.0
 """How long a call waits for a host to be started again, rather than being refused."""
 CANCEL_S = 2.0
 """How long a host that can cancel may take to end a call."""
-_MOST_SESSIONS = 10_000
 _NOT_FOUND = "MethodNotFound"
 
 
@@ -106,9 +110,10 @@ class Host:
         self._not_before = 0.0
         self._quarantined: str | None = None
         self._last_problem: str | None = None
-        self._states: dict[str, dict[str, Any]] = {}
-        self._turns: dict[str, asyncio.Lock] = {}
-        self._slots: asyncio.Semaphore | None = None
+        self._states = States()
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By session; kept by the calls that run or wait."""
+        self._slots: Slots | None = None
         self._missing: set[str] = set()
         """Optional methods that it said it does not have."""
 
@@ -139,32 +144,43 @@ class Host:
 
     async def execute(
         self,
-        session: str,
-        params: frames.ExecuteTool,
+        tool: str,
+        arguments: dict[str, Any],
+        context: ToolContext,
         on_event: OnEvent,
         on_ask: OnAsk,
         asked: Callable[[Asked], None],
         check: Callable[[], None] = lambda: None,
     ) -> frames.Returned:
-        """Run a tool for a session. `asked` is told what to cancel. Raises `HostError`, and
-        what `check` raises, which sees the process that it will be run in."""
-        link = await self.link()
+        """Run a tool for the session of a call. `asked` is told what to cancel. Raises
+        `HostError`, and what `check` raises, which sees the process that it will be run in."""
+        session = context.session_id
+        link = self._link
+        if link is None or link.exit is not None:
+            link = await self.link()
         turn = self._turn(session)
         if turn is not None:
             await turn.acquire()
         assert self._slots is not None
+        slots = self._slots
         try:
-            async with self._slots:
+            if (ticket := slots.enter()) is not None:
+                await slots.until(ticket)
+            try:
                 if link is not self._link:  # it died, or had to go, while we waited our turn
                     link = await self.link()
                 check()
-                context = params.context if link.agreed else msgspec.UNSET
-                params = msgspec.structs.replace(
-                    params, state=self._state(session), context=context
+                params = frames.ExecuteTool(
+                    tool_name=tool,
+                    arguments=arguments,
+                    state=self._state(session),
+                    context=_whence(context) if link.reaches_back else msgspec.UNSET,
                 )
                 id, outcome = link.ask(params, on_event, on_ask)
                 asked(Asked(link, id, outcome))
                 return self._keep_state(session, await outcome)
+            finally:
+                slots.leave()
         finally:
             if turn is not None:
                 turn.release()
@@ -217,8 +233,7 @@ class Host:
         asked.link.kill()
 
     def forget(self, session: str) -> None:
-        self._states.pop(session, None)
-        self._turns.pop(session, None)
+        self._states.forget(session)
 
     def _turn(self, session: str) -> asyncio.Lock | None:
         """What calls of a session wait for one after another, if they share a state."""
@@ -234,9 +249,7 @@ class Host:
     def _keep_state(self, session: str, returned: frames.Returned) -> frames.Returned:
         state = returned.result.state
         if state is not msgspec.UNSET and state != self._state(session):
-            if len(self._states) >= _MOST_SESSIONS:
-                self._states.pop(next(iter(self._states)))
-            self._states[session] = state
+            self._states.keep(session, state)
         return returned
 
     # --- its life -----------------------------------------------------------------------------
@@ -299,7 +312,12 @@ class Host:
         self.log.note(f"{STARTING}{' '.join(said.command)}")
         try:
             os.makedirs(said.cwd, exist_ok=True)
-            command = Command(argv=said.command, cwd=said.cwd, env=dict(said.env))
+            command = Command(
+                argv=said.command,
+                cwd=said.cwd,
+                env=dict(said.env),
+                warm=warm(said.command, said.cwd, said.env),
+            )
             await link.start(self._launcher(), command)
         except (OSError, ToolError) as error:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
@@ -322,7 +340,7 @@ class Host:
             raise
         stateful = bool(self.started.state)
         slots = said.max_in_flight or (1 if stateful else 16)
-        self._slots = asyncio.Semaphore(slots)
+        self._slots = Slots(slots)
         self.restarts += 1
         return link
 
@@ -395,6 +413,16 @@ class Host:
             reason=reason,
             details={"host": self.settings.name, "stderr": self.log.tail},
         )
+
+
+def _whence(context: ToolContext) -> frames.CallContext:
+    return frames.CallContext(
+        session_id=context.session_id,
+        turn_id=context.turn_id,
+        tool_use_id=context.tool_use_id,
+        workspace_path=context.workspace_path,
+        scope=dict(context.scope or {}),
+    )
 
 
 def unavailable(name: str, gone: Gone) -> ToolHostUnavailable:

@@ -75,7 +75,10 @@ class Link:
         self._pending: dict[str, _Pending] = {}
         self._running: Running | None = None
         self._stdin: int | None = None
+        self._held = bytearray()
+        """What is sent at the end of this turn of the loop."""
         self._unsent = bytearray()
+        """What the pipe did not take."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: asyncio.TimerHandle | None = None
         self._retired = False
@@ -101,9 +104,9 @@ class Link:
         return len(self._pending)
 
     @property
-    def agreed(self) -> frozenset[str]:
-        """What the host may ask of us."""
-        return frozenset(self._wire.agreed)
+    def reaches_back(self) -> bool:
+        """Whether there is something that the host may ask of us."""
+        return bool(self._wire.agreed)
 
     def ask(
         self, params: frames.OfHost, on_event: OnEvent | None = None, on_ask: OnAsk | None = None
@@ -116,7 +119,10 @@ class Link:
             return id, outcome
         data = self._wire.encode(frames.ask(id, params))
         self._pending[id] = _Pending(outcome, on_event, on_ask)
-        self._send(data)
+        if len(self._pending) > 1:
+            self._send_soon(data)
+        else:
+            self._send(data)
         return id, outcome
 
     def abandon(self, id: str) -> None:
@@ -134,6 +140,7 @@ class Link:
 
     def end(self, leave_s: float = LEAVE_S) -> None:
         """Let it go: its stdin ends, and if it does not end by that, it is ended."""
+        self._send_held()
         self._hang_up()
         if self._running is not None and self.exit is None and self._leaving is None:
             stop = self._running.stop
@@ -153,7 +160,21 @@ class Link:
 
     # --- out ---------------------------------------------------------------------------------
 
+    def _send_soon(self, data: bytes) -> None:
+        """Send it together with what else comes in this turn of the loop: where several are
+        under way the host has something to do, and each write would cost as much as them all."""
+        if not self._held:
+            asyncio.get_running_loop().call_soon(self._send_held)
+        self._held += data
+
+    def _send_held(self) -> None:
+        if self._held:
+            self._send(b"")
+
     def _send(self, data: bytes) -> None:
+        if self._held:
+            data = bytes(self._held) + data
+            self._held.clear()
         if self._stdin is None:
             return
         if not self._unsent:

@@ -2,6 +2,11 @@
 
 Tools can be listed without starting anything, and a host that describes a tool differently
 later is noticed: what a person has seen and approved is not exchanged under its name.
+
+    never seen              -> it may be learned: the first use
+    as it was written       -> its tools are offered
+    anything else           -> `PinDoubt`: nothing is offered, nor learned, until a person has
+                               accepted it (`callgate hosts reload`)
 """
 
 from __future__ import annotations
@@ -11,7 +16,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from callgate.core.errors import ToolRegistrationError
 from callgate.core.schemas import canonical_json
+
+LARGEST = 1024 * 1024
+"""Bytes that a host may say of itself: every command reads them."""
 
 
 class Pinned(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,14 +31,30 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
     ui_elements: list[dict[str, Any]] = []
 
 
+class PinDoubt(ToolRegistrationError):
+    """What is pinned for a host cannot be gone by."""
+
+    def __init__(self, host: str, problem: str, pinned: Pinned | None = None) -> None:
+        super().__init__(
+            f"{problem}: its tools are not offered before callgate hosts reload {host}"
+        )
+        self.problem = problem
+        self.pinned = pinned
+        """What was pinned, where that is known."""
+
+
 class Pins(Protocol):
     """Where they are kept; `config.pins` implements it."""
 
     def read(self, name: str, command: tuple[str, ...]) -> Pinned | None:
-        """None where nothing is pinned for this command, or it cannot be read."""
+        """None where the host was never seen. Raises `PinDoubt`."""
         ...
 
     def write(self, name: str, pinned: Pinned) -> None: ...
+    def known(self) -> list[str]:
+        """The hosts that were seen, in the order in which they were."""
+        ...
+
     def log_path(self, name: str) -> str: ...
 
 

@@ -21,7 +21,7 @@ from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.hosts.hosts import Health, Host, HostSettings
 from callgate.sources.hosts.logs import HostLog, Trouble, trouble
-from callgate.sources.hosts.pins import Pinned, Pins, fingerprint
+from callgate.sources.hosts.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 from callgate.sources.hosts.tools import OPTIONAL_S, HostedTool, definition_of
 
 
@@ -41,19 +41,32 @@ class Hosts:
     def __init__(self, specs: Iterable[HostSpec], pins: Pins) -> None:
         self._pins = pins
         self._specs = {spec.settings.name: spec for spec in specs}
-        self.hosts = {
-            name: Host(
-                spec.settings, spec.launcher, HostLog(self._pins.log_path(name)), check_config
-            )
-            for name, spec in self._specs.items()
-        }
+        self.hosts = {name: self._make(name) for name in self._specs}
+
+    def _make(self, name: str) -> Host:
+        spec, log = self._specs[name], HostLog(self._pins.log_path(name))
+        return Host(spec.settings, spec.launcher, log, check_config)
 
     def pinned(self, name: str) -> Pinned | None:
+        """None where it was never seen. Raises `PinDoubt`."""
         return self._pins.read(name, self._specs[name].settings.command)
+
+    def doubt(self, name: str) -> PinDoubt | None:
+        """Why what is pinned cannot be gone by; None where it can, or nothing is."""
+        try:
+            self.pinned(name)
+        except PinDoubt as doubt:
+            return doubt
+        return None
 
     def unknown(self) -> list[str]:
         """The hosts that nobody has started yet."""
-        return [name for name in self._specs if self.pinned(name) is None]
+        return [name for name in self._specs if not self.doubt(name) and not self.pinned(name)]
+
+    def in_order(self) -> list[str]:
+        """The hosts, those first that were seen first: a name belongs to who had it first."""
+        known = {name: place for place, name in enumerate(self._pins.known())}
+        return sorted(self._specs, key=lambda name: known.get(name, len(known)))
 
     async def learn(self, name: str) -> Pinned:
         """Start a host and pin what it says. Raises a `ToolError`."""
@@ -66,7 +79,17 @@ class Hosts:
 
     async def ask(self, name: str) -> Pinned:
         """Start a host, and what it says of itself. Raises a `ToolError`."""
-        host = self.hosts[name]
+        return await self._ask(self.hosts[name])
+
+    async def ask_another(self, name: str) -> Pinned:
+        """The same of a process of its own, beside the one that serves."""
+        host = self._make(name)
+        try:
+            return await self._ask(host)
+        finally:
+            await host.close()
+
+    async def _ask(self, host: Host) -> Pinned:
         await host.link()
         assert host.started is not None
         pinned = Pinned(
@@ -76,8 +99,10 @@ class Hosts:
             tags=await self._optional(host, frames.GetTags(config=host.settings.config)),
             ui_elements=await self._optional(host, frames.GetUiElements()),
         )
+        if len(msgspec.json.encode(pinned)) > LARGEST:
+            raise ToolError(f"It says more than {LARGEST} bytes of itself.", reason="host_schema")
         try:
-            self._definitions(name, pinned)
+            self._definitions(host.settings.name, pinned)
         except ToolRegistrationError as error:
             raise ToolError(str(error), reason="host_schema") from None
         return pinned
@@ -168,11 +193,15 @@ def _said(host: Host) -> dict[str, str]:
 
 
 def check_config(schema: dict[str, Any], config: dict[str, Any]) -> None:
-    """A config against the schema of its host."""
+    """A config against the schema of its host.
+
+    The host is not to have us fetch what its schema refers to, nor to put secrets into logs.
+    """
     try:
-        validator = jsonschema_rs.validator_for(schema)
+        validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
     except ValueError as error:
-        raise ToolError(f"its config schema is none: {error}", reason="host_config") from None
+        problem = str(error).split("\n", 1)[0]
+        raise ToolError(f"its config schema is none: {problem}", reason="host_config") from None
     problems = [
         f"{'.'.join(map(str, each.instance_path)) or 'config'}: {each.message}"
         for each in validator.iter_errors(config)

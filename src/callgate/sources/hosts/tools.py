@@ -8,6 +8,7 @@ another by now is refused until somebody has looked at it (`pins`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ import msgspec
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.errors import ToolPermissionDenied
+from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.protocol.host_v1 import frames, values
 from callgate.protocol.host_v1.schemas import ToolSchema
@@ -25,6 +26,8 @@ from callgate.sources.hosts.logs import PROBLEM
 
 OPTIONAL_S = 5.0
 """How long an optional method may take before the result goes without it."""
+LONGEST_PREVIEW = 16_000
+"""Characters: who is asked has to see the question, too."""
 
 Changed = Callable[[str], bool]
 """Whether a tool is no longer as it was pinned."""
@@ -68,6 +71,10 @@ class HostedTool:
     async def _format(self, session: str, value: dict[str, Any], output: ToolOutput) -> None:
         """What the host makes of its result for a model and for a screen."""
         host = self._host
+        if not (host.offers("format_tool_result") or host.offers("to_display_format")):
+            return
+        if not await self._can_be_asked():
+            return
         if host.offers("format_tool_result"):
             said = await host.try_ask(session, frames.FormatToolResult(result=value), OPTIONAL_S)
             if said is not None:
@@ -78,6 +85,15 @@ class HostedTool:
             shown = await host.try_ask(session, params, OPTIONAL_S)
             if shown is not None:
                 output.metadata = {**output.metadata, "display": shown}
+
+    async def _can_be_asked(self) -> bool:
+        """Whether there is a process to ask: a host may be renewed, or die, after it answered."""
+        try:
+            async with asyncio.timeout(OPTIONAL_S):
+                await self._host.link()
+        except (ToolError, TimeoutError):
+            return False  # the call is done, whatever became of its host
+        return not self._changed(self._definition.name)
 
     def _show(self, text: str | values.ProviderNative, output: ToolOutput) -> None:
         if isinstance(text, str):
@@ -92,7 +108,10 @@ class HostedTool:
         params = frames.FormatToolCallPreview(tool_name=self._definition.name, arguments=input)
         await self._host.link()
         said = await self._host.try_ask("", params, OPTIONAL_S)
-        return said if isinstance(said, str) else None
+        if not isinstance(said, str):
+            return None
+        beyond = len(said) - LONGEST_PREVIEW
+        return said if beyond <= 0 else f"{said[:LONGEST_PREVIEW]}\n[and {beyond} characters more]"
 
     async def cancel(self) -> bool:
         """The host ends the call, or we end the host."""

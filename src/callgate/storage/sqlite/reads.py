@@ -20,6 +20,7 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.core.stores import (
+    Behind,
     ConfirmationNotFound,
     EventPage,
     SessionNotFound,
@@ -79,16 +80,24 @@ def read_all(db: apsw.Connection, after: str | None, limit: int) -> EventPage:
         f" on s.ord = place >> {PLACE_BITS} where n > ? order by n limit ?",
         (n, limit),
     )
-    events, cursors, size = [], [], 0
+    events, cursors, seqs, size = [], [], [], 0
     for number, session, place, text in rows:
-        n = number
-        events.append(event_of(text, session, seq_of(place)))
+        n, seq = number, seq_of(place)
+        events.append(event_of(text, session, seq))
+        seqs.append(seq)
         cursors.append(write_cursor("e", n))
         size += len(text)
         if size >= PAGE_BYTES:
             rows.close()
             break
-    return EventPage(events, cursors, write_cursor("e", n))
+    return EventPage(events, cursors, write_cursor("e", n), seqs)
+
+
+def behind(db: apsw.Connection, after: str | None) -> Behind:
+    n = read_cursor("e", after) if after is not None else 0
+    (last,) = db.execute("select coalesce(max(n), 0) from events").fetchone() or (0,)
+    end = max(n, int(last))
+    return Behind(end - n, write_cursor("e", end))
 
 
 def get_session(db: apsw.Connection, session: str) -> StoredSession:

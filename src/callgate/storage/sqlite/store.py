@@ -21,6 +21,7 @@ from callgate.core.stored import (
 )
 from callgate.core.stores import (
     PAGE,
+    Behind,
     EventPage,
     Hint,
     SessionPage,
@@ -144,6 +145,9 @@ class SqliteStore:
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
         return await self._read(reads.read_all, after, limit)
+
+    async def behind(self, after: str | None = None) -> Behind:
+        return await self._read(reads.behind, after)
 
     async def read_messages(
         self, session: str, after: int = 0, limit: int = PAGE

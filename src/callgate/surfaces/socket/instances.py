@@ -32,11 +32,13 @@ class Instance(NamedTuple):
     version: str
     started_at: int
     """Milliseconds since 1970."""
+    http: str | None = None
+    """Where it answers HTTP."""
 
 
 def publish(home: str, instance: Instance) -> None:
     """Say that an instance runs: to those who look for it, and for the last one."""
-    record = {
+    record: dict[str, Any] = {
         "pid": instance.pid,
         "socketPath": instance.socket,
         "dataDir": home,
@@ -45,6 +47,8 @@ def publish(home: str, instance: Instance) -> None:
         "startedAt": instance.started_at,
         "processStart": _process_start(instance.pid),
     }
+    if instance.http is not None:
+        record["httpUrl"] = instance.http
     path = _record(home, instance.pid)
     _write(path, {**record, "cwd": instance.cwd, "label": instance.label})
     where = {"configVersion": 1, "instancesDir": os.path.dirname(path), "instancePath": path}
@@ -132,6 +136,7 @@ def _instance(pid: int, record: dict[str, Any]) -> Instance | None:
         cwd=str(record.get("cwd", "")),
         version=str(record["appVersion"]),
         started_at=started_at,
+        http=said if isinstance(said := record.get("httpUrl"), str) else None,
     )
 
 

@@ -35,6 +35,9 @@ class Shelf:
     def write(self, name: str, pinned: Pinned) -> None:
         self.kept[name] = pinned
 
+    def known(self) -> list[str]:
+        return [*self.kept]
+
     def log_path(self, name: str) -> str:
         return f"/tmp/callgate-no-such-directory/{os.getpid()}/{name}.log"
 
@@ -65,6 +68,7 @@ class Stand:
         settings = HostSettings(
             name="plain", command=(sys.executable, "-I", str(self.plugin)), cwd=str(workspace),
             env={"PATH": os.environ["PATH"]}, max_in_flight=1,
+            config={"optional": {"format_tool_result": "for the model", "to_display_format": {"card": 1}}},
         )  # fmt: skip
         spec = HostSpec(settings=settings, effect=SideEffects.NONE, launcher=lambda: self.launcher)
         self.hosts = Hosts([spec], Shelf())
@@ -143,3 +147,34 @@ async def test_a_process_that_was_being_started_is_not_used_after_a_renewal(stan
     stand.launcher.on_start = stand.once(stand.host.renew)
     pid = await stand.call("pid")
     assert (pid.ok, stand.host.restarts) == (True, 3)
+
+
+async def renewed_while_it_ran(stand: Stand) -> Any:
+    """What a call gives whose host is renewed before it ends."""
+    call, pipe = await stand.held()
+    stand.host.renew()
+    os.write(pipe, b"end")
+    os.close(pipe)
+    return await call
+
+
+@pytest.mark.spec("S1-39", "S1-44")
+async def test_a_result_is_formatted_though_its_host_was_renewed_meanwhile(stand: Stand) -> None:
+    for _ in range(2):
+        result = await renewed_while_it_ran(stand)
+        assert (result.value, [block.text for block in result.content]) == ("end", ["for the model"])
+        assert result.meta["display"] == {"card": 1}
+    await stand.host.restart()
+    assert (await stand.call("echo")).meta["display"] == {"card": 1}
+
+
+async def test_a_version_that_nobody_has_seen_formats_no_result(stand: Stand) -> None:
+    stand.change()
+    result = await renewed_while_it_ran(stand)
+    assert (result.value, [block.text for block in result.content]) == ("end", ["end"])
+
+
+async def test_a_result_is_not_lost_with_the_host_that_should_format_it(stand: Stand) -> None:
+    stand.plugin.write_text("import sys; sys.exit('no paper')")
+    result = await renewed_while_it_ran(stand)
+    assert (result.ok, result.value) == (True, "end")

@@ -1,0 +1,221 @@
+"""The agent: turns of many sessions, each cancelled or resumed on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from callgate.agent.context import Context
+from callgate.agent.history import History, last_words
+from callgate.agent.limits import TurnLimits
+from callgate.agent.shows import Screen, Show, nobody
+from callgate.agent.speech import Speaker, screen_with_speech
+from callgate.agent.turns import Turn, TurnEnd
+from callgate.core.messages import Message
+from callgate.core.models import Model
+from callgate.core.sessions import Session
+from callgate.dispatch.dispatcher import ToolDispatcher
+from callgate.dispatch.failures import log_failure
+from callgate.sessions.conversations import Conversations
+
+_SHUTDOWN = "shutdown"
+
+_log = logging.getLogger("callgate.agent")
+
+
+class _Talk:
+    """A session as the agent knows it between turns."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.task: asyncio.Task[TurnEnd] | None = None
+        self.why = "user_cancel"
+
+
+class Agent:
+    """A model at work in the sessions of a runtime."""
+
+    def __init__(
+        self,
+        dispatcher: ToolDispatcher,
+        conversations: Conversations,
+        model: Model,
+        *,
+        limits: TurnLimits = TurnLimits(),  # noqa: B008  # frozen
+        own: Callable[[Session], str] = lambda session: "",
+        speaker: Speaker | None = None,
+    ) -> None:
+        """`own` is what the user adds to the instructions of a session; `speaker` makes heard
+        what the model says aloud."""
+        self.model = model
+        self.limits = limits
+        self._dispatcher = dispatcher
+        self._conversations = conversations
+        self._own = own
+        self._speaker = speaker
+        self._talks: dict[str, _Talk] = {}
+
+    async def turn(
+        self, session: Session, prompt: str | Message, screen: Screen = nobody
+    ) -> TurnEnd:
+        """One turn with what the user says. `ValueError` while another is under way.
+
+        Cancelling this cancels the turn, and waits until what it started has stopped."""
+        said = Message.text("user", prompt) if isinstance(prompt, str) else prompt
+        talk = await self._talk(session)
+        kept = self._conversations.open_turn(session, said)
+        talk.history.messages.append(said)
+        return await self._run(session, talk, screen, kept)
+
+    async def go_on(
+        self,
+        session: Session,
+        calls: Mapping[str, Awaitable[Any]],
+        screen: Screen = nobody,
+    ) -> TurnEnd | None:
+        """Go on with the turn that was under way when the session's process ended; None if
+        there was none. `calls` are those about which a person is still asked."""
+        if session.turn_id is None:
+            return None
+        await asyncio.gather(*calls.values(), return_exceptions=True)
+        self._talks.pop(session.id, None)  # their results are in the conversation now
+        talk = await self._talk(session)
+        if (said := last_words(talk.history.messages)) is not None:
+            end = TurnEnd(stop="end_turn", text=said)
+            self._end(session, None, _told(end))
+            return end
+        return await self._run(session, talk, screen, None)
+
+    def cancel(self, session_id: str, why: str = "user_cancel") -> bool:
+        """Stop the turn of a session; False if there is none. A second time changes nothing."""
+        talk = self._talks.get(session_id)
+        if talk is None or talk.task is None or talk.task.done():
+            return False
+        talk.why = why
+        talk.task.cancel()
+        return True
+
+    async def close(self) -> None:
+        """The runtime goes away: leave the turns under way as they are, to be resumed."""
+        running = [talk.task for talk in self._talks.values() if talk.task is not None]
+        for id in list(self._talks):
+            self.cancel(id, _SHUTDOWN)
+        if running:
+            await asyncio.wait(running)
+        if self._speaker is not None:
+            await self._speaker.close()
+        await self.model.close()
+
+    async def heard(self) -> None:
+        """Wait until everything that was said aloud has been heard."""
+        if self._speaker is not None:
+            await self._speaker.heard()
+
+    def forget(self, session_id: str) -> None:
+        """Read the conversation anew before the next turn."""
+        self._talks.pop(session_id, None)
+
+    async def _talk(self, session: Session) -> _Talk:
+        talk = self._talks.get(session.id)
+        if talk is None:
+            said = await self._conversations.messages(session)
+            history = History(said, lambda message: self._conversations.say(session, message))
+            talk = self._talks[session.id] = _Talk(history)
+        return talk
+
+    async def _run(
+        self, session: Session, talk: _Talk, screen: Screen, kept: asyncio.Future[Any] | None
+    ) -> TurnEnd:
+        talk.why = "user_cancel"
+        if self._speaker is not None:
+            screen = screen_with_speech(screen, self._speaker)
+        work = self._work(session, talk, _Guarded(screen), kept)
+        talk.task = asyncio.get_running_loop().create_task(work)
+        timer = None
+        if self.limits.time_s is not None:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(self.limits.time_s, self.cancel, session.id, "timeout")
+        try:
+            return await asyncio.shield(talk.task)
+        except asyncio.CancelledError:
+            talk.task.cancel()
+            await asyncio.wait([talk.task])
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _work(
+        self, session: Session, talk: _Talk, screen: Screen, kept: asyncio.Future[Any] | None
+    ) -> TurnEnd:
+        turn = Turn(
+            dispatcher=self._dispatcher,
+            conversations=self._conversations,
+            session=session,
+            model=self.model,
+            history=talk.history,
+            context=Context(self.model, talk.history),
+            limits=self.limits,
+            own=self._own(session),
+            screen=screen,
+            kept=kept,
+        )
+        cancelled = None
+        try:
+            end = await turn.run()
+        except asyncio.CancelledError:
+            if talk.why == _SHUTDOWN:
+                return turn.end("waiting")
+            turn.keep_what_was_said()
+            if self._speaker is not None:
+                self._speaker.stop()
+            cancelled = talk.why
+            notice = "Stopped: the time for this turn is over." if cancelled == "timeout" else None
+            end = turn.end("cancelled", notice)
+        except BaseException:
+            self._end(session, "error", {})
+            raise
+        if end.stop != "waiting":
+            self._end(session, cancelled, _told(end))
+        return end
+
+    def _end(self, session: Session, cancelled: str | None, said: dict[str, Any]) -> None:
+        """Over, whether or not that is on the disk yet: it gets there, in its order."""
+        if session.turn_id is not None:
+            written = self._conversations.close_turn(session, cancelled, said)
+            written.add_done_callback(_report)
+
+
+class _Guarded:
+    """A screen whose own failure does not end the turn."""
+
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
+        self._failed = False
+
+    def __call__(self, show: Show) -> None:
+        try:
+            self._screen(show)
+        except Exception as error:
+            if not self._failed:
+                log_failure(_log, error, "a turn cannot be shown")
+            self._failed = True
+
+
+def _told(end: TurnEnd) -> dict[str, Any]:
+    """What the event at the end of a turn says."""
+    said = {
+        "stop_reason": end.stop,
+        "cycles": end.cycles,
+        "calls": end.calls,
+        "input_tokens": end.usage.input,
+        "output_tokens": end.usage.output,
+    }
+    return said if end.cost_usd is None else {**said, "cost_usd": end.cost_usd}
+
+
+def _report(written: asyncio.Future[Any]) -> None:
+    if not written.cancelled() and (error := written.exception()) is not None:
+        _log.error("the end of a turn is not on the disk: %s", error)

@@ -1,0 +1,174 @@
+"""The calls of one reply, run by the rules of a batch.
+
+    outputs        at once, where they stand
+    no effects     side by side, from the moment they are known
+    with effects   when the reply is complete: one after another, the most urgent first
+
+A call without effects does not overtake one with effects that stands before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+from callgate.agent.feedback import told
+from callgate.agent.outputs import Outputs
+from callgate.agent.wanted import Wanted, in_order
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import ToolResultBlock
+from callgate.core.errors import ToolCancelled, ToolError, ToolParseError
+from callgate.core.ids import EXTERNAL_ID
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Session
+from callgate.dispatch.dispatcher import ToolDispatcher
+from callgate.dispatch.journal import LEFT_OPEN
+
+Done = Callable[[ToolResultBlock], None]
+
+
+class LeftOpen(Exception):
+    """The runtime goes away while a person is asked: the turn goes on when it is resumed."""
+
+
+class Batch:
+    def __init__(
+        self,
+        dispatcher: ToolDispatcher,
+        session: Session,
+        caller: CallerKind,
+        outputs: Outputs,
+        *,
+        room: int,
+        parent: str | None = None,
+    ) -> None:
+        """`room` is how many calls may run; `parent` the event they follow."""
+        self._dispatcher = dispatcher
+        self._session = session
+        self._caller = caller
+        self._outputs = outputs
+        self._room = room
+        self.parent = parent
+        self._holding = False
+        """A call with effects waits: what comes behind it waits too."""
+        self._tasks: dict[str, asyncio.Task[ToolResult]] = {}
+        self._results: dict[str, ToolResultBlock] = {}
+        self._told: set[str] = set()
+        self.refused = 0
+        """Calls for which there was no room."""
+
+    @property
+    def ran(self) -> int:
+        return len(self._tasks)
+
+    def offer(self, wanted: Wanted, *, shown: int = 0) -> None:
+        """A call is known while the reply still comes. `shown` are the characters of an output
+        that the user has seen."""
+        if wanted.is_output:
+            self._results[wanted.use.id] = self._outputs.show(wanted, shown=shown)
+        elif self._holding or wanted.problem is not None or self._has_effects(wanted):
+            self._holding = True
+        elif self._room > 0:
+            self._start(wanted)
+
+    async def finish(self, wanted: Sequence[Wanted], done: Done) -> None:
+        """The reply is complete, and these are its calls: run what has not run yet.
+
+        `done` gets each result as soon as it is there. When this is cancelled, what runs is
+        stopped, and what has not run never does; then too each call has its result.
+        """
+        ordered = in_order(wanted)
+        try:
+            for each in ordered:
+                self._tell(done)
+                if each.use.id not in self._tasks and each.use.id not in self._results:
+                    await self._run(each)
+            await self._ended()
+        except asyncio.CancelledError:
+            await self._stop()
+            for each in ordered:
+                if each.use.id not in self._tasks and each.use.id not in self._results:
+                    self._refuse(each, ToolCancelled())
+            raise
+        finally:
+            self._tell(done)
+        if any(_is_left_open(task) for task in self._tasks.values()):
+            raise LeftOpen
+
+    async def void(self) -> None:
+        """The reply is void: stop what was started because of it."""
+        await self._stop()
+
+    async def _run(self, wanted: Wanted) -> None:
+        if wanted.is_output:
+            self._results[wanted.use.id] = self._outputs.show(wanted)
+        elif wanted.problem is not None:
+            self._refuse(wanted, ToolParseError(wanted.problem))
+        elif self._room <= 0:
+            self.refused += 1
+            self._refuse(wanted, ToolCancelled(_NO_ROOM, reason="turn_limit"))
+        elif self._has_effects(wanted):
+            await self._ended()
+            self._start(wanted)
+            await self._ended()
+        else:
+            self._start(wanted)
+
+    def _start(self, wanted: Wanted) -> None:
+        self._room -= 1
+        work: Coroutine[Any, Any, ToolResult] = self._dispatcher.run(self._call(wanted))
+        self._tasks[wanted.use.id] = asyncio.get_running_loop().create_task(work)
+
+    def _refuse(self, wanted: Wanted, error: ToolError) -> None:
+        result = self._dispatcher.refuse(self._call(wanted), error)
+        self._results[wanted.use.id] = result.block(wanted.use.id)
+
+    def _call(self, wanted: Wanted) -> ToolCall:
+        use = wanted.use
+        external = use.external_id
+        return ToolCall(
+            id=use.id,
+            external_id=external if external and EXTERNAL_ID.match(external) else None,
+            tool=use.name,
+            arguments=use.input,
+            session=self._session,
+            caller=self._caller,
+            turn_id=self._session.turn_id,
+            parent_event_id=self.parent,
+            repaired=wanted.repaired,
+        )
+
+    def _has_effects(self, wanted: Wanted) -> bool:
+        tool = self._dispatcher.registry.find(wanted.use.name)
+        return tool is not None and tool.has_effects
+
+    async def _ended(self) -> None:
+        """Wait until everything that was started has ended."""
+        running = [task for task in self._tasks.values() if not task.done()]
+        if running:
+            await asyncio.wait(running)
+
+    async def _stop(self) -> None:
+        running = [id for id, task in self._tasks.items() if not task.done()]
+        await asyncio.gather(*map(self._dispatcher.cancel, running))
+        await self._ended()
+
+    def _tell(self, done: Done) -> None:
+        for id, task in self._tasks.items():
+            if task.done() and id not in self._results and not _is_left_open(task):
+                self._results[id] = told(task.result(), id)
+        for id, result in self._results.items():
+            if id not in self._told:
+                self._told.add(id)
+                done(result)
+
+
+_NO_ROOM = "Not run: this turn has made as many calls as it may."
+
+
+def _is_left_open(task: asyncio.Task[ToolResult]) -> bool:
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return False
+    error = task.result().error
+    return error is not None and error.reason == LEFT_OPEN

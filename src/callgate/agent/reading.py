@@ -1,0 +1,159 @@
+"""A model's reply as it arrives: shown, and read as the calls it wants."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+import msgspec
+
+from callgate.agent.batch import Batch
+from callgate.agent.outputs import Outputs
+from callgate.agent.wanted import Wanted, from_found, from_reply, uses
+from callgate.core.content import TextBlock, ToolUseBlock
+from callgate.core.messages import MessageBlock
+from callgate.core.models import Reply
+from callgate.protocol import strict_json
+from callgate.protocol.toolcalls.stream import CallStream
+from callgate.protocol.toolcalls.values import FoundCall, Parsed, error_text, note_text
+
+
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole reply."""
+
+    content: list[MessageBlock]
+    """What the conversation keeps of it."""
+    wanted: list[Wanted]
+    ends: bool
+    """It is the last of its turn, once its calls have run."""
+    complaints: tuple[str, ...] = ()
+    """What could not be read; the model is told."""
+    diagnostics: tuple[str, ...] = ()
+
+
+class Reading(Protocol):
+    """One attempt at a reply."""
+
+    batch: Batch
+
+    def text(self, piece: str) -> None: ...
+    def so_far(self) -> str:
+        """What the user has seen of it."""
+        ...
+
+    def finish(self, reply: Reply) -> Read: ...
+
+
+class NativeReading:
+    """Text is what the model says; its calls come beside it."""
+
+    def __init__(self, outputs: Outputs, batch: Batch) -> None:
+        self.batch = batch
+        self._outputs = outputs
+        self._said: list[str] = []
+
+    def text(self, piece: str) -> None:
+        self._said.append(piece)
+        self._outputs.piece(piece)
+
+    def so_far(self) -> str:
+        return "".join(self._said)
+
+    def finish(self, reply: Reply) -> Read:
+        wanted = from_reply(reply)
+        ours = iter(uses(wanted))
+        content = [
+            next(ours) if isinstance(block, ToolUseBlock) else block
+            for block in reply.message.content
+        ]
+        text = "".join(block.text for block in content if isinstance(block, TextBlock))
+        if text.strip():
+            self._outputs.chat(text, shown=len(self.so_far()))
+        ends = not wanted or any(each.use.name == "end_turn" for each in wanted)
+        return Read(content=content, wanted=wanted, ends=ends)
+
+
+class TextReading:
+    """The text is the calls, and what they show is all that the user sees."""
+
+    def __init__(self, outputs: Outputs, batch: Batch, types: Collection[str]) -> None:
+        self.batch = batch
+        self._outputs = outputs
+        self._stream = CallStream(types=types)
+        self._early: dict[int, Wanted] = {}
+        """By their place in the text."""
+        self._said: list[str] = []
+        """What the user saw whole."""
+        self._shown: dict[int | None, list[str]] = {}
+        """What the user saw of texts that were not complete, by their place; None: of prose."""
+
+    def text(self, piece: str) -> None:
+        for found in self._stream.push(piece):
+            wanted = self._early[found.index] = from_found(found)
+            self._see()
+            self.batch.offer(wanted, shown=self._seen(found.index))
+            if found.type == "send_chat":
+                self._said.append(f"{found.parameters.get('content')}\n")
+        self._see()
+
+    def _see(self) -> None:
+        for delta in self._stream.shown():
+            self._shown.setdefault(delta.index, []).append(delta.text)
+            self._outputs.piece(delta.text)
+
+    def so_far(self) -> str:
+        partly = (text for texts in self._shown.values() for text in texts)
+        return "".join([*self._said, *partly])
+
+    def _seen(self, index: int | None) -> int:
+        """How many characters of a text the user has seen, now that it is complete."""
+        return sum(map(len, self._shown.pop(index, ())))
+
+    def _last_word(self, found: FoundCall) -> Wanted:
+        """The call as the whole text has it; under its id if it was known before."""
+        wanted, early = from_found(found), self._early.get(found.index)
+        if early is None or (early.use.name, early.use.input) != (found.type, found.parameters):
+            return wanted
+        return msgspec.structs.replace(wanted, use=early.use)
+
+    def finish(self, reply: Reply) -> Read:
+        parsed = self._stream.finish()
+        complaints = tuple(map(error_text, parsed.errors))
+        diagnostics = tuple(map(note_text, parsed.diagnostics))
+        wanted = list(map(self._last_word, parsed.calls))
+        if parsed.truncated and not (wanted or complaints):
+            complaints = ("Failed to parse JSON: the reply ended before its document did",)
+        content: list[MessageBlock] = list(uses(wanted))
+        if not wanted:
+            said = "".join(b.text for b in reply.message.content if isinstance(b, TextBlock))
+            content = [TextBlock(said)] if said else []
+            if _is_prose(said, parsed):
+                complaints = ()
+                diagnostics += (_IMPLICIT,)
+                self._outputs.chat(parsed.text, shown=self._seen(None))
+            elif not said.strip():
+                complaints, diagnostics = (), (_IMPLICIT,)
+        ends = any(each.use.name == "end_turn" for each in wanted)
+        return Read(
+            content=content,
+            wanted=wanted,
+            ends=ends or not (wanted or complaints),
+            complaints=complaints,
+            diagnostics=diagnostics,
+        )
+
+
+_IMPLICIT = "implicit_end_turn: a reply without calls ends the turn"
+
+
+def _is_prose(said: str, parsed: Parsed) -> bool:
+    """Words for the user, rather than an attempt at calls."""
+    if not parsed.text or any(error.rule != "no_calls" for error in parsed.errors):
+        return False
+    if "toolCalls" in said:
+        return False
+    try:
+        strict_json.loads(said)
+    except strict_json.StrictJsonError:
+        return True
+    return False

@@ -1,0 +1,65 @@
+"""What a user interface is told of a turn as it happens, beside the events of its calls.
+
+These carry text as the model wrote it, for the person whose conversation it is; events, which
+others read too and which are kept, carry it without secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+
+class Said(msgspec.Struct, frozen=True):
+    """A piece of what the model says to the user."""
+
+    text: str
+    ends: bool = False
+    """Nothing more comes of this saying."""
+
+
+class Thought(msgspec.Struct, frozen=True):
+    text: str
+
+
+class Writing(msgspec.Struct, frozen=True):
+    """A piece of the arguments of a call that is not complete yet."""
+
+    tool: str
+    text: str
+
+
+class Spoken(msgspec.Struct, frozen=True, kw_only=True):
+    """To be heard."""
+
+    utterance: str
+    voice: str | None = None
+    style: str | None = None
+    locale: str | None = None
+
+
+class Opened(msgspec.Struct, frozen=True):
+    """A page to be shown by the client: http or https."""
+
+    url: str
+
+
+class Noticed(msgspec.Struct, frozen=True):
+    """Something about the turn itself."""
+
+    text: str
+
+
+class Restarted(msgspec.Struct, frozen=True):
+    """The reply so far is void: the model is asked again."""
+
+    why: str
+
+
+Show = Said | Thought | Writing | Spoken | Opened | Noticed | Restarted
+Screen = Callable[[Show], None]
+
+
+def nobody(show: Show) -> None:
+    """For a turn that nobody watches."""

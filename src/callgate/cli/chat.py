@@ -1,0 +1,305 @@
+"""`callgate chat`: talk to a model that works with the tools.
+
+    main thread     the keyboard, Ctrl-C, the commands
+    beside it       the runtime: turns, calls, questions; they write to the screen
+
+Only one of the two writes at a time: while a turn is under way no line is read, and a question
+has the terminal for itself.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from contextlib import nullcontext
+from typing import Any
+
+from callgate.agent.agent import Agent
+from callgate.agent.shows import Noticed, Opened, Restarted, Said, Show, Spoken, Thought
+from callgate.agent.turns import TurnEnd
+from callgate.cli import agents, chat_commands
+from callgate.cli.agents import Chosen
+from callgate.cli.chat_answers import Answers, here, open_shared_tty
+from callgate.cli.chat_cards import Cards
+from callgate.cli.chat_leaving import leave, leave_at_once
+from callgate.cli.chat_lines import open_lines
+from callgate.cli.chat_screen import Screen
+from callgate.cli.chat_threads import Beside
+from callgate.cli.embedded import open_runtime
+from callgate.cli.exits import INTERRUPTED, OK
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.problems import CliError
+from callgate.cli.stores import short
+from callgate.cli.terminal import Paint, columns, is_terminal, say, wants_colour
+from callgate.cli.visible import clip, excerpt, visible, visible_text
+from callgate.core.content import TextBlock
+from callgate.core.events import LLM_CALLED, Event
+from callgate.core.models import Usage
+from callgate.core.sessions import Session
+from callgate.wiring import Wired
+
+BY = "callgate chat"
+_REMINDED = 8
+"""Rows of what was said last, when a conversation goes on."""
+_PATIENCE_S = 0.3
+_STOPPING_S = 5.0
+"""How long a turn may take to stop when a signal ends the chat."""
+_CLOSING_S = 1.0
+"""How long what runs may take to stop when somebody leaves at once."""
+
+
+def chat(options: Namespace) -> int:
+    prompt = " ".join(options.words).strip()
+    refuse_within_a_call(BY)
+    wired, fresh = open_runtime(options, audit=True)
+    agent = agents.open_agent(wired, options.model)
+    with Beside() as beside:
+        talk = Chat(wired, agent, fresh, beside, plain=options.plain)
+        try:
+            code = talk.run(options, prompt)
+        except SystemExit as ended:  # a signal
+            code = int(ended.code or OK)
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            beside.do(wired.close())
+        talk.say_how_to_go_on()
+        return leave(beside.close, code)
+
+
+class Interrupts:
+    """Ctrl-C, as the moment wants it: an exception, or a function that is called."""
+
+    def __init__(self) -> None:
+        self.instead: Callable[[], None] | None = None
+        self.at_empty: Callable[[], bool] = lambda: True
+        self.was_empty = True
+        """Whether nothing was typed when it came."""
+        self.install()
+
+    def install(self) -> None:
+        signal.signal(signal.SIGINT, self._hear)
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(each, _end)
+
+    def _hear(self, *_: object) -> None:
+        if self.instead is not None:
+            self.instead()
+            return
+        self.was_empty = self.at_empty()
+        raise KeyboardInterrupt
+
+
+def _end(number: int, _: object) -> None:
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+class Chat:
+    """A conversation, and what the commands may change of it."""
+
+    def __init__(
+        self, wired: Wired, agent: Agent, session: Session, beside: Beside, *, plain: bool
+    ) -> None:
+        self.wired = wired
+        self.agent = agent
+        self.session = session
+        self.beside = beside
+        self.thinking = False
+        """Whether it is shown what the model thinks."""
+        self.usage, self.cost_usd = Usage(), 0.0
+        self.last: str | None = None
+        """What the user said last."""
+        self.undone: set[str] = set()
+        """Turns whose changes were put back."""
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        terminal = is_terminal(sys.stdout)
+        dumb = plain or not terminal or os.environ.get("TERM") == "dumb"
+        self.paint = Paint(not plain and wants_colour(terminal, os.environ))
+        width = columns() if terminal else None
+        self.screen = Screen(sys.stdout, self.paint, width=width, moves=not dumb)
+        fancy = not plain and (sys.stdout.encoding or "").lower().startswith("utf")
+        running = wired.dispatcher.running
+        mark = "●" if fancy else "*"
+        self._cards = Cards(self.screen, running, mark=mark, here=here(BY))
+        self._waits = "…" if fancy else "..."
+        self._lines = open_lines(wired.home, self.paint, chat_commands.NAMES, plain=dumb)
+        self.interrupts = Interrupts()
+        self.interrupts.at_empty = lambda: self._lines.is_empty
+
+    def run(self, options: Namespace, prompt: str) -> int:
+        """Talk until the user leaves; the exit code."""
+        tty = open_shared_tty()
+        quiet = self.screen.quiet if is_terminal(sys.stdout) else nullcontext
+        answers = Answers(
+            self.wired, lambda: self.session, tty, by=BY, allowed=options.allow or (), quiet=quiet
+        )
+        unlisten = self.wired.bus.listen(self._hear)
+        with self.wired.runtime.attach(answers):
+            chosen = self.beside.do(agents.choose_session(self.wired, options, self.session))
+            self._greet()
+            self.go_on(chosen)
+            if prompt:
+                self.take(prompt)
+            code = self._talk()
+        unlisten()
+        return code
+
+    def _talk(self) -> int:
+        while True:
+            try:
+                message = self._lines.read()
+            except KeyboardInterrupt:
+                print()
+                if self.interrupts.was_empty:
+                    return OK
+                continue
+            if message is None:
+                if is_terminal(sys.stdin):
+                    print()
+                return OK
+            if message.startswith("/") and "\n" not in message:
+                if not self._command(message.strip()):
+                    return OK
+            elif message.strip():
+                self.take(message)
+
+    def _command(self, said: str) -> bool:
+        """False: the user leaves."""
+        self.screen.width = columns() if is_terminal(sys.stdout) else None
+        try:
+            return chat_commands.run(self, said)
+        except CliError as error:
+            self.note(error.message)
+        except KeyboardInterrupt:
+            print()
+        return True
+
+    # Sessions and turns.
+
+    def go_on(self, chosen: Chosen) -> None:
+        """Go on with a session, and with its turn if one is under way."""
+        self.session = chosen.session
+        self._cards.session_id = chosen.session.id
+        self.last = None
+        if chosen.seen:
+            self.note(f"Session {chosen.session.id}, {chosen.session.title or 'untitled'}.")
+            self._remind()
+        if chosen.session.turn_id is not None:
+            self.note("The turn that was under way goes on.")
+            self._turn(self.agent.go_on(chosen.session, chosen.calls, self._show))
+
+    def take(self, prompt: str) -> None:
+        """One turn with what the user says."""
+        self.last = prompt.encode("utf-8", "replace").decode()
+        self._turn(self.agent.turn(self.session, self.last, self._show))
+
+    def _turn(self, work: Coroutine[Any, Any, TurnEnd | None]) -> None:
+        self.screen.width = columns() if is_terminal(sys.stdout) else None
+        turn = self.beside.start(work)
+        stopping: list[bool] = []
+
+        def stop() -> None:
+            if stopping:
+                self._leave_at_once()
+            stopping.append(True)
+            self.beside.loop.call_soon_threadsafe(self._stop, turn)
+
+        self.interrupts.instead = stop
+        try:
+            end = turn.result()
+        except SystemExit:
+            self.beside.loop.call_soon_threadsafe(self.agent.cancel, self.session.id)
+            wait([turn], _STOPPING_S)
+            raise
+        finally:
+            self.interrupts.instead = None
+        self.screen.settle()
+        if end is not None:
+            self.usage += end.usage
+            self.cost_usd += end.cost_usd or 0.0
+            if end.stop == "cancelled" and end.notice is None:
+                self.note("Stopped. Ctrl-C again leaves.")
+
+    def _stop(self, turn: Future[TurnEnd | None]) -> None:
+        """In the thread beside: cancel the turn, and say so where that takes a moment."""
+
+        def say_so() -> None:
+            if not turn.done():
+                self.note("Stopping ... Ctrl-C again leaves at once.")
+
+        self.agent.cancel(self.session.id)
+        self.beside.loop.call_later(_PATIENCE_S, say_so)
+
+    def _leave_at_once(self) -> None:
+        closing = self.beside.start(self.wired.close())
+        try:
+            closing.result(_CLOSING_S)
+        except TimeoutError:
+            pass
+        self.screen.settle()
+        self.say_how_to_go_on()
+        leave_at_once(INTERRUPTED)
+
+    # What is shown.
+
+    def note(self, text: str) -> None:
+        """Something of ours, between what is said."""
+        self.screen.line(self.paint("yellow", visible_text(text)))
+
+    def _greet(self) -> None:
+        room = max((self.screen.width or 120) - 1, 20)
+        name, mode = self.agent.model.name, self.session.mode
+        for label, text in (
+            ("callgate", f"{name}, mode {mode}; /help, Ctrl-D leaves"),
+            ("in", self.session.workspace),
+        ):
+            shown = f"{label:<10}{clip(text, max(room - 10, 10))}"
+            self.screen.line(self.paint("dim", shown))
+
+    def _remind(self) -> None:
+        """Show the end of what the model said last."""
+        conversations = self.wired.runtime.conversations
+        kept = self.beside.do(conversations.messages(self.session))
+        texts = [
+            block.text
+            for message in kept
+            for block in message.content
+            if message.role == "assistant" and isinstance(block, TextBlock)
+        ]
+        rows = excerpt("".join(texts[-1:]), width=max((self.screen.width or 120) - 1, 20), rows=500)
+        for row in [*rows.head, *rows.tail][-_REMINDED:]:
+            self.screen.line(self.paint("dim", row.text))
+
+    def say_how_to_go_on(self) -> None:
+        if self.last is not None:
+            say(f"To go on: callgate chat --resume {short(self.session.id)}")
+
+    def _hear(self, event: Event) -> None:
+        if event.session_id != self.session.id:
+            return
+        if event.type == LLM_CALLED:
+            self.screen.live([self.paint("dim", self._waits)])
+        self._cards(event)
+
+    def _show(self, show: Show) -> None:
+        match show:
+            case Said(text=text, ends=ends):
+                self.screen.text(text)
+                if ends:
+                    self.screen.settle()
+            case Thought(text=text):
+                if self.thinking:
+                    self.screen.text(text, "dim")
+            case Spoken(utterance=utterance):
+                self.screen.line(f"{self.paint('dim', 'says:')} {visible(utterance)}")
+            case Opened(url=url):
+                self.screen.line(f"{self.paint('dim', 'shows:')} {visible(url)}")
+            case Noticed(text=text):
+                self.note(text)
+            case Restarted(why=why):
+                self.note(f"Asked again, what was said so far does not count: {why}")

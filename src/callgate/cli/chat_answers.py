@@ -1,0 +1,127 @@
+"""Who answers a question about a call of a model: an option, the person here, or nobody.
+
+A question can be answered from anywhere, and the first answer counts. One that was answered
+elsewhere is taken back here, and the line that is typed next belongs to whoever asks next.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import termios
+from collections import deque
+from collections.abc import Callable, Collection
+from contextlib import AbstractContextManager, nullcontext
+
+from callgate.cli import asking
+from callgate.cli.call import asker
+from callgate.cli.terminal import say
+from callgate.cli.tty import Tty
+from callgate.cli.visible import visible
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.sessions import Session
+from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.policy.rules import Outcome
+from callgate.wiring import Wired
+
+_NOBODY = "Nobody is there to be asked, so it is refused. Do not try it again in another way."
+
+
+_OPTION = "--allow"
+
+
+def here(by: str) -> frozenset[str]:
+    """By whom a question was answered, where it was answered in this command."""
+    return frozenset({by, _OPTION, asking.BY})
+
+
+class SharedTty(Tty):
+    """A terminal whose reader gives up when nobody waits for its line any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._stops: deque[int] = deque()
+
+    async def ask(self, prompt: str) -> str | None:
+        stop, stopping = os.pipe()
+        self._stops.append(stop)
+        try:
+            return await super().ask(prompt)
+        except asyncio.CancelledError:
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)  # half an answer is none
+            raise
+        finally:
+            os.close(stopping)
+
+    def _read_line(self) -> str | None:
+        stop = self._stops.popleft()
+        try:
+            ready, _, _ = select.select([self._descriptor, stop], [], [])
+        finally:
+            os.close(stop)
+        return super()._read_line() if self._descriptor in ready else None
+
+
+def open_shared_tty() -> SharedTty | None:
+    """None where the command was started from no terminal."""
+    try:
+        return SharedTty(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return None
+
+
+class Answers:
+    """A confirmer for the sessions of one command: give it to `Runtime.attach`."""
+
+    def __init__(
+        self,
+        wired: Wired,
+        session: Callable[[], Session],
+        tty: Tty | None,
+        *,
+        by: str,
+        allowed: Collection[str] = (),
+        quiet: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        """
+        Args:
+            session: the one that is at work now.
+            tty: where the person is; None where there is nobody.
+            by: the command, for the record.
+            allowed: tools about which the answer is yes.
+            quiet: keeps the terminal free of other texts while a question stands there.
+        """
+        self._wired = wired
+        self._session = session
+        self._tty = tty
+        self._by = by
+        self._allowed = frozenset(allowed)
+        self._quiet = quiet
+        self._one = asyncio.Lock()
+        """One question at a time."""
+        self._told: set[str] = set()
+
+    async def __call__(self, question: Confirmation) -> Answer:
+        if question.tool in self._allowed:
+            return Answer(decision=Outcome.ALLOW, by=_OPTION)
+        if self._tty is None:
+            self._tell(question.tool)
+            return Answer(decision=Outcome.DENY, reason=_NOBODY, by=self._by)
+        made = ToolCall(
+            tool=question.tool,
+            arguments=dict(question.arguments),
+            session=self._session(),
+            caller=CallerKind.AGENT,
+        )
+        async with self._one:
+            with self._quiet():
+                return await asker(self._wired, made, self._tty)(question)
+
+    def _tell(self, tool: str) -> None:
+        if tool in self._told:
+            return
+        self._told.add(tool)
+        name = visible(tool)
+        say(f"callgate: {name} needs a yes, and nobody can be asked: refused")
+        say(f"hint: --allow {name}, --mode write, or a rule in settings.toml allows it.")

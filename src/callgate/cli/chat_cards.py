@@ -1,0 +1,169 @@
+"""The calls of a model as lines: one when a call starts, its last output, one when it ends."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import msgspec
+
+from callgate.audit.summaries import summarize
+from callgate.cli.chat_screen import Screen
+from callgate.cli.visible import clip
+from callgate.cli.watch import told
+from callgate.core.events import (
+    CALLED,
+    COMPLETED,
+    CONFIRMATION_RESOLVED,
+    OUTPUT_DELTA,
+    PROGRESS,
+    TERMINAL,
+    Event,
+)
+from callgate.dispatch.running import Running
+
+_ROWS = 5
+"""Of a call's output, the last."""
+_WIDEST = 120
+_NARROWEST = 20
+_MAIN = ("command", "path", "pattern", "query", "url", "name")
+"""Arguments that say most, and need no name before them."""
+_FILES = 3
+
+
+class _Card:
+    def __init__(self, tool: str) -> None:
+        self.tool = tool
+        self.rows: deque[str] = deque(maxlen=_ROWS)
+        self.lines = 0
+        self.progress = ""
+
+
+class Cards:
+    """A listener for the events of one session."""
+
+    def __init__(
+        self,
+        screen: Screen,
+        running: Running,
+        *,
+        mark: str,
+        here: Collection[str],
+        live: bool = True,
+    ) -> None:
+        """
+        Args:
+            mark: stands before each call.
+            here: by these names our own answers go.
+            live: whether output is shown too.
+        """
+        self.session_id = ""
+        self._screen = screen
+        self._running = running
+        self._mark = mark
+        self._here = here
+        self._live = live
+        self._cards: dict[str, _Card] = {}
+        self._last: str | None = None
+        """The call whose card was shown last."""
+
+    def __call__(self, event: Event) -> None:
+        if event.session_id != self.session_id:
+            return
+        id = str(event.payload.get("call_id"))
+        if event.type == CALLED:
+            self._start(id, event)
+        elif event.type in (OUTPUT_DELTA, PROGRESS) and id in self._cards:
+            self._output(self._cards[id], event)
+        elif event.type == CONFIRMATION_RESOLVED and event.payload.get("by") not in self._here:
+            self._answered(event)
+        elif event.type in TERMINAL:
+            self._end(id, event)
+
+    @property
+    def _room(self) -> int:
+        return max((self._screen.width or _WIDEST) - 1, _NARROWEST)
+
+    def _start(self, id: str, event: Event) -> None:
+        tool = str(event.payload.get("tool_name"))
+        self._cards[id] = _Card(tool)
+        self._last = id
+        running = self._running.find(id)
+        said = "" if running is None else in_words(running.call.arguments)
+        name = clip(tool, self._room - 2)
+        text = clip(said, max(self._room - len(name) - 4, 0)) if said else ""
+        paint = self._screen.paint
+        head = f"{paint('cyan', self._mark)} {paint('bold', name)}"
+        self._screen.line(f"{head}  {text}".rstrip())
+
+    def _output(self, card: _Card, event: Event) -> None:
+        if not self._live:
+            return
+        if event.type == PROGRESS:
+            fraction = event.payload.get("fraction")
+            percent = f"{fraction:.0%} " if isinstance(fraction, int | float) else ""
+            card.progress = f"{percent}{event.payload.get('message') or ''}".strip()
+        else:
+            lines = str(event.payload.get("text", "")).splitlines()
+            card.lines += len(lines)
+            card.rows.extend(clip(line, self._room - 4) for line in lines[-_ROWS:])
+        rows = self._rows(card)
+        if card.progress:
+            rows.append(self._screen.paint("dim", f"  {clip(card.progress, self._room - 2)}"))
+        self._screen.live(rows)
+
+    def _rows(self, card: _Card) -> list[str]:
+        above = card.lines - len(card.rows)
+        cut = [f"  ~ {above:,} line{'s' if above > 1 else ''} before"] if above else []
+        rows = [*cut, *(f"  | {row}" for row in card.rows)]
+        return [self._screen.paint("dim", row) for row in rows]
+
+    def _answered(self, event: Event) -> None:
+        by = event.payload.get("by")
+        decision = event.payload.get("decision")
+        said = f"answered elsewhere: {decision}" + (f" by {by}" if by else "")
+        self._screen.line(self._screen.paint("dim", f"  {clip(said, self._room - 2)}"))
+
+    def _end(self, id: str, event: Event) -> None:
+        card = self._cards.pop(id, None)
+        word, *said = told(event)
+        if card is not None:
+            for row in self._rows(card):
+                self._screen.line(row)
+            said = [*_did(event), *said]
+        if card is None or self._last != id:  # it does not stand below its beginning
+            tool = event.payload.get("tool_name") if card is None else card.tool
+            said = [str(tool), *said]
+        self._last = None
+        text = clip("  ".join(filter(None, said)), max(self._room - len(word) - 4, 0))
+        coloured = self._screen.paint("green" if word == "ok" else "red", word)
+        self._screen.line(f"  {coloured}  {text}".rstrip())
+
+
+def _did(event: Event) -> Iterator[str]:
+    """What a call left behind, in a few words."""
+    if event.type != COMPLETED:
+        return
+    changed = event.payload.get("files_modified")
+    if isinstance(changed, list) and changed:
+        more = f" and {len(changed) - _FILES} more" if len(changed) > _FILES else ""
+        yield f"changed {', '.join(map(str, changed[:_FILES]))}{more}"
+    else:
+        size = event.payload.get("output_size_bytes")
+        yield f"{size:,} bytes" if isinstance(size, int) else ""
+
+
+def in_words(arguments: Any) -> str:
+    """Arguments in one line, without secrets, the one that says most first."""
+    summary = summarize(arguments)
+    try:
+        given = msgspec.json.decode(summary, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError):  # it was cut, or is no object
+        return summary
+    main = next((key for key in _MAIN if isinstance(given.get(key), str)), None)
+    words = [] if main is None else [str(given.pop(main))]
+    for key, value in given.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        words.append(f"{key}={text}")
+    return " ".join(words)

@@ -1,0 +1,210 @@
+"""The commands of a chat: what begins with `/`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from argparse import Namespace
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from callgate.agent.context import Context
+from callgate.agent.history import History
+from callgate.cli import agents, sessions, tools, undo
+from callgate.cli.agents import Chosen
+from callgate.cli.exits import OK
+from callgate.cli.options import MODES
+from callgate.cli.problems import CliError
+from callgate.cli.stores import explained, find_session
+from callgate.core.content import TextBlock
+from callgate.core.events import COMPACTED
+from callgate.core.messages import Message
+from callgate.core.sessions import Mode
+from callgate.surfaces.socket.listings import every
+from callgate.workspace.history import History as Changes
+
+if TYPE_CHECKING:
+    from callgate.cli.chat import Chat
+
+
+class _Command(NamedTuple):
+    usage: str
+    summary: str
+    run: Callable[[Chat, str], object]
+
+
+def run(chat: Chat, said: str) -> bool:
+    """Carry out one command line; False: the user leaves."""
+    name, _, rest = said.partition(" ")
+    name, rest = name.lower(), rest.strip()
+    if name in ("/quit", "/exit", "/q"):
+        return False
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, NAMES, 1, 0.6)
+        raise CliError(f"there is no {name}" + (f"; {near[0]}?" if near else "; see /help"))
+    COMMANDS[name].run(chat, rest)
+    return True
+
+
+def _help(chat: Chat, _: str) -> None:
+    for name, command in COMMANDS.items():
+        chat.screen.line(f"{f'{name} {command.usage}'.rstrip():<16}{command.summary}")
+    chat.screen.line(f"{'/quit':<16}leave; Ctrl-D does too")
+    chat.screen.line("A line that ends in \\ goes on in the next; ``` begins and ends a block.")
+    chat.screen.line("A space before / says it to the model, and keeps a line out of the history.")
+    chat.screen.line("Ctrl-C stops the model, or empties the line; once more leaves.")
+
+
+def _mode(chat: Chat, said: str) -> None:
+    if said:
+        if said not in MODES:
+            raise CliError(f"{said!r} is no mode: {', '.join(MODES)}")
+        chat.beside.do(agents.set_mode(chat.wired, chat.session, Mode(said)))
+    chat.note(f"Mode {chat.session.mode}.")
+
+
+def _model(chat: Chat, said: str) -> None:
+    if said:
+        chat.agent = agents.open_agent(chat.wired, said)
+    else:
+        known = ", ".join(sorted(chat.wired.settings.models))
+        chat.note(f"The settings have {known}." if known else "The settings name no models.")
+    chat.note(f"Model {chat.agent.model.name}.")
+
+
+def _tools(chat: Chat, _: str) -> None:
+    listed = every(chat.wired.runtime, chat.session)
+    tools.print_table([each for each in listed if each["visible"]])
+
+
+def _sessions(chat: Chat, _: str) -> None:
+    sessions.list(
+        _options(workspace=chat.session.workspace, all=False, n=20, cursor=None, workers=False)
+    )
+
+
+def _resume(chat: Chat, said: str) -> None:
+    if not said:
+        raise CliError("which session? /sessions lists them")
+
+    async def resume() -> Chosen:
+        with explained():
+            stored = await find_session(await chat.wired.log.store(), said)
+        if stored.id == chat.session.id:
+            raise CliError("this is that session")
+        chosen = await agents.resume(chat.wired, stored)
+        await _leave_session(chat)
+        return chosen
+
+    chat.go_on(chat.beside.do(resume()))
+
+
+def _new(chat: Chat, _: str) -> None:
+    chat.beside.do(_leave_session(chat))
+    chat.go_on(Chosen(chat.wired.session(chat.session.workspace, chat.session.mode)))
+    chat.note("A new conversation.")
+
+
+async def _leave_session(chat: Chat) -> None:
+    await chat.wired.runtime.close_session(chat.session)
+    chat.agent.forget(chat.session.id)
+
+
+def _undo(chat: Chat, _: str) -> None:
+    """Put back what the newest turn that changed files changed: all of its calls at once."""
+    history = Changes(os.path.join(chat.wired.home.path, "undo"))
+    changes = history.of_session(chat.session.id).changes
+    changed = [turn for turn in dict.fromkeys(each.origin.turn for each in changes) if turn]
+    left = [turn for turn in changed if turn not in chat.undone]
+    if not left:
+        raise CliError("no turn of this conversation has changed files" if not changed else
+                       "everything is undone")  # fmt: skip
+    before = left[-2] if len(left) > 1 else chat.session.id  # it is older than its first turn
+    try:
+        code = undo.undo(
+            _options(session=chat.session.id, to=before, dry_run=False, workspace=None, mode=None,
+                     yes=False, no_input=False)
+        )  # fmt: skip
+    finally:
+        chat.interrupts.install()  # a command of its own has its own
+    if code == OK:
+        chat.undone.add(left[-1])
+        chat.beside.do(_tell(chat, "[The user has undone the changes to files of the last turn.]"))
+
+
+async def _tell(chat: Chat, text: str) -> None:
+    """Add to the conversation what the model should know."""
+    await chat.wired.runtime.conversations.say(chat.session, Message.text("user", text))
+    chat.agent.forget(chat.session.id)
+
+
+def _cost(chat: Chat, _: str) -> None:
+    usage, price = chat.usage, chat.agent.model.price
+    cost = f", ${chat.cost_usd:.4f}" if price is not None or chat.cost_usd else ""
+    cached = f" ({usage.cache_read:,} from the cache)" if usage.cache_read else ""
+    chat.note(f"{usage.input:,} tokens in{cached}, {usage.output:,} out{cost}, since the start.")
+
+
+def _compact(chat: Chat, _: str) -> None:
+    chat.note("Summing up ...")
+    upto = chat.beside.do(_sum_up(chat))
+    summed = f"A summary stands for {upto} messages."
+    chat.note(summed if upto else "There is too little to sum up.")
+
+
+async def _sum_up(chat: Chat) -> int:
+    conversations, session = chat.wired.runtime.conversations, chat.session
+    kept = await conversations.messages(session)
+    history = History(kept, lambda message: conversations.say(session, message))
+    upto, usage = await Context(chat.agent.model, history).compact(hard=True)
+    chat.usage += usage
+    if upto:
+        conversations.emit(session, COMPACTED, "user", {"messages": upto})
+        chat.agent.forget(session.id)
+    return upto
+
+
+def _thinking(chat: Chat, _: str) -> None:
+    chat.thinking = not chat.thinking
+    chat.note(f"What the model thinks is {'shown' if chat.thinking else 'hidden'}.")
+
+
+def _clear(chat: Chat, _: str) -> None:
+    chat.screen.clear()
+
+
+def _retry(chat: Chat, _: str) -> None:
+    said = chat.last or chat.beside.do(_said_last(chat))
+    if said is None:
+        raise CliError("nothing was said yet")
+    chat.take(said)
+
+
+async def _said_last(chat: Chat) -> str | None:
+    for message in reversed(await chat.wired.runtime.conversations.messages(chat.session)):
+        if message.role == "user" and all(isinstance(each, TextBlock) for each in message.content):
+            return "\n".join(each.text for each in message.content if isinstance(each, TextBlock))
+    return None
+
+
+def _options(**said: Any) -> Namespace:
+    """As if they stood on a command line."""
+    return Namespace(words=[], json=False, debug=False, **said)
+
+
+COMMANDS: Mapping[str, _Command] = {
+    "/help": _Command("", "this list", _help),
+    "/mode": _Command("MODE", f"what may run: {', '.join(MODES)}", _mode),
+    "/model": _Command("NAME", "go on with another model", _model),
+    "/tools": _Command("", "the tools that the model sees", _tools),
+    "/sessions": _Command("", "conversations in this directory", _sessions),
+    "/resume": _Command("ID", "go on with another conversation", _resume),
+    "/new": _Command("", "begin a new conversation", _new),
+    "/undo": _Command("", "put back the files that the last turn changed", _undo),
+    "/retry": _Command("", "say again what you said last", _retry),
+    "/compact": _Command("", "put a summary in place of the beginning", _compact),
+    "/cost": _Command("", "tokens and money so far", _cost),
+    "/thinking": _Command("", "show or hide what the model thinks", _thinking),
+    "/clear": _Command("", "empty the screen", _clear),
+}
+NAMES = (*COMMANDS, "/quit")

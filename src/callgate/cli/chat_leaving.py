@@ -1,0 +1,29 @@
+"""The end of a command in which tools ran: also where a thread of one still does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+
+def leave(close: Callable[[], object], code: int) -> int:
+    """The exit code; or the end of the process, where it would wait for what cannot be stopped.
+
+    Everything that must be kept is on the disk by now."""
+    here = threading.current_thread()
+    others = [each for each in threading.enumerate() if each is not here and not each.daemon]
+    if others:
+        leave_at_once(code)
+    close()
+    return code
+
+
+def leave_at_once(code: int) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            pass
+    os._exit(code)

@@ -1,0 +1,55 @@
+"""An event loop beside the main thread, which waits for the keyboard.
+
+Signals reach the main thread alone, and line editing belongs there: so the runtime has a
+thread of its own, and goes on while a line is typed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Beside:
+    """Use it in a `with`: the loop runs from its entry to its end."""
+
+    def __init__(self) -> None:
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self) -> Beside:
+        self._thread.start()
+        self._ready.wait()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """A second time changes nothing."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._over.set)
+            self._thread.join()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something there to its end, or until Ctrl-C."""
+        future = self.start(work)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    async def _run(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._over = asyncio.Event()
+        self._ready.set()
+        await self._over.wait()

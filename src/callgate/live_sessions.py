@@ -1,0 +1,188 @@
+"""The sessions that this process holds for clients who come and go, and the turns in them.
+
+    open ---> held here ---begin_turn---> an agent at work, whoever watches
+    take ---> held here (a session that no living process owns is taken over)
+    close --> its turn and calls are stopped, its answers forgotten; what was kept stays
+
+A client that goes away changes nothing: the session is the instance's until it is closed or the
+instance stops. Each model has one agent, made when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from callgate.agent.agent import Agent
+from callgate.core.ids import session_id
+from callgate.core.messages import Message
+from callgate.core.sessions import Mode, Session
+from callgate.core.stores import SessionLocked
+from callgate.dispatch.running import Stop
+from callgate.runtime import Runtime
+
+_log = logging.getLogger("callgate.sessions")
+_INTERRUPTED = "interrupted"
+"""Why a turn ended that was under way when the session's process went away."""
+
+OpenSession = Callable[[str | None, str], Session]
+"""A session in a directory, or the usual one, with an id. Raises a `ToolError`."""
+OpenAgent = Callable[[str | None], Agent]
+"""The agent of a model, or of the usual one. Raises a `ModelError` that says what to do."""
+
+
+class TurnUnderWay(Exception):
+    """The session is at work; one turn at a time."""
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(f"Turn {turn_id} is under way.")
+        self.turn_id = turn_id
+
+
+class LiveSessions:
+    def __init__(
+        self, runtime: Runtime, open_session: OpenSession, open_agent: OpenAgent
+    ) -> None:
+        self._runtime = runtime
+        self._open_session = open_session
+        self._open_agent = open_agent
+        self._held: dict[str, Session] = {}
+        self._agents: dict[str | None, Agent] = {}
+        self._working: dict[str, tuple[str, Agent]] = {}
+        """By session: the turn under way, and who is at work in it."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._taking = asyncio.Lock()
+
+    def fresh(self, workspace: str | None = None, mode: Mode | None = None) -> Session:
+        """A session for one call, held by nobody. Raises a `ToolError`."""
+        made = self._open_session(workspace, session_id())
+        if mode is not None:
+            made.mode = mode
+        return made
+
+    async def open(self, workspace: str | None, mode: Mode | None, title: str | None) -> Session:
+        """A new session, kept from now on. Raises a `ToolError` or a `StoreError`."""
+        made = self.fresh(workspace, mode)
+        made.title = title
+        await self._runtime.conversations.keep(made)
+        self._held[made.id] = made
+        return made
+
+    def let_go(self, session: Session) -> None:
+        """Done with a session that was made for one call; one that is held stays."""
+        if session.id not in self._held:
+            self._own(self._runtime.close_session(session))
+
+    def find(self, id: str) -> Session | None:
+        return self._held.get(id)
+
+    async def take(self, id: str) -> Session:
+        """A session to work in: one of ours, or one whose process is gone.
+
+        `SessionNotFound`, or `SessionLocked` while another has it.
+        """
+        async with self._taking:
+            held = self._held.get(id)
+            if held is not None:
+                return held
+            stored = await (await self._runtime.store()).get_session(id)
+            self._open_session(stored.workspace, id)  # may be served no longer: a `ToolError`
+            resumed = await self._runtime.resume(id)
+            session = resumed.session
+            if session.turn_id is not None:
+                await self._runtime.cancel_session(id)
+                await self._runtime.conversations.end_turn(session, cancelled=_INTERRUPTED)
+            self._held[id] = session
+            return session
+
+    async def begin_turn(self, id: str, prompt: str, model: str | None) -> str:
+        """Begin a turn with what the user says; its id, once it is on the disk.
+
+        `TurnUnderWay`, a `ModelError`, or what `take` raises.
+        """
+        agent = self._agent(model)
+        session = await self.take(id)
+        if session.turn_id is not None:
+            raise TurnUnderWay(session.turn_id)
+        said = Message.text("user", prompt)
+        turn = await self._runtime.conversations.begin_turn(session, said)
+        self._working[id] = turn, agent
+        self._own(self._work(session, turn, agent))
+        return turn
+
+    async def _work(self, session: Session, turn: str, agent: Agent) -> None:
+        try:
+            await agent.go_on(session, {})
+        finally:
+            if self._working.get(session.id, ("",))[0] == turn:
+                del self._working[session.id]
+
+    def turn_of(self, id: str) -> str | None:
+        """The turn under way in a session of ours."""
+        session = self._held.get(id)
+        return None if session is None else session.turn_id
+
+    async def knows_turn(self, id: str, turn: str) -> bool:
+        """Whether a turn is, or ever was, one of a session's."""
+        if self.turn_of(id) == turn:
+            return True
+        store, after = await self._runtime.store(), 0
+        while page := await store.read_messages(id, after):
+            if any(each.turn_id == turn for each in page):
+                return True
+            after += len(page)
+        return False
+
+    def cancel_turn(self, id: str, turn: str | None = None) -> bool:
+        """Stop the turn of a session, or just that one; False if it is not under way."""
+        working = self._working.get(id)
+        if working is None or turn not in (None, working[0]):
+            return False
+        return working[1].cancel(id)
+
+    async def close(self, id: str) -> None:
+        """Stop its turn and calls and let go of it. One that nobody has is closed already.
+
+        `SessionNotFound`, or `SessionLocked` while another has it."""
+        session = self._held.pop(id, None)
+        if session is None:
+            store = await self._runtime.store()
+            owner = (await store.get_session(id)).owner
+            if owner is not None:
+                raise SessionLocked(id, owner)
+            return
+        self.cancel_turn(id)
+        for agent in self._agents.values():
+            agent.forget(id)
+        await self._runtime.close_session(session, Stop.CANCEL)
+
+    async def stop(self, limit_s: float) -> None:
+        """The instance stops: turns that do not end by themselves are cancelled.
+
+        The calls have been stopped before; a question of a turn stays open for whoever takes
+        the session over.
+        """
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+        for id in list(self._working):
+            self.cancel_turn(id)
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=limit_s)
+
+    def _agent(self, model: str | None) -> Agent:
+        agent = self._agents.get(model)
+        if agent is None:
+            agent = self._agents[model] = self._open_agent(model)
+        return agent
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("the work of a session failed", exc_info=task.exception())

@@ -1,0 +1,307 @@
+"""One request to a model's server: its stream read, its failures named, repeated where it helps.
+
+    ask -> once -> send -> status, content type -> SseDecoder -> Reader -> pieces
+     ^       |
+     +-------+  wait, if another attempt may succeed: nothing of a reply was acted on
+
+Certificates are always checked, redirects never followed, and plain http leads to this
+machine only, unless the settings say otherwise. No error holds a key or a header.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import ssl
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import unquote
+
+import httpx2
+
+from callgate import __version__
+from callgate.core.models import Key, ModelError, ModelErrorKind, Piece, Retrying
+from callgate.models.failures import MAX_BODY, Masked, back_off, said_in_stream, status_error
+from callgate.models.prompts import encoded
+from callgate.models.replies import Reader, ServerSaid, malformed
+from callgate.models.sse import SseDecoder, SseError
+from callgate.models.tables import ModelTable
+
+CONNECT_S = 10.0
+LONGEST_WAIT_S = 120.0
+"""A server that asks for more is not asked again: a person would not know why nothing happens."""
+_DRAIN_S = 0.2
+_BODY_S = 10.0
+_TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
+
+
+class Server:
+    """Where a model answers, and the connections to it."""
+
+    def __init__(
+        self,
+        table: ModelTable,
+        base_url: str,
+        path: str,
+        key: Key | None,
+        key_header: str = "authorization",
+        headers: Mapping[str, str] = {},
+    ) -> None:
+        self._table = table
+        self._key, self._key_header = key, key_header
+        self._headers = headers
+        secrets = [] if key is None else [key.reveal()]
+        self.masked = Masked([*secrets, *table.headers.values(), *_secrets_of(table.proxy)])
+        self._url = _checked_url(base_url.rstrip("/") + path, table)
+        _check_headers(table.headers)
+        self._client: httpx2.AsyncClient | None = None
+
+    @property
+    def host(self) -> str:
+        return self._url.host
+
+    async def ask(
+        self, body: Mapping[str, Any], reader: Callable[[], Reader]
+    ) -> AsyncGenerator[Piece, None]:
+        """The pieces of the reply to a request, and of every attempt that failed on the way."""
+        deadline = asyncio.get_running_loop().time() + self._table.total_timeout_s
+        data = encoded(body)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                async with aclosing(self._once(data, reader(), deadline)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
+            except ModelError as error:
+                wait = self._wait(error, attempt, deadline)
+                if wait is None:
+                    raise
+                again = Retrying(error.kind, error.message, wait, attempt)
+            yield again
+            await asyncio.sleep(again.wait_s)
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    def _wait(self, error: ModelError, attempt: int, deadline: float) -> float | None:
+        """Seconds until the next attempt; None if there is to be none."""
+        if not error.retryable or attempt > self._table.retries:
+            return None
+        wait = back_off(attempt, random.random())  # noqa: S311 - only keeps clients out of step
+        if error.retry_after_s is not None:
+            wait = max(wait, error.retry_after_s)
+        left = deadline - asyncio.get_running_loop().time()
+        return wait if wait <= min(LONGEST_WAIT_S, left) else None
+
+    async def _once(
+        self, data: bytes, reader: Reader, deadline: float
+    ) -> AsyncGenerator[Piece, None]:
+        response = await self._send(data, deadline)
+        chunks = response.aiter_bytes()
+        try:
+            decoder = SseDecoder()
+            while (chunk := await self._next(chunks, deadline)) is not None:
+                for event in decoder.feed(chunk):
+                    for piece in reader.feed(event):
+                        yield piece
+                    if reader.done:
+                        break
+                if reader.done:
+                    break
+            yield reader.finish()
+            await _drain(chunks)
+        except SseError as error:
+            raise malformed(str(error)) from None
+        except ServerSaid as error:
+            raise said_in_stream(error.said, self.masked) from None
+        finally:
+            await chunks.aclose()
+            await response.aclose()
+
+    async def _send(self, data: bytes, deadline: float) -> httpx2.Response:
+        """The answer, if it is a stream of events."""
+        client = self._opened()
+        request = client.build_request(
+            "POST", self._url, content=data, headers=self._all_headers()
+        )
+        try:
+            async with asyncio.timeout_at(deadline):
+                response = await client.send(request, stream=True)
+        except httpx2.HTTPError as error:
+            raise self._failure(error, started=False) from None
+        except TimeoutError:
+            raise self._too_long() from None
+        try:
+            if response.status_code != 200:
+                body = await _body(response)
+                now = datetime.now(UTC)
+                raise status_error(
+                    response.status_code, response.headers, body, self.masked, now
+                )
+            if "text/event-stream" not in response.headers.get("content-type", ""):
+                raise malformed("it is not a stream of events; is the base_url right?")
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
+
+    def _all_headers(self) -> dict[str, str]:
+        headers = {
+            "accept": "text/event-stream",
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            "user-agent": f"callgate/{__version__}",
+            **self._headers,
+        }
+        if self._key is not None:
+            scheme = "Bearer " if self._key_header == "authorization" else ""
+            headers[self._key_header] = scheme + self._key.reveal()
+        return headers | {name.lower(): value for name, value in self._table.headers.items()}
+
+    async def _next(self, chunks: AsyncGenerator[bytes, None], deadline: float) -> bytes | None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await anext(chunks, None)
+        except httpx2.HTTPError as error:
+            raise self._failure(error, started=True) from None
+        except TimeoutError:
+            raise self._too_long() from None
+
+    def _opened(self) -> httpx2.AsyncClient:
+        if self._client is not None:
+            return self._client
+        silent = self._table.timeout_s
+        origin = f"{self._url.scheme}://{self._url.host}"
+        proxy = self._table.proxy
+        # Nothing for this machine goes through a proxy that the environment names.
+        direct = proxy == "none" or (proxy is None and _is_loopback(self._url.host))
+        try:
+            self._client = httpx2.AsyncClient(
+                timeout=httpx2.Timeout(silent, connect=min(CONNECT_S, silent)),
+                proxy=None if proxy == "none" else proxy,
+                mounts={origin: None} if direct else None,
+                follow_redirects=False,
+                # Loading the system's certificates takes long. Plain http needs none, and a
+                # context without any trusts nobody.
+                verify=True if self._url.scheme == "https" else _TRUSTS_NOBODY,
+            )
+        except (ValueError, ImportError, httpx2.InvalidURL):
+            raise ModelError(
+                ModelErrorKind.REQUEST, "The address of the proxy cannot be used."
+            ) from None
+        return self._client
+
+    def _failure(self, error: httpx2.HTTPError, *, started: bool) -> ModelError:
+        host = self._url.host
+        if isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout):
+            kind, said = ModelErrorKind.TIMEOUT, f"{host} does not take the connection."
+        elif isinstance(error, httpx2.TimeoutException):
+            kind = ModelErrorKind.TIMEOUT
+            said = f"{host} was silent for {self._table.timeout_s:g} seconds."
+        elif isinstance(error, httpx2.ProxyError):
+            kind, said = ModelErrorKind.UNREACHABLE, f"The proxy does not lead to {host}."
+        elif _is_untrusted(error):
+            return ModelError(
+                ModelErrorKind.UNREACHABLE, f"The certificate of {host} is not trusted."
+            )
+        elif isinstance(error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol):
+            return ModelError(ModelErrorKind.REQUEST, "The request cannot be sent as it is.")
+        elif isinstance(error, httpx2.DecodingError):
+            return malformed("its compression is broken")
+        elif started:
+            kind, said = ModelErrorKind.CUT, f"{host} closed the connection within its reply."
+        else:
+            kind, said = ModelErrorKind.UNREACHABLE, f"{host} cannot be reached."
+        return ModelError(kind, said, retryable=True)
+
+    def _too_long(self) -> ModelError:
+        limit = self._table.total_timeout_s
+        return ModelError(
+            ModelErrorKind.TIMEOUT, f"There was no complete reply within {limit:g} seconds."
+        )
+
+
+async def _body(response: httpx2.Response) -> bytes:
+    """The beginning of an error's body; what cannot be read of it is left out."""
+    body = b""
+    try:
+        async with asyncio.timeout(_BODY_S), aclosing(response.aiter_bytes()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) >= MAX_BODY:
+                    break
+    except (httpx2.HTTPError, TimeoutError):
+        pass
+    return body[:MAX_BODY]
+
+
+async def _drain(chunks: AsyncGenerator[bytes, None]) -> None:
+    """Read the end of a stream, so that its connection can be used again."""
+    try:
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in chunks:
+                pass
+    except (httpx2.HTTPError, TimeoutError):
+        pass
+
+
+def _checked_url(text: str, table: ModelTable) -> httpx2.URL:
+    try:
+        url = httpx2.URL(text)
+    except (httpx2.InvalidURL, ValueError):
+        raise ModelError(ModelErrorKind.REQUEST, "The base_url is no address.") from None
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ModelError(ModelErrorKind.REQUEST, "The base_url must begin with https://.")
+    if url.userinfo or url.query or url.fragment:
+        raise ModelError(
+            ModelErrorKind.REQUEST, "The base_url must have no user, password, ? or # in it."
+        )
+    if url.scheme == "http" and not table.insecure_http and not _is_loopback(url.host):
+        raise ModelError(
+            ModelErrorKind.REQUEST,
+            f"{url.host} is another machine, and http:// would show it key and prompt on the way:"
+            " use https://, or say insecure_http = true.",
+        )
+    return url
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    for name, value in headers.items():
+        if not _HEADER_NAME.match(name) or not (value.isascii() and value.isprintable()):
+            raise ModelError(ModelErrorKind.REQUEST, f"The header {name!r} cannot be sent.")
+
+
+def _secrets_of(proxy: str | None) -> list[str]:
+    """User and password of a proxy, as they are written and as they are sent."""
+    if proxy is None or "@" not in proxy:
+        return []
+    userinfo = proxy.rpartition("@")[0].rpartition("/")[2]
+    parts = [userinfo, *userinfo.split(":", 1)]
+    return [*parts, *map(unquote, parts)]
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, ssl.SSLCertVerificationError):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False

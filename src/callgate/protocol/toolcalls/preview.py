@@ -1,0 +1,214 @@
+"""What a call shows to a person, readable while the call is still being written.
+
+    {"type": "send_chat", ..., "parameters": {..., "content": "Hello, wor
+                                                               ^ from here on, as it arrives
+
+Only where it is certain which text that is: the type was read before the parameters, and
+nothing outside of strings so far could be read in two ways. Else the text comes with the
+finished call. What was given early is always the beginning of what that call has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+
+_SHOWN = {"send_chat": "content", "say": "utterance"}
+"""The parameter that is shown, by type."""
+BEFORE = len('{"type":"say","parameters":{"utterance":"')
+"""Characters of a call at least before there is something to show."""
+
+STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+"""What is in a string, up to its end or to an escape that is cut."""
+_GAP = re.compile(r"[ \t\r\n0-9A-Za-z.+-]*+")
+"""What separates nothing: space, numbers, literals."""
+_NESTED = re.compile(
+    rf'(?:[ \t\r\n0-9A-Za-z.+,:-]++|"{STRING.pattern}")*+', re.DOTALL
+)  # fmt: skip
+_WS = r"[ \t\r\n]*+"
+_PLAIN = rf'"(?:id|operation|priority)"{_WS}:{_WS}(?:"[^"\\]*+"|[0-9.]++){_WS}'
+_TYPE = rf'\{{{_WS}(?:{_PLAIN},{_WS})*+"type"{_WS}:{_WS}"'
+_OTHER_TYPE = re.compile(rf'{_TYPE}(?!(?:send_chat|say)")\w+"')
+_USUAL = re.compile(
+    rf'{_TYPE}(?P<type>send_chat|say)"{_WS}(?:,{_WS}{_PLAIN})*+,{_WS}"parameters"{_WS}:{_WS}'
+    rf'\{{{_WS}"(?P<key>content|utterance)"{_WS}:{_WS}"'
+)
+"""All there is before the text, as most write it."""
+_LONGEST_HEAD = 512
+_ESCAPES = (
+    r'\\(?:["\\/bfnrt]|u(?:[0-9abcefABCEF][0-9a-fA-F]|[dD][0-7])[0-9a-fA-F]{2}'
+    r"|u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
+)
+_LEGIBLE = {
+    # A raw line break in a text is forgiven in tolerant mode, and means just that.
+    False: re.compile(rf'(?:[^"\\\ud800-\udfff]++|{_ESCAPES})*+'),
+    True: re.compile(rf'(?:[^"\\\ud800-\udfff\x00-\x1f]++|{_ESCAPES})*+'),
+}
+_PLAIN_TEXT = re.compile(r'[^"\\\ud800-\udfff\x00-\x1f]++')
+_CUT_ESCAPE = re.compile(
+    r"\\(?:u(?:[0-9a-fA-F]{0,3}|[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?))?\Z"
+)
+_unescape = json.JSONDecoder(strict=False).decode
+
+
+def is_silent(text: str, at: int) -> bool:
+    """Whether the call that begins here shows nothing: most do not."""
+    return _OTHER_TYPE.match(text, at) is not None
+
+
+def _is_short(text: str, at: int) -> bool:
+    """Whether there is too little of the call that begins here for anything to show."""
+    if len(text) - at > _LONGEST_HEAD or "\\" in text:
+        return False
+    key = text.find('"parameters"', at)
+    return key < 0 or text.count('"', key) < 5  # two more around a key, and one to open a text
+
+
+class Preview:
+    """One call as it arrives, from its opening brace on."""
+
+    def __init__(self, types: Collection[str], *, strict: bool) -> None:
+        self.over = False
+        """Nothing more of this call is shown early."""
+        self.spoken = False
+        """The text is for the ear."""
+        self._types = types
+        self._legible = _LEGIBLE[strict]
+        self._plain = _PLAIN_TEXT.fullmatch
+        self._head = ""
+        """All that came so far, if it is too short to show anything."""
+        self._depth = 0
+        self._last = ""
+        """The separator, bracket or quotation mark before this place."""
+        self._key = ""
+        self._wanted = ""
+        """The parameter to show: known when the type is."""
+        self._inside = False
+        """In the parameters."""
+        self._string = ""
+        """What the string is whose end is not there yet: `key`, `type`, `shown`, `other`."""
+        self._raw: list[str] = []
+        self._escaped = False
+        self._rest = ""
+        """An escape that is not complete."""
+
+    def feed(self, piece: str, at: int = 0) -> str:
+        """Take the next piece of the call, which begins here; the text that it makes visible."""
+        if self._string == "shown":
+            # Most pieces of a long text have nothing in them that ends it or has to be decoded.
+            return piece if not self._rest and self._plain(piece) else self._show(piece, at)
+        if not self._last:
+            if self._head:
+                piece, at = self._head + piece[at:], 0
+            if _is_short(piece, at):
+                self._head = piece[at:]
+                return ""
+            usual = _USUAL.match(piece, at)
+            if usual and usual["type"] in self._types and _SHOWN[usual["type"]] == usual["key"]:
+                self._string, self.spoken = "shown", usual["type"] == "say"
+                return self._show(piece, usual.end())
+        while at < len(piece) and not self.over:
+            pass_next = self._pass_string if self._string else self._pass_structure
+            at = pass_next(piece, at)
+            if self._string == "shown":
+                return self._show(piece, at)
+        return ""
+
+    def _show(self, piece: str, at: int) -> str:
+        if self._rest:
+            piece, at = self._rest + piece[at:], 0
+        legible = self._legible.match(piece, at)
+        assert legible is not None
+        end = legible.end()
+        self._rest = ""
+        if end < len(piece):
+            if _CUT_ESCAPE.match(piece, end):
+                self._rest = piece[end:]
+            else:  # the end of it, or what cannot be shown
+                self.over = True
+        shown = legible[0]
+        return _unescape(f'"{shown}"') if "\\" in shown else shown
+
+    def _pass_string(self, piece: str, at: int) -> int:
+        start = at
+        if self._escaped:
+            self._escaped = False
+            at += 1
+        found = STRING.match(piece, at)
+        assert found is not None
+        at = found.end()
+        closed = at < len(piece) and piece[at] == '"'
+        if at < len(piece) and not closed:  # a backslash, and what it escapes is not there yet
+            self._escaped = True
+            at += 1
+        if self._string != "other":
+            self._raw.append(piece[start:at])
+        if closed:
+            self._close_string()
+            at += 1
+        return at
+
+    def _close_string(self) -> None:
+        text, role = "".join(self._raw), self._string
+        self._raw.clear()
+        self._string = ""
+        self._last = '"'
+        if "\\" in text:
+            try:
+                text = _unescape(f'"{text}"')
+            except ValueError:
+                self.over = True
+                return
+        if role == "key":
+            self._key = text
+        elif role == "type":
+            self._wanted = _SHOWN.get(text, "") if text in self._types else ""
+            self.over, self.spoken = not self._wanted, text == "say"
+
+    def _pass_structure(self, piece: str, at: int) -> int:
+        near = self._at_members()
+        gap = (_GAP if near else _NESTED).match(piece, at)
+        assert gap is not None
+        if near and not gap[0].isspace() and gap[0]:
+            self._last = "0"
+        at = gap.end()
+        if at == len(piece):
+            return at
+        char = piece[at]
+        if char == '"':
+            self._string = self._role() if near else "other"
+        elif char in "{[":
+            self._open(char, near)
+        elif char in "}]":
+            self._depth -= 1
+            self.over = self._depth < 1 + self._inside  # the parameters do not come twice
+        elif char == ":":
+            self.over = near and self._last != '"'
+        elif char != ",":
+            self.over = True
+        self._last = char
+        return at + 1
+
+    def _at_members(self) -> bool:
+        """Whether this is in the call itself or in its parameters, and not deeper."""
+        return self._depth == 1 + self._inside
+
+    def _role(self) -> str:
+        if self._last in ("{", ","):
+            return "key"
+        if self._last != ":":
+            self.over = True
+        elif self._inside:
+            return "shown" if self._key == self._wanted else "other"
+        elif self._key == "type":
+            return "type"
+        return "other"
+
+    def _open(self, char: str, near: bool) -> None:
+        if near and self._last != ":":
+            self.over = True
+        elif near and not self._inside and self._key == "parameters":
+            self._inside = char == "{" and bool(self._wanted)
+            self.over = not self._inside
+        self._depth += 1

@@ -1,0 +1,181 @@
+"""The runtime's end of a zygote: hosts in Python without the start of a Python.
+
+    runtime ==lifeline==> zygote --fork--> broker --fork--> keeper --fork--> host
+       +=======================lifeline=====+
+
+A zygote (`callgate.host.zygote`) has imported what a host needs. For each host it forks a
+broker, which has a lifeline of its own and is told by it, like any broker, what to put around
+what. So a host from here has the same keeper, the same jail and the same end as one that is
+started cold. The zygote itself is told nothing: it has nothing of one host to pass to another.
+
+What cannot be had this way is started cold: where another program has to build the jail, where
+limits are for a control group, and where the zygote does not work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+from collections.abc import Mapping
+
+from callgate.sandbox import ordering
+from callgate.sandbox.allowed_hosts import AllowedHost
+from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Kept, RestrictionFailed
+from callgate.sandbox.launch import Command
+from callgate.sandbox.orders import Order
+from callgate.sandbox.plans import Plan
+from callgate.sandbox.processes import OnOutput
+
+BOOT = (
+    "import sys; own = sys.path[:]; sys.path[:0] = sys.argv[2:]; "
+    "from callgate.host import zygote; sys.path[:] = own; zygote.serve(int(sys.argv[1]))"
+)
+"""With the modules that we have, but without our path in what every host finds as its own."""
+MOST_FAILURES = 3
+
+_AT_START = ("HOME", "LANG", "LANGUAGE", "GLIBC_TUNABLES")
+_ALL_AT_START = ("PYTHON", "LC_", "LD_", "MALLOC_")
+
+
+def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a Python reads before it runs anything, so that a fork comes too late
+    for them; without those for its path, which can be had later."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _AT_START or (name.startswith(_ALL_AT_START) and name != "PYTHONPATH")
+    }
+
+
+class Zygote(BrokerProcess):
+    """Of use once somebody has said `prepare`; replaced if it is gone, closed with us."""
+
+    def __init__(self, python: str = sys.executable) -> None:
+        super().__init__(python)
+        self._brokers: set[BrokerProcess] = set()
+        self._prepared = False
+        self._failures = 0
+
+    def prepare(self) -> None:
+        """Start it, if that can be done, so that it is warm when it is first needed."""
+        self._prepared = True
+        if self._lifeline is None:
+            with contextlib.suppress(OSError):
+                self._connect()
+
+    def suits(self, command: Command) -> bool:
+        """Whether a command can come from here: it may, and reads at its start what we read."""
+        if command.warm is None or not self._prepared or self._failures >= MOST_FAILURES:
+            return False
+        return read_at_start(command.env) == read_at_start(os.environ)
+
+    def close(self) -> None:
+        for broker in list(self._brokers):
+            broker.close()
+        super().close()
+
+    async def start(
+        self,
+        order: Order,
+        on_output: OnOutput,
+        stdin: int | None = None,
+        hosts: tuple[AllowedHost, ...] = (),
+    ) -> Kept:
+        """As of any broker, but in one that is for this order alone."""
+        try:
+            broker = await self._fork()
+            try:
+                kept = await broker.start(order, on_output, stdin, hosts)
+            except BaseException:
+                self._forget(broker)
+                raise
+        except OSError as error:
+            if _is_gone(error):
+                self._failures += 1
+            raise
+        self._failures = 0
+        kept.then(lambda: self._forget(broker))
+        return kept
+
+    async def _fork(self) -> BrokerProcess:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                await self._send(b"+", [theirs.fileno()])
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        broker = _Forked(ours)
+        self._brokers.add(broker)
+        return broker
+
+    def _forget(self, broker: BrokerProcess) -> None:
+        self._brokers.discard(broker)
+        broker.close()
+
+    def _program(self, lifeline: int) -> list[str]:
+        return [self._python, "-P", "-c", BOOT, str(lifeline), *map(os.path.abspath, sys.path)]
+
+    def _environment(self) -> dict[str, str]:
+        return read_at_start(os.environ)  # what it has, every host from it could read
+
+    def _drop(self) -> None:
+        if self._process is not None:
+            self._process.kill()  # it may still be importing, and has nothing to lose
+        super()._drop()
+
+
+class _Forked(BrokerProcess):
+    """A broker that a zygote forked; it cannot be had again."""
+
+    def __init__(self, lifeline: socket.socket) -> None:
+        super().__init__()
+        self._lifeline = lifeline
+
+    def _connect(self) -> socket.socket:
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+
+
+def _is_gone(error: BaseException) -> bool:
+    """Whether there was no broker to take an order, or it ended before it had a keeper."""
+    if isinstance(error, RestrictionFailed):
+        return error.step == "keeper"
+    return isinstance(error, ConnectionError)
+
+
+class WarmLauncher(BrokerLauncher):
+    """Starts hosts in Python from a zygote, where that makes no difference but in time."""
+
+    def __init__(
+        self, process: BrokerProcess, zygote: Zygote, plan: Plan | None, *, bwrap: str | None = None
+    ) -> None:
+        super().__init__(process, plan, bwrap=bwrap)
+        self._zygote = zygote
+
+    async def start(self, command: Command, on_output: OnOutput) -> Kept:
+        if not self._is_built_here() or not self._zygote.suits(command):
+            return await super().start(command, on_output)
+        assert command.warm is not None
+        order = ordering.order(command, self._plan)
+        order["warm"] = (
+            [os.fsencode(each) for each in command.warm.arguments],
+            [os.fsencode(each) for each in command.warm.path],
+        )
+        hosts = () if self._plan is None else self._plan.jail.hosts
+        try:
+            return await self._zygote.start(order, on_output, command.stdin, hosts)
+        except OSError as error:
+            if not _is_gone(error):
+                raise
+        return await super().start(command, on_output)
+
+    def _is_built_here(self) -> bool:
+        """Whether what is around the command is made by its keeper alone."""
+        plan = self._plan
+        if plan is None:
+            return True
+        return "bubblewrap" not in plan.backends and not ordering.group_limits(plan.jail.limits)

@@ -1,0 +1,121 @@
+"""Who may come in: the token of the instance, and what is given out in its place.
+
+    token          in a private file; all that the user may do, until it is rotated
+    login code     once, within a minute; becomes a cookie
+    cookie         what the token is, for a browser that shows where a request comes from
+    attach token   once, within a minute; opens the stream of one session and nothing else
+
+All of them are random and compared without regard to how much of them is right. What is given
+out is kept here as a hash, in memory: a restart or a rotation voids it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+from callgate.config.places import write_private
+
+SHORT_S = 60.0
+"""How long a login code and an attach token are good for."""
+_MOST = 1_000
+"""Of each kind; the oldest goes first."""
+
+V = TypeVar("V")
+
+
+class Visitor(NamedTuple):
+    """Who was let in."""
+
+    session: str | None = None
+    """The one session that it may see; None: the user, who may all."""
+
+
+USER = Visitor()
+
+
+class Access:
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`path` is where the token is written, for programs of the same user."""
+        self.path = path
+        self._clock = clock
+        self._token = secrets.token_urlsafe(32)
+        self._codes: dict[bytes, float] = {}
+        """By hash: until when."""
+        self._cookies: dict[bytes, None] = {}
+        self._attaching: dict[bytes, tuple[str, float]] = {}
+        """By hash: to which session, until when."""
+        self._rotated: list[Callable[[], None]] = []
+        write_private(path, self._token + "\n")
+
+    def close(self) -> None:
+        """Take the token back. Twice equals once."""
+        try:
+            os.unlink(self.path)
+        except OSError:
+            pass
+
+    def is_token(self, said: str) -> bool:
+        return hmac.compare_digest(said.encode(), self._token.encode())
+
+    def is_cookie(self, said: str) -> bool:
+        return _hash(said) in self._cookies
+
+    def new_code(self) -> str:
+        code = secrets.token_urlsafe(32)
+        _keep(self._codes, _hash(code), self._clock() + SHORT_S)
+        return code
+
+    def log_in(self, code: str) -> str | None:
+        """The cookie for a code, which is used up; None where it is not good."""
+        until = self._codes.pop(_hash(code), None)
+        if until is None or until < self._clock():
+            return None
+        cookie = secrets.token_urlsafe(32)
+        _keep(self._cookies, _hash(cookie), None)
+        return cookie
+
+    def new_attach(self, session: str) -> str:
+        token = secrets.token_urlsafe(32)
+        _keep(self._attaching, _hash(token), (session, self._clock() + SHORT_S))
+        return token
+
+    def attach(self, token: str) -> Visitor | None:
+        """Who comes with an attach token, which is used up; None where it is not good."""
+        session, until = self._attaching.pop(_hash(token), ("", 0.0))
+        return Visitor(session) if session and self._clock() <= until else None
+
+    def rotate(self) -> None:
+        """A new token; whatever was good before is not from now on."""
+        token = secrets.token_urlsafe(32)
+        write_private(self.path, token + "\n")
+        self._token = token
+        self._codes.clear()
+        self._cookies.clear()
+        self._attaching.clear()
+        for told in list(self._rotated):
+            told()
+
+    def on_rotate(self, told: Callable[[], None]) -> Callable[[], None]:
+        """Call a function when everything is void; returns the function that ends it."""
+        self._rotated.append(told)
+        return lambda: self._rotated.remove(told) if told in self._rotated else None
+
+
+def token_path(home: str, pid: int) -> str:
+    return os.path.join(home, "run", f"{pid}.token")
+
+
+def _hash(said: str) -> bytes:
+    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).digest()
+
+
+def _keep(kept: dict[bytes, V], key: bytes, value: V) -> None:
+    while len(kept) >= _MOST:
+        del kept[next(iter(kept))]
+    kept[key] = value

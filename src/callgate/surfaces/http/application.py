@@ -1,0 +1,88 @@
+"""All that answers: the table of routes, the files, the stream, and the wall around them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Any
+
+import msgspec
+from starlette.routing import Route, Router, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from callgate.surfaces.http import (
+    audit,
+    calls,
+    confirmations,
+    hosts,
+    instance,
+    policy,
+    sessions,
+    tools,
+    turns,
+    undo,
+)
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.files import File, Files, find_files
+from callgate.surfaces.http.guard import STREAM, Guard
+from callgate.surfaces.http.openapi import describe
+from callgate.surfaces.http.operations import Asked, Endpoint, Operation
+from callgate.surfaces.http.problems import not_found
+from callgate.surfaces.http.stream import PING_S, Stream
+
+_RESOURCES: tuple[Operation, ...] = (
+    *instance.OPERATIONS, *tools.OPERATIONS, *calls.OPERATIONS, *sessions.OPERATIONS,
+    *turns.OPERATIONS, *confirmations.OPERATIONS, *undo.OPERATIONS, *audit.OPERATIONS,
+    *policy.OPERATIONS, *hosts.OPERATIONS,
+)  # fmt: skip
+
+
+async def _described(door: Door, asked: Asked) -> msgspec.Raw:
+    return msgspec.Raw(encode(describe(OPERATIONS)))
+
+
+OPERATIONS: tuple[Operation, ...] = (
+    *_RESOURCES,
+    Operation("GET", "/openapi.json", "This description.", _described, dict[str, Any]),
+)
+
+
+def make_application(
+    door: Door, *, ping_s: float = PING_S, files: Mapping[str, File] | None = None
+) -> ASGIApp:
+    files = find_files() if files is None else files
+    placed = sorted(
+        ((path, operation) for operation in OPERATIONS for path in operation.paths),
+        key=lambda each: each[0],
+    )
+    routes: list[Route | WebSocketRoute] = [
+        Route(path, Endpoint(door, [operation for _, operation in some]), methods=None)
+        for path, some in groupby(placed, key=lambda each: each[0])
+    ]
+    routes.append(WebSocketRoute(STREAM, Stream(door, ping_s)))
+    serve_file = Files(files)
+    router = Router(routes, redirect_slashes=False, default=_Nothing())
+
+    async def inside(scope: Scope, receive: Receive, send: Send) -> None:
+        is_file = scope["type"] == "http" and scope["path"] in files
+        await (serve_file if is_file else router)(scope, receive, send)
+
+    unlocked = [path for each in OPERATIONS if each.unlocked for path in each.paths]
+    return Guard(inside, door.access, door.names, [*unlocked, *files])
+
+
+class _Nothing:
+    """Answers where there is no route."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        kind = "websocket.http" if scope["type"] == "websocket" else "http"
+        body = encode(not_found("path").body)
+        head = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+        ]
+        if scope["type"] == "websocket":
+            await receive()
+        await send({"type": f"{kind}.response.start", "status": 404, "headers": head})
+        await send({"type": f"{kind}.response.body", "body": body})

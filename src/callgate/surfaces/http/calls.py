@@ -1,0 +1,339 @@
+"""Calls: made, listed, looked at, cancelled.
+
+A call ends when its caller goes away: nobody is left to take its result. Watching it, or being
+there to answer, is another matter, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Annotated, Any, TypeVar
+
+from msgspec import UNSET, Meta
+
+from callgate.audit.reading import Filter, page
+from callgate.audit.records import CallRecord
+from callgate.audit.summaries import summarize
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.errors import DENIALS, ToolErrorClass
+from callgate.core.events import Event
+from callgate.core.sessions import Session
+from callgate.core.stored import CallState as Stage
+from callgate.core.stored import ConfirmationState, StoredCall
+from callgate.core.stores import ConfirmationNotFound, Store
+from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.questions import closed, read_question
+from callgate.dispatch.running import RunningCall
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.operations import Asked, Operation, Streamed
+from callgate.surfaces.http.problems import Problem, bad_request, not_found
+from callgate.surfaces.http.values import CallRow, CallState, Input, Result, Value, result_of
+
+_MOST_AT_ONCE = 256
+"""Calls over HTTP that have not ended."""
+_PAGE = 500
+_QUEUE = 1_000
+"""Events of a call that wait for a caller who does not read; the others it does not see."""
+_STATES: dict[str | None, CallState] = {
+    None: "ok",
+    ToolErrorClass.CANCELLED: "cancelled",
+    ToolErrorClass.SHUTTING_DOWN: "cancelled",
+    ToolErrorClass.VALIDATION_ERROR: "invalid",
+    ToolErrorClass.PROTOCOL_ERROR: "invalid",
+    ToolErrorClass.PARSE_ERROR: "invalid",
+    **dict.fromkeys(DENIALS, "denied"),
+}
+
+Limit = Annotated[int, Meta(ge=1, le=500)]
+T = TypeVar("T")
+
+
+class NewCall(Input, frozen=True, kw_only=True):
+    tool: Annotated[str, Meta(min_length=1, max_length=128)]
+    arguments: dict[str, Any] = {}
+    session: str | None = None
+    workspace: str | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+
+
+class CallQuery(Input, frozen=True, kw_only=True):
+    session: str | None = None
+    tool: str | None = None
+    state: CallState | None = None
+    search: str | None = None
+    before: str | None = None
+    limit: Limit = 100
+
+
+class CallList(Value, frozen=True, kw_only=True):
+    calls: list[CallRow]
+    before: str | None
+
+
+class CallDetail(CallRow, frozen=True, kw_only=True):
+    events: list[Event]
+    confirmation: Confirmation | None
+    confirmation_state: ConfirmationState | None
+    answer: Answer | None
+
+
+class Cancelled(Value, frozen=True, kw_only=True):
+    cancelled: bool
+
+
+async def make(door: Door, asked: Asked) -> Result | Streamed:
+    body: NewCall = asked.body
+    if len(door.runtime.under_way()) >= _MOST_AT_ONCE:
+        said = "Too many calls are under way."
+        raise Problem(429, ToolErrorClass.EXECUTION_ERROR, said, "too_many")
+    session = await _session(door, body)
+    call = ToolCall(
+        tool=body.tool,
+        arguments=body.arguments,
+        session=session,
+        caller=CallerKind.HTTP,
+        timeout_s=body.timeout_s,
+    )
+    if "text/event-stream" in asked.accepts.lower():
+        return Streamed(_told(door, asked, call), "text/event-stream")
+    return result_of(await _run(door, asked, call))
+
+
+async def _session(door: Door, body: NewCall) -> Session:
+    if body.session is None:
+        return door.sessions.fresh(workspace_of(body.workspace))
+    if body.workspace is not None:
+        raise bad_request("A session has its workspace: say one of the two.")
+    return await door.sessions.take(body.session)
+
+
+def workspace_of(said: str | None) -> str | None:
+    if said is not None and (not said.startswith("/") or "\0" in said):
+        raise bad_request("A workspace is an absolute path.")
+    return said
+
+
+async def _run(door: Door, asked: Asked, call: ToolCall) -> Any:
+    try:
+        return await while_there(asked, door.runtime.call(call))
+    finally:
+        door.sessions.let_go(call.session)
+
+
+async def _told(door: Door, asked: Asked, call: ToolCall) -> AsyncIterator[bytes]:
+    """What happens in a call, and its end, as server-sent events."""
+    queue: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    def hear(event: Event) -> None:
+        if event.payload.get("call_id") == call.id and queue.qsize() < _QUEUE:
+            queue.put_nowait(event)
+
+    unlisten = door.runtime.listen(hear)
+    running = asyncio.get_running_loop().create_task(_run(door, asked, call))
+    running.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (event := await queue.get()) is not None:
+            yield b"event: event\ndata: " + encode(event) + b"\n\n"
+        if not running.cancelled() and running.exception() is None:
+            yield b"event: result\ndata: " + encode(result_of(running.result())) + b"\n\n"
+    finally:
+        unlisten()
+        running.cancel()
+
+
+async def while_there(asked: Asked, work: Awaitable[T]) -> T:
+    """Do something for as long as whoever asked for it is there."""
+    task = asyncio.current_task()
+    assert task is not None
+    left = False
+
+    def leave(watching: asyncio.Task[None]) -> None:
+        nonlocal left
+        if not watching.cancelled():
+            left = True
+            task.cancel()
+
+    async def watch() -> None:
+        await asked.gone()
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    watching.add_done_callback(leave)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if left and task.uncancel() == 0:
+            raise bad_request("Whoever asked has gone.", "gone") from None
+        raise
+    finally:
+        watching.remove_done_callback(leave)
+        watching.cancel()
+
+
+async def listed(door: Door, asked: Asked) -> CallList:
+    query: CallQuery = asked.query
+    wanted = Filter(text=query.search, tool=query.tool, session=query.session)
+
+    def is_wanted(line: CallRecord) -> bool:
+        return query.state in (None, state_of(line.error_class))
+
+    open_rows: list[CallRow] = []
+    if query.before is None and query.state in (None, "asked", "running"):
+        open_rows = [each for each in await _under_way(door) if _matches(each, query)]
+    if query.state in ("asked", "running"):
+        return CallList(calls=open_rows[: query.limit], before=None)
+    found, before = await asyncio.to_thread(
+        page, door.served.audit, wanted, query.limit, before=query.before, also=is_wanted
+    )
+    return CallList(calls=[*open_rows, *map(row_of_record, found)], before=before)
+
+
+async def _under_way(door: Door) -> list[CallRow]:
+    """Those that have not ended, of every process, newest first."""
+    store = await door.runtime.store()
+    rows = {call.call.id: row_of_running(call) for call in door.runtime.under_way()}
+    rows |= {call.id: row_of_stored(call) for call in await store.open_calls()}
+    return sorted(rows.values(), key=lambda row: row.id, reverse=True)
+
+
+def _matches(row: CallRow, query: CallQuery) -> bool:
+    text = f"{row.tool} {row.summary} {row.id} {row.session_id}".lower()
+    return (
+        query.session in (None, row.session_id)
+        and query.tool in (None, row.tool)
+        and query.state in (None, row.state)
+        and (query.search is None or query.search.lower() in text)
+    )
+
+
+async def shown(door: Door, asked: Asked) -> CallDetail:
+    id = asked.path["id"]
+    store = await door.runtime.store()
+    row, question_id = await _row(door, store, id)
+    question = closing = None
+    if question_id is not None:
+        try:
+            stored = await store.get_confirmation(question_id)
+            question, closing = read_question(stored), closed(stored)
+        except ConfirmationNotFound:
+            pass
+    open_state = None if question is None else ConfirmationState.PENDING
+    return CallDetail(
+        **{name: getattr(row, name) for name in row.__struct_fields__},
+        events=await _events(store, row.session_id, id),
+        confirmation=question,
+        confirmation_state=open_state if closing is None else closing.state,
+        answer=None if closing is None else closing.answer,
+    )
+
+
+async def _row(door: Door, store: Store, id: str) -> tuple[CallRow, str | None]:
+    """The row of a call, and the id of the question about it."""
+    stored = await store.get_call(id)
+    if stored is not None and stored.state is not Stage.ENDED:
+        return row_of_stored(stored), stored.confirmation
+    running = next((each for each in door.runtime.under_way() if each.call.id == id), None)
+    if running is not None:
+        return row_of_running(running), None
+    found, _ = await asyncio.to_thread(
+        page, door.served.audit, Filter(text=id), 1, also=lambda line: line.call_id == id
+    )
+    if not found:
+        raise not_found("call")
+    return row_of_record(found[0]), found[0].confirmation_id
+
+
+async def _events(store: Store, session: str, id: str) -> list[Event]:
+    """The events of a call: none is older than its id, so we look back from the last."""
+    made = id.removeprefix("tu_")[:10]
+    end = (await store.get_session(session)).last_seq
+    found: list[Event] = []
+    while end > 0:
+        begin = max(0, end - _PAGE)
+        events = [*await store.read_events(session, begin, end - begin)]
+        found[:0] = [each for each in events if each.payload.get("call_id") == id]
+        if events and events[0].id[:10] < made:
+            break
+        end = begin
+    return found
+
+
+async def cancel(door: Door, asked: Asked) -> Cancelled:
+    id = asked.path["id"]
+    if await door.runtime.cancel(id):
+        return Cancelled(cancelled=True)
+    await _row(door, await door.runtime.store(), id)  # 404 for one that never was
+    return Cancelled(cancelled=False)
+
+
+def state_of(error_class: str | None) -> CallState:
+    return _STATES.get(error_class, "failed")
+
+
+def row_of_record(line: CallRecord) -> CallRow:
+    return CallRow(
+        id=line.call_id,
+        session_id=line.session,
+        turn_id=line.turn_id,
+        tool=line.tool,
+        caller=line.caller,
+        state=state_of(line.error_class),
+        side_effects=line.side_effects,
+        summary=line.args,
+        at=line.ts / 1000,
+        duration_ms=line.ms,
+        error_class=line.error_class or UNSET,
+        policy=line.policy or UNSET,
+    )
+
+
+def row_of_stored(call: StoredCall) -> CallRow:
+    return CallRow(
+        id=call.id,
+        session_id=call.session_id,
+        turn_id=call.turn_id,
+        tool=call.tool,
+        caller=call.caller,
+        state="asked" if call.state is Stage.WAITING else "running",
+        side_effects=call.side_effects,
+        summary=call.summary,
+        at=_made_at(call.id),
+    )
+
+
+def row_of_running(running: RunningCall) -> CallRow:
+    call = running.call
+    return CallRow(
+        id=call.id,
+        session_id=call.session.id,
+        turn_id=call.turn_id,
+        tool=call.tool,
+        caller=call.caller,
+        state="running",
+        side_effects=None,
+        summary=summarize(call.arguments),
+        at=_made_at(call.id),
+    )
+
+
+_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+
+
+def _made_at(id: str) -> float:
+    """When a call was made, which its id tells."""
+    number = 0
+    for letter in id.removeprefix("tu_")[:10]:
+        number = number * 32 + max(0, _ALPHABET.find(letter))
+    return number / 1000
+
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/calls", "Run one tool once.", make, Result, body=NewCall,
+        errors=(403, 404, 409, 429, 503), events=True,
+    ),
+    Operation("GET", "/v1/calls", "List calls, newest first.", listed, CallList, query=CallQuery),
+    Operation("GET", "/v1/calls/{id}", "One call.", shown, CallDetail, errors=(404,)),
+    Operation("DELETE", "/v1/calls/{id}", "Cancel a call.", cancel, Cancelled, errors=(404,)),
+)  # fmt: skip

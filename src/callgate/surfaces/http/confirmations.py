@@ -1,0 +1,124 @@
+"""Questions that wait for a person, and the answers to them: the first one counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
+
+from callgate.core.stores import ConfirmationNotFound
+from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.questions import closed, read_question
+from callgate.policy.rules import Outcome
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.problems import Settled, conflict, invalid, not_found
+from callgate.surfaces.http.values import Input, Value
+
+_DIRECT = "-"
+"""Stands for the turn of a call that belongs to none."""
+_BY = "http"
+
+
+class ConfirmationQuery(Input, frozen=True, kw_only=True):
+    session: str | None = None
+
+
+class ConfirmationList(Value, frozen=True, kw_only=True):
+    confirmations: list[Confirmation]
+
+
+class Decision(Input, frozen=True, kw_only=True):
+    decision: Literal["allow", "deny", "always-allow-this-tool"]
+    scope: Literal["once", "session", "always"] | None = None
+    arguments: Mapping[str, Any] | None = None
+    pattern: Annotated[str, Meta(max_length=4096)] | None = None
+    reason: Annotated[str, Meta(max_length=4096)] | None = None
+
+
+class Decided(Value, frozen=True, kw_only=True):
+    request_id: str
+    decision: str
+    """`allow` or `deny`; if nobody answered, `timeout` or `cancelled`."""
+    scope: str | None
+    by: str | None
+    applied: bool
+
+
+async def listed(door: Door, asked: Asked) -> ConfirmationList:
+    query: ConfirmationQuery = asked.query
+    found = await door.runtime.open_confirmations(query.session)
+    return ConfirmationList(confirmations=found)
+
+
+async def answered(door: Door, asked: Asked) -> Decided:
+    """Answer a question; in a session and a turn, only one of theirs."""
+    id = asked.path["request"]
+    question = await _question(door, id)
+    of_turn = (question.session_id, question.turn_id or _DIRECT)
+    if "turn" in asked.path and (asked.path["id"], asked.path["turn"]) != of_turn:
+        raise not_found("question")
+    try:
+        receipt = await door.runtime.answer(id, _answer(asked.body))
+    except KeyError:
+        raise not_found("question") from None
+    except ValueError as error:
+        raise conflict(str(error), "elsewhere") from None
+    if receipt.applied:
+        assert receipt.answer is not None
+        return _decided(id, receipt.answer, applied=True)
+    raise Settled(await _standing(door, id, receipt.answer))
+
+
+async def _question(door: Door, id: str) -> Confirmation:
+    try:
+        return read_question(await (await door.runtime.store()).get_confirmation(id))
+    except ConfirmationNotFound:
+        raise not_found("question") from None
+
+
+async def _standing(door: Door, id: str, answer: Answer | None) -> Decided:
+    """What was decided instead."""
+    if answer is not None:
+        return _decided(id, answer, applied=False)
+    ended = closed(await (await door.runtime.store()).get_confirmation(id))
+    said = "cancelled" if ended is None else str(ended.event.payload["decision"])
+    return Decided(request_id=id, decision=said, scope=None, by=None, applied=False)
+
+
+def _decided(id: str, answer: Answer, *, applied: bool) -> Decided:
+    return Decided(
+        request_id=id, decision=answer.decision, scope=answer.scope, by=answer.by, applied=applied
+    )
+
+
+def _answer(said: Decision) -> Answer:
+    always = said.decision == "always-allow-this-tool"
+    if always and said.scope not in (None, "session"):
+        raise invalid("always-allow-this-tool is for the session.")
+    return Answer(
+        decision=Outcome.DENY if said.decision == "deny" else Outcome.ALLOW,
+        scope=Scope.SESSION if always else Scope(said.scope or "once"),
+        arguments=said.arguments,
+        pattern=said.pattern,
+        reason=said.reason,
+        by=_BY,
+    )
+
+
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/confirmations", "The questions that wait.", listed, ConfirmationList,
+        query=ConfirmationQuery,
+    ),
+    Operation(
+        "POST", "/v1/confirmations/{request}", "Answer a question.", answered, Decided,
+        body=Decision, errors=(404,), declined=Decided,
+    ),
+    Operation(
+        "POST", "/v1/sessions/{id}/turns/{turn}/confirmations/{request}",
+        "Answer a question of a turn; - is the turn of a direct call.", answered, Decided,
+        body=Decision, errors=(404,), declined=Decided, short=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,138 @@
+"""The wall around everything, HTTP and WebSocket alike: from where, and who.
+
+    Host ours? -> Origin ours? -> file or open route? -> token, cookie or attach token -> inside
+       403           403              inside                       401
+
+It is the outermost application: no route can forget it. What comes out again carries the headers
+that keep a page of ours from being framed, sniffed or cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from callgate.surfaces.http.access import USER, Access, Visitor
+from callgate.surfaces.http.addresses import Names
+from callgate.surfaces.http.problems import Problem, forbidden, unauthorized
+
+STREAM = "/v1/stream"
+VISITOR = "callgate.visitor"
+"""Where in the scope an application finds who was let in."""
+_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
+HEADERS = [
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+]
+_NO_STORE = (b"cache-control", b"no-store")
+_OWN_SITES = (b"same-origin", b"none")
+
+
+class Guard:
+    def __init__(
+        self, inside: ASGIApp, access: Access, names: Names, unlocked: Collection[str]
+    ) -> None:
+        """`unlocked` are the paths that need no token."""
+        self._inside = inside
+        self._access = access
+        self._names = names
+        self._unlocked = frozenset(unlocked)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            return
+        try:
+            scope[VISITOR] = self._judge(scope)
+        except Problem as problem:
+            await _refuse(problem, scope, receive, send)
+            return
+        await self._inside(scope, receive, _with_headers(send))
+
+    def _judge(self, scope: Scope) -> Visitor | None:
+        """Who it is; None where nobody needs to know. Raises `Problem`."""
+        host = _only(scope, b"host")
+        if host is None or not self._names.is_ours(host.decode("latin-1")):
+            raise forbidden("This is not the host that you mean.", "host")
+        origins = _all(scope, b"origin")
+        if origins and origins != [b"http://" + host]:
+            raise forbidden("Another site has no business here.", "origin")
+        if scope["type"] == "http" and scope["path"] in self._unlocked:
+            return None
+        visitor = self._known(scope)
+        if visitor is None:
+            raise unauthorized()
+        return visitor
+
+    def _known(self, scope: Scope) -> Visitor | None:
+        said = _only(scope, b"authorization")
+        if said is not None:
+            scheme, _, token = said.decode("latin-1").partition(" ")
+            good = scheme.lower() == "bearer" and self._access.is_token(token.strip())
+            return USER if good else None
+        if self._has_cookie(scope):
+            return USER
+        if scope["type"] == "websocket" and scope["path"] == STREAM:
+            given = parse_qs(scope["query_string"].decode("latin-1")).get("attach", [])
+            return self._access.attach(given[0]) if len(given) == 1 else None
+        return None
+
+    def _has_cookie(self, scope: Scope) -> bool:
+        sites = _all(scope, b"sec-fetch-site")
+        if sites and (len(sites) > 1 or sites[0] not in _OWN_SITES):
+            return False
+        name = cookie_name(self._names)
+        for line in _all(scope, b"cookie"):
+            for part in line.decode("latin-1").split(";"):
+                key, _, value = part.strip().partition("=")
+                if key == name and self._access.is_cookie(value):
+                    return True
+        return False
+
+
+def cookie_name(names: Names) -> str:
+    """Cookies know no ports: each instance has a name of its own."""
+    return f"callgate_{names.address.port}"
+
+
+def _all(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key == name]
+
+
+def _only(scope: Scope, name: bytes) -> bytes | None:
+    """The one value of a header; None where there is none, or where there are two."""
+    found = _all(scope, name)
+    return found[0] if len(found) == 1 else None
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] in ("http.response.start", "websocket.http.response.start"):
+            headers: list[Any] = [*message.get("headers", ()), *HEADERS]
+            if not any(key == b"cache-control" for key, _ in headers):
+                headers.append(_NO_STORE)
+            message["headers"] = headers
+        await send(message)
+
+    return sending
+
+
+async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    kind = "websocket.http" if scope["type"] == "websocket" else "http"
+    if scope["type"] == "websocket":
+        await receive()
+    body = msgspec.json.encode(problem.body)
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *problem.headers,
+        *HEADERS,
+        _NO_STORE,
+    ]
+    await send({"type": f"{kind}.response.start", "status": problem.status, "headers": headers})
+    await send({"type": f"{kind}.response.body", "body": body})

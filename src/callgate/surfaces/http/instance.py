@@ -1,0 +1,95 @@
+"""The instance itself: that it lives, what it is, and how one gets in."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from callgate.core.sessions import Mode
+from callgate.surfaces.http.access import SHORT_S
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.guard import cookie_name
+from callgate.surfaces.http.operations import Asked, Operation, Redirect
+from callgate.surfaces.http.problems import unauthorized
+from callgate.surfaces.http.values import Input, Value
+
+
+class Health(Value, frozen=True, kw_only=True):
+    ok: Literal[True] = True
+    version: str
+
+
+class Instance(Value, frozen=True, kw_only=True):
+    pid: int
+    version: str
+    started_at: float
+    workspaces: list[str]
+    mode: Mode
+    model: str | None
+    models: list[str]
+    home: str
+
+
+class Login(Value, frozen=True, kw_only=True):
+    url: str
+    """Good once."""
+    expires_at: float
+
+
+class Code(Input, frozen=True, kw_only=True):
+    code: Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class Rotated(Value, frozen=True, kw_only=True):
+    rotated: Literal[True] = True
+
+
+async def health(door: Door, asked: Asked) -> Health:
+    return Health(version=door.served.version)
+
+
+async def instance(door: Door, asked: Asked) -> Instance:
+    served = door.served
+    return Instance(
+        pid=served.pid,
+        version=served.version,
+        started_at=served.started_at,
+        workspaces=served.workspaces,
+        mode=served.mode,
+        model=served.model,
+        models=served.models,
+        home=served.home,
+    )
+
+
+async def invited(door: Door, asked: Asked) -> Login:
+    code = door.access.new_code()
+    return Login(url=f"{door.names.url}/login?code={code}", expires_at=time.time() + SHORT_S)
+
+
+async def logged_in(door: Door, asked: Asked) -> Redirect:
+    query: Code = asked.query
+    cookie = door.access.log_in(query.code)
+    if cookie is None:
+        raise unauthorized()
+    name = cookie_name(door.names)
+    return Redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")
+
+
+async def rotated(door: Door, asked: Asked) -> Rotated:
+    door.access.rotate()
+    return Rotated()
+
+
+OPERATIONS = (
+    Operation("GET", "/healthz", "Whether it lives.", health, Health, unlocked=True),
+    Operation(
+        "GET", "/login", "Turn a login link into a cookie.", logged_in, None, query=Code,
+        status=303, errors=(401,), unlocked=True,
+    ),
+    Operation("GET", "/v1/instance", "What runs here.", instance, Instance),
+    Operation("POST", "/v1/login", "A link that logs a browser in, once.", invited, Login),
+    Operation("POST", "/v1/token/rotate", "Void every token and cookie.", rotated, Rotated),
+)  # fmt: skip

@@ -1,0 +1,239 @@
+"""A route as a value, and how a request becomes a call of its function.
+
+    request -> path, query and body as types, or 400, 413, 415, 422 -> run -> JSON
+
+A route says what it takes and gives as types; nothing reaches its function that is not of them.
+From the same values the router is made, and the description of it (`openapi`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from callgate.core.errors import ToolErrorClass
+from callgate.protocol import strict_json
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.problems import Problem, bad_request, invalid, problem_of
+
+MAX_BODY = 8 * 1024 * 1024
+_JSON = b"application/json"
+_log = logging.getLogger("callgate.http")
+
+Method = Literal["GET", "POST", "PATCH", "DELETE"]
+
+
+class Asked(NamedTuple):
+    """A request, read."""
+
+    path: Mapping[str, str]
+    query: Any
+    body: Any
+    accepts: str
+    gone: Callable[[], Awaitable[None]]
+    """Returns when whoever asked has gone away."""
+
+
+class Streamed(NamedTuple):
+    """An answer in pieces."""
+
+    pieces: AsyncIterator[bytes]
+    media_type: str
+
+
+class Redirect(NamedTuple):
+    location: str
+    cookie: str
+
+
+class Operation(NamedTuple):
+    method: Method
+    path: str
+    summary: str
+    run: Callable[[Door, Asked], Awaitable[Any]]
+    answer: Any
+    """The type of a good answer."""
+    query: type[msgspec.Struct] | None = None
+    body: type[msgspec.Struct] | None = None
+    status: int = 200
+    errors: tuple[int, ...] = ()
+    """Statuses beside those that any route of its shape may have."""
+    short: bool = False
+    """Also without `/v1`, as seed 004 writes it."""
+    unlocked: bool = False
+    """Needs no token."""
+    events: bool = False
+    """Also as server-sent events."""
+    declined: Any = None
+    """The type of a 409 answer that is no plain error."""
+
+    @property
+    def paths(self) -> list[str]:
+        return [self.path, self.path.removeprefix("/v1")] if self.short else [self.path]
+
+
+class Endpoint:
+    """What answers at one path, by method."""
+
+    def __init__(self, door: Door, operations: Iterable[Operation]) -> None:
+        self._door = door
+        self._by_method: dict[str, Operation] = {each.method: each for each in operations}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        operation = self._by_method.get(scope["method"])
+        try:
+            if operation is None:
+                raise _wrong_method(self._by_method)
+            asked = await _read(operation, scope, receive)
+            answer = await operation.run(self._door, asked)
+        except Exception as error:  # ours become an answer; a defect is logged, not shown
+            problem = problem_of(error)
+            if problem is None:
+                _log.exception("a request met a defect: %s %s", scope["method"], scope["path"])
+                problem = _defect()
+            body = encode(problem.body)
+            await _send(send, problem.status, body, [*problem.headers])
+            return
+        await _answer(send, operation.status, answer)
+
+
+async def _answer(send: Send, status: int, answer: Any) -> None:
+    if isinstance(answer, Streamed):
+        await _stream(send, answer)
+    elif isinstance(answer, Redirect):
+        headers = [(b"location", answer.location.encode()), (b"set-cookie", answer.cookie.encode())]
+        await _send(send, 303, b"", headers)
+    else:
+        await _send(send, status, encode(answer), [])
+
+
+async def _send(
+    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+) -> None:
+    length = str(len(body)).encode()
+    head = [(b"content-type", _JSON), (b"content-length", length), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": head})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _stream(send: Send, answer: Streamed) -> None:
+    head = [(b"content-type", answer.media_type.encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": head})
+    async for piece in answer.pieces:
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+# Reading a request.
+
+
+async def _read(operation: Operation, scope: Scope, receive: Receive) -> Asked:
+    query = _query(operation, scope["query_string"])
+    raw = b""
+    if operation.method in ("POST", "PATCH"):
+        _ensure_json(scope)
+        raw = await _whole(scope, receive)
+    return Asked(
+        path=scope.get("path_params", {}),
+        query=query,
+        body=_body(operation, raw),
+        accepts=_header(scope, b"accept").decode("latin-1"),
+        gone=lambda: _gone(receive),
+    )
+
+
+def _query(operation: Operation, raw: bytes) -> Any:
+    try:
+        pairs = parse_qsl(
+            raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw),
+            errors="strict", max_num_fields=100,
+        )  # fmt: skip
+    except ValueError:
+        raise bad_request("The query cannot be read.") from None
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        raise bad_request("A name stands twice in the query.")
+    if operation.query is None:
+        if given:
+            raise bad_request("There is nothing to choose here.")
+        return None
+    try:
+        return msgspec.convert(given, operation.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise bad_request(f"The query is wrong: {error}") from None
+
+
+def _ensure_json(scope: Scope) -> None:
+    kind, _, more = _header(scope, b"content-type").partition(b";")
+    charset = more.strip().lower().replace(b'"', b"")
+    if kind.strip().lower() != _JSON or charset not in (b"", b"charset=utf-8"):
+        said = "Send application/json."
+        raise Problem(415, ToolErrorClass.PROTOCOL_ERROR, said, "content_type")
+
+
+async def _whole(scope: Scope, receive: Receive) -> bytes:
+    length = _header(scope, b"content-length")
+    if length.isdigit() and int(length[:19]) > MAX_BODY:
+        raise _too_large()
+    parts, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise bad_request("The request broke off.")
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > MAX_BODY:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return b"".join(parts)
+
+
+def _body(operation: Operation, raw: bytes) -> Any:
+    if operation.method not in ("POST", "PATCH"):
+        return None
+    try:
+        given = strict_json.loads(raw, max_bytes=MAX_BODY) if raw else {}
+    except strict_json.StrictJsonError as error:
+        raise bad_request(f"This is no JSON that we take: {error}", error.refusal) from None
+    if operation.body is None:
+        if given != {}:
+            raise invalid("Nothing is to be said here: send {}.")
+        return None
+    try:
+        return msgspec.convert(given, operation.body)
+    except msgspec.ValidationError as error:
+        raise invalid(f"The body is wrong: {error}") from None
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _header(scope: Scope, name: bytes) -> bytes:
+    """The value of a header; of several, all of them, so that none is taken for the only one."""
+    return b", ".join(value for key, value in scope["headers"] if key == name)
+
+
+def _too_large() -> Problem:
+    said = f"At most {MAX_BODY} bytes are taken."
+    return Problem(413, ToolErrorClass.PROTOCOL_ERROR, said, "size")
+
+
+def _wrong_method(known: Iterable[str]) -> Problem:
+    allowed = ", ".join(sorted(known))
+    return Problem(
+        405, ToolErrorClass.PROTOCOL_ERROR, f"Only {allowed} here.", "method",
+        headers=[(b"allow", allowed.encode())],
+    )  # fmt: skip
+
+
+def _defect() -> Problem:
+    said = "The instance met a defect; its log says more."
+    return Problem(500, ToolErrorClass.EXECUTION_ERROR, said, "internal")

@@ -1,0 +1,54 @@
+"""What an instance hands to its HTTP surface. Light to import: most is loaded when it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from callgate.core.sessions import Mode, Session
+from callgate.protocol.socket_v1.frames import HostEntry
+from callgate.runtime import Runtime
+from callgate.surfaces.http.access import Access
+from callgate.surfaces.http.addresses import Names
+
+if TYPE_CHECKING:  # heavy
+    from callgate.agent.agent import Agent
+
+
+class Hosting(Protocol):
+    """The hosts of a runtime; `wiring_hosts.HostedTools` is one."""
+
+    def entries(self) -> list[HostEntry]: ...
+
+    async def renew(self, name: str, *, forget: bool) -> HostEntry:
+        """Raises `KeyError`, `ToolError` or `ToolRegistrationError`."""
+        ...
+
+
+class Served(NamedTuple):
+    """The instance, as it was started."""
+
+    pid: int
+    version: str
+    started_at: float
+    workspaces: list[str]
+    mode: Mode
+    ceiling: Mode | None
+    """Sessions may not have a wider mode than this."""
+    model: str | None
+    models: list[str]
+    home: str
+    audit: str
+    """Where the records are."""
+
+
+class Parts(NamedTuple):
+    runtime: Runtime
+    open_session: Callable[[str | None, str], Session]
+    open_agent: Callable[[str | None], Agent]
+    hosts: Hosting | None
+    served: Served
+    access: Access
+    names: Names
+    options: dict[str, Any] = {}
+    """For `make_application`."""

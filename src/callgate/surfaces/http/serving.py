@@ -1,0 +1,52 @@
+"""An instance's HTTP surface, put together and running."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+from callgate.core.errors import ToolRegistrationError
+from callgate.live_sessions import LiveSessions
+from callgate.surfaces.http import undo
+from callgate.surfaces.http.application import make_application
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.fanout import Fanout
+from callgate.surfaces.http.parts import Parts
+from callgate.surfaces.http.server import HttpServer
+from callgate.workspace.history import History
+
+_TURNS_S = 0.2
+"""How long turns may take to end when the instance stops."""
+_log = logging.getLogger("callgate.http")
+
+
+class Serving:
+    def __init__(self, parts: Parts) -> None:
+        history = History(os.path.join(parts.served.home, "undo"))
+        try:
+            undo.register(parts.runtime, history)
+        except ToolRegistrationError as error:  # a tool of the user's has the name
+            _log.warning("nothing can be undone over HTTP: %s", error)
+        self.door = Door(
+            runtime=parts.runtime,
+            sessions=LiveSessions(parts.runtime, parts.open_session, parts.open_agent),
+            access=parts.access,
+            names=parts.names,
+            served=parts.served,
+            fanout=Fanout(parts.runtime),
+            hosts=parts.hosts,
+            history=history,
+        )
+        self._server = HttpServer(make_application(self.door, **parts.options))
+
+    async def start(self, listening: socket.socket) -> None:
+        await self._server.start(listening)
+
+    def stop_accepting(self) -> None:
+        self._server.stop_accepting()
+
+    async def close(self) -> None:
+        await self.door.sessions.stop(_TURNS_S)
+        await self._server.close()
+        self.door.fanout.close()

@@ -1,0 +1,190 @@
+"""Sessions: opened, listed, looked into, changed, closed."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from callgate.core.events import Event
+from callgate.core.messages import Message
+from callgate.core.sessions import Mode
+from callgate.core.stored import StoredSession
+from callgate.surfaces.http.calls import Limit, workspace_of
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.problems import bad_request, forbidden
+from callgate.surfaces.http.values import (
+    Input,
+    Session,
+    SessionDetail,
+    Value,
+    session_fields,
+    session_of,
+)
+
+_MODES = (Mode.NONE, Mode.READ, Mode.ASK, Mode.WRITE)
+_MOST_LOOKED_AT = 2_000
+"""Sessions that one search looks at before it gives what it has."""
+
+Title = Annotated[str, Meta(min_length=1, max_length=200)]
+Seq = Annotated[int, Meta(ge=0, lt=1 << 53)]
+
+
+class SessionQuery(Input, frozen=True, kw_only=True):
+    search: str | None = None
+    workspace: str | None = None
+    before: str | None = None
+    limit: Limit = 50
+
+
+class SessionList(Value, frozen=True, kw_only=True):
+    sessions: list[Session]
+    before: str | None
+
+
+class NewSession(Input, frozen=True, kw_only=True):
+    workspace: str | None = None
+    mode: Mode | None = None
+    title: Title | None = None
+
+
+class Changes(Input, frozen=True, kw_only=True):
+    mode: Mode | UnsetType = UNSET
+    title: Title | UnsetType = UNSET
+
+
+class Closed(Value, frozen=True, kw_only=True):
+    closed: bool
+
+
+class MessageList(Value, frozen=True, kw_only=True):
+    messages: list[Message]
+
+
+class EventQuery(Input, frozen=True, kw_only=True):
+    after: Seq = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
+
+
+class EventList(Value, frozen=True, kw_only=True):
+    events: list[tuple[int, Event]]
+    last: int
+
+
+async def listed(door: Door, asked: Asked) -> SessionList:
+    query: SessionQuery = asked.query
+    store = await door.runtime.store()
+    cursor, found, looked_at = query.before, list[Session](), 0
+    while len(found) < query.limit and looked_at < _MOST_LOOKED_AT:
+        limit = query.limit - len(found)
+        try:
+            page = await store.list_sessions(query.workspace, cursor=cursor, limit=limit)
+        except ValueError:
+            raise bad_request("There is no such place to begin at.") from None
+        looked_at += len(page.sessions)
+        found += [_shown(door, each) for each in page.sessions if _matches(each, query.search)]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return SessionList(sessions=found, before=cursor)
+
+
+def _matches(stored: StoredSession, search: str | None) -> bool:
+    if search is None:
+        return True
+    return search.lower() in f"{stored.id} {stored.title or ''} {stored.workspace}".lower()
+
+
+def _shown(door: Door, stored: StoredSession) -> Session:
+    return session_of(stored, live=door.sessions.find(stored.id) is not None)
+
+
+async def opened(door: Door, asked: Asked) -> Session:
+    body: NewSession = asked.body
+    ensure_within(door, body.mode)
+    made = await door.sessions.open(workspace_of(body.workspace), body.mode, body.title)
+    return _shown(door, await (await door.runtime.store()).get_session(made.id))
+
+
+def ensure_within(door: Door, mode: Mode | None) -> None:
+    ceiling = door.served.ceiling
+    if mode is not None and ceiling is not None and _MODES.index(mode) > _MODES.index(ceiling):
+        raise forbidden(f"This instance was started with mode {ceiling}.", "mode_ceiling")
+
+
+async def shown(door: Door, asked: Asked) -> SessionDetail:
+    id = asked.path["id"]
+    stored = await (await door.runtime.store()).get_session(id)
+    return SessionDetail(
+        **session_fields(stored, live=door.sessions.find(id) is not None),
+        attach_token=door.access.new_attach(id),
+        confirmations=await door.runtime.open_confirmations(id),
+    )
+
+
+async def changed(door: Door, asked: Asked) -> Session:
+    body: Changes = asked.body
+    id = asked.path["id"]
+    if isinstance(body.mode, Mode):
+        ensure_within(door, body.mode)
+    session = await door.sessions.take(id)
+    conversations = door.runtime.conversations
+    if isinstance(body.mode, Mode):
+        await conversations.set_mode(session, body.mode)
+    if isinstance(body.title, str):
+        await conversations.rename(session, body.title)
+    return _shown(door, await (await door.runtime.store()).get_session(id))
+
+
+async def closed(door: Door, asked: Asked) -> Closed:
+    await door.sessions.close(asked.path["id"])
+    return Closed(closed=True)
+
+
+async def messages(door: Door, asked: Asked) -> MessageList:
+    id = asked.path["id"]
+    await door.runtime.conversations.flush()
+    store = await door.runtime.store()
+    found: list[Any] = []
+    while page := await store.read_messages(id, len(found)):
+        found += page
+    return MessageList(messages=[msgspec.convert(each.body, Message) for each in found])
+
+
+async def events(door: Door, asked: Asked) -> EventList:
+    query: EventQuery = asked.query
+    id = asked.path["id"]
+    store = await door.runtime.store()
+    stored = await store.get_session(id)
+    found = await store.read_events(id, query.after, query.limit)
+    numbered = [*enumerate(found, query.after + 1)]
+    return EventList(events=numbered, last=max(stored.last_seq, query.after + len(found)))
+
+
+_ONE = "/v1/sessions/{id}"
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/sessions", "List sessions, last used first.", listed, SessionList,
+        query=SessionQuery,
+    ),
+    Operation(
+        "POST", "/v1/sessions", "Open a session.", opened, Session, body=NewSession,
+        errors=(403, 503),
+    ),
+    Operation("GET", _ONE, "One session.", shown, SessionDetail, errors=(404,), short=True),
+    Operation(
+        "PATCH", _ONE, "Change its mode or title.", changed, Session, body=Changes,
+        errors=(403, 404, 409, 503),
+    ),
+    Operation("DELETE", _ONE, "Close a session.", closed, Closed, errors=(404, 409)),
+    Operation(
+        "GET", f"{_ONE}/messages", "What was said.", messages, MessageList, errors=(404,),
+        short=True,
+    ),
+    Operation(
+        "GET", f"{_ONE}/events", "What happened.", events, EventList, query=EventQuery,
+        errors=(404,), short=True,
+    ),
+)  # fmt: skip

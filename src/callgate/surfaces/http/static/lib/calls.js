@@ -1,0 +1,101 @@
+// The calls that we know of, by id and in the order in which they were made.
+//
+// A row comes from the record (`put`) or grows from events (`fold`). Both may tell of the same
+// call, in any order and more than once; the result is the same.
+
+const ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+const DENIALS = new Set(["permission_denied", "user_denied", "confirmation_timeout"]);
+const CANCELLED = new Set(["cancelled", "shutting_down"]);
+const OVER = new Set(["ok", "failed", "denied", "cancelled", "invalid"]);
+
+export const isOver = (row) => OVER.has(row.state);
+
+export function makeCalls() {
+  return { byId: new Map(), order: [], version: 0 };
+}
+
+/** When a call was made, in seconds: its id is a ULID. */
+export function madeAt(id) {
+  let number = 0;
+  for (const letter of id.replace(/^tu_/, "").slice(0, 10)) {
+    number = number * 32 + Math.max(0, ALPHABET.indexOf(letter));
+  }
+  return number / 1000;
+}
+
+/** Take over a row of the record, or what an event tells of one. */
+export function put(calls, row) {
+  const known = calls.byId.get(row.id);
+  calls.version += 1;
+  if (known === undefined) {
+    calls.byId.set(row.id, { summary: "", ...row });
+    insert(calls.order, row.id);
+    return;
+  }
+  // A page that was asked for before the call ended must not bring it back to life.
+  const state = isOver(known) ? known.state : row.state;
+  calls.byId.set(row.id, { ...known, ...row, state });
+}
+
+/** Nearly always the newest, so we look from the end. */
+function insert(order, id) {
+  let at = order.length;
+  if (at && order[at - 1] > id) {
+    let low = 0;
+    while (low < at) {
+      const middle = (low + at) >> 1;
+      if (order[middle] < id) low = middle + 1;
+      else at = middle;
+    }
+  }
+  order.splice(at, 0, id);
+}
+
+/** What an event says of a call; null if it is about none. */
+export function told(event) {
+  const { payload, type } = event;
+  if (!payload.call_id || !type.startsWith("tool.")) return null;
+  const row = { id: payload.call_id, session_id: event.session_id, turn_id: event.turn_id };
+  if (payload.tool_name) row.tool = payload.tool_name;
+  if (payload.side_effects) row.side_effects = payload.side_effects;
+  switch (type) {
+    case "tool.confirmation_requested":
+      return { ...row, state: "asked", summary: payload.input_summary };
+    case "tool.confirmation_resolved":
+    case "tool.called":
+      return { ...row, state: "running" };
+    case "tool.completed":
+      return { ...row, state: payload.success ? "ok" : "failed", duration_ms: payload.latency_ms };
+    case "tool.input_invalid":
+      return { ...row, state: "invalid" };
+    case "tool.failed":
+      return { ...row, state: failedState(payload), duration_ms: payload.latency_ms,
+               error_class: payload.class ?? payload.error_class };
+    default:
+      return null;
+  }
+}
+
+function failedState(payload) {
+  const error = payload.class ?? payload.error_class;
+  if (DENIALS.has(error)) return "denied";
+  return CANCELLED.has(error) ? "cancelled" : "failed";
+}
+
+/** The newest first, as far as they match. */
+export function matching(calls, { state, effect, text }) {
+  const wanted = text ? text.toLowerCase() : "";
+  const found = [];
+  for (let at = calls.order.length - 1; at >= 0; at -= 1) {
+    const row = calls.byId.get(calls.order[at]);
+    if (state && row.state !== state) continue;
+    if (effect && row.side_effects !== effect) continue;
+    if (wanted && !haystack(row).includes(wanted)) continue;
+    found.push(row);
+  }
+  return found;
+}
+
+const haystack = (row) =>
+  `${row.tool} ${row.summary} ${row.caller} ${row.session_id} ${row.id} ${row.error_class ?? ""}`
+    .toLowerCase();

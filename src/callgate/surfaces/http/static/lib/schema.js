@@ -1,0 +1,59 @@
+// A JSON Schema as the fields of a form, and the texts of a form as arguments.
+
+const PLAIN = new Set(["string", "integer", "number", "boolean"]);
+
+/** What to ask for: one field for each property. */
+export function fieldsOf(schema) {
+  const required = new Set(schema.required ?? []);
+  return Object.entries(schema.properties ?? {}).map(([name, property]) => ({
+    name,
+    kind: kindOf(property),
+    choices: property.enum?.every((each) => typeof each === "string") ? property.enum : null,
+    required: required.has(name),
+    hint: property.description ?? "",
+    usual: property.default,
+  }));
+}
+
+function kindOf(property) {
+  const named = [property.type].flat().filter((type) => type && type !== "null");
+  return named.length === 1 && PLAIN.has(named[0]) ? named[0] : "json";
+}
+
+/** Arguments from what was typed; what stays empty is left out. Throws with the field's name. */
+export function readFields(fields, typed) {
+  const read = {};
+  for (const field of fields) {
+    const text = typed[field.name] ?? "";
+    // An empty text is a text where one must be given.
+    if (text === "" && !(field.kind === "string" && field.required)) continue;
+    read[field.name] = readOne(field, text);
+  }
+  return read;
+}
+
+function readOne({ name, kind }, text) {
+  if (kind === "string") return text;
+  if (kind === "boolean") return text === "true";
+  if (kind === "json") return readJson(text, name);
+  const number = Number(text);
+  if (Number.isNaN(number) || text.trim() === "") throw new Error(`${name}: this is no number.`);
+  return number;
+}
+
+export function readJson(text, name = "JSON") {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`${name}: ${error.message}`);
+  }
+}
+
+/** The texts with which a form shows arguments. */
+export function typedOf(fields, values) {
+  return Object.fromEntries(fields.filter(({ name }) => values[name] !== undefined)
+    .map(({ name, kind }) => [name, typedOne(kind, values[name])]));
+}
+
+const typedOne = (kind, value) =>
+  kind !== "json" && typeof value !== "object" ? String(value) : JSON.stringify(value, null, 2);

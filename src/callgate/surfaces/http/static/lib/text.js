@@ -1,0 +1,54 @@
+// Texts from tools and models, made safe to look at, and numbers made short.
+
+// Characters that are not seen, or that change how others are seen: controls, bidirectional marks,
+// joiners, fillers, tags and variation selectors. A line's end and a tab are what they look like.
+const UNSEEN = new RegExp(
+  "[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f" +
+  "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0e\\ufeff\\uffa0\\ufff0-\\ufffb" +
+  "\\ud800-\\udfff\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]", "gu");
+
+/** A text in parts: strings, and `{shown, name}` for each character that would not be seen. */
+export function parts(text) {
+  const found = [];
+  let at = 0;
+  for (const match of text.matchAll(UNSEEN)) {
+    if (match.index > at) found.push(text.slice(at, match.index));
+    found.push(mark(match[0].codePointAt(0)));
+    at = match.index + match[0].length;
+  }
+  if (at < text.length) found.push(text.slice(at));
+  return found;
+}
+
+function mark(code) {
+  const name = `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
+  if (code < 0x20) return { shown: String.fromCharCode(0x2400 + code), name };
+  return { shown: code === 0x7f ? "\u2421" : name, name };
+}
+
+const two = (number) => String(number).padStart(2, "0");
+
+export function clock(seconds) {
+  const at = new Date(seconds * 1000);
+  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+}
+
+export function moment(seconds) {
+  const at = new Date(seconds * 1000);
+  const day = `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
+  return at.toDateString() === new Date().toDateString() ? clock(seconds)
+    : `${day} ${clock(seconds).slice(0, 5)}`;
+}
+
+export function duration(ms) {
+  if (ms == null) return "";
+  if (ms < 1) return "<1 ms";
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
+  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+/** As a word for a POSIX shell. */
+export function quoted(word) {
+  return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;
+}

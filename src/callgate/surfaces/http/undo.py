@@ -1,0 +1,65 @@
+"""Taking changes back: a call like any other, which a person may be asked about.
+
+The tool for it is no tool for models: it is seen only by the sessions that are made here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, structs
+
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.runtime import Runtime
+from callgate.surfaces.http.calls import while_there
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.problems import not_found
+from callgate.surfaces.http.values import Input, Result, result_of
+from callgate.tools.undo import Undo
+from callgate.workspace.history import History
+
+TAG = "undo"
+
+
+class UndoWhat(Input, frozen=True, kw_only=True):
+    call: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """None: the last one that changed something."""
+
+
+def register(runtime: Runtime, history: History) -> None:
+    """Raises `ToolRegistrationError` where another tool has the name."""
+
+    def make() -> Undo:
+        made = Undo(history)
+        made.definition = structs.replace(made.definition, required_tags=frozenset({TAG}))
+        return made
+
+    runtime.register(make)
+
+
+async def undo(door: Door, asked: Asked) -> Result:
+    body: UndoWhat = asked.body
+    id = asked.path["id"]
+    stored = await (await door.runtime.store()).get_session(id)
+    changes = door.history.of_session(id).changes
+    calls = [each.origin.call for each in changes if body.call in (None, each.origin.call)]
+    if not calls:
+        raise not_found("change")
+    session = door.sessions.fresh(stored.workspace, stored.mode)
+    session.tags |= {TAG}
+    call = ToolCall(
+        tool="undo", arguments={"call_id": calls[-1]}, session=session, caller=CallerKind.HTTP
+    )
+    try:
+        return result_of(await while_there(asked, door.runtime.call(call)))
+    finally:
+        door.sessions.let_go(session)
+
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/sessions/{id}/undo", "Put files back to before a call.", undo, Result,
+        body=UndoWhat, errors=(403, 404, 503),
+    ),
+)  # fmt: skip

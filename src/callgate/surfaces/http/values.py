@@ -1,0 +1,148 @@
+"""What the routes give: the values of the contract, and how each is made of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from callgate.core.content import ContentBlock
+from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.sessions import Mode
+from callgate.core.stored import StoredSession
+from callgate.dispatch.confirmations import Confirmation
+from callgate.dispatch.registry import Registered
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True):
+    pass
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a request may hold, and nothing else."""
+
+
+class Result(Value, frozen=True, kw_only=True):
+    call_id: str
+    tool: str
+    ok: bool
+    content: list[ContentBlock]
+    value: Any = None
+    error: ErrorInfo | None = None
+    files_modified: list[str] | None = None
+    command_executed: str | None = None
+    truncated: bool
+    partial: bool
+    duration_ms: float
+    diagnostics: list[str]
+
+
+class Tool(Value, frozen=True, kw_only=True):
+    name: str
+    description: str
+    input_schema: Mapping[str, Any]
+    side_effects: str
+    capabilities: list[str]
+    source: str
+    kind: str
+    destructive: bool
+    timeout_s: float
+    hidden: str | UnsetType = UNSET
+    """Why the session does not see it."""
+
+
+class Session(Value, frozen=True, kw_only=True):
+    id: str
+    title: str | None
+    workspace: str
+    mode: Mode
+    created_at: float
+    updated_at: float
+    last_seq: int
+    messages: int
+    turn_id: str | None
+    owned: bool
+    """Whether a process has it."""
+    live: bool
+    """Whether this instance has it."""
+
+
+class SessionDetail(Session, frozen=True, kw_only=True):
+    attach_token: str
+    """Good once, for a minute."""
+    confirmations: list[Confirmation]
+
+
+CallState = Literal["asked", "running", "ok", "failed", "denied", "cancelled", "invalid"]
+
+
+class CallRow(Value, frozen=True, kw_only=True):
+    id: str
+    session_id: str
+    turn_id: str | None
+    tool: str
+    caller: str
+    state: CallState
+    side_effects: str | None
+    summary: str
+    """Of the arguments, redacted."""
+    at: float
+    """When it ended, or began if it has not."""
+    duration_ms: float | UnsetType = UNSET
+    error_class: str | UnsetType = UNSET
+    policy: str | UnsetType = UNSET
+
+
+def result_of(result: ToolResult) -> Result:
+    return Result(
+        call_id=result.call_id,
+        tool=result.tool,
+        ok=result.ok,
+        content=result.content,
+        value=result.value,
+        error=result.error,
+        files_modified=result.files_modified,
+        command_executed=result.command_executed,
+        truncated=result.truncated,
+        partial=result.partial,
+        duration_ms=result.duration_ms,
+        diagnostics=list(result.diagnostics),
+    )
+
+
+def tool_of(tool: Registered, hidden: str | None) -> Tool:
+    definition = tool.definition
+    return Tool(
+        name=tool.name,
+        description=definition.description,
+        input_schema=definition.input_schema,
+        side_effects=tool.effect,
+        capabilities=list(tool.capability_names),
+        source=definition.source,
+        kind=definition.kind,
+        destructive=tool.destructive,
+        timeout_s=tool.timeout_s,
+        hidden=UNSET if hidden is None else hidden,
+    )
+
+
+def session_of(stored: StoredSession, *, live: bool) -> Session:
+    return Session(**session_fields(stored, live=live))
+
+
+def session_fields(stored: StoredSession, *, live: bool) -> dict[str, Any]:
+    return {
+        "id": stored.id,
+        "title": stored.title,
+        "workspace": stored.workspace,
+        "mode": stored.mode,
+        "created_at": stored.created_at,
+        "updated_at": stored.updated_at,
+        "last_seq": stored.last_seq,
+        "messages": stored.messages,
+        "turn_id": stored.turn_id,
+        "owned": stored.owner is not None,
+        "live": live,
+    }

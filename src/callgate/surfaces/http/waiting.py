@@ -1,0 +1,75 @@
+"""The HTTP address of an instance before anybody came: a socket, a token, and nothing loaded.
+
+    bound ---first connection---> loaded ---> served ---close---> drained within a second
+
+An instance that nobody visits pays for a listening socket and no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from callgate.surfaces.http.parts import Parts
+
+if TYPE_CHECKING:  # heavy
+    from callgate.surfaces.http.serving import Serving
+
+_SERVING = "callgate.surfaces.http.serving"
+_log = logging.getLogger("callgate.http")
+
+
+class HttpDoor:
+    def __init__(self, listening: socket.socket, parts: Parts) -> None:
+        self._listening = listening
+        self._parts = parts
+        self._loading: asyncio.Task[None] | None = None
+        self._serving: Serving | None = None
+
+    @property
+    def url(self) -> str:
+        return self._parts.names.url
+
+    def start(self) -> None:
+        asyncio.get_running_loop().add_reader(self._listening, self._come)
+
+    async def load(self) -> None:
+        """Do not wait for the first one."""
+        self._come()
+        assert self._loading is not None
+        await self._loading
+
+    def _come(self) -> None:
+        """Somebody is at the door, and stays there until it opens."""
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listening)
+        if self._loading is None:
+            self._loading = loop.create_task(self._load())
+
+    async def _load(self) -> None:
+        try:
+            module = await asyncio.to_thread(import_module, _SERVING)
+            self._serving = module.Serving(self._parts)
+            await self._serving.start(self._listening)
+        except Exception:  # the instance goes on without it
+            _log.exception("HTTP could not be started")
+
+    def stop_accepting(self) -> None:
+        """No more come in. Twice equals once."""
+        if self._serving is not None:
+            self._serving.stop_accepting()
+        elif self._listening.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            if self._loading is not None:
+                self._loading.cancel()
+            self._listening.close()
+
+    async def close(self) -> None:
+        """Let answers go out, and close. What runs was stopped before."""
+        self.stop_accepting()
+        if self._serving is not None:
+            await self._serving.close()
+        self._parts.access.close()

@@ -1,0 +1,107 @@
+"""One WebSocket, as the server's library drives it, with a way out for frames made elsewhere.
+
+    put -> the system takes it, or it waits: up to `MOST_WAITING` frames, then the client is cut
+
+Reading, closing and the limits on what comes in are the library's. Only what goes out to many
+does not take the long way through it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Any, cast
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+MOST_WAITING = 1_000
+"""Frames that wait for a client that does not read."""
+_GIVE_UP_S = 2.0
+"""How long a client may take to hear that it is over."""
+WIRE = "callgate.wire"
+"""Where in the scope's extensions the stream finds its wire."""
+
+
+class Wire(WebSocketsSansIOProtocol):
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._waiting: deque[tuple[bytes, int]] = deque()
+        """Bytes, and how many frames they are."""
+        self._count = 0
+        self._paused = False
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        scope = cast("dict[str, Any] | None", getattr(self, "scope", None))
+        if scope is not None:
+            scope["extensions"][WIRE] = self
+
+    @property
+    def is_open(self) -> bool:
+        return self.handshake_complete and not self.close_sent and not self.transport.is_closing()
+
+    def put(self, data: bytes, count: int = 1) -> None:
+        """Send whole frames, now or when the client reads on."""
+        if self.close_sent or self.transport.is_closing():
+            return
+        if not self._paused and not self._waiting:
+            self.transport.write(data)
+            return
+        self._waiting.append((data, count))
+        self._count += count
+        self._drained.clear()
+        if self._count > MOST_WAITING:
+            self.end(1008, "client_too_slow")
+
+    async def drained(self) -> None:
+        """Wait until nothing waits for the client; returns also if it has gone."""
+        await self._drained.wait()
+
+    def end(self, code: int, reason: str) -> None:
+        """Close, and say why. Twice equals once."""
+        if not self.is_open:
+            return
+        self._forget()
+        self.conn.send_close(code, reason)
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.close_sent = True
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(_GIVE_UP_S, self.transport.abort)
+
+    def _forget(self) -> None:
+        self._waiting.clear()
+        self._count = 0
+        self._drained.set()
+
+    # The transport's side.
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._paused = True
+        self._drained.clear()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._paused = False
+        while self._waiting and not self._paused and not self.close_sent:
+            data, count = self._waiting.popleft()
+            self._count -= count
+            self.transport.write(data)
+        if not self._waiting and not self._paused:
+            self._drained.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def shutdown(self) -> None:
+        if self.is_open:
+            self.end(1001, "stopping")
+        else:
+            super().shutdown()

@@ -1,0 +1,67 @@
+"""From settings to an agent: its model, its key, its limits and what it is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from callgate.agent.agent import Agent
+from callgate.agent.limits import TurnLimits
+from callgate.agent.speech import Speaker
+from callgate.config.keys import find_key
+from callgate.config.places import Home
+from callgate.config.schema import Settings
+from callgate.config.trust import is_trusted
+from callgate.core.commands import Launcher
+from callgate.core.errors import ToolError
+from callgate.core.models import Model
+from callgate.core.sessions import Session
+from callgate.models.make import find_table, make_model
+from callgate.runtime import Runtime
+from callgate.workspace.files import WorkspaceFileAPI
+
+_log = logging.getLogger("callgate.agent")
+
+_PROJECT = "AGENTS.md"
+_LONGEST = 32_000
+"""Characters of what a project says to agents."""
+
+
+def open_model(home: Home, settings: Settings, name: str | None) -> Model:
+    """The model of that name, or the usual one. Raises `ModelError` with what to do."""
+    found, table = find_table(name or settings.model, settings.models, os.environ)
+    return make_model(found, table, find_key(found, table, home, os.environ))
+
+
+def make_agent(
+    runtime: Runtime, home: Home, settings: Settings, model: Model, launcher: Callable[[], Launcher]
+) -> Agent:
+    """An agent at work in a runtime; `launcher` starts the program that speaks."""
+    said = settings.agent
+    limits = TurnLimits(
+        cycles=said.cycles,
+        calls_per_cycle=said.calls_per_cycle,
+        calls_per_turn=said.calls_per_turn,
+        result_chars=said.result_chars,
+        tokens=said.tokens_per_turn,
+        time_s=said.turn_time_s,
+    )
+
+    def own(session: Session) -> str:
+        project = _project(session.workspace) if is_trusted(home, session.workspace) else ""
+        return f"{said.instructions}\n\n{project}".strip()
+
+    speaker = Speaker(launcher, on_failure=_log.warning) if said.speak else None
+    return Agent(
+        runtime.dispatcher, runtime.conversations, model, limits=limits, own=own, speaker=speaker
+    )
+
+
+def _project(workspace: str) -> str:
+    """What the project in a workspace says to agents, read through the wall."""
+    try:
+        text = WorkspaceFileAPI(workspace).read(_PROJECT)
+    except (ToolError, OSError, ValueError):
+        return ""
+    return f"What this project says to agents ({_PROJECT}):\n{text[:_LONGEST]}"

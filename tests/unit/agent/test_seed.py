@@ -1,0 +1,67 @@
+"""The format's own examples, from the model's text to what the user sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate import tool
+from callgate.agent.shows import Said, Spoken
+from callgate.core.events import CALLED
+from tests.unit.agent.talks import talk, text
+
+
+@tool(side_effects="read")
+async def gmail_list(maxResults: int = 10) -> list[dict[str, Any]]:  # noqa: N803  # the seed's name
+    """List emails."""
+    return [{"id": f"m{n}", "subject": f"Mail {n}"} for n in range(maxResults)]
+
+
+def document(*calls: tuple[str, str, str, dict[str, Any]]) -> str:
+    return json.dumps(
+        {"toolCalls": [
+            {"type": type, "id": id, "operation": operation, "parameters": parameters}
+            for type, id, operation, parameters in calls
+        ]},
+        indent=2, ensure_ascii=False,
+    )  # fmt: skip
+
+
+SAY = ("say", "v1", "speak", {"utterance": "Let me check..."})
+CHECK = ("send_chat", "c1", "respond", {"content": "Let me check..."})
+LIST = ("gmail_list", "g1", "list", {"maxResults": 10})
+HERE = ("send_chat", "c2", "respond", {"content": "Here are your emails..."})
+END = ("end_turn", "e1", "end_turn", {})
+
+
+@pytest.mark.spec("S3-18")
+@pytest.mark.parametrize("fenced", [False, True])
+async def test_the_first_example_runs_in_one_reply(tmp_path: Path, fenced: bool) -> None:
+    reply = document(SAY, CHECK, LIST, HERE, END)
+    said = f"```json\n{reply}\n```" if fenced else reply
+    async with talk(tmp_path, text(said), tools=[gmail_list]) as bench:
+        end = await bench.turn("Any mail?")
+    assert (end.stop, end.cycles, end.calls) == ("end_turn", 1, 1)
+    assert bench.said == "Let me check...\nHere are your emails...\n"
+    assert Spoken(utterance="Let me check...") in bench.shows
+
+
+@pytest.mark.spec("S3-18", "S3-36")
+async def test_the_second_example_runs_in_two_cycles_of_one_turn(tmp_path: Path) -> None:
+    searching = ("send_chat", "c1", "respond", {"content": "🔍 Searching now..."})
+    first = document(SAY, searching, LIST)
+    recent = {"content": "Here are your recent emails:\n\n1. ..."}
+    second = document(("send_chat", "c2", "respond", recent), END)
+    async with talk(tmp_path, text(first), text(second), tools=[gmail_list]) as bench:
+        end = await bench.turn("Any mail?")
+    assert (end.stop, end.cycles, end.calls) == ("end_turn", 2, 1)
+    assert bench.said == "🔍 Searching now...\nHere are your recent emails:\n\n1. ...\n"
+    assert [r["toolId"] for r in bench.results()] == ["v1", "c1", "g1"]
+    assert len(bench.results()[2]["result"]) == 10
+    (called,) = bench.of(CALLED)
+    assert called.payload["tool_name"] == "gmail_list"
+    first_mail = next(i for i, show in enumerate(bench.shows) if isinstance(show, Said))
+    assert isinstance(bench.shows[first_mail], Said)

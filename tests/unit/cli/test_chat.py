@@ -1,0 +1,333 @@
+"""`callgate chat` at a real terminal, with a model that plays a script."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.chatting import Chatting, call, script
+from tests.unit.cli.running import callgate
+
+WRITES = {"text": "I write it.", "calls": [call("write_file", path="b.txt", content="x\n")]}
+DONE = {"text": "All done."}
+ENDLESS = {"text": "Word. " * 1000, "chunk": 6, "delay_s": 0.05}
+
+Start = Callable[..., Chatting]
+
+
+@pytest.fixture
+def chat(ws: Path, tmp_path: Path) -> Iterator[Start]:
+    """Starts a chat with a model that gives these replies."""
+    started: list[Chatting] = []
+
+    def start(*replies: dict[str, Any], words: tuple[str, ...] = (), **said: Any) -> Chatting:
+        name = script(tmp_path / "script.toml", *replies)
+        started.append(Chatting("chat", "--model", name, *words, cwd=ws, **said))
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.code is None:
+            each.kill()
+
+
+def test_a_conversation_with_a_call_that_is_allowed(chat: Start, ws: Path) -> None:
+    talk = chat(WRITES, DONE, words=("--workspace", str(ws)))
+    talk.say("please write").until("session >")
+    assert "  | +x" in talk.screen
+    talk.press("y\r")
+    screen = re.sub(r"\d+ ms", "N ms", talk.until("All done."))
+    shown = ["● write_file  b.txt content=x\\n", "  ok  changed b.txt  N ms", "All done."]
+    assert "\n".join(shown) in screen
+    talk.prompted()
+    assert (ws / "b.txt").read_text() == "x\n"
+    assert talk.press("\x04").end() == 0
+    assert "To go on: callgate chat --resume " in talk.screen
+
+
+def test_a_call_that_is_denied_never_starts(chat: Start, ws: Path) -> None:
+    talk = chat(WRITES, DONE)
+    talk.say("please write").until("session >")
+    talk.press("n\r").until("All done.")
+    assert "  refused  write_file  user_denied" in talk.screen
+    assert not (ws / "b.txt").exists()
+
+
+@pytest.mark.spec("S3-42", "S3-43")
+def test_text_streams_and_ctrl_c_stops_the_turn(chat: Start) -> None:
+    talk = chat(ENDLESS, DONE)
+    talk.say("go").until("Word. Word.")
+    talk.press("\x03").until("Stopped.")
+    talk.say("and now?").until("All done.")
+    talk.prompted()
+    assert talk.press("\x03").end() == 0
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_second_ctrl_c_leaves_at_once(chat: Start) -> None:
+    talk = chat({"calls": [call("stuck")]})
+    talk.say("go").until("● stuck")
+    talk.press("\x03").until("leaves at once")
+    assert talk.press("\x03").end() == 130
+
+
+def test_ctrl_c_empties_the_line_and_leaves_only_where_it_is_empty(chat: Start) -> None:
+    talk = chat(DONE)
+    talk.prompted()
+    talk.press("half a tho").until("> half a tho")
+    talk.press("\x03").prompted()
+    assert talk.press("\x03").end() == 0
+    assert "To go on" not in talk.screen
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_chat_and_keeps_what_was_said(
+    number: signal.Signals, chat: Start, ws: Path
+) -> None:
+    talk = chat(ENDLESS)
+    talk.say("go").until("Word. Word.")
+    os.kill(talk.pid, number)
+    assert talk.end() == 128 + number
+    (session,) = json.loads(callgate("sessions", "list", "--json", cwd=ws).out)["sessions"]
+    assert (session["title"], session["turn_id"]) == ("go", None)
+
+
+def test_a_killed_turn_goes_on_with_continue(chat: Start) -> None:
+    talk = chat(ENDLESS)
+    talk.say("count").until("Word. Word.")
+    talk.kill()
+    again = chat({"expect": "count", "text": "One, two."}, DONE, words=("--continue",))
+    screen = again.until("One, two.")
+    assert "The turn that was under way goes on." in screen
+    again.say("thanks").until("All done.")
+
+
+def test_a_question_that_was_open_is_asked_again_after_a_kill(chat: Start, ws: Path) -> None:
+    talk = chat(WRITES)
+    talk.say("please write").until("session >")
+    talk.kill()
+    again = chat({"expect": "b.txt", "text": "It is there."}, words=("--continue",))
+    again.until("session >")
+    again.press("y\r").until("It is there.")
+    assert (ws / "b.txt").read_text() == "x\n"
+
+
+def test_what_a_command_prints_is_shown_to_its_last_lines(chat: Start) -> None:
+    talk = chat({"calls": [call("shell", command="seq 100 108")]}, DONE, words=("--mode", "write", "--allow", "shell"))
+    screen = talk.say("count").until("All done.")
+    shown = [row for row in screen.split("\n") if row.startswith(("  |", "  ~"))]
+    assert shown == ["  ~ 4 lines before", *(f"  | {n}" for n in range(104, 109))]
+
+
+def test_a_mode_that_was_chosen_counts_from_the_next_call_on(chat: Start, ws: Path) -> None:
+    talk = chat(WRITES, DONE)
+    talk.say("/mode write").until("Mode write.")
+    talk.say("please write").until("All done.")
+    assert (ws / "b.txt").read_text() == "x\n"
+
+
+def test_an_answer_elsewhere_gives_the_line_back(chat: Start, ws: Path) -> None:
+    talk = chat(WRITES, {"text": "First."}, {"expect": "my own words", "text": "Second."})
+    talk.say("please write").until("session >")
+    (question,) = callgate("confirmations", "--json", cwd=ws).json["confirmations"]
+    assert callgate("confirmations", "allow", question["id"], cwd=ws).code == 0
+    screen = talk.until("First.")
+    assert "no longer asked here" in screen
+    assert "answered elsewhere: allow" in screen
+    talk.say("my own words").until("Second.")
+
+
+@pytest.mark.spec("T16")
+def test_neither_model_nor_tool_can_act_on_the_terminal(chat: Start) -> None:
+    hostile = "\x1b[2J\x1b]0;title\x07gone\u009b1A\u202e\r\x08"
+    prints = call("shell", command="printf 'a\\033[2Jb\\n'")
+    talk = chat(
+        {"text": f"before {hostile} after", "chunk": 1, "calls": [prints]}, DONE,
+        words=("--allow", "shell"),
+    )  # fmt: skip
+    screen = talk.say("go").until("All done.")
+    assert "before \\x1b[2J\\x1b]0;title\\x07gone\\x9b1A\\u202e\\r\\x08 after" in screen
+    assert "  | a\\x1b[2Jb" in screen
+    assert b"\x1b[2J" not in talk.terminal.written
+
+
+@pytest.mark.parametrize(
+    ("words", "env"), [(("--plain",), {}), ((), {"TERM": "dumb", "NO_COLOR": "1"})]
+)
+def test_a_plain_terminal_gets_nothing_but_text(
+    words: tuple[str, ...], env: dict[str, str], chat: Start
+) -> None:
+    prints = call("shell", command="seq 3")
+    talk = chat({"thinking": "hm", "text": "Look.", "calls": [prints]}, DONE,
+                words=(*words, "--allow", "shell"), env=env)  # fmt: skip
+    talk.say("go").until("All done.")
+    assert "  | 3" in talk.screen
+    assert b"\x1b" not in talk.terminal.written
+
+
+def test_a_narrow_terminal_breaks_between_words(chat: Start) -> None:
+    text = "Some words that are longer than one line of forty columns"
+    talk = chat({"text": text, "calls": [call("write_file", path="b.txt", content="x\n")]}, DONE,
+                columns=40)  # fmt: skip
+    screen = talk.say("go").until("[y]es once")
+    assert "Some words that are longer than one\nline of forty columns" in screen
+    talk.until("session >")
+    talk.press("y\r").until("All done.")
+
+
+def test_thinking_is_hidden_until_it_is_asked_for(chat: Start) -> None:
+    thinks = {"thinking": "Let me see.", "text": "Yes."}
+    talk = chat(thinks, thinks)
+    assert "Let me see." not in talk.say("go").until("Yes.")
+    talk.say("/thinking").until("is shown")
+    assert "Let me see.\nYes." in talk.say("again").until("see.\nYes.")
+
+
+def test_history_outlives_the_chat_and_is_private(chat: Start, home: Path) -> None:
+    first = chat(DONE)
+    first.say("remember me").until("All done.")
+    first.say(" but not this").until("more replies")
+    first.prompted()
+    first.press("\x04").end()
+    second = chat(DONE)
+    second.prompted()
+    second.press("\x1b[A").until("> remember me")
+    second.press("\r").until("All done.")
+    history = home / "chat_history"
+    assert stat.S_IMODE(history.stat().st_mode) == 0o600
+    assert [json.loads(line) for line in history.read_text().splitlines()] == ["remember me"] * 2
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ("one\\\rtwo\r", "one\ntwo"),
+        ("```\r/one\r\rtwo\r```\r", "```\n/one\n\ntwo\n```"),
+        ("\x1b[200~one\rtwo\x1b[201~\r", "one\ntwo"),
+    ],
+    ids=["backslash", "block", "paste"],
+)
+def test_several_lines_are_one_message(keys: str, said: str, chat: Start) -> None:
+    talk = chat({"expect": said, "text": "I see both."})
+    talk.prompted()
+    talk.press(keys).until("I see both.")
+
+
+def test_undo_puts_back_what_the_last_turn_changed(chat: Start, ws: Path) -> None:
+    patches = call("patch_file", path="a.txt", old="two", new="2")
+    talk = chat({"calls": [patches, *WRITES["calls"]]}, DONE, {"expect": "undone", "text": "Oh."},
+                words=("--mode", "write"))  # fmt: skip
+    talk.say("change it").until("All done.")
+    assert "2" in (ws / "a.txt").read_text()
+    talk.say("/undo").until("session >")
+    talk.press("y\r").until("Restored 'a.txt'")
+    talk.say("and now?").until("Oh.")
+    assert ((ws / "a.txt").read_text(), (ws / "b.txt").exists()) == ("one\ntwo\nthree\n", False)
+    talk.prompted()
+    assert talk.press("\x03").end() == 0
+
+
+def test_bare_callgate_opens_a_chat_where_a_model_is_configured(
+    ws: Path, home: Path, tmp_path: Path
+) -> None:
+    bare = Chatting(cwd=ws, rows=120)
+    assert bare.end() == 0
+    assert "usage: callgate" in bare.screen
+    name = script(tmp_path / "script.toml", DONE)
+    (home / "settings.toml").write_text(f"model = {json.dumps(name)}\n")
+    talk = Chatting(cwd=ws)
+    talk.say("go").until("All done.")
+    talk.prompted()
+    assert talk.press("\x04").end() == 0
+
+
+# Without a terminal: lines come in, lines go out.
+
+
+def piped(ws: Path, path: Path, lines: str, *replies: dict[str, Any], words: tuple[str, ...] = ()) -> list[str]:
+    ran = callgate("chat", "--model", script(path, *replies), *words, cwd=ws, stdin=lines.encode())
+    assert (ran.code, ran.err if ran.code else "") == (0, "")
+    return ran.out.splitlines()[2:]
+
+
+def test_a_pipe_brings_a_message_a_line(ws: Path, tmp_path: Path) -> None:
+    said = {"one": "First.", "two\nthree": "Second.", "/etc": "Third."}
+    replies = [{"expect": expected, "text": text} for expected, text in said.items()]
+    out = piped(ws, tmp_path / "s.toml", "one\n\ntwo\\\nthree\n /etc\n", *replies)
+    assert out == ["First.", "Second.", "Third."]
+
+
+def test_a_prompt_of_the_command_line_comes_first(ws: Path, tmp_path: Path) -> None:
+    replies = ({"expect": "zero", "text": "First."}, {"expect": "one", "text": "Second."})
+    assert piped(ws, tmp_path / "s.toml", "one\n", *replies, words=("zero",)) == ["First.", "Second."]
+
+
+def test_where_nobody_can_be_asked_a_piped_chat_refuses(ws: Path, tmp_path: Path) -> None:
+    out = piped(ws, tmp_path / "s.toml", "go\n", WRITES, {"expect": "Nobody is", "text": "Oh."})
+    assert out[-1] == "Oh."
+    assert not (ws / "b.txt").exists()
+
+
+def test_each_command_says_what_it_did(ws: Path, tmp_path: Path) -> None:
+    first = {"text": "First.", "usage": {"input": 7, "output": 2}}
+    steps = {
+        "go": ["First."],
+        "/cost": ["7 tokens in, 2 out, since the start."],
+        "/hepl": ["there is no /hepl; /help?"],
+        "/xyzzy": ["there is no /xyzzy; see /help"],
+        "/mode": ["Mode ask."],
+        "/mode wild": ["'wild' is no mode: none, read, ask, write"],
+        "/mode READ": ["'READ' is no mode: none, read, ask, write"],
+        "/mode read": ["Mode read."],
+        "/retry": ["Again."],
+        "/undo": ["no turn of this conversation has changed files"],
+        "/resume": ["which session? /sessions lists them"],
+        "/resume nosuchone": ["there is no session 'nosuchone'"],
+        "/model nosuchone": ["There is no model 'nosuchone' in the settings (none)"],
+        "/clear": [],
+        "/compact": ["Summing up ...", "A summary stands for 3 messages."],
+        "/new": ["A new conversation."],
+        "/compact ": ["Summing up ...", "There is too little to sum up."],
+        "/retry ": ["nothing was said yet"],
+        "/quit": [],
+        "not read": [],
+    }
+    again = {"expect": "go", "text": "Again."}
+    out = piped(ws, tmp_path / "s.toml", "\n".join(steps), first, again, {"text": "A summary."})
+    assert out == [line for shown in steps.values() for line in shown]
+
+
+def test_tools_and_sessions_are_listed(ws: Path, tmp_path: Path) -> None:
+    out = piped(ws, tmp_path / "s.toml", "my title\n/tools\n/sessions\n/help\n", DONE)
+    assert any(line.startswith("read_file ") for line in out)
+    assert any(line.startswith("sess_") and line.endswith("  my title") for line in out)
+    assert any(line.startswith("/undo ") for line in out)
+
+
+def test_another_conversation_can_be_resumed_and_the_first_is_free_again(
+    ws: Path, tmp_path: Path
+) -> None:
+    name = script(tmp_path / "s.toml", DONE)
+    first = callgate("run", "--model", name, "the first", "--output-format", "json", cwd=ws).json["session"]
+    lines = f"the second\n/resume {first}\nmore\n/resume {first}\n/new\n/resume {first}\n"
+    replies = (DONE, {"text": "More."})
+    out = piped(ws, tmp_path / "s.toml", lines, *replies)
+    resumed = f"Session {first}, the first."
+    assert out == [
+        "All done.", resumed, "All done.", "More.", "this is that session", "A new conversation.",
+        resumed, "More.",
+    ]  # fmt: skip
+
+
+def test_the_model_can_be_changed_within_a_conversation(ws: Path, tmp_path: Path) -> None:
+    other = script(tmp_path / "other.toml", {"expect": "two", "text": "Other."})
+    out = piped(ws, tmp_path / "s.toml", f"one\n/model {other}\ntwo\n", DONE)
+    assert out == ["All done.", f"Model {other}.", "Other."]
