@@ -128,7 +128,7 @@ class Ground:
         (directory / "ws").mkdir()
         async with Gate(directory / "ws", [], home=directory / "home") as gate:
             await gate._wired.sandbox.ready()
-            gate._wired.sandbox.warm()
+            gate._wired.sandbox.warm(os.environ)
             yield cls(directory, gate)
 
     def calls(self) -> dict[str, Contestant]:

@@ -40,7 +40,7 @@ SAID = "It is done."
 DOCUMENT = json.dumps(
     {
         "toolCalls": [
-            {"type": "send_chat", "id": "c", "operation": "respond", "parameters": {"content": SAID}},
+            {"type": "send_chat", "id": "c", "operation": "say", "parameters": {"content": SAID}},
             {"type": "end_turn", "id": "e", "operation": "end_turn", "parameters": {}},
         ]
     }
@@ -71,6 +71,7 @@ class Instant:
     def __init__(self, *, native: bool) -> None:
         self.name = "instant"
         self.native_tools = native
+        self.constrained = False
         self.context_tokens = 1_000_000_000
         self.price: Price | None = None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, NamedTuple
 
 from callgate.agent.agent import Agent
 from callgate.core.ids import session_id
@@ -21,7 +21,7 @@ from callgate.core.messages import Message
 from callgate.core.sessions import Mode, Session
 from callgate.core.stores import SessionLocked
 from callgate.dispatch.running import Stop
-from callgate.runtime import Runtime
+from callgate.runtime import Resumed, Runtime
 
 _log = logging.getLogger("callgate.sessions")
 _INTERRUPTED = "interrupted"
@@ -41,6 +41,14 @@ class TurnUnderWay(Exception):
         self.turn_id = turn_id
 
 
+class _Working(NamedTuple):
+    """A turn under way, and who is at work in it."""
+
+    turn: str
+    agent: Agent
+    task: asyncio.Task[None]
+
+
 class LiveSessions:
     def __init__(
         self, runtime: Runtime, open_session: OpenSession, open_agent: OpenAgent
@@ -50,8 +58,8 @@ class LiveSessions:
         self._open_agent = open_agent
         self._held: dict[str, Session] = {}
         self._agents: dict[str | None, Agent] = {}
-        self._working: dict[str, tuple[str, Agent]] = {}
-        """By session: the turn under way, and who is at work in it."""
+        self._working: dict[str, _Working] = {}
+        """By session."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._taking = asyncio.Lock()
 
@@ -92,31 +100,37 @@ class LiveSessions:
             resumed = await self._runtime.resume(id)
             session = resumed.session
             if session.turn_id is not None:
-                await self._runtime.cancel_session(id)
-                await self._runtime.conversations.end_turn(session, cancelled=_INTERRUPTED)
+                await self._give_up(resumed)
             self._held[id] = session
             return session
+
+    async def _give_up(self, resumed: Resumed) -> None:
+        """End the turn of a process that is gone, with the questions that it left open."""
+        await asyncio.sleep(0)  # its calls begin, so that they can be stopped
+        await self._runtime.cancel_session(resumed.session.id)
+        await asyncio.gather(*resumed.calls.values(), return_exceptions=True)
+        await self._runtime.conversations.end_turn(resumed.session, cancelled=_INTERRUPTED)
 
     async def begin_turn(self, id: str, prompt: str, model: str | None) -> str:
         """Begin a turn with what the user says; its id, once it is on the disk.
 
         `TurnUnderWay`, a `ModelError`, or what `take` raises.
         """
-        agent = self._agent(model)
+        await (await self._runtime.store()).get_session(id)
+        agent = self._agent(model)  # before a session is taken over in vain
         session = await self.take(id)
         if session.turn_id is not None:
             raise TurnUnderWay(session.turn_id)
         said = Message.text("user", prompt)
         turn = await self._runtime.conversations.begin_turn(session, said)
-        self._working[id] = turn, agent
-        self._own(self._work(session, turn, agent))
+        self._working[id] = _Working(turn, agent, self._own(self._work(session, turn, agent)))
         return turn
 
     async def _work(self, session: Session, turn: str, agent: Agent) -> None:
         try:
             await agent.go_on(session, {})
         finally:
-            if self._working.get(session.id, ("",))[0] == turn:
+            if (working := self._working.get(session.id)) and working.turn == turn:
                 del self._working[session.id]
 
     def turn_of(self, id: str) -> str | None:
@@ -138,9 +152,9 @@ class LiveSessions:
     def cancel_turn(self, id: str, turn: str | None = None) -> bool:
         """Stop the turn of a session, or just that one; False if it is not under way."""
         working = self._working.get(id)
-        if working is None or turn not in (None, working[0]):
+        if working is None or turn not in (None, working.turn):
             return False
-        return working[1].cancel(id)
+        return working.agent.cancel(id)
 
     async def close(self, id: str) -> None:
         """Stop its turn and calls and let go of it. One that nobody has is closed already.
@@ -153,7 +167,10 @@ class LiveSessions:
             if owner is not None:
                 raise SessionLocked(id, owner)
             return
-        self.cancel_turn(id)
+        working = self._working.get(id)
+        if working is not None:
+            working.agent.cancel(id)
+            await asyncio.wait([working.task])
         for agent in self._agents.values():
             agent.forget(id)
         await self._runtime.close_session(session, Stop.CANCEL)
@@ -177,10 +194,11 @@ class LiveSessions:
             agent = self._agents[model] = self._open_agent(model)
         return agent
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -122,8 +122,10 @@ class Wired:
     def warm(self) -> None:
         """Have hosts in Python forked from a warm process, where there may be any. For a runtime
         that lives on: it takes as long to warm up as one host to start."""
-        if self._isolates is not None or self.hosts is not None:
-            self.sandbox.warm()
+        if self._isolates is not None:
+            self.sandbox.warm(os.environ)
+        for environ in () if self.hosts is None else self.hosts.warm_environments():
+            self.sandbox.warm(environ)
 
     def _bare_launcher(self) -> Launcher:
         """For functions of the program itself: nothing is around them but their own process."""

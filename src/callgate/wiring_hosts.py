@@ -38,6 +38,7 @@ from callgate.sources.hosts.hosts import Health, HostSettings
 from callgate.sources.hosts.logs import QUARANTINED
 from callgate.sources.hosts.pins import Pinned
 from callgate.sources.hosts.source import Hosts, HostSpec
+from callgate.sources.hosts.warm import warm
 
 _MOST_TOLD = 10
 _PATIENCE_S = 2.0
@@ -151,6 +152,11 @@ class HostedTools:
         taken = [name for name in names if name not in own and self._registry.find(name)]
         if taken:
             raise ToolRegistrationError(f"others have tools of these names: {_few(taken, ', ')}")
+
+    def warm_environments(self) -> list[dict[str, str]]:
+        """Of those hosts that a warm process can become."""
+        said = [host.settings for host in self._hosts.hosts.values()]
+        return [each.env for each in said if warm(each.command, each.cwd, each.env) is not None]
 
     def entries(self) -> list[HostEntry]:
         return [self.entry(name) for name in self._hosts.hosts]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from callgate.agent.context import Context
@@ -28,10 +28,21 @@ _log = logging.getLogger("callgate.agent")
 class _Talk:
     """A session as the agent knows it between turns."""
 
-    def __init__(self, history: History) -> None:
-        self.history = history
+    def __init__(self) -> None:
+        self.history: History | None = None
+        """None: to be read before the next turn."""
         self.task: asyncio.Task[TurnEnd] | None = None
         self.why = "user_cancel"
+
+    @property
+    def is_busy(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+    def cancel(self, why: str) -> None:
+        """Only once: a second time would end the wait until what was started has stopped."""
+        if self.task is not None and not self.task.cancelling():
+            self.why = why
+            self.task.cancel()
 
 
 class Agent:
@@ -64,10 +75,14 @@ class Agent:
 
         Cancelling this cancels the turn, and waits until what it started has stopped."""
         said = Message.text("user", prompt) if isinstance(prompt, str) else prompt
-        talk = await self._talk(session)
-        kept = self._conversations.open_turn(session, said)
-        talk.history.messages.append(said)
-        return await self._run(session, talk, screen, kept)
+
+        async def work(talk: _Talk) -> TurnEnd:
+            history = await self._history(session, talk)
+            kept = self._conversations.open_turn(session, said)
+            history.messages.append(said)
+            return await self._work(session, talk, history, screen, kept)
+
+        return await self._run(session, work)
 
     async def go_on(
         self,
@@ -76,25 +91,29 @@ class Agent:
         screen: Screen = nobody,
     ) -> TurnEnd | None:
         """Go on with the turn that was under way when the session's process ended; None if
-        there was none. `calls` are those about which a person is still asked."""
+        there was none. `calls` are those about which a person is still asked. `ValueError`
+        while the turn is under way here."""
         if session.turn_id is None:
             return None
         await asyncio.gather(*calls.values(), return_exceptions=True)
-        self._talks.pop(session.id, None)  # their results are in the conversation now
-        talk = await self._talk(session)
-        if (said := last_words(talk.history.messages)) is not None:
-            end = TurnEnd(stop="end_turn", text=said)
-            self._end(session, None, _told(end))
-            return end
-        return await self._run(session, talk, screen, None)
+
+        async def work(talk: _Talk) -> TurnEnd:
+            talk.history = None  # their results are in the conversation now
+            history = await self._history(session, talk)
+            if (said := last_words(history.messages)) is not None:
+                end = TurnEnd(stop="end_turn", text=said)
+                self._end(session, None, _told(end))
+                return end
+            return await self._work(session, talk, history, screen, None)
+
+        return await self._run(session, work)
 
     def cancel(self, session_id: str, why: str = "user_cancel") -> bool:
         """Stop the turn of a session; False if there is none. A second time changes nothing."""
         talk = self._talks.get(session_id)
-        if talk is None or talk.task is None or talk.task.done():
+        if talk is None or not talk.is_busy:
             return False
-        talk.why = why
-        talk.task.cancel()
+        talk.cancel(why)
         return True
 
     async def close(self) -> None:
@@ -115,55 +134,76 @@ class Agent:
 
     def forget(self, session_id: str) -> None:
         """Read the conversation anew before the next turn."""
-        self._talks.pop(session_id, None)
+        talk = self._talks.get(session_id)
+        if talk is not None and talk.is_busy:  # it must stay one that can be cancelled
+            talk.history = None
+        else:
+            self._talks.pop(session_id, None)
 
-    async def _talk(self, session: Session) -> _Talk:
-        talk = self._talks.get(session.id)
-        if talk is None:
+    async def _history(self, session: Session, talk: _Talk) -> History:
+        if talk.history is None:
             said = await self._conversations.messages(session)
-            history = History(said, lambda message: self._conversations.say(session, message))
-            talk = self._talks[session.id] = _Talk(history)
-        return talk
+            talk.history = History(said, lambda message: self._conversations.say(session, message))
+        return talk.history
 
     async def _run(
-        self, session: Session, talk: _Talk, screen: Screen, kept: asyncio.Future[Any] | None
+        self, session: Session, work: Callable[[_Talk], Coroutine[Any, Any, TurnEnd]]
     ) -> TurnEnd:
+        """Do this work as the one turn of its session: from here on it can be cancelled."""
+        talk = self._talks.setdefault(session.id, _Talk())
+        if talk.is_busy:
+            raise ValueError(f"a turn of {session.id} is under way")
         talk.why = "user_cancel"
-        if self._speaker is not None:
-            screen = screen_with_speech(screen, self._speaker)
-        work = self._work(session, talk, _Guarded(screen), kept)
-        talk.task = asyncio.get_running_loop().create_task(work)
+        loop = asyncio.get_running_loop()
+        task = talk.task = loop.create_task(work(talk))
         timer = None
         if self.limits.time_s is not None:
-            loop = asyncio.get_running_loop()
             timer = loop.call_later(self.limits.time_s, self.cancel, session.id, "timeout")
         try:
-            return await asyncio.shield(talk.task)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            talk.task.cancel()
-            await asyncio.wait([talk.task])
-            raise
+            asked_of_us = not task.done()
+            if asked_of_us:
+                talk.cancel("user_cancel")
+                await asyncio.wait([task])
+            if task.cancelled() and talk.why != _SHUTDOWN:  # before it came to its loop
+                self._end(session, talk.why, _told(TurnEnd(stop="cancelled")))
+            if asked_of_us:
+                raise
+            return TurnEnd(stop="waiting" if talk.why == _SHUTDOWN else "cancelled")
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def _work(
-        self, session: Session, talk: _Talk, screen: Screen, kept: asyncio.Future[Any] | None
-    ) -> TurnEnd:
-        turn = Turn(
+    def _turn(
+        self, session: Session, history: History, screen: Screen, kept: asyncio.Future[Any] | None
+    ) -> Turn:
+        if self._speaker is not None:
+            screen = screen_with_speech(screen, self._speaker)
+        return Turn(
             dispatcher=self._dispatcher,
             conversations=self._conversations,
             session=session,
             model=self.model,
-            history=talk.history,
-            context=Context(self.model, talk.history),
+            history=history,
+            context=Context(self.model, history),
             limits=self.limits,
             own=self._own(session),
-            screen=screen,
+            screen=_Guarded(screen),
             kept=kept,
         )
+
+    async def _work(
+        self,
+        session: Session,
+        talk: _Talk,
+        history: History,
+        screen: Screen,
+        kept: asyncio.Future[Any] | None,
+    ) -> TurnEnd:
         cancelled = None
         try:
+            turn = self._turn(session, history, screen, kept)
             end = await turn.run()
         except asyncio.CancelledError:
             if talk.why == _SHUTDOWN:

@@ -54,7 +54,7 @@ class Batch:
         """A call with effects waits: what comes behind it waits too."""
         self._tasks: dict[str, asyncio.Task[ToolResult]] = {}
         self._results: dict[str, ToolResultBlock] = {}
-        self._told: set[str] = set()
+        self._untold: list[ToolResultBlock] = []
         self.refused = 0
         """Calls for which there was no room."""
 
@@ -66,7 +66,7 @@ class Batch:
         """A call is known while the reply still comes. `shown` are the characters of an output
         that the user has seen."""
         if wanted.is_output:
-            self._results[wanted.use.id] = self._outputs.show(wanted, shown=shown)
+            self._answer(self._outputs.show(wanted, shown=shown))
         elif self._holding or wanted.problem is not None or self._has_effects(wanted):
             self._holding = True
         elif self._room > 0:
@@ -102,12 +102,13 @@ class Batch:
 
     async def _run(self, wanted: Wanted) -> None:
         if wanted.is_output:
-            self._results[wanted.use.id] = self._outputs.show(wanted)
+            self._answer(self._outputs.show(wanted))
         elif wanted.problem is not None:
             self._refuse(wanted, ToolParseError(wanted.problem))
         elif self._room <= 0:
             self.refused += 1
             self._refuse(wanted, ToolCancelled(_NO_ROOM, reason="turn_limit"))
+            await asyncio.sleep(0)  # there may be thousands, and other sessions go on
         elif self._has_effects(wanted):
             await self._ended()
             self._start(wanted)
@@ -122,7 +123,11 @@ class Batch:
 
     def _refuse(self, wanted: Wanted, error: ToolError) -> None:
         result = self._dispatcher.refuse(self._call(wanted), error)
-        self._results[wanted.use.id] = result.block(wanted.use.id)
+        self._answer(result.block(wanted.use.id))
+
+    def _answer(self, result: ToolResultBlock) -> None:
+        self._results[result.tool_use_id] = result
+        self._untold.append(result)
 
     def _call(self, wanted: Wanted) -> ToolCall:
         use = wanted.use
@@ -157,11 +162,10 @@ class Batch:
     def _tell(self, done: Done) -> None:
         for id, task in self._tasks.items():
             if task.done() and id not in self._results and not _is_left_open(task):
-                self._results[id] = told(task.result(), id)
-        for id, result in self._results.items():
-            if id not in self._told:
-                self._told.add(id)
-                done(result)
+                self._answer(told(task.result(), id))
+        untold, self._untold = self._untold, []
+        for result in untold:
+            done(result)
 
 
 _NO_ROOM = "Not run: this turn has made as many calls as it may."

@@ -71,7 +71,7 @@ class Outputs:
     def _say(self, given: Mapping[str, Any], shown: int) -> list[str]:
         diagnostics = []
         voice = given.get("voiceId", given.get("voice"))
-        if voice is not None and voice not in VOICES:
+        if voice is not None and not (isinstance(voice, str) and voice in VOICES):
             diagnostics.append("unknown voice: the default one speaks")
             voice = None
         style, locale = given.get("style"), given.get("locale")

@@ -68,7 +68,11 @@ class NativeReading:
         ]
         text = "".join(block.text for block in content if isinstance(block, TextBlock))
         if text.strip():
-            self._outputs.chat(text, shown=len(self.so_far()))
+            seen = self.so_far()
+            if not text.startswith(seen):
+                self._outputs.void("The reply is another one than was shown.")
+                seen = ""
+            self._outputs.chat(text, shown=len(seen))
         ends = not wanted or any(each.use.name == "end_turn" for each in wanted)
         return Read(content=content, wanted=wanted, ends=ends)
 

@@ -50,8 +50,12 @@ from callgate.core.sessions import Session
 from callgate.core.stores import StoreError
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.dispatcher import ToolDispatcher
+from callgate.protocol.toolcalls.teach import document_schema
 from callgate.protocol.toolcalls.values import OUTPUTS, TYPES
 from callgate.sessions.conversations import Conversations
+
+_MOST_SAID = 20
+"""Complaints about one reply that are told."""
 
 TurnStop = Literal[
     "end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", "error", "waiting"
@@ -195,7 +199,7 @@ class Turn:
                             self._screen(Writing(name, text))
                         case Retrying():
                             self._retry(piece, called)
-                            await reading.batch.void()
+                            await self._void(reading)
                             reading = self._reading(tools, called)
                         case Reply():
                             self._count(piece, started, called, reading)
@@ -203,7 +207,7 @@ class Turn:
             raise ModelError(ModelErrorKind.CUT, "The model's stream ended without a reply.")
         except ModelError as error:
             self._tell(LLM_FAILED, {"kind": error.kind, "message": error.message}, called)
-            await reading.batch.void()
+            await self._void(reading)
             if error.kind is ModelErrorKind.CONTEXT and not self._compacted:
                 self._compacted = True
                 self._outputs.void(error.message)
@@ -212,12 +216,17 @@ class Turn:
             raise
         except asyncio.CancelledError:
             self._tell(LLM_FAILED, {"kind": "cancelled", "message": "cancelled"}, called)
-            await reading.batch.void()
+            await self._void(reading)
             self._cut_short = reading.so_far()
             raise
         except BaseException:  # a defect of the model's adapter
-            await reading.batch.void()
+            await self._void(reading)
             raise
+
+    async def _void(self, reading: Reading) -> None:
+        """The reply does not count, but the calls that it made do."""
+        self._calls += reading.batch.ran
+        await reading.batch.void()
 
     def _retry(self, retrying: Retrying, called: str) -> None:
         said = {
@@ -232,7 +241,8 @@ class Turn:
         messages, limit = self._history.arranged(), self._limits.result_chars
         if not self._model.native_tools:
             system = instructions(self._session, tools, own=self._own, as_text=True)
-            return Prompt(messages=to_text(messages, limit), system=system)
+            schema = document_schema(tools) if self._model.constrained else None
+            return Prompt(messages=to_text(messages, limit), system=system, output_schema=schema)
         return Prompt(
             messages=to_native(messages, limit),
             system=instructions(self._session, tools, own=self._own),
@@ -274,14 +284,13 @@ class Turn:
         try:
             await self._ensure_kept()
         except BaseException:
-            await reading.batch.void()
+            await self._void(reading)
             raise
         if read.content:
             self._history.add(Message(role="assistant", content=read.content))
         self._context.count(reply.usage)
         if read.complaints or read.diagnostics:
-            said = {"errors": list(read.complaints), "diagnostics": list(read.diagnostics)}
-            self._tell(DIAGNOSED, said)
+            self._tell(DIAGNOSED, _diagnosed(read))
         batch = reading.batch
         try:
             await batch.finish(read.wanted, self._keep)
@@ -312,7 +321,7 @@ class Turn:
         self._history.add(Message(role="user", content=[result]))
 
     def _complain(self, read: Read) -> None:
-        said = "\n".join(f"- {each}" for each in read.complaints[:20])
+        said = "\n".join(f"- {each}" for each in read.complaints[:_MOST_SAID])
         text = f"[Your reply was not in the format asked for]\n{said}"
         self._history.add(Message(role="user", content=[TextBlock(text)]))
 
@@ -328,6 +337,14 @@ class Turn:
 
 def _names(tools: list[ToolDefinition]) -> frozenset[str]:
     return frozenset(name for tool in tools for name in (tool.name, *tool.aliases))
+
+
+def _diagnosed(read: Read) -> dict[str, list[str]]:
+    """They repeat a little of what the model wrote, so they may hold a secret."""
+    return {
+        "errors": list(map(redact, read.complaints[:_MOST_SAID])),
+        "diagnostics": list(map(redact, read.diagnostics[:_MOST_SAID])),
+    }
 
 
 def _counted(usage: Usage) -> dict[str, int]:

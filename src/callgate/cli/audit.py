@@ -50,7 +50,7 @@ def search(options: Namespace) -> int:
         session=options.session,
         decision=options.decision,
         error_class=options.error,
-        since_ms=None if options.since is None else _since_ms(options.since),
+        since_ms=None if options.since is None else since_ms(options.since),
     )
     limit = sys.maxsize if options.n is None else options.n
     _show(_read(_path(options), wanted, limit), options.json)
@@ -95,7 +95,7 @@ def _unreadable(error: OSError) -> CliError:
     )
 
 
-def _since_ms(text: str) -> int:
+def since_ms(text: str) -> int:
     """A date, a date with a time (ours, unless it names a zone), or how long ago."""
     ago = _AGO.match(text)
     try:

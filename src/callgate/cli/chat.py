@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from concurrent.futures import Future, wait
 from contextlib import nullcontext
 from typing import Any
@@ -23,8 +23,9 @@ from callgate.agent.shows import Noticed, Opened, Restarted, Said, Show, Spoken,
 from callgate.agent.turns import TurnEnd
 from callgate.cli import agents, chat_commands
 from callgate.cli.agents import Chosen
-from callgate.cli.chat_answers import Answers, here, open_shared_tty
+from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
+from callgate.cli.chat_interrupts import Interrupts
 from callgate.cli.chat_leaving import leave, leave_at_once
 from callgate.cli.chat_lines import open_lines
 from callgate.cli.chat_screen import Screen
@@ -35,11 +36,13 @@ from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.problems import CliError
 from callgate.cli.stores import short
 from callgate.cli.terminal import Paint, columns, is_terminal, say, wants_colour
+from callgate.cli.tty import open_tty
 from callgate.cli.visible import clip, excerpt, visible, visible_text
 from callgate.core.content import TextBlock
 from callgate.core.events import LLM_CALLED, Event
 from callgate.core.models import Usage
 from callgate.core.sessions import Session
+from callgate.core.stores import StoreError
 from callgate.wiring import Wired
 
 BY = "callgate chat"
@@ -70,34 +73,6 @@ def chat(options: Namespace) -> int:
         return leave(beside.close, code)
 
 
-class Interrupts:
-    """Ctrl-C, as the moment wants it: an exception, or a function that is called."""
-
-    def __init__(self) -> None:
-        self.instead: Callable[[], None] | None = None
-        self.at_empty: Callable[[], bool] = lambda: True
-        self.was_empty = True
-        """Whether nothing was typed when it came."""
-        self.install()
-
-    def install(self) -> None:
-        signal.signal(signal.SIGINT, self._hear)
-        for each in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(each, _end)
-
-    def _hear(self, *_: object) -> None:
-        if self.instead is not None:
-            self.instead()
-            return
-        self.was_empty = self.at_empty()
-        raise KeyboardInterrupt
-
-
-def _end(number: int, _: object) -> None:
-    signal.signal(number, signal.SIG_IGN)
-    raise SystemExit(128 + number)
-
-
 class Chat:
     """A conversation, and what the commands may change of it."""
 
@@ -122,6 +97,7 @@ class Chat:
         self.paint = Paint(not plain and wants_colour(terminal, os.environ))
         width = columns() if terminal else None
         self.screen = Screen(sys.stdout, self.paint, width=width, moves=not dumb)
+        self.screen.when_gone = lambda: self.agent.cancel(self.session.id)
         fancy = not plain and (sys.stdout.encoding or "").lower().startswith("utf")
         running = wired.dispatcher.running
         mark = "●" if fancy else "*"
@@ -133,7 +109,7 @@ class Chat:
 
     def run(self, options: Namespace, prompt: str) -> int:
         """Talk until the user leaves; the exit code."""
-        tty = open_shared_tty()
+        tty = open_tty()
         quiet = self.screen.quiet if is_terminal(sys.stdout) else nullcontext
         answers = Answers(
             self.wired, lambda: self.session, tty, by=BY, allowed=options.allow or (), quiet=quiet
@@ -200,6 +176,9 @@ class Chat:
 
     def _turn(self, work: Coroutine[Any, Any, TurnEnd | None]) -> None:
         self.screen.width = columns() if is_terminal(sys.stdout) else None
+        if self.screen.is_gone:
+            work.close()
+            raise BrokenPipeError
         turn = self.beside.start(work)
         stopping: list[bool] = []
 
@@ -212,6 +191,9 @@ class Chat:
         self.interrupts.instead = stop
         try:
             end = turn.result()
+        except StoreError as error:  # nothing more is kept now; perhaps it is again later
+            end = None
+            self.note(f"This could not be kept: {error}")
         except SystemExit:
             self.beside.loop.call_soon_threadsafe(self.agent.cancel, self.session.id)
             wait([turn], _STOPPING_S)
@@ -219,6 +201,8 @@ class Chat:
         finally:
             self.interrupts.instead = None
         self.screen.settle()
+        if self.screen.is_gone:
+            raise BrokenPipeError
         if end is not None:
             self.usage += end.usage
             self.cost_usd += end.cost_usd or 0.0

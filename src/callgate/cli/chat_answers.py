@@ -7,10 +7,6 @@ elsewhere is taken back here, and the line that is typed next belongs to whoever
 from __future__ import annotations
 
 import asyncio
-import os
-import select
-import termios
-from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
@@ -34,41 +30,6 @@ _OPTION = "--allow"
 def here(by: str) -> frozenset[str]:
     """By whom a question was answered, where it was answered in this command."""
     return frozenset({by, _OPTION, asking.BY})
-
-
-class SharedTty(Tty):
-    """A terminal whose reader gives up when nobody waits for its line any more."""
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor)
-        self._stops: deque[int] = deque()
-
-    async def ask(self, prompt: str) -> str | None:
-        stop, stopping = os.pipe()
-        self._stops.append(stop)
-        try:
-            return await super().ask(prompt)
-        except asyncio.CancelledError:
-            termios.tcflush(self._descriptor, termios.TCIFLUSH)  # half an answer is none
-            raise
-        finally:
-            os.close(stopping)
-
-    def _read_line(self) -> str | None:
-        stop = self._stops.popleft()
-        try:
-            ready, _, _ = select.select([self._descriptor, stop], [], [])
-        finally:
-            os.close(stop)
-        return super()._read_line() if self._descriptor in ready else None
-
-
-def open_shared_tty() -> SharedTty | None:
-    """None where the command was started from no terminal."""
-    try:
-        return SharedTty(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return None
 
 
 class Answers:

@@ -76,7 +76,7 @@ class Cards:
             self._start(id, event)
         elif event.type in (OUTPUT_DELTA, PROGRESS) and id in self._cards:
             self._output(self._cards[id], event)
-        elif event.type == CONFIRMATION_RESOLVED and event.payload.get("by") not in self._here:
+        elif event.type == CONFIRMATION_RESOLVED:
             self._answered(event)
         elif event.type in TERMINAL:
             self._end(id, event)
@@ -121,8 +121,9 @@ class Cards:
 
     def _answered(self, event: Event) -> None:
         by = event.payload.get("by")
-        decision = event.payload.get("decision")
-        said = f"answered elsewhere: {decision}" + (f" by {by}" if by else "")
+        if by is None or by in self._here:
+            return  # what nobody answered has run out of time, or was stopped: its end says so
+        said = f"answered elsewhere: {event.payload.get('decision')} by {by}"
         self._screen.line(self._screen.paint("dim", f"  {clip(said, self._room - 2)}"))
 
     def _end(self, id: str, event: Event) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
@@ -42,6 +42,10 @@ class Screen:
         self._colour: str | None = None
         self._live = 0
         self._held: list[str] | None = None
+        self.is_gone = False
+        """Whether nobody reads any more."""
+        self.when_gone: Callable[[], object] = bool
+        """Called once, then."""
 
     def text(self, text: str, colour: str | None = None) -> None:
         """Show a piece of a text."""
@@ -132,9 +136,13 @@ class Screen:
     def _write(self, text: str) -> None:
         if self._held is not None:
             self._held.append(text)
-        elif text:
-            self._stream.write(text)
-            self._stream.flush()
+        elif text and not self.is_gone:
+            try:
+                self._stream.write(text)
+                self._stream.flush()
+            except BrokenPipeError:
+                self.is_gone = True
+                self.when_gone()
 
 
 def _columns(text: str) -> int:

@@ -99,6 +99,19 @@ def _explain(parser: Parser) -> None:
     _json(parser)
 
 
+def _policy_test(parser: Parser) -> None:
+    parser.add_argument(
+        "--since", metavar="WHEN", default="7d",
+        help="2026-01-31, 2026-01-31T12:00, or 90s, 15m, 2h, 7d ago; default 7d",
+    )  # fmt: skip
+    parser.add_argument("--limit", metavar="N", type=_positive, help="only the last N of them")
+    parser.add_argument(
+        "--check", action="store_true", help="exit with 1 if any decision is loosened"
+    )
+    _add(parser, options.WORKSPACE)
+    _json(parser)
+
+
 def _trust(parser: Parser) -> None:
     parser.add_argument("--list", action="store_true", help="print the trusted directories")
     parser.add_argument("--remove", action="store_true", help="take the trust back")
@@ -361,6 +374,11 @@ COMMANDS: Mapping[str, Command] = {
         "TOOL [key=value ...]",
         _explain,
         f"{_PAIRS}\n\nExits with 0 whatever the decision is.",
+    ),
+    "policy test": Command(
+        "say which calls on record other settings would decide otherwise", "FILE|-", _policy_test,
+        "FILE is checked and read as settings.toml would be. Nothing is run: each call is judged\n"
+        "by what its record says, and paths by their text, without a look at the disk.",
     ),
     "trust": Command(
         "let a directory bring settings of its own, which may only narrow",

@@ -1,6 +1,6 @@
 """`callgate policy explain`: what would be decided about a call, by which rule, from where.
 
-Nothing runs, nobody is asked and nothing is recorded.
+Nothing runs, nobody is asked and nothing is recorded. `policy test` stands in `policy_test`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from callgate.cli.arguments import read_arguments
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.exits import OK
+from callgate.cli.loading import load
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import Paint, paint_for
@@ -72,6 +73,11 @@ def explain(options: Namespace) -> int:
     else:
         _show(made, subject, decision, parts, paint_for(sys.stdout))
     return OK
+
+
+def test(options: Namespace) -> int:
+    code: int = load("callgate.cli.policy_test").test(options)
+    return code
 
 
 def _show_end(tool: str, error: ToolError, as_json: bool) -> None:

@@ -15,7 +15,7 @@ from callgate.agent.shows import Noticed, Opened, Restarted, Said, Show, Spoken
 from callgate.agent.turns import TurnEnd
 from callgate.cli import agents
 from callgate.cli.agents import Chosen
-from callgate.cli.chat_answers import Answers, here, open_shared_tty
+from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
 from callgate.cli.chat_leaving import leave, leave_at_once
 from callgate.cli.chat_screen import Screen
@@ -26,6 +26,7 @@ from callgate.cli.output import print_json, print_text
 from callgate.cli.problems import CliError
 from callgate.cli.stores import explained
 from callgate.cli.terminal import columns, is_terminal, paint_for, say
+from callgate.cli.tty import open_tty
 from callgate.cli.visible import visible
 from callgate.core.events import TURN_STARTED, Event
 from callgate.core.sessions import Session
@@ -96,7 +97,7 @@ class _Run:
         """Choose the session, take the turn, show how it ended; the exit code."""
         tty = None
         if not self._options.no_input and (is_terminal(sys.stdin) or is_terminal(sys.stderr)):
-            tty = open_shared_tty()
+            tty = open_tty()
         answers = Answers(
             self._wired, lambda: self._session, tty, by=BY, allowed=self._options.allow or ()
         )

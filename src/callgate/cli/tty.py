@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import termios
 import threading
 from collections.abc import Iterator
@@ -48,13 +49,18 @@ class Tty:
             termios.tcsetattr(self._descriptor, termios.TCSANOW, before)
 
     async def ask(self, prompt: str) -> str | None:
-        """A line, without its end; None where there will be none (Ctrl-D, hang-up)."""
+        """A line, without its end; None where there will be none (Ctrl-D, hang-up).
+
+        Cancelled, it takes nothing from the terminal: the next line belongs to who asks next.
+        """
         self.write(prompt)
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[str | None] = loop.create_future()
+        stop, stopping = os.pipe()
 
         def read() -> None:
-            line = self._read_line()
+            line = self._read_line(stop)
+            os.close(stop)
             try:
                 loop.call_soon_threadsafe(
                     lambda: None if answered.done() else answered.set_result(line)
@@ -62,21 +68,29 @@ class Tty:
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
 
-        # A daemon, because nothing can interrupt the read: not every system can wait for a
-        # terminal in its event loop.
+        # A thread, because not every system can wait for a terminal in its event loop; a
+        # daemon, because nobody waits for it at the end.
         threading.Thread(target=read, daemon=True).start()
         line: str | None = None
         try:
             line = await answered
             return line
+        except asyncio.CancelledError:
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)  # half an answer is none
+            raise
         finally:
+            os.close(stopping)
             if line is None:
                 self.write("\n")
 
-    def _read_line(self) -> str | None:
+    def _read_line(self, stop: int) -> str | None:
+        """None also where the other end of `stop` was closed."""
         line = b""
         while b"\n" not in line and len(line) < _LONGEST_LINE:
             try:
+                ready, _, _ = select.select([self._descriptor, stop], [], [])
+                if stop in ready:
+                    return None
                 piece = os.read(self._descriptor, _LONGEST_LINE)
             except OSError:
                 return None

@@ -22,6 +22,7 @@ import msgspec
 from callgate.audit.redaction import redact
 from callgate.config.places import Home, write_private
 from callgate.core.models import Key, ModelError, ModelErrorKind
+from callgate.models.failures import UNSEEN
 from callgate.models.make import USUAL_VARIABLES, key_name
 from callgate.models.tables import ModelTable
 
@@ -102,7 +103,8 @@ def _printed(command: Sequence[str]) -> str:
                 raise _problem(f"key_command was not done in {COMMAND_S:g} seconds") from None
             raise
     if process.returncode != 0:
-        said = " ".join(redact(complaints.decode("utf-8", "replace")).split())[:_SHOWN]
+        said = UNSEEN.sub(" ", redact(complaints.decode("utf-8", "replace")))
+        said = " ".join(said.split())[:_SHOWN]
         raise _problem(f"key_command failed ({process.returncode}): {said or 'it did not say why'}")
     return str(out.decode("utf-8", "replace"))
 
@@ -123,8 +125,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def check_name(name: str) -> str:
     """ValueError where no model or provider could be called so."""
-    if not _NAME.match(name):
-        raise ValueError(f"{name!r} is no name of a model: a-z, 0-9, '.', '_' and '-', at most 64")
+    if not _NAME.match(name) or redact(name) != name:
+        shown = redact(name)  # it may be the key itself, typed in the wrong place
+        raise ValueError(f"{shown!r} is no name of a model: a-z, 0-9, '.', '_' and '-', at most 64")
     return name
 
 

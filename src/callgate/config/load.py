@@ -54,7 +54,15 @@ class _File(msgspec.Struct, frozen=True):
 
 def load_user(home: Home) -> tuple[Settings, Policy]:
     """The user's settings and policy, saved answers included. Missing files say nothing."""
-    settings, file = _read(home.settings, Settings)
+    return _user(home, *_read(home.settings, Settings))
+
+
+def load_changed(home: Home, data: bytes, name: str) -> tuple[Settings, Policy]:
+    """The same with other settings in place of the user's: a text, and what it is called."""
+    return _user(home, *_parse(data, name, Settings))
+
+
+def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)
     policy = _policy(settings.policy, file, ("policy",))
@@ -92,6 +100,10 @@ def _read(path: str, kind: type[T]) -> tuple[T, _File]:
         return kind(), _File(path, {})
     except OSError as error:
         raise SettingsError(path, None, f"cannot be read: {error.strerror}") from None
+    return _parse(data, path, kind)
+
+
+def _parse(data: bytes, path: str, kind: type[T]) -> tuple[T, _File]:
     try:
         text = data.decode("utf-8")
         tree = tomllib.loads(text)

@@ -138,6 +138,8 @@ class Model(Protocol):
     """As the settings call it."""
     native_tools: bool
     """False: it writes its calls as text."""
+    constrained: bool
+    """Its text can be bound to a schema: see `Prompt.output_schema`."""
     context_tokens: int
     """The window: prompt and reply together."""
     price: Price | None

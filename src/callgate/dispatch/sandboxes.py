@@ -33,7 +33,7 @@ from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Restri
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
 from callgate.sandbox.plans import Backend, Bubblewrap, CannotGuarantee, Plan, choose
 from callgate.sandbox.profiles import Places, Profile
-from callgate.sandbox.zygotes import WarmLauncher, Zygote
+from callgate.sandbox.zygotes import WarmLauncher, Zygotes
 from callgate.workspace.protected_places import protected_places
 
 _FRESH_S = 60.0
@@ -105,7 +105,7 @@ class Sandbox:
         """`backends` are what this machine can do, if someone has tried already."""
         self.surroundings = surroundings
         self._broker = BrokerProcess()
-        self._zygote = Zygote()
+        self._zygotes = Zygotes()
         self._backends = backends
         self._looking = asyncio.Lock()
         self._launchers: dict[tuple[object, ...], Launcher | CannotGuarantee] = {}
@@ -188,13 +188,14 @@ class Sandbox:
         self.surroundings = msgspec.structs.replace(said, hidden=(*said.hidden, path))
         self._launchers.clear()
 
-    def warm(self) -> None:
-        """From now on hosts in Python are forked from a warm process. Nobody waits for it."""
-        self._zygote.prepare()
+    def warm(self, environ: Mapping[str, str]) -> None:
+        """From now on hosts in Python that have such an environment are forked from a warm
+        process. Nobody waits for it."""
+        self._zygotes.prepare(environ)
 
     def close(self) -> None:
         """End every command that still runs, and the broker."""
-        self._zygote.close()
+        self._zygotes.close()
         self._broker.close()
 
     def _find(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
@@ -212,13 +213,13 @@ class Sandbox:
 
     def _make(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
         if enclosure.profile is None:
-            return WarmLauncher(self._broker, self._zygote, None)
+            return WarmLauncher(self._broker, self._zygotes, None)
         try:
             plan = choose(self.jail(enclosure, session), self.backends)
         except CannotGuarantee as error:
             return error
         bwrap = next((each.path for each in self.backends if isinstance(each, Bubblewrap)), None)
-        launcher = WarmLauncher(self._broker, self._zygote, plan, bwrap=bwrap)
+        launcher = WarmLauncher(self._broker, self._zygotes, plan, bwrap=bwrap)
         return _Jailed(launcher, plan, self.surroundings.callgate_home)
 
     def jail(self, enclosure: Enclosure, session: Session) -> Jail:

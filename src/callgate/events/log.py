@@ -41,7 +41,7 @@ from callgate.core.stores import (
     StoreUnwritable,
 )
 
-DELAY_S = 0.02
+DELAY_S = 0.04
 """How long an event may wait for company: others must see it within a tenth of a second."""
 _MANY = 500
 RETRY_S = 2.0

@@ -19,6 +19,7 @@ from callgate.models.replies import (
     cut,
     json_text,
     malformed,
+    tokens,
 )
 from callgate.models.sse import SseEvent
 
@@ -30,6 +31,8 @@ _STOPS: Mapping[str, StopReason] = {
     "model_context_window_exceeded": "max_tokens",
     "refusal": "refusal",
 }
+_WHOLE = frozenset({"end_turn", "stop_sequence", "tool_use", "pause_turn"})
+"""Reasons of a reply that was not cut short: even of one that was, the last block is closed."""
 
 
 class _Usage(msgspec.Struct):
@@ -92,6 +95,8 @@ class AnthropicReader:
         self._blocks: dict[int, Part | None] = {}
         """Those that have begun and not ended; None is one of a kind that we do not know."""
         self._stop: StopReason | None = None
+        self._complete = False
+        """The reason is one of those for which a reply is whole."""
         self._counted = _Usage()
 
     def feed(self, event: SseEvent) -> Iterator[Piece]:
@@ -124,7 +129,7 @@ class AnthropicReader:
     def finish(self) -> Reply:
         if not self.done or self._stop is None:
             raise cut()
-        return self._draft.reply(self._stop)
+        return self._draft.reply(self._stop, complete=self._complete)
 
     def _begin(self, index: int, block: _Block | None) -> Iterator[Piece]:
         if block is None or index < 0 or index in self._blocks:
@@ -169,6 +174,7 @@ class AnthropicReader:
         if delta is not None and delta.stop_reason is not None:
             self.paused = delta.stop_reason == "pause_turn"
             self._stop = _STOPS.get(delta.stop_reason, "end_turn")
+            self._complete = delta.stop_reason in _WHOLE
 
     def _count(self, usage: _Usage | None) -> None:
         """Counts are totals: a later one replaces an earlier one."""
@@ -176,7 +182,7 @@ class AnthropicReader:
             return
         for field in usage.__struct_fields__:
             if (count := getattr(usage, field)) is not None:
-                setattr(self._counted, field, max(count, 0))
+                setattr(self._counted, field, tokens(count))
         read = self._counted.cache_read_input_tokens or 0
         written = self._counted.cache_creation_input_tokens or 0
         self._draft.usage = Usage(

@@ -8,7 +8,7 @@ import msgspec
 
 from callgate.core.models import Piece, Reply, StopReason, Usage
 from callgate.models.failures import read_body
-from callgate.models.replies import Draft, ServerSaid, Use, cut, json_text, malformed
+from callgate.models.replies import Draft, ServerSaid, Use, cut, json_text, malformed, tokens
 from callgate.models.signatures import THOUGHTS, of_field
 from callgate.models.sse import SseEvent
 
@@ -19,6 +19,8 @@ _STOPS: Mapping[str, StopReason] = {
     "length": "max_tokens",
     "content_filter": "refusal",
 }
+_WHOLE = frozenset({"stop", "tool_calls", "function_call"})
+"""Reasons of a reply that was not cut short; one that we do not know is none of them."""
 
 
 class _Function(msgspec.Struct):
@@ -76,7 +78,12 @@ class ChatReader:
         self._draft = Draft(taken)
         self._calls: dict[int, tuple[str | None, Use]] = {}
         """By index: the id that the server gave, and the call."""
+        self._places: dict[str, int] = {}
+        """By the id that the server gave: the index of the newest such call."""
+        self._last = -1
         self._stop: StopReason | None = None
+        self._complete = False
+        """The reason is one of those for which a reply is whole."""
         self._refused = False
 
     def feed(self, event: SseEvent) -> Iterator[Piece]:
@@ -99,11 +106,10 @@ class ChatReader:
     def finish(self) -> Reply:
         if self._stop is None:  # some servers leave the last line out, none the reason
             raise cut()
-        complete = self._stop in ("end_turn", "tool_use")
         for _, use in self._calls.values():
-            # A reply that was cut short may have been cut within a call that looks empty.
-            use.closed = complete or "".join(use.pieces).strip() != ""
-        return self._draft.reply("refusal" if self._refused else self._stop)
+            use.closed = True  # they have no mark of their own for it
+        stop = "refusal" if self._refused else self._stop
+        return self._draft.reply(stop, complete=self._complete)
 
     def _read(self, choice: _Choice) -> Iterator[Piece]:
         if (delta := choice.delta) is not None:
@@ -122,6 +128,7 @@ class ChatReader:
                 yield self._call(call)
         if choice.finish_reason:
             self._stop = _STOPS.get(choice.finish_reason, "end_turn")
+            self._complete = choice.finish_reason in _WHOLE
 
     def _call(self, call: _Call) -> Piece:
         function = call.function or _Function()
@@ -130,32 +137,32 @@ class ChatReader:
         if known is None:
             known = self._draft.use(call.id, name)
             self._calls[index] = (call.id, known)
+            self._last = max(self._last, index)
+            if call.id:
+                self._places[call.id] = index
         elif not known.name:
             known.name = name
         return known.add(text)
 
     def _find(self, call: _Call) -> tuple[int, Use | None]:
         """The call that a delta goes on with, or where a new one is to be kept."""
-        last = max(self._calls, default=-1)
-        index = call.index
+        index, same = call.index, self._places.get(call.id or "")
         if index is None:  # a server that does not count: a new id or a name begins a new call
             begins = call.id or (call.function is not None and call.function.name)
-            index = last + 1 if begins else last
-            same = [at for at, (id, _) in self._calls.items() if call.id and id == call.id]
-            index = same[-1] if same else index
+            index = self._last + 1 if begins else self._last
+            index = index if same is None else same
         if index not in self._calls:
             return max(index, 0), None
         id, use = self._calls[index]
         if call.id and id and call.id != id:  # a server that counts every call as the first
-            same = [at for at, (known, _) in self._calls.items() if known == call.id]
-            return (same[-1], self._calls[same[-1]][1]) if same else (last + 1, None)
+            return (self._last + 1, None) if same is None else (same, self._calls[same][1])
         return index, use
 
     def _count(self, usage: _Usage) -> None:
         details = usage.prompt_tokens_details or _Cached()
         self._draft.usage = Usage(
-            input=max(usage.prompt_tokens or 0, 0),
-            output=max(usage.completion_tokens or 0, 0),
-            cache_read=max(details.cached_tokens or 0, 0),
-            cache_write=max(details.cache_write_tokens or 0, 0),
+            input=tokens(usage.prompt_tokens),
+            output=tokens(usage.completion_tokens),
+            cache_read=tokens(details.cached_tokens),
+            cache_write=tokens(details.cache_write_tokens),
         )

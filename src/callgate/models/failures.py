@@ -30,7 +30,8 @@ _CONTEXT = re.compile(
     r"|exceed_context_size|exceeds? the (available |model'?s? )?context|input is too long",
     re.IGNORECASE,
 )
-_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
+UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
+"""What would not be seen, or act on a terminal."""
 
 
 class Masked:
@@ -167,7 +168,7 @@ def said_in_stream(said: Said, masked: Masked) -> ModelError:
 
 def _quoted(text: str, masked: Masked) -> str:
     """Masked before it is cut, so that no half of a secret is left."""
-    shown = _UNSEEN.sub(" ", masked(text)).strip()
+    shown = UNSEEN.sub(" ", masked(text)).strip()
     if not shown:
         return "."
     if len(shown) > MAX_SHOWN:

@@ -180,10 +180,11 @@ class Server:
         if self._client is not None:
             return self._client
         silent = self._table.timeout_s
-        origin = f"{self._url.scheme}://{self._url.host}"
+        host = self._url.host
+        origin = f"{self._url.scheme}://{f'[{host}]' if ':' in host else host}"
         proxy = self._table.proxy
         # Nothing for this machine goes through a proxy that the environment names.
-        direct = proxy == "none" or (proxy is None and _is_loopback(self._url.host))
+        direct = proxy == "none" or (proxy is None and _is_loopback(host))
         try:
             self._client = httpx2.AsyncClient(
                 timeout=httpx2.Timeout(silent, connect=min(CONNECT_S, silent)),

@@ -33,6 +33,7 @@ class LocalModel:
         """Raises `ModelError` where the file or the extra is missing."""
         self.name = name
         self.native_tools = table.tools == "native"
+        self.constrained = table.constrain is not False
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS
         self.price = table.price
         self._table = table

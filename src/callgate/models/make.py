@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import cast, get_args
 
+from callgate.audit.redaction import redact
 from callgate.core.models import Key, Model, ModelError, ModelErrorKind
 from callgate.models.tables import Kind, ModelTable
 
@@ -51,7 +52,7 @@ def find_table(
     if kind not in get_args(Kind) or not model:
         known = ", ".join(sorted(tables)) or "none"
         raise ModelError(
-            ModelErrorKind.REQUEST, f"There is no model {name!r} in the settings ({known})."
+            ModelErrorKind.REQUEST, f"There is no model {redact(name)!r} in the settings ({known})."
         )
     if kind in _FILES:
         return name, ModelTable(kind=cast(Kind, kind), path=model)

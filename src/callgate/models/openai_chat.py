@@ -41,6 +41,7 @@ class OpenAIChatModel:
     def __init__(self, name: str, table: ModelTable, key: Key | None) -> None:
         self.name = name
         self.native_tools = table.tools == "native"
+        self.constrained = bool(table.constrain)
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS
         self.price = table.price
         self._table = table

@@ -25,11 +25,18 @@ from callgate.core.models import (
     ToolUseDelta,
     Usage,
 )
-from callgate.models.failures import Said
+from callgate.models.failures import MAX_BODY, UNSEEN, Said
 from callgate.models.sse import SseEvent
 from callgate.protocol import strict_json
 
+MAX_CALLS = 1_000
+"""In one reply."""
+MAX_CHARS = 4_000_000
+"""Of one reply: several times what any model says at once."""
 _CUT = "the reply ended before the call did"
+_MOST_TOKENS = 10**12
+_LONGEST_NAME = 200
+"""Characters of what a server calls a model, a tool or a call; no tool's name is as long."""
 
 
 class ServerSaid(Exception):
@@ -37,7 +44,7 @@ class ServerSaid(Exception):
 
     def __init__(self, said: Said) -> None:
         super().__init__()
-        self.said = said
+        self.said = Said(said.message[:MAX_BODY], said.words[:MAX_BODY])
 
 
 def malformed(what: str) -> ModelError:
@@ -48,6 +55,11 @@ def cut() -> ModelError:
     return ModelError(
         ModelErrorKind.CUT, "The connection ended before the reply did.", retryable=True
     )
+
+
+def tokens(count: int | None) -> int:
+    """What a server counted, as far as it can be true."""
+    return min(max(count or 0, 0), _MOST_TOKENS)
 
 
 def json_text(raw: msgspec.Raw) -> str:
@@ -112,13 +124,18 @@ class Use:
         self.pieces.append(text)
         return ToolUseDelta(self.id, self.name, text)
 
-    def read(self) -> tuple[dict[str, Any], str | None]:
-        """The input, or an empty one and why there is none."""
-        if not self.closed:
+    def read(self, *, complete: bool) -> tuple[dict[str, Any], str | None]:
+        """The input, or an empty one and why there is none.
+
+        Args:
+            complete: the reply came to its own end. One that did not may have been cut within
+                a call whose text does not show it.
+        """
+        text = "".join(self.pieces)
+        if not self.closed or (not complete and (self.free_text or not text.strip())):
             return {}, _CUT
         if not self.name:
             return {}, "the call names no tool"
-        text = "".join(self.pieces)
         if self.free_text:
             return {"text": text}, None
         if not text.strip():  # how servers write a call without arguments
@@ -142,6 +159,7 @@ class Draft:
     def __init__(self, taken: Collection[str] = ()) -> None:
         """`taken`: ids that calls of the conversation have already."""
         self._taken = set(taken)
+        self._calls = 0
         self.parts: list[Part] = []
         self.usage = Usage()
         self.model = ""
@@ -156,8 +174,13 @@ class Draft:
         return last if isinstance(last, Thought) else self.add(Thought())
 
     def use(self, id: str | None, name: str, *, free_text: bool = False) -> Use:
-        """A new call. One without an id, or with that of another, gets an id of ours."""
-        if not id or id in self._taken:
+        """A new call. One without an id, or with that of another, gets an id of ours.
+
+        Raises `ModelError` where there are too many."""
+        self._calls += 1
+        if self._calls > MAX_CALLS:
+            raise malformed(f"it has more than {MAX_CALLS} calls")
+        if not id or len(id) > _LONGEST_NAME or id in self._taken:
             id = call_id()
         self._taken.add(id)
         return self.add(Use(id, name, free_text=free_text))
@@ -166,7 +189,9 @@ class Draft:
         self.parts.append(part)
         return part
 
-    def reply(self, stop: StopReason) -> Reply:
+    def reply(self, stop: StopReason, *, complete: bool) -> Reply:
+        """`complete`: the model came to the end of what it wanted to say."""
+        self._ensure_bounded()
         blocks: list[MessageBlock] = []
         unreadable: dict[str, str] = {}
         for part in self.parts:
@@ -178,8 +203,8 @@ class Draft:
                 if thinking or part.signature:
                     blocks.append(ThinkingBlock(thinking, part.signature))
             elif isinstance(part, Use):
-                value, why = part.read()
-                blocks.append(ToolUseBlock(part.id, part.name, value))
+                value, why = part.read(complete=complete)
+                blocks.append(ToolUseBlock(part.id, part.name[:_LONGEST_NAME], value))
                 if why is not None:
                     unreadable[part.id] = why
             else:
@@ -190,6 +215,11 @@ class Draft:
             message=Message(role="assistant", content=blocks),
             stop=stop,
             usage=self.usage,
-            model=self.model,
+            model=UNSEEN.sub(" ", self.model[:_LONGEST_NAME]),
             unreadable=unreadable,
         )
+
+    def _ensure_bounded(self) -> None:
+        growing = (part for part in self.parts if isinstance(part, Text | Thought | Use))
+        if sum(len(piece) for part in growing for piece in part.pieces) > MAX_CHARS:
+            raise malformed(f"it is longer than {MAX_CHARS:,} characters")

@@ -9,7 +9,16 @@ import msgspec
 
 from callgate.core.models import Piece, Reply, StopReason, Usage
 from callgate.models.failures import Said
-from callgate.models.replies import Draft, ServerSaid, Text, Thought, Use, cut, malformed
+from callgate.models.replies import (
+    Draft,
+    ServerSaid,
+    Text,
+    Thought,
+    Use,
+    cut,
+    malformed,
+    tokens,
+)
 from callgate.models.signatures import of_item
 from callgate.models.sse import SseEvent
 
@@ -88,6 +97,7 @@ class ResponsesReader:
         self._open: dict[int | str, Text | Thought | Use] = {}
         """By index or id of the item: what has begun and not ended."""
         self._refused = False
+        self._complete = False
         self._stop: StopReason = "end_turn"
 
     def feed(self, event: SseEvent) -> Iterator[Piece]:
@@ -112,7 +122,8 @@ class ResponsesReader:
                     yield thought.add(_BETWEEN_THOUGHTS)
             case "function_call_arguments.delta" | "custom_tool_call_input.delta":
                 yield self._part(read, Use).add(_delta(read))
-            case "completed" | "incomplete":
+            case "completed" | "incomplete" as how:
+                self._complete = how == "completed"
                 self._end(read.response or _Response())
             case "failed":
                 raise _failure((read.response or _Response()).error)
@@ -122,7 +133,8 @@ class ResponsesReader:
     def finish(self) -> Reply:
         if not self.done:
             raise cut()
-        return self._draft.reply("refusal" if self._refused else self._stop)
+        stop = "refusal" if self._refused else self._stop
+        return self._draft.reply(stop, complete=self._complete)
 
     def _begin(self, event: _Event) -> Iterator[Piece]:
         place = _place(event)
@@ -192,10 +204,10 @@ class ResponsesReader:
     def _count(self, usage: _Usage) -> None:
         details = usage.input_tokens_details or _Cached()
         self._draft.usage = Usage(
-            input=max(usage.input_tokens or 0, 0),
-            output=max(usage.output_tokens or 0, 0),
-            cache_read=max(details.cached_tokens or 0, 0),
-            cache_write=max(details.cache_write_tokens or 0, 0),
+            input=tokens(usage.input_tokens),
+            output=tokens(usage.output_tokens),
+            cache_read=tokens(details.cached_tokens),
+            cache_write=tokens(details.cache_write_tokens),
         )
 
 

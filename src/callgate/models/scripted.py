@@ -102,6 +102,7 @@ class ScriptedModel:
         """The script is that of the table's `path`, unless it is given."""
         self.name = name
         self.native_tools = table.tools == "native"
+        self.constrained = bool(table.constrain)
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS
         self.price = table.price
         if script is None:
@@ -124,7 +125,8 @@ class ScriptedModel:
             raise ModelError(reply.error, "The script ends this reply with an error.")
         draft.usage = reply.usage
         draft.model = "scripted"
-        yield draft.reply(reply.stop or "end_turn")
+        stop = reply.stop or "end_turn"
+        yield draft.reply(stop, complete=stop in ("end_turn", "tool_use"))
 
     async def close(self) -> None:
         """There is nothing to close."""

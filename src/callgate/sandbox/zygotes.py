@@ -14,6 +14,7 @@ limits are for a control group, and where the zygote does not work.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import os
@@ -34,6 +35,9 @@ BOOT = (
     "from callgate.host import zygote; sys.path[:] = own; zygote.serve(int(sys.argv[1]))"
 )
 """With the modules that we have, but without our path in what every host finds as its own."""
+PATIENCE_S = 10.0
+"""How long a host may take to be forked, the first one with all that has to be imported."""
+MOST = 4
 MOST_FAILURES = 3
 
 _AT_START = ("HOME", "LANG", "LANGUAGE", "GLIBC_TUNABLES")
@@ -50,27 +54,59 @@ def read_at_start(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-class Zygote(BrokerProcess):
-    """Of use once somebody has said `prepare`; replaced if it is gone, closed with us."""
+class Zygotes:
+    """Those of one runtime: one for each environment in which a Python may have to start."""
 
     def __init__(self, python: str = sys.executable) -> None:
+        self._python = python
+        self._all: dict[tuple[tuple[str, str], ...], Zygote] = {}
+
+    def prepare(self, environ: Mapping[str, str]) -> None:
+        """From now on have one for hosts in such an environment.
+
+        Nothing is around a zygote, so it starts with no variable that we have not started with:
+        with some of them another's code could get into it.
+        """
+        key = _key(environ)
+        ours = all(os.environ.get(name) == value for name, value in key)
+        if ours and key not in self._all and len(self._all) < MOST:
+            made = self._all[key] = Zygote(read_at_start(environ), self._python)
+            made.prepare()
+
+    def suiting(self, command: Command) -> Zygote | None:
+        """The one that a command can come from: it may, and would read at its start what that
+        one has read."""
+        found = None if command.warm is None else self._all.get(_key(command.env))
+        return found if found is not None and found.works else None
+
+    def close(self) -> None:
+        for zygote in self._all.values():
+            zygote.close()
+
+
+def _key(environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(read_at_start(environ).items()))
+
+
+class Zygote(BrokerProcess):
+    """Started by `prepare` or when first needed, replaced if it is gone, closed with us."""
+
+    def __init__(self, environ: dict[str, str], python: str = sys.executable) -> None:
+        """`environ` is all that it has: what it has, every host from it could read."""
         super().__init__(python)
+        self._environ = environ
         self._brokers: set[BrokerProcess] = set()
-        self._prepared = False
         self._failures = 0
+
+    @property
+    def works(self) -> bool:
+        return self._failures < MOST_FAILURES
 
     def prepare(self) -> None:
         """Start it, if that can be done, so that it is warm when it is first needed."""
-        self._prepared = True
         if self._lifeline is None:
             with contextlib.suppress(OSError):
                 self._connect()
-
-    def suits(self, command: Command) -> bool:
-        """Whether a command can come from here: it may, and reads at its start what we read."""
-        if command.warm is None or not self._prepared or self._failures >= MOST_FAILURES:
-            return False
-        return read_at_start(command.env) == read_at_start(os.environ)
 
     def close(self) -> None:
         for broker in list(self._brokers):
@@ -88,13 +124,16 @@ class Zygote(BrokerProcess):
         try:
             broker = await self._fork()
             try:
-                kept = await broker.start(order, on_output, stdin, hosts)
+                async with asyncio.timeout(PATIENCE_S):
+                    kept = await broker.start(order, on_output, stdin, hosts)
             except BaseException:
                 self._forget(broker)
                 raise
         except OSError as error:
             if _is_gone(error):
                 self._failures += 1
+            if isinstance(error, TimeoutError):
+                self._drop()
             raise
         self._failures = 0
         kept.then(lambda: self._forget(broker))
@@ -121,7 +160,7 @@ class Zygote(BrokerProcess):
         return [self._python, "-P", "-c", BOOT, str(lifeline), *map(os.path.abspath, sys.path)]
 
     def _environment(self) -> dict[str, str]:
-        return read_at_start(os.environ)  # what it has, every host from it could read
+        return self._environ
 
     def _drop(self) -> None:
         if self._process is not None:
@@ -140,26 +179,31 @@ class _Forked(BrokerProcess):
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
 
-def _is_gone(error: BaseException) -> bool:
-    """Whether there was no broker to take an order, or it ended before it had a keeper."""
+def _is_gone(error: OSError) -> bool:
+    """Whether there was no broker to take an order, or none that had a keeper for it."""
     if isinstance(error, RestrictionFailed):
         return error.step == "keeper"
-    return isinstance(error, ConnectionError)
+    return isinstance(error, ConnectionError | TimeoutError)
 
 
 class WarmLauncher(BrokerLauncher):
     """Starts hosts in Python from a zygote, where that makes no difference but in time."""
 
     def __init__(
-        self, process: BrokerProcess, zygote: Zygote, plan: Plan | None, *, bwrap: str | None = None
+        self,
+        process: BrokerProcess,
+        zygotes: Zygotes,
+        plan: Plan | None,
+        *,
+        bwrap: str | None = None,
     ) -> None:
         super().__init__(process, plan, bwrap=bwrap)
-        self._zygote = zygote
+        self._zygotes = zygotes
 
     async def start(self, command: Command, on_output: OnOutput) -> Kept:
-        if not self._is_built_here() or not self._zygote.suits(command):
+        zygote = self._zygotes.suiting(command) if self._is_built_here() else None
+        if zygote is None or command.warm is None:
             return await super().start(command, on_output)
-        assert command.warm is not None
         order = ordering.order(command, self._plan)
         order["warm"] = (
             [os.fsencode(each) for each in command.warm.arguments],
@@ -167,7 +211,7 @@ class WarmLauncher(BrokerLauncher):
         )
         hosts = () if self._plan is None else self._plan.jail.hosts
         try:
-            return await self._zygote.start(order, on_output, command.stdin, hosts)
+            return await zygote.start(order, on_output, command.stdin, hosts)
         except OSError as error:
             if not _is_gone(error):
                 raise

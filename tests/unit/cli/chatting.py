@@ -136,6 +136,7 @@ class Chatting:
             return met in self.screen if isinstance(met, str) else met(self.screen)
 
         self.terminal.read_until(is_met)
+        assert is_met(""), f"it ended, and shows only\n{self.screen}"
         return self.screen
 
     def prompted(self) -> str:

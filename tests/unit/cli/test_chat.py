@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.cli.chatting import Chatting, call, script
-from tests.unit.cli.running import callgate
+from tests.unit.cli.running import LIMIT_S, callgate, start
 
 WRITES = {"text": "I write it.", "calls": [call("write_file", path="b.txt", content="x\n")]}
 DONE = {"text": "All done."}
@@ -28,12 +28,12 @@ def chat(ws: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts a chat with a model that gives these replies."""
     started: list[Chatting] = []
 
-    def start(*replies: dict[str, Any], words: tuple[str, ...] = (), **said: Any) -> Chatting:
+    def begin(*replies: dict[str, Any], words: tuple[str, ...] = (), **said: Any) -> Chatting:
         name = script(tmp_path / "script.toml", *replies)
         started.append(Chatting("chat", "--model", name, *words, cwd=ws, **said))
         return started[-1]
 
-    yield start
+    yield begin
     for each in started:
         if each.code is None:
             each.kill()
@@ -69,6 +69,18 @@ def test_text_streams_and_ctrl_c_stops_the_turn(chat: Start) -> None:
     talk.say("and now?").until("All done.")
     talk.prompted()
     assert talk.press("\x03").end() == 0
+
+
+def test_ctrl_c_at_a_question_stops_the_turn_and_gives_the_line_back(
+    chat: Start, ws: Path
+) -> None:
+    talk = chat(WRITES, {"expect": "my own words", "text": "I see."})
+    talk.say("please write").until("session >")
+    talk.press("ye").until("> ye")
+    talk.press("\x03").until("Stopped.")
+    talk.say("my own words").until("I see.")
+    assert "elsewhere" not in talk.screen
+    assert not (ws / "b.txt").exists()
 
 
 @pytest.mark.usefixtures("tools")
@@ -121,7 +133,8 @@ def test_a_question_that_was_open_is_asked_again_after_a_kill(chat: Start, ws: P
 
 
 def test_what_a_command_prints_is_shown_to_its_last_lines(chat: Start) -> None:
-    talk = chat({"calls": [call("shell", command="seq 100 108")]}, DONE, words=("--mode", "write", "--allow", "shell"))
+    prints = call("shell", command="seq 100 104; sleep 0.2; seq 105 108")
+    talk = chat({"calls": [prints]}, DONE, words=("--allow", "shell"))
     screen = talk.say("count").until("All done.")
     shown = [row for row in screen.split("\n") if row.startswith(("  |", "  ~"))]
     assert shown == ["  ~ 4 lines before", *(f"  | {n}" for n in range(104, 109))]
@@ -228,6 +241,8 @@ def test_undo_puts_back_what_the_last_turn_changed(chat: Start, ws: Path) -> Non
     talk.say("change it").until("All done.")
     assert "2" in (ws / "a.txt").read_text()
     talk.say("/undo").until("session >")
+    talk.press("\x03").until("cancelled")
+    talk.say("/undo").until(lambda screen: screen.endswith("session >"))
     talk.press("y\r").until("Restored 'a.txt'")
     talk.say("and now?").until("Oh.")
     assert ((ws / "a.txt").read_text(), (ws / "b.txt").exists()) == ("one\ntwo\nthree\n", False)
@@ -268,6 +283,17 @@ def test_a_pipe_brings_a_message_a_line(ws: Path, tmp_path: Path) -> None:
 def test_a_prompt_of_the_command_line_comes_first(ws: Path, tmp_path: Path) -> None:
     replies = ({"expect": "zero", "text": "First."}, {"expect": "one", "text": "Second."})
     assert piped(ws, tmp_path / "s.toml", "one\n", *replies, words=("zero",)) == ["First.", "Second."]
+
+
+def test_a_reader_that_has_gone_ends_the_chat_without_a_word(ws: Path, tmp_path: Path) -> None:
+    name = script(tmp_path / "s.toml", ENDLESS)
+    started = start("chat", "--model", name, "go", cwd=ws)
+    assert started.stdout is not None
+    assert started.stdout.readline()
+    started.stdout.close()
+    started.stdout = None
+    _, err = started.communicate(timeout=LIMIT_S)
+    assert (started.returncode, b"rror" in err) == (141, False)
 
 
 def test_where_nobody_can_be_asked_a_piped_chat_refuses(ws: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.unit.cli.chatting import call, script
-from tests.unit.cli.running import LIMIT_S, AtTerminal, Ran, callgate, start
+from tests.models_server import ModelServer, Says
+from tests.unit.cli.chatting import Chatting, call, script
+from tests.unit.cli.running import LIMIT_S, Ran, callgate, start
 
 WRITES = {"text": "I write it.", "calls": [call("write_file", path="b.txt", content="x\n")]}
 DONE = {"text": "Done.", "usage": {"input": 10, "output": 2}}
@@ -112,18 +114,18 @@ def test_one_tool_that_is_allowed_allows_no_other(ws: Path, model: Path) -> None
 
 def test_at_a_terminal_the_person_is_asked(ws: Path, model: Path) -> None:
     name = script(model, WRITES, DONE)
-    asked = AtTerminal("run", "--model", name, "go", cwd=ws, streams_too=True)
-    asked.answer("y\r")
-    asked.terminal.read_until(lambda text: "Done." in text)
-    assert asked.end().code == 0
+    asked = Chatting("run", "--model", name, "go", cwd=ws)
+    asked.until("session >")
+    asked.press("y\r").until("Done.")
+    assert asked.end() == 0
     assert (ws / "b.txt").read_text() == "x\n"
 
 
 def test_no_input_asks_nobody_even_at_a_terminal(ws: Path, model: Path) -> None:
     name = script(model, WRITES, DONE)
-    asked = AtTerminal("run", "--model", name, "go", "--no-input", cwd=ws, streams_too=True)
-    asked.terminal.read_until(lambda text: "Done." in text)
-    assert asked.end().code == 0
+    asked = Chatting("run", "--model", name, "go", "--no-input", cwd=ws)
+    asked.until("Done.")
+    assert asked.end() == 0
     assert not (ws / "b.txt").exists()
 
 
@@ -197,8 +199,16 @@ def test_a_second_signal_waits_for_nothing(ws: Path, model: Path) -> None:
     while b"stopping" not in started.stderr.readline():
         pass
     started.send_signal(signal.SIGINT)
-    started.communicate(timeout=5)
-    assert started.returncode == 130
+    out, _ = started.communicate(timeout=LIMIT_S)
+    assert (started.returncode, b'"stop"' in out) == (130, False)
+
+
+def test_what_cannot_be_stopped_is_not_waited_for(ws: Path, model: Path, tools: Path) -> None:
+    with (tools / "settings.toml").open("a") as file:
+        file.write("[limits]\ncancel_grace_s = 0.1\nabandon_s = 0.1\n")
+    name = script(model, {"calls": [call("stuck")]})
+    ran = callgate("run", "--model", name, "go", "--time-limit", "0.3", cwd=ws)
+    assert ran.code == 3
 
 
 def test_a_killed_turn_goes_on(ws: Path, model: Path) -> None:
@@ -230,10 +240,9 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(
 @pytest.mark.spec("T16")
 def test_what_a_model_says_cannot_act_on_a_terminal(ws: Path, model: Path) -> None:
     name = script(model, {"text": "\x1b[2Jgone\u009b1A\u202e"}, chunk=1)
-    started = AtTerminal("run", "--model", name, "go", cwd=ws, streams_too=True)
-    shown = started.terminal.read_until(lambda text: text.endswith("\n"))
-    started.end()
-    assert shown == "\\x1b[2Jgone\\x9b1A\\u202e\r\n"
+    started = Chatting("run", "--model", name, "go", cwd=ws)
+    assert started.end() == 0
+    assert started.terminal.text == "\\x1b[2Jgone\\x9b1A\\u202e\r\n"
 
 
 def test_a_pipe_gets_the_text_as_it_is(ws: Path, model: Path) -> None:
@@ -261,3 +270,13 @@ def test_two_at_once_do_not_share_a_session(ws: Path, model: Path) -> None:
     assert (ran.code, ran.json["error"]["reason"]) == (3, "session_locked")
     os.kill(started.pid, signal.SIGKILL)
     started.communicate(timeout=LIMIT_S)
+
+
+async def test_a_reply_that_was_cut_off_never_reaches_a_pipe(ws: Path, home: Path) -> None:
+    async with ModelServer(Says("Half of a reply" * 99, cut=4000), Says("The whole.")) as server:
+        (home / "settings.toml").write_text(
+            f'model = "m"\n[models.m]\nkind = "openai"\nmodel = "m"\nbase_url = "{server.url}"\n'
+        )
+        ran = await asyncio.to_thread(callgate, "run", "go", cwd=ws)
+    assert (ran.code, ran.out) == (0, "The whole.\n")
+    assert "asked again" in ran.err

@@ -290,3 +290,19 @@ def test_the_list_says_where_each_key_comes_from_and_runs_nothing(home: Path, tm
         {"name": "anthropic", "source": "environment ANTHROPIC_API_KEY"},
     ]
     assert not ran.exists()
+
+
+@pytest.mark.spec("T43")
+@pytest.mark.parametrize("name", ["sk-ant-api03-" + "aB1x" * 12, "sk-" + "a1b2c3d4" * 5])
+def test_a_key_typed_as_a_name_is_refused_and_not_repeated(home: Path, name: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        store_key(Home(str(home)), name, Key("k"))
+    assert name not in str(caught.value)
+    assert stored_keys(Home(str(home))) == {}
+
+
+def test_what_a_failed_command_says_cannot_act_on_a_terminal(home: Path) -> None:
+    command = [sys.executable, "-c", "import sys; sys.exit('\\x1b]0;x\\x07no\\u202e key')"]
+    with pytest.raises(ModelError) as caught:
+        found("m", table(key_command=command), home, {})
+    assert str(caught.value).isprintable()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import select
@@ -17,17 +18,21 @@ import msgspec
 import pytest
 
 from callgate import Gate
+from callgate.config.places import Home
+from callgate.core.calls import ToolCall
 from callgate.core.commands import Command, Launcher, OnOutput, Running, Warm
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext
 from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
+from callgate.sandbox import zygotes
 from callgate.sandbox.broker_client import BrokerProcess
 from callgate.sandbox.jails import Limits
 from callgate.sandbox.profiles import Profile
-from callgate.sandbox.zygotes import MOST_FAILURES, WarmLauncher, Zygote
+from callgate.sandbox.zygotes import MOST_FAILURES, WarmLauncher, Zygote, Zygotes
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.links import Gone
 from callgate.sources.hosts.warm import warm
+from callgate.wiring import Wired, register_configured
 from tests.needs import needs
 from tests.unit.gate import isolated_tools
 
@@ -72,6 +77,10 @@ def end(code: int) -> None:
     """End the process."""
     os._exit(code) if code < 256 else os.kill(os.getpid(), code - 256)
 '''
+
+
+def usual() -> Command:
+    return Command(argv=(), cwd="/", env=dict(os.environ), warm=Warm(("tools.py",), ()))
 
 
 class Cold:
@@ -124,18 +133,20 @@ async def ground(tmp_path: Path) -> AsyncIterator[Ground]:
     ground = Ground(tmp_path)
     for sandbox in ground.sandboxes.values():
         await sandbox.ready()
-        sandbox.warm()
+        sandbox.warm(os.environ)
     yield ground
     await ground.close()
 
 
 @pytest.fixture
 async def warmed(ground: Ground) -> AsyncIterator[tuple[Zygote, Launcher]]:
-    zygote, broker = Zygote(), BrokerProcess()
-    zygote.prepare()
-    yield zygote, WarmLauncher(broker, zygote, None)
+    all, broker = Zygotes(), BrokerProcess()
+    all.prepare(os.environ)
+    zygote = all.suiting(usual())
+    assert zygote is not None
+    yield zygote, WarmLauncher(broker, all, None)
     await ground.close()
-    zygote.close()
+    all.close()
     broker.close()
 
 
@@ -192,36 +203,86 @@ async def test_the_death_of_a_zygote_harms_no_host_and_the_next_has_another(
     assert (await ask(ground, before, "who"))[0] == pid
 
 
+async def test_a_zygote_that_hangs_is_not_waited_for_and_the_next_host_has_another(
+    ground: Ground, warmed: tuple[Zygote, Launcher], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote, launcher = warmed
+    assert (await ask(ground, ground.host(launcher), "who"))[1] is True
+    assert (stuck := zygote.pid) is not None
+    os.kill(stuck, signal.SIGSTOP)
+    with monkeypatch.context() as hurried:
+        hurried.setattr(zygotes, "PATIENCE_S", 0.1)
+        assert (await ask(ground, ground.host(launcher), "who"))[1] is False
+    assert (await ask(ground, ground.host(launcher), "who"))[1] is True
+    assert zygote.pid != stuck
+
+
 async def test_functions_of_a_gate_come_from_its_zygote(tmp_path: Path) -> None:
     async with Gate(tmp_path, [isolated_tools.process], home=tmp_path / "home") as gate:
         pid = (await gate.call("process")).value
         assert "zygote.serve" in Path(f"/proc/{pid}/cmdline").read_text()
 
 
+def test_hosts_of_the_settings_come_from_a_zygote_in_a_runtime_that_is_warmed(tmp_path: Path) -> None:
+    home, workspace = Home.from_environment(), tmp_path / "ws"
+    workspace.mkdir()
+    (workspace / "tools.py").write_text(TOOLS)
+    command = json.dumps([sys.executable, "-m", "callgate.host", str(workspace / "tools.py")])
+    Path(home.path).mkdir(mode=0o700, parents=True)
+    Path(home.settings).write_text(f'[hosts.tools]\ncommand = {command}\neffect = "none"\n')
+
+    async def is_forked(warmed: bool) -> bool:
+        if warmed:
+            wired.warm()
+        result = await wired.runtime.call(ToolCall(tool="who", arguments={}, session=wired.session(str(workspace))))
+        await wired.close()
+        return bool(result.value[1])
+
+    for warmed in (False, True):
+        wired = Wired(home)
+        register_configured(wired, str(workspace))
+        assert asyncio.run(is_forked(warmed)) is warmed
+
+
 async def test_where_no_zygote_works_hosts_are_started_and_it_is_given_up(ground: Ground) -> None:
-    zygote, broker = Zygote("/bin/false"), BrokerProcess()
-    zygote.prepare()
-    launcher = WarmLauncher(broker, zygote, None)
+    all, broker = Zygotes("/bin/false"), BrokerProcess()
+    all.prepare(os.environ)
+    launcher = WarmLauncher(broker, all, None)
     for _ in range(MOST_FAILURES):
         assert (await ask(ground, ground.host(launcher), "who"))[1] is False
-    command = Command(argv=(), cwd="/", env=dict(os.environ), warm=Warm(("tools.py",), ()))
-    assert not zygote.suits(command)
+    assert all.suiting(usual()) is None
     await ground.close()
-    zygote.close()
+    all.close()
     broker.close()
 
 
-def test_a_variable_that_python_reads_at_its_start_needs_a_start() -> None:
-    zygote, env = Zygote("/bin/true"), dict(os.environ)
-    command = Command(argv=(), cwd="/", env=env, warm=Warm(("tools.py",), ()))
-    assert not zygote.suits(command)  # nobody has asked for it
-    zygote.prepare()
-    assert zygote.suits(command)
-    assert not zygote.suits(msgspec.structs.replace(command, warm=None))
-    for name in ("PYTHONHASHSEED", "PYTHONUTF8", "LC_ALL", "LD_PRELOAD", "HOME"):
-        assert not zygote.suits(msgspec.structs.replace(command, env={**env, name: "/another"}))
-    assert zygote.suits(msgspec.structs.replace(command, env={**env, "PYTHONPATH": "/x", "TOKEN": "x"}))
-    zygote.close()
+READ_AT_START = ("PYTHONHASHSEED", "PYTHONUTF8", "PYTHONHOME", "LC_ALL", "LD_PRELOAD", "HOME")
+
+
+def test_a_variable_that_python_reads_at_its_start_needs_another_zygote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONUTF8", "1")
+    all = Zygotes("/bin/true")
+    assert all.suiting(usual()) is None  # nobody has asked for it
+    all.prepare(os.environ)
+    zygote = all.suiting(usual())
+    assert zygote is not None
+    assert all.suiting(msgspec.structs.replace(usual(), warm=None)) is None
+    for name in READ_AT_START:
+        assert all.suiting(msgspec.structs.replace(usual(), env={**os.environ, name: "/another"})) is None
+    more = msgspec.structs.replace(usual(), env={**os.environ, "PYTHONPATH": "/x", "TOKEN": "x"})
+    assert all.suiting(more) is zygote
+    fewer = msgspec.structs.replace(usual(), env={key: os.environ[key] for key in os.environ if key != "PYTHONUTF8"})
+    all.prepare(fewer.env)
+    assert all.suiting(fewer) not in (None, zygote)
+    all.close()
+
+
+@pytest.mark.parametrize("name", READ_AT_START)
+def test_no_zygote_starts_with_what_could_bring_the_code_of_another_into_it(name: str) -> None:
+    all, env = Zygotes("/bin/true"), {**os.environ, name: "/another"}
+    all.prepare(env)
+    assert all.suiting(msgspec.structs.replace(usual(), env=env)) is None
+    all.close()
 
 
 BIN = os.path.dirname(sys.executable)
@@ -259,10 +320,10 @@ async def main():
     ground = Ground(Path(sys.argv[1]))
     sandbox = ground.sandboxes[Profile.WORKSPACE if sys.argv[2] else None]
     await sandbox.ready()
-    sandbox.warm()
+    sandbox.warm(os.environ)
     host = ground.host(ground.launcher(Profile.WORKSPACE if sys.argv[2] else None))
     assert (await ask(ground, host, "who"))[1]
-    print(sandbox._zygote.pid, flush=True)
+    print(*(each.pid for each in sandbox._zygotes._all.values()), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

@@ -52,6 +52,37 @@ def teach(tools: Iterable[ToolDefinition], *, outputs: bool = True) -> str:
     return "\n".join([_FORMAT, "", "# Types", "", *entries])
 
 
+def document_schema(tools: Iterable[ToolDefinition]) -> dict[str, Any]:
+    """What a reply must obey, for a server that can bind a model to it."""
+    text = {"type": "string", "minLength": 1}
+    calls = [
+        _call_schema(name, {"type": "object", "properties": {shown: text}, "required": [shown]})
+        for name, shown in (("send_chat", "content"), ("say", "utterance"), ("open_url", "url"))
+    ]
+    calls.append(_call_schema("end_turn", {"type": "object", "properties": {}}))
+    calls += [_call_schema(tool.name, tool.input_schema) for tool in tools]
+    return {
+        "type": "object",
+        "properties": {"toolCalls": {"type": "array", "items": {"anyOf": calls}, "minItems": 1}},
+        "required": ["toolCalls"],
+        "additionalProperties": False,
+    }
+
+
+def _call_schema(type: str, parameters: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {
+            "type": {"const": type},
+            "id": {"type": "string"},
+            "operation": {"type": "string"},
+            "parameters": {"additionalProperties": False, **parameters},
+        },
+        "required": ["type", "id", "operation", "parameters"],
+        "additionalProperties": False,
+    }
+
+
 def _entry(tool: ToolDefinition) -> str:
     # One line each: a description cannot pass for a part of the prompt around it.
     return f"- {tool.name}: {' '.join(tool.description.split())} {_schema(tool.input_schema)}"

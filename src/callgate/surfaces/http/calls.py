@@ -28,8 +28,16 @@ from callgate.dispatch.running import RunningCall
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.operations import Asked, Operation, Streamed
-from callgate.surfaces.http.problems import Problem, bad_request, not_found
-from callgate.surfaces.http.values import CallRow, CallState, Input, Result, Value, result_of
+from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
+from callgate.surfaces.http.values import (
+    CallRow,
+    CallState,
+    Directory,
+    Input,
+    Result,
+    Value,
+    result_of,
+)
 
 _MOST_AT_ONCE = 256
 """Calls over HTTP that have not ended."""
@@ -54,7 +62,7 @@ class NewCall(Input, frozen=True, kw_only=True):
     tool: Annotated[str, Meta(min_length=1, max_length=128)]
     arguments: dict[str, Any] = {}
     session: str | None = None
-    workspace: str | None = None
+    workspace: Directory | None = None
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
 
 
@@ -103,16 +111,15 @@ async def make(door: Door, asked: Asked) -> Result | Streamed:
 
 async def _session(door: Door, body: NewCall) -> Session:
     if body.session is None:
-        return door.sessions.fresh(workspace_of(body.workspace))
-    if body.workspace is not None:
-        raise bad_request("A session has its workspace: say one of the two.")
-    return await door.sessions.take(body.session)
+        return door.sessions.fresh(body.workspace)
+    session = await door.sessions.take(body.session)
+    ensure_same(body.workspace, session.workspace)
+    return session
 
 
-def workspace_of(said: str | None) -> str | None:
-    if said is not None and (not said.startswith("/") or "\0" in said):
-        raise bad_request("A workspace is an absolute path.")
-    return said
+def ensure_same(said: str | None, workspace: str) -> None:
+    if said not in (None, workspace):
+        raise conflict("The session has another workspace.", "workspace")
 
 
 async def _run(door: Door, asked: Asked, call: ToolCall) -> Any:
@@ -209,6 +216,7 @@ def _matches(row: CallRow, query: CallQuery) -> bool:
 
 async def shown(door: Door, asked: Asked) -> CallDetail:
     id = asked.path["id"]
+    await door.runtime.conversations.flush()
     store = await door.runtime.store()
     row, question_id = await _row(door, store, id)
     question = closing = None

@@ -9,20 +9,19 @@ from msgspec import Meta, structs
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.results import ErrorInfo
-from callgate.core.sessions import Mode
+from callgate.core.sessions import Mode, Session
 from callgate.policy.rules import Outcome
-from callgate.surfaces.http.calls import workspace_of
+from callgate.surfaces.http.calls import ensure_same
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
-from callgate.surfaces.http.problems import bad_request
-from callgate.surfaces.http.values import Input, Value
+from callgate.surfaces.http.values import Directory, Input, Value
 
 
 class Supposed(Input, frozen=True, kw_only=True):
     tool: Annotated[str, Meta(min_length=1, max_length=128)]
     arguments: dict[str, Any] = {}
     session: str | None = None
-    workspace: str | None = None
+    workspace: Directory | None = None
     mode: Mode | None = None
     caller: CallerKind = CallerKind.HTTP
 
@@ -45,15 +44,7 @@ class Explained(Value, frozen=True, kw_only=True):
 
 async def explained(door: Door, asked: Asked) -> Explained:
     body: Supposed = asked.body
-    if body.session is not None and body.workspace is not None:
-        raise bad_request("A session has its workspace: say one of the two.")
-    session = None if body.session is None else door.sessions.find(body.session)
-    if session is None:
-        stored = None
-        if body.session is not None:
-            stored = await (await door.runtime.store()).get_session(body.session)
-        workspace = workspace_of(body.workspace) if stored is None else stored.workspace
-        session = door.sessions.fresh(workspace, None if stored is None else stored.mode)
+    session = await _session(door, body)
     if body.mode is not None:
         session = structs.replace(session, mode=body.mode)
     call = ToolCall(
@@ -74,9 +65,20 @@ async def explained(door: Door, asked: Asked) -> Explained:
     )
 
 
+async def _session(door: Door, body: Supposed) -> Session:
+    if body.session is None:
+        return door.sessions.fresh(body.workspace)
+    held = door.sessions.find(body.session)
+    if held is None:
+        stored = await (await door.runtime.store()).get_session(body.session)
+        held = door.sessions.fresh(stored.workspace, stored.mode)
+    ensure_same(body.workspace, held.workspace)
+    return held
+
+
 OPERATIONS = (
     Operation(
         "POST", "/v1/policy/explain", "Say what would be decided about a call.", explained,
-        Explained, body=Supposed, errors=(403, 404),
+        Explained, body=Supposed, errors=(403, 404, 409),
     ),
 )  # fmt: skip

@@ -11,11 +11,12 @@ from callgate.core.events import Event
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
-from callgate.surfaces.http.calls import Limit, workspace_of
+from callgate.surfaces.http.calls import Limit
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
-from callgate.surfaces.http.problems import bad_request, forbidden
+from callgate.surfaces.http.problems import forbidden, not_found
 from callgate.surfaces.http.values import (
+    Directory,
     Input,
     Session,
     SessionDetail,
@@ -45,7 +46,7 @@ class SessionList(Value, frozen=True, kw_only=True):
 
 
 class NewSession(Input, frozen=True, kw_only=True):
-    workspace: str | None = None
+    workspace: Directory | None = None
     mode: Mode | None = None
     title: Title | None = None
 
@@ -82,7 +83,7 @@ async def listed(door: Door, asked: Asked) -> SessionList:
         try:
             page = await store.list_sessions(query.workspace, cursor=cursor, limit=limit)
         except ValueError:
-            raise bad_request("There is no such place to begin at.") from None
+            raise not_found("place to begin at") from None
         looked_at += len(page.sessions)
         found += [_shown(door, each) for each in page.sessions if _matches(each, query.search)]
         cursor = page.cursor
@@ -104,7 +105,7 @@ def _shown(door: Door, stored: StoredSession) -> Session:
 async def opened(door: Door, asked: Asked) -> Session:
     body: NewSession = asked.body
     ensure_within(door, body.mode)
-    made = await door.sessions.open(workspace_of(body.workspace), body.mode, body.title)
+    made = await door.sessions.open(body.workspace, body.mode, body.title)
     return _shown(door, await (await door.runtime.store()).get_session(made.id))
 
 
@@ -156,6 +157,7 @@ async def messages(door: Door, asked: Asked) -> MessageList:
 async def events(door: Door, asked: Asked) -> EventList:
     query: EventQuery = asked.query
     id = asked.path["id"]
+    await door.runtime.conversations.flush()
     store = await door.runtime.store()
     stored = await store.get_session(id)
     found = await store.read_events(id, query.after, query.limit)
@@ -167,7 +169,7 @@ _ONE = "/v1/sessions/{id}"
 OPERATIONS = (
     Operation(
         "GET", "/v1/sessions", "List sessions, last used first.", listed, SessionList,
-        query=SessionQuery,
+        query=SessionQuery, errors=(404,),
     ),
     Operation(
         "POST", "/v1/sessions", "Open a session.", opened, Session, body=NewSession,

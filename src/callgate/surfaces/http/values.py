@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from callgate.core.content import ContentBlock
 from callgate.core.results import ErrorInfo, ToolResult
@@ -14,6 +14,9 @@ from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
 from callgate.dispatch.confirmations import Confirmation
 from callgate.dispatch.registry import Registered
+
+Directory = Annotated[str, Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
+"""An absolute path."""
 
 
 class Value(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,5 +1,7 @@
 // Requests to the instance. The cookie goes along by itself; a failure is a `Problem`.
 
+import { parse } from "./json.js";
+
 export class Problem extends Error {
   constructor(status, body) {
     super(body?.error?.message ?? `The instance answered ${status}.`);
@@ -15,9 +17,17 @@ export const remove = (path) => ask("DELETE", path);
 
 async function ask(method, path, body) {
   const answer = await send(method, path, body, "application/json");
-  const said = await answer.json().catch(() => null);
+  const said = await read(answer);
   if (!answer.ok) throw new Problem(answer.status, said);
   return said;
+}
+
+async function read(answer) {
+  try {
+    return parse(await answer.text());
+  } catch {
+    return null;
+  }
 }
 
 async function send(method, path, body, accept) {
@@ -41,7 +51,7 @@ function asQuery(query = {}) {
 /** Run a tool; `onEvent` hears what happens meanwhile, the result comes at the end. */
 export async function call(body, onEvent) {
   const answer = await send("POST", "/v1/calls", body, "text/event-stream");
-  if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => null));
+  if (!answer.ok) throw new Problem(answer.status, await read(answer));
   for await (const { kind, data } of serverSentEvents(answer.body)) {
     if (kind === "result") return data;
     onEvent(data);
@@ -60,7 +70,7 @@ async function* serverSentEvents(body) {
     for (const block of blocks) {
       const lines = block.split("\n");
       const find = (name) => lines.find((line) => line.startsWith(name))?.slice(name.length);
-      yield { kind: find("event: "), data: JSON.parse(find("data: ")) };
+      yield { kind: find("event: "), data: parse(find("data: ")) };
     }
   }
 }

@@ -11,7 +11,7 @@ const OVER = new Set(["ok", "failed", "denied", "cancelled", "invalid"]);
 export const isOver = (row) => OVER.has(row.state);
 
 export function makeCalls() {
-  return { byId: new Map(), order: [], version: 0 };
+  return { byId: new Map(), order: [], effects: new Set(), version: 0 };
 }
 
 /** When a call was made, in seconds: its id is a ULID. */
@@ -27,6 +27,7 @@ export function madeAt(id) {
 export function put(calls, row) {
   const known = calls.byId.get(row.id);
   calls.version += 1;
+  if (row.side_effects) calls.effects.add(row.side_effects);
   if (known === undefined) {
     calls.byId.set(row.id, { summary: "", ...row });
     insert(calls.order, row.id);
@@ -96,6 +97,15 @@ export function matching(calls, { state, effect, text }) {
   return found;
 }
 
-const haystack = (row) =>
-  `${row.tool} ${row.summary} ${row.caller} ${row.session_id} ${row.id} ${row.error_class ?? ""}`
-    .toLowerCase();
+// A row is replaced when it changes, so what was made of it stays true.
+const haystacks = new WeakMap();
+
+function haystack(row) {
+  let text = haystacks.get(row);
+  if (text === undefined) {
+    const { tool, summary, caller, session_id: session, id, error_class: error = "" } = row;
+    text = `${tool} ${summary} ${caller} ${session} ${id} ${error}`.toLowerCase();
+    haystacks.set(row, text);
+  }
+  return text;
+}

@@ -1,5 +1,7 @@
 // A JSON Schema as the fields of a form, and the texts of a form as arguments.
 
+import { parse } from "./json.js";
+
 const PLAIN = new Set(["string", "integer", "number", "boolean"]);
 
 /** What to ask for: one field for each property. */
@@ -36,14 +38,13 @@ function readOne({ name, kind }, text) {
   if (kind === "string") return text;
   if (kind === "boolean") return text === "true";
   if (kind === "json") return readJson(text, name);
-  const number = Number(text);
-  if (Number.isNaN(number) || text.trim() === "") throw new Error(`${name}: this is no number.`);
-  return number;
+  if (!/^\s*-?\d+(\.\d+)?([eE][+-]?\d+)?\s*$/.test(text)) throw new Error(`${name}: this is no number.`);
+  return readJson(text, name);
 }
 
 export function readJson(text, name = "JSON") {
   try {
-    return JSON.parse(text);
+    return parse(text);
   } catch (error) {
     throw new Error(`${name}: ${error.message}`);
   }

@@ -7,6 +7,8 @@
 // The server replays what came after `since`. Where that is too much, it says so, and we begin
 // anew with a snapshot (`onReset`): whoever holds events then has to read them again.
 
+import { parse } from "./json.js";
+
 const FIRST_WAIT_MS = 250;
 const LONGEST_WAIT_MS = 4000;
 const ID = "all";
@@ -23,7 +25,7 @@ export function openStream({ onState, onEvent, onSnapshot, onReset }) {
     const scheme = location.protocol === "https:" ? "wss:" : "ws:";
     socket = new WebSocket(`${scheme}//${location.host}/v1/stream`);
     socket.onopen = subscribe;
-    socket.onmessage = (message) => take(JSON.parse(message.data));
+    socket.onmessage = (message) => take(parse(message.data));
     socket.onclose = () => broken();
   }
 

@@ -20,10 +20,12 @@ export function parts(text) {
   return found;
 }
 
+const ASCII = ("NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB "
+  + "CAN EM SUB ESC FS GS RS US").split(" ");
+
 function mark(code) {
   const name = `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
-  if (code < 0x20) return { shown: String.fromCharCode(0x2400 + code), name };
-  return { shown: code === 0x7f ? "\u2421" : name, name };
+  return { shown: ASCII[code] ?? (code === 0x7f ? "DEL" : name), name };
 }
 
 const two = (number) => String(number).padStart(2, "0");
@@ -42,10 +44,11 @@ export function moment(seconds) {
 
 export function duration(ms) {
   if (ms == null) return "";
-  if (ms < 1) return "<1 ms";
+  if (ms < 10) return `${ms.toFixed(1)} ms`;
   if (ms < 1000) return `${Math.round(ms)} ms`;
-  if (ms < 60_000) return `${(ms / 1000).toFixed(ms < 10_000 ? 1 : 0)} s`;
-  return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+  const seconds = Math.round(ms / 1000);
+  if (seconds < 60) return `${ms < 10_000 ? (ms / 1000).toFixed(1) : seconds} s`;
+  return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
 }
 
 /** As a word for a POSIX shell. */

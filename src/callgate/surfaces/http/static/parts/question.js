@@ -41,6 +41,7 @@ export function Question({ question, chosen = false, commands, onChoose }) {
   }
   const once = () => send({ decision: "allow", scope: "once" });
   const session = () => send({ decision: "allow", scope: "session" });
+  const keyed = (key) => (commands ? key : null); // only there the keys lead here
   const toggle = (name) => () => setOpen(open === name ? null : name);
   if (commands) {
     commands.current = { a: once, s: session, d: toggle("deny"), e: toggle("edit"), w: toggle("always") };
@@ -57,11 +58,11 @@ export function Question({ question, chosen = false, commands, onChoose }) {
     <${Subject} question=${question} />
     <${Trouble} problem=${problem} />
     <div class="answers" role="group" aria-label="Answers">
-      <${Choice} keys="a" label="Allow once" main onPick=${once} busy=${busy} />
-      <${Choice} keys="s" label="For this session" onPick=${session} busy=${busy} />
-      <${Choice} keys="w" label="Always…" onPick=${toggle("always")} busy=${busy} open=${open === "always"} />
-      <${Choice} keys="e" label="Edit…" onPick=${toggle("edit")} busy=${busy} open=${open === "edit"} />
-      <${Choice} keys="d" label="Deny…" danger onPick=${toggle("deny")} busy=${busy} open=${open === "deny"} />
+      <${Choice} keys=${keyed("a")} label="Allow once" main onPick=${once} busy=${busy} />
+      <${Choice} keys=${keyed("s")} label="For this session" onPick=${session} busy=${busy} />
+      <${Choice} keys=${keyed("w")} label="Always…" onPick=${toggle("always")} busy=${busy} open=${open === "always"} />
+      <${Choice} keys=${keyed("e")} label="Edit…" onPick=${toggle("edit")} busy=${busy} open=${open === "edit"} />
+      <${Choice} keys=${keyed("d")} label="Deny…" danger onPick=${toggle("deny")} busy=${busy} open=${open === "deny"} />
     </div>
     ${open === "deny" && html`<${Ask} label="Reason, told to the agent (may stay empty)" act="Deny" danger
       onDone=${(reason) => send({ decision: "deny", ...(reason ? { reason } : {}) })} onBack=${toggle("deny")} />`}
@@ -75,16 +76,20 @@ export function Question({ question, chosen = false, commands, onChoose }) {
 
 const Choice = ({ keys, label, main, danger, busy, open, onPick }) => html`<button type="button"
     class=${main ? "main" : danger ? "danger" : ""} disabled=${busy} aria-keyshortcuts=${keys}
-    aria-expanded=${open} onClick=${onPick}>${label} <kbd aria-hidden="true">${keys}</kbd></button>`;
+    aria-expanded=${open} onClick=${onPick}>${label}${keys && html` <kbd aria-hidden="true">${keys}</kbd>`}</button>`;
 
 /** What the call is about. A command or a diff says more than the arguments it was made of. */
 function Subject({ question }) {
-  const { preview, command_summary: command, sandbox, projected_modifications: files } = question;
+  const { command_summary: command, sandbox, projected_modifications: files } = question;
+  // A preview that ends in the command itself says where it runs; the command is shown anyway.
+  const repeats = command && question.preview?.endsWith(command);
+  const preview = repeats ? question.preview.slice(0, -command.length).trim() : question.preview;
   const details = html`<${Values} values=${question.arguments} />`;
   return html`
     ${command && html`<pre class="block shell" tabindex="0" aria-label="Command"><span
       class="prompt" aria-hidden="true">$ </span><${Text} value=${command} /></pre>`}
-    ${preview && preview !== command && html`<${Preview} text=${preview} />`}
+    ${preview && (repeats ? html`<p class="quiet"><${Text} value=${preview} /></p>`
+      : html`<${Preview} text=${preview} />`)}
     ${command || preview ? html`<details><summary>Arguments</summary>${details}</details>` : details}
     <dl class="facts">
       ${sandbox && html`<dt>Runs in</dt><dd><${Text} value=${sandbox} /></dd>`}

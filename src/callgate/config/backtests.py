@@ -1,0 +1,335 @@
+"""What other settings would have decided about the calls on record. Nothing is run.
+
+    record -> recall -> kind of call -> judged by the settings in force and by the others
+                            |                     |
+                 decided alike by both    the same | a change | not decidable
+
+A call is judged by what its record says (`recorded_calls`), in every way that the record leaves
+open (`rejudging`). Modes and tools are given by whoever asks; files in a workspace are not read,
+but for its own settings, where the user trusts it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.audit.reading import newest_first
+from callgate.audit.records import CallRecord
+from callgate.config.lines import key_lines, line_of
+from callgate.config.load import SettingsError, load_changed, load_user, load_workspace
+from callgate.config.places import Home
+from callgate.config.recorded_calls import REFUSED_PLACES, RecordedCall, read_arguments, recall
+from callgate.config.rejudging import Doubt, Side, View, decision_of, narrowed
+from callgate.config.schema import Settings
+from callgate.config.trust import is_trusted
+from callgate.core.sessions import Mode, Root
+from callgate.dispatch.registry import Registered
+from callgate.policy.decide import Decision, Question
+from callgate.policy.rules import Origin, Outcome, Policy, Rule
+
+_REPORT_EVERY = 2_000
+_REMEMBERED = 50_000
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """Calls of one tool that are decided otherwise, all for the same reasons."""
+
+    newest: CallRecord
+    old: Decision
+    new: Decision
+    count: int
+
+    @property
+    def loosened(self) -> bool:
+        return self.new.outcome.strictness < self.old.outcome.strictness
+
+    @property
+    def step(self) -> str:
+        return f"{self.old.outcome}->{self.new.outcome}"
+
+
+class Backtest(msgspec.Struct, frozen=True, kw_only=True):
+    since_ms: int
+    same: int
+    changes: tuple[Change, ...]
+    """The loosened ones first, then the most frequent."""
+    undecidable: Mapping[Doubt, int]
+    unjudged: int
+    """Calls that ended before any policy was asked: no such tool, wrong arguments."""
+
+    @property
+    def changed(self) -> int:
+        return sum(change.count for change in self.changes)
+
+    @property
+    def judged(self) -> int:
+        return self.same + self.changed + sum(self.undecidable.values())
+
+    @property
+    def loosened(self) -> int:
+        return sum(change.count for change in self.changes if change.loosened)
+
+    @property
+    def steps(self) -> Mapping[str, int]:
+        """How many calls went from which decision to which."""
+        steps: Counter[str] = Counter()
+        for change in self.changes:
+            steps[change.step] += change.count
+        return steps
+
+    def described(self) -> dict[str, Any]:
+        """As surfaces give it; times in seconds since 1970."""
+        return {
+            "since": self.since_ms / 1000,
+            "judged": self.judged,
+            "same": self.same,
+            "loosened": self.loosened,
+            "steps": dict(self.steps),
+            "changed": [_described(change) for change in self.changes],
+            "undecidable": {
+                "count": sum(self.undecidable.values()),
+                "why": {str(doubt): count for doubt, count in self.undecidable.items()},
+            },
+            "unjudged": self.unjudged,
+        }
+
+
+def backtest(
+    home: Home,
+    changed: bytes,
+    name: str,
+    *,
+    since_ms: int,
+    limit: int | None = None,
+    tools: Callable[[str], Registered | None],
+    modes: Mapping[str, Mode],
+    report: Callable[[int], None] = lambda count: None,
+) -> Backtest:
+    """Judge the newest calls on record by the home's settings and by changed ones.
+
+    `changed` is TOML, which errors and origins call `name`; `modes` are those of the sessions
+    in the store. Reads files, and takes a while for a long record. Raises `SettingsError`.
+    """
+    judge = _Comparison(home, _in_force(home), _other(home, changed, name), tools, modes)
+    same = unjudged = 0
+    doubts: Counter[Doubt] = Counter()
+    groups: dict[tuple[object, ...], list[Any]] = {}
+    for number, record in enumerate(_records(home, since_ms, limit), start=1):
+        if number % _REPORT_EVERY == 0:
+            report(number)
+        answer = judge(record)
+        if answer is None:
+            unjudged += 1
+        elif isinstance(answer, Doubt):
+            doubts[answer] += 1
+        elif answer[0].outcome is answer[1].outcome:
+            same += 1
+        else:
+            key = (record.tool, *(d.policy_reason + d.outcome for d in answer))
+            groups.setdefault(key, [record, answer, 0])[2] += 1
+    changes = [
+        Change(newest=newest, old=old, new=new, count=count)
+        for newest, (old, new), count in groups.values()
+    ]
+    changes.sort(key=lambda each: (not each.loosened, -each.count, each.newest.tool))
+    return Backtest(
+        since_ms=since_ms,
+        same=same,
+        changes=tuple(changes),
+        undecidable=dict(doubts.most_common()),
+        unjudged=unjudged,
+    )
+
+
+def _records(home: Home, since_ms: int, limit: int | None) -> Iterator[CallRecord]:
+    for number, (record, _) in enumerate(newest_first(home.audit)):
+        if record.ts < since_ms or number == limit:
+            return
+        yield record
+
+
+def _in_force(home: Home) -> Side:
+    settings, user = load_user(home)
+    try:
+        with open(home.settings, "rb") as file:
+            data = file.read()
+    except OSError:  # there is none
+        data = b""
+    return _side(settings, user, data, home.settings)
+
+
+def _other(home: Home, data: bytes, name: str) -> Side:
+    return _side(*load_changed(home, data, name), data, name)
+
+
+def _side(settings: Settings, user: Policy, data: bytes, name: str) -> Side:
+    line = line_of(key_lines(data.decode("utf-8", "replace")), ("tools", "disable"))
+    return Side(
+        settings=settings,
+        user=user,
+        roots=tuple(
+            Root(os.path.realpath(os.path.expanduser(root.path)), root.access == "write")
+            for root in settings.workspace.extra_roots
+        ),
+        disabled=dict.fromkeys(settings.tools.disable, Origin(name, line)),
+    )
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    """What is the same for all calls of a tool from one place."""
+
+    old: View
+    new: View
+    alike: bool
+    """Whatever the arguments are, both decide the same."""
+    looks: bool
+    """Whether the decision depends on the arguments."""
+
+
+_Answer = tuple[Decision, Decision] | Doubt
+_ANY = Decision(outcome=Outcome.ASK, reason="", sentence="")
+_SAME = (_ANY, _ANY)
+
+
+class _Comparison:
+    """Judges records by two sides; remembers what it has seen."""
+
+    def __init__(
+        self,
+        home: Home,
+        old: Side,
+        new: Side,
+        tools: Callable[[str], Registered | None],
+        modes: Mapping[str, Mode],
+    ) -> None:
+        self._home = home
+        self._sides = (old, new)
+        self._tools = tools
+        self._modes = modes
+        self._workspaces: dict[str, tuple[str, Policy | None] | None] = {}
+        self._kinds: dict[tuple[object, ...], _Kind | None] = {}
+        self._answers: dict[tuple[object, ...], _Answer] = {}
+
+    def __call__(self, record: CallRecord) -> _Answer | None:
+        """Both decisions, or why there are none; None for a call that no policy has to judge."""
+        call = recall(record, self._tools(record.tool))
+        if call is None:
+            return None
+        key = (
+            record.tool, record.side_effects, call.destructive, record.caller, record.cwd,
+            self._modes.get(record.session), call.sandboxed,
+        )  # fmt: skip
+        if key not in self._kinds:
+            self._kinds[key] = self._kind(call)
+        kind = self._kinds[key]
+        if kind is None:
+            return Doubt.WORKSPACE
+        if kind.alike:
+            return _SAME
+        kept = record.session if "/artifacts/" in record.args else ""
+        looked_at = (record.args, record.args_hash, kept) if kind.looks else ()
+        seen = (
+            *key, *looked_at, record.reason, record.policy is None, call.repaired,
+            record.sandbox, record.decision,
+        )  # fmt: skip
+        answer = self._answers.get(seen)
+        if answer is None:
+            if len(self._answers) >= _REMEMBERED:
+                self._answers.clear()
+            call = msgspec.structs.replace(call, arguments=read_arguments(record))
+            answer = self._answers[seen] = _answer(kind, call)
+        return answer
+
+    def _kind(self, call: RecordedCall) -> _Kind | None:
+        found = self._workspace(call.record.cwd)
+        if found is None:
+            return None
+        old, new = (self._view(side, call, *found) for side in self._sides)
+        rules = [*old.rules, *new.rules]
+        if old.roots == new.roots and all(rule.path is None for rule in rules):
+            old, new = (msgspec.structs.replace(view, needs_places=False) for view in (old, new))
+        alike = old.grounds(call) == new.grounds(call)
+        looks = bool(call.path_params) or call.sandboxed or any(map(_looks, rules))
+        return _Kind(old, new, alike, looks)
+
+    def _workspace(self, path: str) -> tuple[str, Policy | None] | None:
+        """Where a workspace really is, and its own settings; None if they cannot be used."""
+        if path not in self._workspaces:
+            try:
+                policy = load_workspace(path) if is_trusted(self._home, path) else None
+                self._workspaces[path] = (os.path.realpath(path), policy)
+            except SettingsError:
+                self._workspaces[path] = None
+        return self._workspaces[path]
+
+    def _view(
+        self, side: Side, call: RecordedCall, directory: str, workspace: Policy | None
+    ) -> View:
+        mode = self._mode(side, call.record.session)
+        asked = Question(
+            tool=call.record.tool, aliases=call.aliases, effect=call.effect, mode=mode,
+            caller=call.caller, workspace=directory,
+        )  # fmt: skip
+        return View(
+            side=side,
+            mode=mode,
+            user=narrowed(side.user, asked),
+            workspace=None if workspace is None else narrowed(workspace, asked),
+            directory=directory,
+            roots=(Root(directory, writable=True), *side.roots),
+            own=os.path.realpath(self._home.path),
+        )
+
+    def _mode(self, side: Side, session: str) -> Mode:
+        """A session whose mode is the default in force is taken to have it from there."""
+        stored = self._modes.get(session)
+        if stored is None or stored is self._sides[0].settings.mode:
+            return side.settings.mode
+        return stored
+
+
+def _looks(rule: Rule) -> bool:
+    """Whether a rule looks at arguments, or at what is made of them."""
+    about = (rule.path, rule.command, rule.arguments or None, rule.arguments_sha256, rule.network)
+    return any(each is not None for each in about)
+
+
+def _answer(kind: _Kind, call: RecordedCall) -> _Answer:
+    old = decision_of(kind.old, call)
+    if isinstance(old, Doubt):
+        return old
+    if call.refused_by_place is not (old.reason in REFUSED_PLACES):
+        return Doubt.LINK  # its text alone does not show where it led
+    new = decision_of(kind.new, call)
+    return new if isinstance(new, Doubt) else (old, new)
+
+
+def _described(change: Change) -> dict[str, Any]:
+    newest = change.newest
+    return {
+        "tool": newest.tool,
+        "arguments": newest.args,
+        "at": newest.ts / 1000,
+        "session": newest.session,
+        "call": newest.call_id,
+        "caller": newest.caller,
+        "workspace": newest.cwd,
+        "loosened": change.loosened,
+        "old": _described_decision(change.old),
+        "new": _described_decision(change.new),
+        "count": change.count,
+    }
+
+
+def _described_decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "outcome": decision.outcome,
+        "reason": decision.reason,
+        "sentence": decision.sentence,
+        "origin": {"file": decision.origin.file, "line": decision.origin.line},
+    }

@@ -1,0 +1,121 @@
+// The dashboard: which view is shown, and the frame around it.
+
+import { useKeys } from "./lib/keys.js";
+import { href, useRoute } from "./lib/router.js";
+import { start, useStore } from "./lib/store.js";
+import { applyTheme, nextTheme, theme } from "./lib/theme.js";
+import { html, render, useEffect, useRef, useState } from "./lib/ui.js";
+import { Copy } from "./parts/basics.js";
+import { Chat } from "./views/chat.js";
+import { Hosts } from "./views/hosts.js";
+import { Inbox } from "./views/inbox.js";
+import { Live } from "./views/live.js";
+import { Policy } from "./views/policy.js";
+import { Session } from "./views/session.js";
+import { Sessions } from "./views/sessions.js";
+import { Stats } from "./views/stats.js";
+import { Tools } from "./views/tools.js";
+
+const VIEWS = {
+  live: { name: "Live", draw: Live, key: "1" },
+  inbox: { name: "Inbox", draw: Inbox, key: "2" },
+  chat: { name: "Chat", draw: Chat, key: "3" },
+  sessions: { name: "Sessions", draw: Sessions, key: "4" },
+  tools: { name: "Tools", draw: Tools, key: "5" },
+  hosts: { name: "Hosts", draw: Hosts, key: "6" },
+  policy: { name: "Policy", draw: Policy, key: "7" },
+  stats: { name: "Stats", draw: Stats, key: "8" },
+  session: { name: "Session", draw: Session, within: "sessions" },
+};
+
+function App() {
+  const route = useRoute();
+  const { questions, link } = useStore();
+  const main = useRef(null);
+  const [help, setHelp] = useState(false);
+  const view = VIEWS[route.view] ?? VIEWS.live;
+  const waiting = questions.size;
+
+  useEffect(() => {
+    document.title = `${waiting ? `(${waiting}) ` : ""}${view.name} · callgate`;
+  }, [waiting, view]);
+  // On a phone the views stand in a row that is wider than the screen.
+  useEffect(() => {
+    document.querySelector(".side [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+  }, [route.view]);
+  // Whoever listens to the page instead of looking at it is told where they are now.
+  const first = useRef(true);
+  useEffect(() => {
+    const within = main.current.contains(document.activeElement);
+    if (!first.current && !within) main.current.focus({ preventScroll: true });
+    first.current = false;
+  }, [route.view, route.id]);
+
+  const numbers = Object.entries(VIEWS).filter(([, each]) => each.key)
+    .map(([name, each]) => [each.key, () => { location.hash = href(name); }]);
+  useKeys({ ...Object.fromEntries(numbers), "?": () => setHelp(!help), Escape: () => setHelp(false) });
+
+  return html`<div class="frame">
+    <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>
+      Skip to the view</a>
+    <nav class="side" aria-label="Views">
+      <a class="brand" href=${href("live")}><${Gate} />callgate</a>
+      <ul>${Object.entries(VIEWS).filter(([, each]) => each.key).map(([name, each]) => html`<li>
+        <a href=${href(name)} aria-current=${name === (view.within ?? route.view) ? "page" : null}>
+          ${each.name}${name === "inbox" && waiting > 0 && html`<b class="count"
+            aria-label=${`${waiting} waiting`}>${waiting}</b>`}</a></li>`)}</ul>
+      <${Foot} link=${link} onHelp=${() => setHelp(!help)} />
+    </nav>
+    <main id="main" ref=${main} tabindex="-1" aria-label=${view.name}>
+      <${Banner} link=${link} />
+      <${view.draw} key=${route.view + route.id} id=${route.id} query=${route.query} />
+    </main>
+    ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
+  </div>`;
+}
+
+const Gate = () => html`<svg class="gate" viewBox="0 0 24 24" aria-hidden="true">
+  <path d="M4 21V11a8 8 0 0 1 16 0v10M9.5 21v-9a2.5 2.5 0 0 1 5 0v9" /></svg>`;
+
+const LINKS = { connecting: "connecting", live: "connected", reconnecting: "reconnecting", locked: "logged out" };
+
+function Foot({ link, onHelp }) {
+  const { instance } = useStore();
+  const [shown, setShown] = useState(theme());
+  return html`<div class="foot">
+    <p class=${`link-state ${link}`} role="status"><i aria-hidden="true"></i>${LINKS[link]}</p>
+    ${instance && html`<p class="quiet where" title=${instance.workspaces.join("\n")}>
+      mode ${instance.mode} · ${instance.version}</p>`}
+    <p class="buttons"><button class="small" type="button" onClick=${() => setShown(nextTheme())}
+      aria-label=${`Colours: ${shown}`}>${shown}</button>
+    <button class="small" type="button" onClick=${onHelp} aria-label="Keys">?</button></p></div>`;
+}
+
+function Banner({ link }) {
+  if (link === "locked") {
+    return html`<div class="banner locked" role="alert"><p><b>Logged out.</b> Open a new link; this page
+      then goes on by itself, and nothing is lost.</p>
+      <p class="command"><code>callgate dashboard</code><${Copy} text="callgate dashboard" /></p></div>`;
+  }
+  return link === "reconnecting" && html`<div class="banner" role="status">
+    Reconnecting… what happens meanwhile is shown afterwards.</div>`;
+}
+
+const KEYS = [
+  ["1 … 8", "go to a view"], ["/", "search"], ["p", "pause the live list"],
+  ["↑ ↓ Enter", "move in a list"], ["j k", "next and previous question"], ["a", "allow once"],
+  ["s", "allow for this session"], ["w", "always allow, by a pattern"], ["e", "edit the arguments"],
+  ["d", "deny, with a reason"], ["Esc", "close"],
+];
+
+function Help({ onClose }) {
+  const dialog = useRef(null);
+  useEffect(() => dialog.current.showModal(), []);
+  return html`<dialog ref=${dialog} class="help" aria-label="Keys" onClose=${onClose}>
+    <h2>Keys</h2><dl>${KEYS.map(([key, does]) => html`<dt><kbd>${key}</kbd></dt><dd>${does}</dd>`)}</dl>
+    <button type="button" onClick=${() => dialog.current.close()}>Close</button></dialog>`;
+}
+
+applyTheme();
+start();
+render(html`<${App} />`, document.getElementById("app"));

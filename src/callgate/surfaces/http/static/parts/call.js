@@ -1,0 +1,103 @@
+// One call in full: what it was, what came of it, and why it was let through or not.
+
+import { get, remove } from "../lib/api.js";
+import { isOver } from "../lib/calls.js";
+import { go } from "../lib/router.js";
+import { useStore } from "../lib/store.js";
+import { duration, moment } from "../lib/text.js";
+import { html, useEffect, useState } from "../lib/ui.js";
+import { Block, Effect, Empty, Line, State, Text, Trouble, Values } from "./basics.js";
+import { Question, outcome } from "./question.js";
+
+export function CallPanel({ id, onClose }) {
+  const { calls, questions } = useStore();
+  const row = calls.byId.get(id);
+  const [detail, setDetail] = useState(null);
+  const [record, setRecord] = useState(null);
+  const [problem, setProblem] = useState(null);
+  useEffect(() => {
+    let here = true;
+    const show = (set) => (value) => here && set(value);
+    get(`/v1/calls/${encodeURIComponent(id)}`).then(show(setDetail), show(setProblem));
+    get("/v1/audit", { text: id, limit: 1 }).then(show(({ records }) => setRecord(records[0])), () => {});
+    return () => { here = false; };
+  }, [id, row?.state]);
+  const open = [...questions.values()].find((each) => each.call_id === id);
+  const known = { ...row, ...detail, ...(row ? { state: row.state } : {}) };
+
+  return html`<aside class="panel" aria-label="Call">
+    <header><h2>${known.tool ?? "Call"}</h2>${known.state && html`<${State} state=${known.state} />`}
+      <button class="small close" type="button" onClick=${onClose} aria-label="Close">✕</button></header>
+    ${!known.tool && problem && html`<${Trouble} problem=${problem} />`}
+    ${!known.tool && !problem && html`<${Empty} title="Reading…" />`}
+    ${open && html`<${Question} question=${open} />`}
+    <${Facts} call=${known} record=${record} />
+    <${Actions} call=${known} record=${record} />
+    ${record?.reason && html`<p class="trouble"><${Text} value=${record.reason} /></p>`}
+    ${!open && html`<${Given} call=${known} record=${record} />`}
+    ${record?.result && html`<h3>Result</h3><${Block} label="Result" value=${record.result} />`}
+    <${Answer} call=${known} />
+    <${Events} events=${detail?.events ?? []} />
+  </aside>`;
+}
+
+function Facts({ call, record }) {
+  const facts = [
+    ["Effect", call.side_effects && html`<${Effect} effect=${call.side_effects} />`],
+    ["Decided by", (call.policy ?? record?.policy) && html`<${Text} value=${call.policy ?? record.policy} />`],
+    ["Answered by", record?.answered_by && html`<${Text} value=${record.answered_by} />`],
+    ["Error", call.error_class],
+    ["Ran in", record?.sandbox && html`<${Text} value=${record.sandbox} />`],
+    ["When", call.at && moment(call.at)],
+    ["Took", duration(call.duration_ms)],
+    ["Caller", call.caller],
+    ["Source", record?.source],
+    ["Session", call.session_id && html`<a href=${`#/session/${encodeURIComponent(call.session_id)}`}>${call.session_id}</a>`],
+    ["Call", call.id],
+  ];
+  return html`<dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) =>
+    html`<dt>${name}</dt><dd>${value}</dd>`)}</dl>`;
+}
+
+function Actions({ call, record }) {
+  if (!call.tool) return null;
+  const given = argumentsOf(call, record);
+  const rerun = () => go("tools", call.tool, { arguments: JSON.stringify(given ?? {}) });
+  return html`<p class="buttons">
+    ${!isOver(call) && html`<button type="button" class="danger"
+      onClick=${() => remove(`/v1/calls/${encodeURIComponent(call.id)}`).catch(() => {})}>Cancel</button>`}
+    ${isOver(call) && html`<button type="button" onClick=${rerun}>Run again…</button>`}
+    ${given && html`<button type="button" onClick=${() => go("policy", "", { tool: call.tool,
+      arguments: JSON.stringify(given) })}>Explain</button>`}</p>`;
+}
+
+/** The question has the arguments whole; the record has a summary, which may be all of them. */
+function argumentsOf(call, record) {
+  if (call.confirmation) return call.confirmation.arguments;
+  try {
+    const read = JSON.parse(record?.args ?? call.summary ?? "");
+    return read !== null && typeof read === "object" ? read : null;
+  } catch {
+    return null;
+  }
+}
+
+function Given({ call, record }) {
+  const given = argumentsOf(call, record);
+  const summary = record?.args ?? call.summary;
+  if (given) return html`<h3>Arguments</h3><${Values} values=${given} />`;
+  return summary ? html`<h3>Arguments</h3><${Block} label="Arguments" value=${summary} />` : null;
+}
+
+function Answer({ call }) {
+  if (!call.confirmation) return null;
+  const { answer } = call;
+  return html`<h3>Question</h3><p><${Text} value=${call.confirmation.why} /></p>
+    ${answer && html`<p class="quiet">${outcome(answer.decision)} (${answer.scope}) by <${Text} value=${answer.by} />
+      ${answer.reason && html`: <${Text} value=${answer.reason} />`}</p>`}`;
+}
+
+const Events = ({ events }) => events.length > 0 && html`<details><summary>${events.length} events</summary>
+  <ol class="events">${events.map((event) => html`<li><span class="at">${moment(event.timestamp)}</span>
+    <b>${event.type}</b> <span class="quiet"><${Line} value=${JSON.stringify(event.payload)} most=${400} /></span></li>`)}
+  </ol></details>`;

@@ -1,0 +1,57 @@
+// Plots, drawn as SVG.
+
+import { clock, moment } from "../lib/text.js";
+import { html } from "../lib/ui.js";
+
+const WIDTH = 720;
+const HEIGHT = 160;
+const LEFT = 34;
+const BOTTOM = 18;
+
+/** Calls of each span as one bar: what went well below, what failed and what was denied on top. */
+export function Bars({ times, since, span, step }) {
+  const begin = since ?? Date.now() / 1000 - span;
+  const width = step ?? span / 60;
+  const most = nice(Math.max(...times.map((each) => each.calls), 1));
+  const x = (at) => LEFT + ((at - begin) / span) * (WIDTH - LEFT);
+  const tall = (count) => (count / most) * (HEIGHT - BOTTOM - 6);
+  const wide = Math.max(1.5, (width / span) * (WIDTH - LEFT) - 1.5);
+  const floor = HEIGHT - BOTTOM;
+  const label = (at) => (span > 86_400 ? moment(at) : clock(at).slice(0, 5));
+  return html`<svg class="plot" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} role="img"
+      aria-label=${`Calls over time, at most ${most} in one span`}>
+    ${[0, most / 2, most].map((count) => html`<g class="grid">
+      <line x1=${LEFT} x2=${WIDTH} y1=${floor - tall(count)} y2=${floor - tall(count)} />
+      <text x=${LEFT - 5} y=${floor - tall(count) + 3} text-anchor="end">${count}</text></g>`)}
+    ${times.map((each) => html`<${Bar} x=${x(each.at)} wide=${wide} floor=${floor} tall=${tall} span=${each}
+      title=${`${moment(each.at)}: ${each.calls} calls, ${each.errors} failed, ${each.denials} denied`} />`)}
+    ${[0, 0.25, 0.5, 0.75].map((part) => html`<text class=${`tick ${part % 0.5 ? "minor" : ""}`} x=${LEFT + part * (WIDTH - LEFT)} y=${HEIGHT - 4}>
+      ${label(begin + part * span)}</text>`)}
+    <text class="tick" x=${WIDTH} y=${HEIGHT - 4} text-anchor="end">now</text></svg>
+    <p class="legend"><span class="ok">ok</span><span class="failed">failed</span><span class="denied">denied</span></p>`;
+}
+
+function Bar({ x, wide, floor, tall, span, title }) {
+  const well = Math.max(0, span.calls - span.errors - span.denials);
+  const stack = [["ok", well], ["failed", span.errors], ["denied", span.denials]];
+  let y = floor;
+  return html`<g><title>${title}</title>${stack.map(([kind, count]) => {
+    y -= tall(count);
+    return count > 0 && html`<rect class=${kind} x=${x} y=${y} width=${wide} height=${tall(count)} />`;
+  })}</g>`;
+}
+
+/** From p50 to p95 on a scale on which tenfold is always as far. */
+export function Spread({ low, high, most }) {
+  const x = (ms) => (Math.log10(1 + ms) / Math.log10(1 + most)) * 150 + 4;
+  return html`<svg class="spread" viewBox="0 0 158 12" aria-hidden="true">
+    <line class="axis" x1="4" x2="154" y1="6" y2="6" />
+    <line x1=${x(low)} x2=${x(high)} y1="6" y2="6" />
+    <circle cx=${x(low)} cy="6" r="3" /><circle class="far" cx=${x(high)} cy="6" r="3" /></svg>`;
+}
+
+function nice(number) {
+  const power = 10 ** Math.floor(Math.log10(number));
+  const step = [1, 2, 4, 5, 10].find((each) => each * power >= number);
+  return Math.max(2, step * power);
+}

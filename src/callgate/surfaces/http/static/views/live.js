@@ -1,0 +1,79 @@
+// Calls as they happen, newest first: filtered, searched, held still.
+
+import { matching } from "../lib/calls.js";
+import { useKeys } from "../lib/keys.js";
+import { setQuery } from "../lib/router.js";
+import { loadOlder, useStore } from "../lib/store.js";
+import { clock, duration } from "../lib/text.js";
+import { html, useMemo, useRef, useState } from "../lib/ui.js";
+import { Effect, Empty, Line, State } from "../parts/basics.js";
+import { CallPanel } from "../parts/call.js";
+import { LongList } from "../parts/list.js";
+
+const STATES = ["asked", "running", "ok", "failed", "denied", "cancelled", "invalid"];
+const SHOWN = { asked: "waiting" };
+const EFFECTS = ["none", "read", "write", "network", "execute"];
+const NARROW = matchMedia("(max-width: 720px)");
+
+export function Live({ query }) {
+  const { calls, loaded } = useStore();
+  const search = useRef(null);
+  const [held, setHeld] = useState(null);
+  const { state, effect, q: text, call } = query;
+  const found = useMemo(() => matching(calls, { state, effect, text }), [calls.version, state, effect, text]);
+  const rows = held ?? found;
+  const missed = held ? found.length - held.length : 0;
+  const effects = EFFECTS.filter((each) => calls.effects.has(each));
+  const pause = () => setHeld(held ? null : found);
+  const filter = (changes) => {
+    setHeld(null);
+    setQuery(changes);
+  };
+  useKeys({
+    "/": () => search.current.focus(),
+    p: pause,
+    Escape: () => call && setQuery({ call: "" }),
+  });
+
+  return html`<section class=${`live ${call ? "split" : ""}`}>
+    <header class="bar"><h1>Live</h1>
+      <label class="search"><span class="unseen-label">Search calls</span>
+        <input ref=${search} type="search" placeholder="Search   /" value=${text ?? ""}
+          onInput=${(event) => filter({ q: event.target.value })}
+          onKeyDown=${(event) => event.key === "Escape" && event.target.blur()} /></label>
+      <button type="button" aria-pressed=${held !== null} onClick=${pause}>
+        ${held ? html`Go on${missed > 0 && html` <b class="count">${missed}</b>`}` : "Pause"}</button>
+      <span class="quiet total" aria-live="off">${found.length} calls</span>
+    </header>
+    <div class="chips" role="group" aria-label="Filters">
+      ${STATES.map((each) => html`<${Chip} name=${SHOWN[each] ?? each} on=${state === each} tone=${each}
+        onPick=${() => filter({ state: state === each ? "" : each })} />`)}
+      ${effects.length > 1 && html`<span class="gap"></span>`}
+      ${effects.length > 1 && effects.map((each) => html`<${Chip} name=${each} on=${effect === each}
+        onPick=${() => filter({ effect: effect === each ? "" : each })} />`)}
+    </div>
+    ${rows.length ? html`<${LongList} rows=${rows} height=${NARROW.matches ? 54 : 32} draw=${drawRow} label="Calls"
+        active=${call} onOpen=${(id) => setQuery({ call: id })} onEnd=${loadOlder} />`
+      : html`<div class="long-list-none">${nothing(loaded, calls.order.length)}</div>`}
+    ${call && html`<${CallPanel} key=${call} id=${call} onClose=${() => setQuery({ call: "" })} />`}
+  </section>`;
+}
+
+const Chip = ({ name, on, tone, onPick }) => html`<button type="button" class=${`chip ${tone ?? ""}`}
+  aria-pressed=${on} onClick=${onPick}>${tone && html`<i aria-hidden="true"></i>`}${name}</button>`;
+
+function nothing(loaded, known) {
+  if (!loaded) return html`<${Empty} title="Reading the record…" />`;
+  if (known) return html`<${Empty} title="No call matches." />`;
+  return html`<${Empty} title="No calls yet." command="callgate call list_dir">
+    Every call of every client shows up here as it happens. Make one:</${Empty}>`;
+}
+
+const drawRow = (row) => html`
+  <span class="at">${clock(row.at ?? Date.now() / 1000)}</span>
+  <${State} state=${row.state} />
+  <span class="tool">${row.tool ?? "…"}</span>
+  <${Effect} effect=${row.side_effects} />
+  <span class="summary"><${Line} value=${row.summary} /></span>
+  <span class="caller">${row.caller ?? ""}</span>
+  <span class="took">${row.state === "asked" ? "" : duration(row.duration_ms)}</span>`;

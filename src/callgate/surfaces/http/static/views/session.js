@@ -1,0 +1,86 @@
+// One session: the conversation, its calls on a line of time, a replay, and the way back.
+
+import { post } from "../lib/api.js";
+import { readConversation } from "../lib/conversation.js";
+import { href, setQuery } from "../lib/router.js";
+import { useSession } from "../lib/session.js";
+import { useStore } from "../lib/store.js";
+import { clock, moment } from "../lib/text.js";
+import { html, useMemo, useState } from "../lib/ui.js";
+import { Empty, Line, Text, Trouble } from "../parts/basics.js";
+import { Conversation } from "../parts/conversation.js";
+import { Question } from "../parts/question.js";
+import { Waterfall } from "../parts/waterfall.js";
+
+export function Session({ id, query }) {
+  const { session, events, messages, writing, problem, loaded } = useSession(id);
+  const { questions } = useStore();
+  const at = query.at && Number(query.at) < events.length ? Math.max(1, Number(query.at)) : events.length;
+  const replaying = at < events.length;
+  const shown = useMemo(() => readConversation(events.slice(0, at), messages), [events, messages, at]);
+  const [told, setTold] = useState(null);
+
+  async function undo(call) {
+    setTold("Asking…");
+    try {
+      const body = call ? { call: call.id } : {};
+      setTold(describe(await post(`/v1/sessions/${encodeURIComponent(id)}/undo`, body)));
+    } catch (failure) {
+      setTold(failure.message);
+    }
+  }
+
+  if (problem) {
+    return html`<section><header class="bar"><h1>Session</h1></header>
+      <${Trouble} problem=${problem} /><${Empty} title="It cannot be shown." command="callgate sessions list" /></section>`;
+  }
+  const calls = [...shown.calls.values()];
+  // An undo is a call like any other, in a session of its own, and may be asked about.
+  const undoing = [...questions.values()].find((each) => shown.calls.has(each.arguments.call_id));
+  const changed = calls.some((call) => call.files?.length);
+  return html`<section class="session"><header class="bar">
+      <h1><${Line} value=${session?.title || "Session"} /></h1>
+      <a class="button" href=${href("chat", id)}>Talk in it</a>
+      ${changed && html`<button type="button" onClick=${() => undo(null)}>Undo last change</button>`}</header>
+    <div class="scroll">
+    ${session && html`<p class="quiet facts-line"><${Text} value=${session.workspace} />
+      ${` · mode ${session.mode} · ${events.length} events · ${moment(session.created_at)} · `}<code>${session.id}</code></p>`}
+    ${undoing && html`<${Question} question=${undoing} />`}
+    ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}
+    ${events.length > 0 && html`<${Scrubber} events=${events} at=${at} replaying=${replaying} />`}
+    ${calls.length > 0 && html`<article class="card"><h2>Calls over time</h2><${Waterfall} calls=${calls}
+      from=${events[0].timestamp} upto=${replaying || !open(calls) ? events.at(-1).timestamp : Date.now() / 1000}
+      now=${events[at - 1]?.timestamp ?? 0} onPick=${showCall} /></article>`}
+    <${Conversation} items=${shown.items} writing=${replaying ? "" : writing} live=${!replaying} onUndo=${replaying ? null : undo} />
+    ${loaded && !events.length && html`<${Empty} title="Nothing has happened in it yet." command="callgate chat" />`}
+    </div></section>`;
+}
+
+const open = (calls) => calls.some((call) => !call.endedAt);
+
+function showCall(call) {
+  const card = document.getElementById(`item-${call.id}`);
+  card?.scrollIntoView({ block: "center" });
+  card?.querySelector("details")?.setAttribute("open", "");
+}
+
+function Scrubber({ events, at, replaying }) {
+  const event = events[at - 1];
+  const set = (number) => setQuery({ at: number >= events.length ? "" : String(Math.max(1, number)) });
+  return html`<div class="scrubber" role="group" aria-label="Replay">
+    <button class="small" type="button" onClick=${() => set(at - 1)} disabled=${at <= 1} aria-label="One event back">◀</button>
+    <input type="range" min="1" max=${events.length} value=${at} aria-label="Replay up to this event"
+      aria-valuetext=${`${event.type}, ${at} of ${events.length}`} onInput=${(change) => set(Number(change.target.value))} />
+    <button class="small" type="button" onClick=${() => set(at + 1)} disabled=${!replaying} aria-label="One event on">▶</button>
+    <span class="where"><b>${at}/${events.length}</b> ${clock(event.timestamp)} ${event.type}</span>
+    ${replaying && html`<button class="small" type="button" onClick=${() => set(Infinity)}>Now</button>`}</div>`;
+}
+
+/** What an undo gave back: a list of files, or the result of the call that it is. */
+function describe(answer) {
+  if (Array.isArray(answer.undone)) {
+    return answer.undone.map((each) => `${each.action} ${each.path}`).join("\n") || "Nothing was to be undone.";
+  }
+  return (answer.content ?? []).map((block) => block.text ?? JSON.stringify(block.value)).join("\n")
+    || (answer.ok ? "Undone." : answer.error?.message ?? "It was not undone.");
+}

@@ -1,0 +1,109 @@
+"""A real `callgate serve` for a browser to look at, and a way to make calls on it from outside."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+_LIMIT_S = 60.0
+
+
+class Served:
+    """One address and one home; it may be stopped and started again."""
+
+    def __init__(self, home: Path, workspace: Path) -> None:
+        self.home = home
+        self.workspace = workspace
+        workspace.mkdir(exist_ok=True)
+        self.port = _free_port()
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [*_CALLGATE, "serve", "--http", f"127.0.0.1:{self.port}"],
+            cwd=self.workspace,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stderr is not None
+        said = ""
+        for line in self._process.stderr:
+            said += line
+            if "listening" in line:
+                threading.Thread(target=self._process.stderr.read, daemon=True).start()
+                return
+        raise AssertionError(f"it did not start:\n{said}")
+
+    def stop(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        self._process.wait(_LIMIT_S)
+        assert self._process.stderr is not None
+        self._process = None
+
+    def link(self) -> str:
+        """A login link, as `callgate dashboard` prints it."""
+        url: str = self.ask("POST", "/v1/login", {})["url"]
+        return url
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        assert self._process is not None
+        token = (self.home / f"run/{self._process.pid}.token").read_text().strip()
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_LIMIT_S)
+        try:
+            head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            connection.request(method, path, None if body is None else json.dumps(body), head)
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
+
+    def call(self, tool: str, **arguments: Any) -> Any:
+        return self.ask("POST", "/v1/calls", {"tool": tool, "arguments": arguments})
+
+    def begin(self, tool: str, **arguments: Any) -> Future[Any]:
+        """A call that someone else has to answer for."""
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(self.call(tool, **arguments))
+            except BaseException as error:
+                done.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return done
+
+    def call_without_it(self, tool: str, *arguments: str) -> None:
+        """A call of another process that shares the home."""
+        command = [*_CALLGATE, "call", "--no-instance", tool, *arguments]
+        subprocess.run(command, cwd=self.workspace, check=True, capture_output=True)
+
+
+_CALLGATE = [sys.executable, "-m", "callgate"]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def script(path: Path, replies: str) -> str:
+    """Settings for a model that plays these replies."""
+    path.write_text(replies)
+    os.chmod(path, 0o600)
+    return f'model = "played"\n[models.played]\nkind = "scripted"\npath = "{path}"\n'
