@@ -11,7 +11,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint soak spec bench constraints clean
+.PHONY: help demo test lint soak spec bench pictures constraints clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
@@ -20,17 +20,20 @@ help:
 	@echo "make soak         the long tests, which 'make test' leaves out"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make bench        the benchmark table, beside other libraries"
+	@echo "make pictures     the screenshots of the documentation, made anew"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
 	@echo "make clean        remove everything that these commands made"
 
 demo: .venv/.ready
 	@$(BIN)/python examples/tour.py
 
-# bubblewrap is tested too; where the system has none, it is found here (in vain elsewhere).
-test soak: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+# bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
+# are found here (in vain elsewhere).
+test soak pictures: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_chromium.sh
 	$(BIN)/python -m pytest -n 4 -m "not soak"
 	@echo "Left out: the long tests (make soak)."
 
@@ -41,6 +44,7 @@ lint: .venv/.ready-dev
 
 soak: .venv/.ready-dev
 	@sh scripts/get_bubblewrap.sh
+	@sh scripts/get_chromium.sh
 	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 1800
 
 spec: .venv/.ready-dev
@@ -48,6 +52,10 @@ spec: .venv/.ready-dev
 
 bench: .build/bench/.ready
 	@.build/bench/bin/python benchmarks/run.py
+
+pictures: .venv/.ready-dev
+	@sh scripts/get_chromium.sh
+	$(BIN)/python -m scripts.screenshots
 
 constraints:
 	$(check_python)

@@ -13,9 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from callgate.agent.agent import Agent
 from callgate.core.ids import session_id
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode, Session
@@ -23,13 +22,16 @@ from callgate.core.stores import SessionLocked
 from callgate.dispatch.running import Stop
 from callgate.runtime import Resumed, Runtime
 
+if TYPE_CHECKING:  # heavy, and loaded when a model is at work
+    from callgate.agent.agent import Agent
+
 _log = logging.getLogger("callgate.sessions")
 _INTERRUPTED = "interrupted"
 """Why a turn ended that was under way when the session's process went away."""
 
 OpenSession = Callable[[str | None, str], Session]
 """A session in a directory, or the usual one, with an id. Raises a `ToolError`."""
-OpenAgent = Callable[[str | None], Agent]
+OpenAgent = Callable[[str | None], "Agent"]
 """The agent of a model, or of the usual one. Raises a `ModelError` that says what to do."""
 
 

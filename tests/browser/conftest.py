@@ -16,7 +16,7 @@ from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
 from tests.browser.instances import Served
 
-_FLAGS = [
+FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
@@ -32,7 +32,7 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
     home = tmp_path_factory.mktemp("browser")
     async with async_playwright() as playwright:
         made = await playwright.chromium.launch(
-            executable_path=found, args=_FLAGS, env={"HOME": str(home), "PATH": "/usr/bin:/bin"}
+            executable_path=found, args=FLAGS, env={"HOME": str(home), "PATH": "/usr/bin:/bin"}
         )
         yield made
         await made.close()
@@ -41,9 +41,11 @@ async def browser(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bro
 @pytest.fixture
 def served(home: Path, tmp_path: Path) -> Iterator[Served]:
     made = Served(home, tmp_path / "project")
-    made.start()
-    yield made
-    made.stop()
+    try:
+        made.start()
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest_asyncio.fixture(loop_scope="module")

@@ -31,28 +31,27 @@ class Served:
         return f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        self._process = subprocess.Popen(
-            [*_CALLGATE, "serve", "--http", f"127.0.0.1:{self.port}"],
-            cwd=self.workspace,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stderr is not None
-        said = ""
-        for line in self._process.stderr:
-            said += line
-            if "listening" in line:
-                threading.Thread(target=self._process.stderr.read, daemon=True).start()
-                return
-        raise AssertionError(f"it did not start:\n{said}")
+        """Returns when it listens."""
+        with open(self.home.parent / "serve.log", "a") as log:
+            self._process = subprocess.Popen(
+                [*_CALLGATE, "serve", "--http", f"127.0.0.1:{self.port}"],
+                cwd=self.workspace,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self._process.stdout is not None
+        first = self._process.stdout.readline()
+        if "listening" not in first:
+            self.stop()
+            raise AssertionError(f"it did not start: {first}{Path(log.name).read_text()}")
 
     def stop(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        self._process.wait(_LIMIT_S)
-        assert self._process.stderr is not None
-        self._process = None
+        """Twice equals once."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.communicate(timeout=_LIMIT_S)
+            self._process = None
 
     def link(self) -> str:
         """A login link, as `callgate dashboard` prints it."""

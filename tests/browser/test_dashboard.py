@@ -83,7 +83,7 @@ async def test_a_denied_write_does_not_happen_and_its_caller_hears_why(
     await page.get_by_label("Reason").fill("not today")
     await page.get_by_role("button", name="Deny", exact=True).click()
     error = (await asyncio.wrap_future(done))["error"]
-    assert error["error_class"] == "user_denied"
+    assert error["class"] == "user_denied"
     assert "not today" in error["message"]
     assert not (served.workspace / "new.txt").exists()
 
@@ -137,8 +137,9 @@ async def test_of_two_browsers_the_first_wins_and_the_second_is_told(
     waiting = await held
     await question(quick).get_by_role("button", name="Deny").click()
     await quick.keyboard.press("Enter")
-    assert (await asyncio.wrap_future(done))["error"]["error_class"] == "user_denied"
+    assert (await asyncio.wrap_future(done))["error"]["class"] == "user_denied"
     await waiting.continue_()
+    await expect(slow.locator(".settled li")).to_contain_text("someone else")
     for page in (slow, quick):
         await expect(page.locator(".settled li.deny")).to_contain_text("write_file")
         await expect(question(page)).to_have_count(0)
@@ -159,7 +160,7 @@ async def test_two_browsers_that_answer_at_once_end_with_the_same_answer(
     await pages[1].evaluate(press, "Deny")
     await pages[1].get_by_label("Reason").wait_for()
     await asyncio.gather(
-        pages[0].evaluate(press, "Allow once"), pages[1].get_by_label("Reason").press("Enter")
+        pages[0].evaluate(press, "Allow once"), pages[1].keyboard.press("Enter")
     )
     result = await asyncio.wrap_future(done)
     assert result["ok"] is (served.workspace / "new.txt").exists()
@@ -280,6 +281,7 @@ async def test_everything_works_by_keyboard(served: Served, new_page: NewPage) -
             await keys.press(key)
         results.append((await asyncio.wrap_future(done))["ok"])
     assert results == [True, False]
+    await expect(question(page)).to_have_count(0)
     await keys.press("1")
     await expect(page.get_by_role("option")).to_have_count(2)
     await keys.press("/")

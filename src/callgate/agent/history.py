@@ -70,8 +70,11 @@ def last_words(messages: Sequence[Message]) -> str | None:
     uses = [block for block in content if isinstance(block, ToolUseBlock)]
     if uses and not any(use.name == "end_turn" for use in uses):
         return None
+    words = "".join(block.text for block in content if isinstance(block, TextBlock))
+    if "toolCalls" in words:  # an attempt at calls, which was to be answered
+        return None
     chat = [str(use.input.get("content")) for use in uses if use.name == "send_chat"]
-    return "".join([*(b.text for b in content if isinstance(b, TextBlock)), *chat[-1:]])
+    return "".join([words, *chat[-1:]])
 
 
 def _since_summary(messages: Sequence[Message]) -> Iterator[Message]:

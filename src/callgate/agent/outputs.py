@@ -6,6 +6,7 @@ and becomes an event; nothing is opened or fetched by us.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ from callgate.dispatch.sayings import Sayings
 
 VOICES = frozenset({"Kore", "Puck", "Charon", "Fenrir", "Aoede", "Leda", "Orus", "Zephyr"})
 """Names that a model may give; what each sounds like is for whoever speaks."""
+MOST_PASSED_ON = 50
+"""What is to be heard and pages to be opened, in one turn: a client may do it at once."""
 _LONGEST_URL = 2_048
 
 Told = Callable[[str, Mapping[str, Any]], object]
@@ -33,6 +36,11 @@ class Outputs:
         self._screen = screen
         self._tell = tell
         self._sayings = Sayings()
+        self._room = MOST_PASSED_ON
+        self._passed: Counter[Show] = Counter()
+        """What is heard or opened because of this reply."""
+        self._again: Counter[Show] = Counter()
+        """The same of attempts at it that are void: it does not come twice."""
         self.text = ""
         """What was said last."""
 
@@ -62,7 +70,14 @@ class Outputs:
     def void(self, why: str) -> None:
         """What was shown of the reply so far does not count."""
         self._sayings = Sayings()
+        self._again |= self._passed
+        self._passed.clear()
         self._screen(Restarted(why))
+
+    def settle(self) -> None:
+        """The reply is over: whatever the next one shows is new."""
+        self._passed.clear()
+        self._again.clear()
 
     def _send_chat(self, given: Mapping[str, Any], shown: int) -> list[str]:
         self.chat(_text(given, "content"), shown=shown)
@@ -95,6 +110,12 @@ class Outputs:
         return []
 
     def _pass_on(self, show: Show, event_type: str, payload: Mapping[str, Any]) -> None:
+        self._passed[show] += 1
+        if self._passed[show] <= self._again[show]:
+            return
+        if self._room <= 0:
+            raise ValueError(f"Not shown: a turn may speak or open pages {MOST_PASSED_ON} times.")
+        self._room -= 1
         self._screen(show)
         self._tell(event_type, {key: value for key, value in payload.items() if value is not None})
 

@@ -84,6 +84,8 @@ class TextReading:
         self.batch = batch
         self._outputs = outputs
         self._stream = CallStream(types=types)
+        self._came = False
+        """Some of the text."""
         self._early: dict[int, Wanted] = {}
         """By their place in the text."""
         self._said: list[str] = []
@@ -92,6 +94,7 @@ class TextReading:
         """What the user saw of texts that were not complete, by their place; None: of prose."""
 
     def text(self, piece: str) -> None:
+        self._came = True
         for found in self._stream.push(piece):
             wanted = self._early[found.index] = from_found(found)
             self._see()
@@ -121,6 +124,9 @@ class TextReading:
         return msgspec.structs.replace(wanted, use=early.use)
 
     def finish(self, reply: Reply) -> Read:
+        said = "".join(b.text for b in reply.message.content if isinstance(b, TextBlock))
+        if not self._came:  # a server that sends all of it at the end
+            self.text(said)
         parsed = self._stream.finish()
         complaints = tuple(map(error_text, parsed.errors))
         diagnostics = tuple(map(note_text, parsed.diagnostics))
@@ -129,7 +135,6 @@ class TextReading:
             complaints = ("Failed to parse JSON: the reply ended before its document did",)
         content: list[MessageBlock] = list(uses(wanted))
         if not wanted:
-            said = "".join(b.text for b in reply.message.content if isinstance(b, TextBlock))
             content = [TextBlock(said)] if said else []
             if _is_prose(said, parsed):
                 complaints = ()

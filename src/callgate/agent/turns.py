@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -19,20 +18,9 @@ from callgate.agent.outputs import NATIVE, Outputs
 from callgate.agent.projection import to_native, to_text
 from callgate.agent.reading import NativeReading, Read, Reading, TextReading
 from callgate.agent.shows import Noticed, Screen, Thought, Writing
-from callgate.audit.redaction import redact
+from callgate.agent.telling import MOST_SAID, Telling
 from callgate.core.calls import CallerKind
 from callgate.core.content import TextBlock, ToolResultBlock
-from callgate.core.events import (
-    CHAT_DELTA,
-    COMPACTED,
-    DIAGNOSED,
-    LLM_CALLED,
-    LLM_COMPLETED,
-    LLM_FAILED,
-    LLM_RETRYING,
-    NOTICE,
-    Actor,
-)
 from callgate.core.messages import Message
 from callgate.core.models import (
     Model,
@@ -53,9 +41,6 @@ from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.protocol.toolcalls.teach import document_schema
 from callgate.protocol.toolcalls.values import OUTPUTS, TYPES
 from callgate.sessions.conversations import Conversations
-
-_MOST_SAID = 20
-"""Complaints about one reply that are told."""
 
 TurnStop = Literal[
     "end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", "error", "waiting"
@@ -95,7 +80,6 @@ class Turn:
     ) -> None:
         """`kept` is done when what the user said is on the disk."""
         self._dispatcher = dispatcher
-        self._conversations = conversations
         self._session = session
         self._model = model
         self._history = history
@@ -104,7 +88,8 @@ class Turn:
         self._own = own
         self._screen = screen
         self._kept = kept
-        self._outputs = Outputs(screen, self._tell)
+        self._telling = Telling(conversations, session)
+        self._outputs = Outputs(screen, self._telling.tell)
         self._usage = Usage()
         self._cycles = 0
         self._calls = 0
@@ -138,7 +123,7 @@ class Turn:
     def end(self, stop: TurnStop, notice: str | None = None) -> TurnEnd:
         if notice is not None:
             self._screen(Noticed(notice))
-            self._tell(NOTICE, {"stop": stop, "message": notice})
+            self._telling.notice(stop, notice)
         price = self._model.price
         return TurnEnd(
             stop=stop,
@@ -176,7 +161,7 @@ class Turn:
         upto, usage = await self._context.compact(hard=hard)
         self._usage += usage
         if upto:
-            self._tell(COMPACTED, {"messages": upto, **_counted(usage)})
+            self._telling.compacted(upto, usage)
 
     async def _ask(self) -> tuple[Read, Reply, Reading] | None:
         """The model's reply, shown and read; None if it must be asked again."""
@@ -185,7 +170,7 @@ class Turn:
         tools = [tool for tool in every if tool.name not in OUTPUTS]
         prompt = self._prompt(tools)
         started = time.perf_counter()
-        called = self._tell(LLM_CALLED, {"model": self._model.name, "tools": len(tools)})
+        called = self._telling.called(self._model, len(tools))
         reading = self._reading(tools, called)
         try:
             async with aclosing(self._model.stream(prompt)) as pieces:
@@ -198,15 +183,21 @@ class Turn:
                         case ToolUseDelta(name=name, text=text):
                             self._screen(Writing(name, text))
                         case Retrying():
-                            self._retry(piece, called)
+                            self._telling.retrying(piece, called)
+                            self._outputs.void(piece.message)
                             await self._void(reading)
                             reading = self._reading(tools, called)
                         case Reply():
-                            self._count(piece, started, called, reading)
+                            self._usage += piece.usage
+                            self._compacted = False
+                            took_s = time.perf_counter() - started
+                            reading.batch.parent = self._telling.completed(
+                                piece, self._model, took_s, called
+                            )
                             return reading.finish(piece), piece, reading
             raise ModelError(ModelErrorKind.CUT, "The model's stream ended without a reply.")
         except ModelError as error:
-            self._tell(LLM_FAILED, {"kind": error.kind, "message": error.message}, called)
+            self._telling.failed(error.kind, error.message, called)
             await self._void(reading)
             if error.kind is ModelErrorKind.CONTEXT and not self._compacted:
                 self._compacted = True
@@ -215,7 +206,7 @@ class Turn:
                 return None
             raise
         except asyncio.CancelledError:
-            self._tell(LLM_FAILED, {"kind": "cancelled", "message": "cancelled"}, called)
+            self._telling.failed("cancelled", "cancelled", called)
             await self._void(reading)
             self._cut_short = reading.so_far()
             raise
@@ -227,15 +218,6 @@ class Turn:
         """The reply does not count, but the calls that it made do."""
         self._calls += reading.batch.ran
         await reading.batch.void()
-
-    def _retry(self, retrying: Retrying, called: str) -> None:
-        said = {
-            "kind": retrying.kind,
-            "message": retrying.message,
-            "wait_s": retrying.wait_s,
-        }
-        self._tell(LLM_RETRYING, said, called)
-        self._outputs.void(retrying.message)
 
     def _prompt(self, tools: list[ToolDefinition]) -> Prompt:
         messages, limit = self._history.arranged(), self._limits.result_chars
@@ -264,20 +246,6 @@ class Turn:
             return NativeReading(self._outputs, batch)
         return TextReading(self._outputs, batch, TYPES | _names(tools))
 
-    def _count(self, reply: Reply, started: float, called: str, reading: Reading) -> None:
-        self._usage += reply.usage
-        self._compacted = False
-        price = self._model.price
-        said = {
-            "model": reply.model or self._model.name,
-            "stop_reason": reply.stop,
-            "latency_ms": round((time.perf_counter() - started) * 1e3, 1),
-            **_counted(reply.usage),
-        }
-        if price is not None:
-            said["cost_usd"] = price.of(reply.usage)
-        reading.batch.parent = self._tell(LLM_COMPLETED, said, called)
-
     async def _act(self, read: Read, reply: Reply, reading: Reading) -> TurnEnd | None:
         """Keep the reply, run its calls, and keep their results; the end of the turn, if it
         has come."""
@@ -290,12 +258,13 @@ class Turn:
             self._history.add(Message(role="assistant", content=read.content))
         self._context.count(reply.usage)
         if read.complaints or read.diagnostics:
-            self._tell(DIAGNOSED, _diagnosed(read))
+            self._telling.diagnosed(read.complaints, read.diagnostics)
         batch = reading.batch
         try:
             await batch.finish(read.wanted, self._keep)
         finally:
             self._calls += batch.ran
+        self._outputs.settle()
         if read.complaints:
             self._complain(read)
         return self._judge(read, reply, batch)
@@ -321,39 +290,13 @@ class Turn:
         self._history.add(Message(role="user", content=[result]))
 
     def _complain(self, read: Read) -> None:
-        said = "\n".join(f"- {each}" for each in read.complaints[:_MOST_SAID])
+        said = "\n".join(f"- {each}" for each in read.complaints[:MOST_SAID])
         text = f"[Your reply was not in the format asked for]\n{said}"
         self._history.add(Message(role="user", content=[TextBlock(text)]))
-
-    def _tell(
-        self, event_type: str, payload: Mapping[str, Any], parent: str | None = None
-    ) -> str:
-        shown = {key: redact(v) if isinstance(v, str) else v for key, v in payload.items()}
-        actor: Actor = "system" if event_type == NOTICE else "agent"
-        keep = event_type != CHAT_DELTA
-        emit = self._conversations.emit
-        return emit(self._session, event_type, actor, shown, keep=keep, parent=parent)
 
 
 def _names(tools: list[ToolDefinition]) -> frozenset[str]:
     return frozenset(name for tool in tools for name in (tool.name, *tool.aliases))
-
-
-def _diagnosed(read: Read) -> dict[str, list[str]]:
-    """They repeat a little of what the model wrote, so they may hold a secret."""
-    return {
-        "errors": list(map(redact, read.complaints[:_MOST_SAID])),
-        "diagnostics": list(map(redact, read.diagnostics[:_MOST_SAID])),
-    }
-
-
-def _counted(usage: Usage) -> dict[str, int]:
-    return {
-        "input_tokens": usage.input,
-        "output_tokens": usage.output,
-        "cache_read_tokens": usage.cache_read,
-        "cache_write_tokens": usage.cache_write,
-    }
 
 
 def _stopped(most: int, what: str) -> str:

@@ -30,7 +30,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 def from_reply(reply: Reply) -> list[Wanted]:
     """The native calls of a reply, in their order."""
     blocks = (block for block in reply.message.content if isinstance(block, ToolUseBlock))
-    return [_native(block, reply.unreadable.get(block.id)) for block in blocks]
+    declined = "the model declined" if reply.stop == "refusal" else None
+    return [_native(block, declined or reply.unreadable.get(block.id)) for block in blocks]
 
 
 def _native(block: ToolUseBlock, problem: str | None) -> Wanted:

@@ -12,6 +12,7 @@ import msgspec
 
 from callgate.agent.agent import Agent
 from callgate.agent.turns import TurnEnd, TurnStop
+from callgate.cli.embedded import find_tool
 from callgate.cli.exits import EXIT_CODES, FAILED, OK
 from callgate.cli.problems import CliError
 from callgate.cli.stores import explained, find_session, not_found
@@ -70,6 +71,15 @@ def open_agent(wired: Wired, name: str | None) -> Agent:
             else ToolErrorClass.EXECUTION_ERROR,
             reason=f"model_{error.kind}",
         ) from None
+
+
+def allowed(wired: Wired, options: Namespace) -> frozenset[str]:
+    """The tools that `--allow` names, as they call themselves."""
+    found = {name: find_tool(wired, name) for name in options.allow or ()}
+    for name, tool in found.items():
+        if tool is None:
+            raise CliError(f"--allow: there is no tool {name!r}", hint="See callgate tools.")
+    return frozenset(tool.name for tool in found.values() if tool is not None)
 
 
 def limit(agent: Agent, options: Namespace) -> None:

@@ -66,6 +66,8 @@ def chat(options: Namespace) -> int:
             code = talk.run(options, prompt)
         except SystemExit as ended:  # a signal
             code = int(ended.code or OK)
+        except KeyboardInterrupt:  # between a turn and the prompt
+            code = INTERRUPTED
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             beside.do(wired.close())
@@ -111,8 +113,9 @@ class Chat:
         """Talk until the user leaves; the exit code."""
         tty = open_tty()
         quiet = self.screen.quiet if is_terminal(sys.stdout) else nullcontext
+        allowed = agents.allowed(self.wired, options)
         answers = Answers(
-            self.wired, lambda: self.session, tty, by=BY, allowed=options.allow or (), quiet=quiet
+            self.wired, lambda: self.session, tty, by=BY, allowed=allowed, quiet=quiet
         )
         unlisten = self.wired.bus.listen(self._hear)
         with self.wired.runtime.attach(answers):

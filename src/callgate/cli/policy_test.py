@@ -27,7 +27,7 @@ from callgate.wiring import register_known
 
 _NEWS_EVERY_S = 2.0
 _DOUBTS = {
-    Doubt.ARGUMENTS: "a rule looks at what is cut or redacted on record",
+    Doubt.ARGUMENTS: "it depends on what is cut or redacted on record",
     Doubt.TOOL: "the tool is not registered here: which of its arguments are paths is not known",
     Doubt.LINK: "where its path led cannot be told from the path's text",
     Doubt.SANDBOX: "it depends on what the sandbox of this machine can promise",
@@ -93,7 +93,7 @@ def _read(file: str) -> tuple[bytes, str]:
 
 
 def _show(found: Backtest, paint: Paint) -> None:
-    print(f"{found.judged:,} calls since {_when(found.since_ms)}, judged by their records")
+    print(f"{_calls(found.judged)} since {_when(found.since_ms)}, judged by what is on record")
     print(f"  {found.same:>9,}  same")
     loosened = {change.step for change in found.changes if change.loosened}
     for step, count in found.steps.items():
@@ -114,7 +114,7 @@ def _show(found: Backtest, paint: Paint) -> None:
 def _show_change(change: Change, paint: Paint) -> None:
     newest, room = change.newest, columns() if is_terminal(sys.stdout) else None
     word = paint("red", "loosened") if change.loosened else "stricter"
-    times = "1 call" if change.count == 1 else f"{change.count:,} calls, the newest"
+    times = f"{_calls(change.count)}{', the newest' if change.count > 1 else ''}"
     print(f"{word}  {visible(newest.tool)}: {times} at {_when(newest.ts)} by {newest.caller}")
     print("  " + (visible(newest.args) if room is None else clip(newest.args, max(room - 3, 20))))
     print(f"  was {_decision(change.old)}")
@@ -124,6 +124,10 @@ def _show_change(change: Change, paint: Paint) -> None:
 def _decision(decision: Decision) -> str:
     by = f"({decision.reason}, {decision.origin})"
     return f"{decision.outcome}: {visible(decision.sentence)} {visible(by)}"
+
+
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count:,} calls"
 
 
 def _when(ms: int) -> str:

@@ -98,9 +98,8 @@ class _Run:
         tty = None
         if not self._options.no_input and (is_terminal(sys.stdin) or is_terminal(sys.stderr)):
             tty = open_tty()
-        answers = Answers(
-            self._wired, lambda: self._session, tty, by=BY, allowed=self._options.allow or ()
-        )
+        allowed = agents.allowed(self._wired, self._options)
+        answers = Answers(self._wired, lambda: self._session, tty, by=BY, allowed=allowed)
         try:
             with self._wired.runtime.attach(answers):
                 chosen = await agents.choose_session(self._wired, self._options, self._session)
@@ -111,6 +110,8 @@ class _Run:
                     async with self._streaming(chosen):
                         with explained():
                             end = await self._until_the_end(self._work(chosen, prompt))
+                            if self._signal is None:
+                                await self._agent.heard()
                 finally:
                     unlisten()
         finally:

@@ -28,7 +28,7 @@ from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
 from callgate.core.sessions import Session
 from callgate.policy.rules import is_within
-from callgate.surfaces.http.access import Access, token_path
+from callgate.surfaces.http.access import Access, reap_tokens, token_path
 from callgate.surfaces.http.addresses import (
     USUAL_HOST,
     USUAL_PORT,
@@ -194,6 +194,7 @@ async def _serve(
     try:
         await server.start(listener)
         reap(home.path)
+        reap_tokens(home.path)
         if http is not None:
             http.start()
         publish(home.path, instance)

@@ -61,7 +61,9 @@ def key_source(
     if table.key_command:
         return f"command {table.key_command[0]}"
     stored = key_name(name, table)
-    if stored in stored_keys(home):
+    # A provider's key is not shown to another server that happens to be called like it.
+    is_elsewhere = stored in USUAL_VARIABLES and "/" not in name and table.base_url is not None
+    if not is_elsewhere and stored in stored_keys(home):
         return f"stored {stored}"
     usual = USUAL_VARIABLES[table.kind]
     named_at_once = "/" in name  # then the address comes from the environment, like the key

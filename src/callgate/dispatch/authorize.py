@@ -162,8 +162,6 @@ def _deny_reason(decision: Decision) -> str:
 
 
 def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grants) -> bool:
-    if call.repaired and subject.tool.has_effects:  # a deny of the session is said again
-        return False
     grant = grants.take(
         call.session,
         subject.tool.name,
@@ -178,7 +176,7 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grant
         raise ToolUserDenied(
             f"The user denied {subject.tool.name} for this session.", reason="sticky"
         )
-    return True
+    return not (call.repaired and subject.tool.has_effects)
 
 
 def _ensure_somebody(call: ToolCall, decision: Decision, confirmations: Confirmations) -> None:

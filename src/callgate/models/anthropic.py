@@ -29,6 +29,7 @@ from callgate.models.prompts import (
     wire_id,
     wire_name,
 )
+from callgate.models.served import ServedModel
 from callgate.models.signatures import is_anthropic
 from callgate.models.tables import ModelTable
 from callgate.protocol.definitions import to_anthropic
@@ -43,18 +44,13 @@ MAX_PAUSES = 8
 _MARK = {"cache_control": {"type": "ephemeral"}}
 
 
-class AnthropicModel:
+class AnthropicModel(ServedModel):
     def __init__(self, name: str, table: ModelTable, key: Key | None) -> None:
-        self.name = name
-        self.native_tools = table.tools == "native"
-        self.constrained = bool(table.constrain)
-        self.context_tokens = table.context_tokens or CONTEXT_TOKENS
-        self.price = table.price
-        self._table = table
         base_url = BASE_URL if table.base_url is None else table.base_url
-        self._server = Server(
+        server = Server(
             table, base_url, "/messages", key, "x-api-key", {"anthropic-version": VERSION}
         )
+        super().__init__(name, table, server, context_tokens=CONTEXT_TOKENS)
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
         said: Reply | None = None
@@ -63,7 +59,7 @@ class AnthropicModel:
             asked = msgspec.structs.replace(prompt, messages=messages)
             readers = _Readers(used_ids(messages))
             request = to_request(asked, self._table)
-            async with aclosing(self._server.ask(request, readers.new)) as pieces:
+            async with aclosing(self._ask(request, readers.new)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Reply):
                         said = piece if said is None else _joined(said, piece)
@@ -73,9 +69,6 @@ class AnthropicModel:
                 break
         assert said is not None
         yield said
-
-    async def close(self) -> None:
-        await self._server.close()
 
 
 class _Readers:

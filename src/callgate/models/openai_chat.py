@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from callgate.core.content import (
@@ -29,6 +28,7 @@ from callgate.models.prompts import (
     wire_id,
     wire_name,
 )
+from callgate.models.served import ServedModel
 from callgate.models.signatures import THOUGHTS, field
 from callgate.models.tables import ModelTable
 from callgate.protocol.definitions import to_openai_chat
@@ -37,30 +37,20 @@ BASE_URL = "https://api.openai.com/v1"
 CONTEXT_TOKENS = 128_000
 
 
-class OpenAIChatModel:
+class OpenAIChatModel(ServedModel):
     def __init__(self, name: str, table: ModelTable, key: Key | None) -> None:
-        self.name = name
-        self.native_tools = table.tools == "native"
-        self.constrained = bool(table.constrain)
-        self.context_tokens = table.context_tokens or CONTEXT_TOKENS
-        self.price = table.price
-        self._table = table
         base_url = BASE_URL if table.base_url is None else table.base_url
-        self._server = Server(table, base_url, "/chat/completions", key)
+        server = Server(table, base_url, "/chat/completions", key)
+        super().__init__(name, table, server, context_tokens=CONTEXT_TOKENS)
         # Their own name for it; older servers know only the old one.
-        host = self._server.host
+        host = server.host
         new = host == "api.openai.com" or host.endswith(".openai.azure.com")
         self._limit_field = "max_completion_tokens" if new else "max_tokens"
 
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
         taken = used_ids(prompt.messages)
         request = to_request(prompt, self._table, self._limit_field)
-        async with aclosing(self._server.ask(request, lambda: ChatReader(taken))) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def close(self) -> None:
-        await self._server.close()
+        return self._ask(request, lambda: ChatReader(taken))
 
 
 def to_request(

@@ -7,7 +7,6 @@ conversation needs no memory but ours.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from callgate.core.content import (
@@ -34,6 +33,7 @@ from callgate.models.prompts import (
     wire_name,
 )
 from callgate.models.responses_events import ResponsesReader
+from callgate.models.served import ServedModel
 from callgate.models.signatures import item as signed_item
 from callgate.models.tables import ModelTable
 from callgate.protocol.definitions import to_openai_responses
@@ -42,26 +42,15 @@ BASE_URL = "https://api.openai.com/v1"
 CONTEXT_TOKENS = 200_000
 
 
-class OpenAIResponsesModel:
+class OpenAIResponsesModel(ServedModel):
     def __init__(self, name: str, table: ModelTable, key: Key | None) -> None:
-        self.name = name
-        self.native_tools = table.tools == "native"
-        self.constrained = bool(table.constrain)
-        self.context_tokens = table.context_tokens or CONTEXT_TOKENS
-        self.price = table.price
-        self._table = table
         base_url = BASE_URL if table.base_url is None else table.base_url
-        self._server = Server(table, base_url, "/responses", key)
+        server = Server(table, base_url, "/responses", key)
+        super().__init__(name, table, server, context_tokens=CONTEXT_TOKENS)
 
-    async def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
+    def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
         taken = used_ids(prompt.messages)
-        request = to_request(prompt, self._table)
-        async with aclosing(self._server.ask(request, lambda: ResponsesReader(taken))) as pieces:
-            async for piece in pieces:
-                yield piece
-
-    async def close(self) -> None:
-        await self._server.close()
+        return self._ask(to_request(prompt, self._table), lambda: ResponsesReader(taken))
 
 
 def to_request(prompt: Prompt, table: ModelTable) -> dict[str, Any]:

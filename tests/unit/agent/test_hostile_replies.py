@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from callgate.agent.shows import Restarted, Said, Spoken
-from callgate.core.events import DIAGNOSED, SPEECH
+from callgate.agent.outputs import MOST_PASSED_ON
+from callgate.agent.shows import Opened, Restarted, Said, Spoken
+from callgate.core.events import DIAGNOSED, FAILED, SPEECH
 from callgate.core.models import ModelErrorKind, Piece, Prompt, Retrying, TextDelta
 from tests.unit.agent.talks import END, LOG, call, calls, talk, text
 
@@ -80,9 +81,52 @@ async def test_thousands_of_calls_too_many_leave_room_for_others(tmp_path: Path)
         asyncio.get_running_loop().call_soon(tick)
 
     many = calls(*(call("look", f"c{n}", what="x") for n in range(500)))
+    refused: list[int] = []
     async with talk(tmp_path, many) as bench:
-        bench.model._chunk = 1_000_000  # so that nobody else gives room
+        bench.gate.runtime.listen(lambda e: refused.append(turns) if e.type == FAILED else None)
         asyncio.get_running_loop().call_soon(tick)
         end = await bench.turn()
-        assert (end.stop, end.calls) == ("max_turn_requests", 20)
-        assert turns > 400
+        assert (end.stop, end.calls, len(refused)) == ("max_turn_requests", 20, 480)
+        assert refused[-1] - refused[0] >= 479
+
+
+async def test_a_reply_that_comes_all_at_the_end_is_read(tmp_path: Path) -> None:
+    async def late(prompt: Prompt) -> AsyncIterator[Piece]:
+        yield calls(call("send_chat", content="Hi."), call("look", what="it"), END)
+
+    async with talk(tmp_path, late) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.text, LOG) == ("end_turn", "Hi.", ["look it"])
+
+
+@pytest.mark.spec("S3-33")
+async def test_what_was_heard_or_opened_comes_once_however_often_a_reply_breaks_off(
+    tmp_path: Path,
+) -> None:
+    page = "https://example.com/"
+    some = [call("say", "a", utterance="Hi."), call("say", "b", utterance="Hi.")]
+    document = json.dumps({"toolCalls": [*some, call("open_url", url=page)]})
+
+    async def breaking_off(prompt: Prompt) -> AsyncIterator[Piece]:
+        for attempt, upto in enumerate((-5, 120, -5), 1):
+            yield TextDelta(document[:upto])
+            yield Retrying(ModelErrorKind.CUT, "gone", 0.0, attempt)
+        yield TextDelta(document)
+        yield text(document)
+
+    again = calls(call("say", utterance="Hi."), END)
+    async with talk(tmp_path, breaking_off, again) as bench:
+        await bench.turn()
+    shown = [each for each in bench.shows if isinstance(each, Spoken | Opened)]
+    hi = Spoken(utterance="Hi.")
+    assert shown == [hi, hi, Opened(page), hi]
+
+
+async def test_a_turn_opens_only_so_many_pages(tmp_path: Path) -> None:
+    urls = [f"https://example.com/{n}" for n in range(MOST_PASSED_ON + 10)]
+    some = [call("open_url", f"c{n}", url=url) for n, url in enumerate(urls)]
+    async with talk(tmp_path, calls(*some), calls(END)) as bench:
+        await bench.turn()
+    opened = [each for each in bench.shows if isinstance(each, Opened)]
+    assert opened == [Opened(url) for url in urls[:MOST_PASSED_ON]]
+    assert [each["success"] for each in bench.results()].count(False) == 10

@@ -341,6 +341,28 @@ async def test_an_answer_for_the_session_does_not_cover_mended_calls(tmp_path: P
     assert asked == 3 and LOG == ["put a", "put a", "put b", "put b"]
 
 
+async def test_a_no_for_the_session_covers_mended_calls_too(tmp_path: Path) -> None:
+    asked = 0
+
+    async def never(question: Any) -> Answer:
+        nonlocal asked
+        asked += 1
+        return Answer(decision=Outcome.DENY, scope=Scope.SESSION)
+
+    mended = text("{'toolCalls': [{'type': 'put', 'id': 'p', 'operation': 'put', "
+                  "'parameters': {'what': 'b'}}]}")  # fmt: skip
+    async with talk(tmp_path, calls(call("put", what="a")), mended, calls(END), confirm=never) as b:
+        await b.turn()
+    assert asked == 1 and LOG == []
+
+
+async def test_what_a_model_called_before_it_declined_is_not_run(tmp_path: Path) -> None:
+    reply = Reply(message=uses(("a", "put", {"what": "x"})).message, stop="refusal")
+    async with talk(tmp_path, reply, native=True, mode="write") as bench:
+        end = await bench.turn()
+    assert end.stop == "refusal" and LOG == []
+
+
 @pytest.mark.spec("S3-06")
 async def test_a_call_that_was_cut_off_is_never_run(tmp_path: Path) -> None:
     whole = json.dumps({"toolCalls": [call("look", what="a"), call("put", what="rm -rf /tmp/x")]})

@@ -83,8 +83,9 @@ def test_ctrl_c_at_a_question_stops_the_turn_and_gives_the_line_back(
     assert not (ws / "b.txt").exists()
 
 
-@pytest.mark.usefixtures("tools")
-def test_a_second_ctrl_c_leaves_at_once(chat: Start) -> None:
+def test_a_second_ctrl_c_leaves_at_once(chat: Start, tools: Path) -> None:
+    with (tools / "settings.toml").open("a") as file:
+        file.write("[limits]\ncancel_grace_s = 60\n")
     talk = chat({"calls": [call("stuck")]})
     talk.say("go").until("● stuck")
     talk.press("\x03").until("leaves at once")

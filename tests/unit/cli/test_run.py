@@ -100,7 +100,7 @@ def test_where_nobody_can_be_asked_it_is_refused_and_the_model_is_told(
     assert not (ws / "b.txt").exists()
 
 
-@pytest.mark.parametrize("words", [("--allow", "write_file"), ("--mode", "write")])
+@pytest.mark.parametrize("words", [("--allow", "write-file"), ("--mode", "write")])
 def test_what_was_allowed_before_runs(words: tuple[str, ...], ws: Path, model: Path) -> None:
     ran = run(ws, model, WRITES, {"expect": "b.txt", "text": "Done."}, words=("go", *words))
     assert (ran.code, ran.out) == (0, "I write it.\nDone.\n")
@@ -110,6 +110,11 @@ def test_what_was_allowed_before_runs(words: tuple[str, ...], ws: Path, model: P
 def test_one_tool_that_is_allowed_allows_no_other(ws: Path, model: Path) -> None:
     run(ws, model, WRITES, DONE, words=("go", "--allow", "patch_file"))
     assert not (ws / "b.txt").exists()
+
+
+def test_a_tool_that_is_not_there_cannot_be_allowed(ws: Path, model: Path) -> None:
+    ran = run(ws, model, DONE, words=("go", "--allow", "writefile", "--json"))
+    assert (ran.code, ran.json["error"]["reason"]) == (2, "usage")
 
 
 def test_at_a_terminal_the_person_is_asked(ws: Path, model: Path) -> None:
@@ -187,8 +192,9 @@ def test_a_signal_stops_the_turn_and_what_was_said_is_kept(
     assert (again.code, again.json["session"]) == (0, end["session"])
 
 
-@pytest.mark.usefixtures("tools")
-def test_a_second_signal_waits_for_nothing(ws: Path, model: Path) -> None:
+def test_a_second_signal_waits_for_nothing(ws: Path, model: Path, tools: Path) -> None:
+    with (tools / "settings.toml").open("a") as file:
+        file.write("[limits]\ncancel_grace_s = 60\n")
     name = script(model, {"calls": [call("stuck")]})
     started = start("run", "--model", name, "--json", "go", cwd=ws)
     assert started.stdout is not None

@@ -306,3 +306,12 @@ def test_what_a_failed_command_says_cannot_act_on_a_terminal(home: Path) -> None
     with pytest.raises(ModelError) as caught:
         found("m", table(key_command=command), home, {})
     assert str(caught.value).isprintable()
+
+
+def test_a_providers_key_is_not_shown_to_another_server_of_that_name(tmp_path: Path) -> None:
+    home = Home(str(tmp_path / "home"))
+    store_key(home, "openai", Key("sk-of-the-provider"))
+    elsewhere = ModelTable(kind="openai", model="m", base_url="https://other.example/v1")
+    assert find_key("openai", elsewhere, home, {}) is None
+    provider = find_key("openai/m", ModelTable(kind="openai", model="m"), home, {})
+    assert provider is not None and provider.reveal() == "sk-of-the-provider"

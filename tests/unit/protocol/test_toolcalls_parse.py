@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from callgate.core.tools import ToolDefinition
+from callgate.protocol.toolcalls.find import MOST_TRIES
 from callgate.protocol.toolcalls.parse import parse
 from callgate.protocol.toolcalls.teach import teach
 from callgate.protocol.toolcalls.values import (
@@ -527,3 +528,10 @@ def test_the_prompt_teaches_what_is_read() -> None:
     ]  # fmt: skip
     assert entries[-1] == '- read_file: Read # a file. {"type": "object", "properties": {}}'
     assert "send_chat:" not in teach([tool], outputs=False)
+
+
+def test_behind_very_many_brackets_nothing_is_read() -> None:
+    document = '{"toolCalls": [{"type": "end_turn", "id": "e", "operation": "x", "parameters": {}}]}'
+    found = parse("[] " * (MOST_TRIES - 1) + document)
+    assert [(call.type, call.repaired) for call in found.calls] == [("end_turn", True)]
+    assert parse("[] " * MOST_TRIES + document).calls == ()

@@ -25,6 +25,8 @@ _OPENING = re.compile(
 )
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.|[\[{]|[\]}]', re.DOTALL)
 _LABELS = ("", "json")
+MOST_TRIES = 10_000
+"""Brackets that are looked at: behind so many all is prose."""
 _QUOTES = "\"'“‘„«\\"
 _MEANT = re.compile(r"tool_?calls", re.IGNORECASE)
 
@@ -59,9 +61,10 @@ def pieces(text: str, *, placed: bool) -> Iterator[Piece]:
     Args:
         placed: also find where the calls of each document are, which takes longer.
     """
-    at = outside = 0
+    at = outside = tries = 0
     shortcut = Shortcut(text)
-    while (opening := _OPENING.search(text, at)) is not None:
+    while tries < MOST_TRIES and (opening := _OPENING.search(text, at)) is not None:
+        tries += 1
         start = opening.start()
         if start and text[start - 1] in _QUOTES:
             at = _skip(text, start, 0)

@@ -111,6 +111,31 @@ def token_path(home: str, pid: int) -> str:
     return os.path.join(home, "run", f"{pid}.token")
 
 
+def reap_tokens(home: str) -> None:
+    """Remove the tokens of processes that are gone; they open nothing any more."""
+    try:
+        names = os.listdir(os.path.join(home, "run"))
+    except OSError:
+        return
+    for name in names:
+        pid, _, kind = name.partition(".")
+        if kind == "token" and pid.isdecimal() and not _is_there(int(pid)):
+            try:
+                os.unlink(token_path(home, int(pid)))
+            except OSError:
+                pass
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def _hash(said: str) -> bytes:
     return hashlib.sha256(said.encode("utf-8", "surrogateescape")).digest()
 

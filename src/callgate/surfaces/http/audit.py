@@ -11,9 +11,10 @@ from msgspec import Meta
 
 from callgate.audit.reading import Filter, newest_first, page
 from callgate.audit.records import CallRecord
-from callgate.surfaces.http.calls import Limit, state_of
+from callgate.surfaces.http.calls import Limit
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.rows import state_of
 from callgate.surfaces.http.values import Input, Value
 
 _DAY_S = 86_400.0

@@ -10,25 +10,29 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Annotated, Any, TypeVar
 
-from msgspec import UNSET, Meta
+from msgspec import Meta
 
 from callgate.audit.reading import Filter, page
 from callgate.audit.records import CallRecord
-from callgate.audit.summaries import summarize
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.errors import DENIALS, ToolErrorClass
+from callgate.core.errors import ToolErrorClass
 from callgate.core.events import Event
 from callgate.core.sessions import Session
 from callgate.core.stored import CallState as Stage
-from callgate.core.stored import ConfirmationState, StoredCall
+from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.questions import closed, read_question
-from callgate.dispatch.running import RunningCall
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.operations import Asked, Operation, Streamed
 from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
+from callgate.surfaces.http.rows import (
+    row_of_record,
+    row_of_running,
+    row_of_stored,
+    state_of,
+)
 from callgate.surfaces.http.values import (
     CallRow,
     CallState,
@@ -44,16 +48,6 @@ _MOST_AT_ONCE = 256
 _PAGE = 500
 _QUEUE = 1_000
 """Events of a call that wait for a caller who does not read; the others it does not see."""
-_STATES: dict[str | None, CallState] = {
-    None: "ok",
-    ToolErrorClass.CANCELLED: "cancelled",
-    ToolErrorClass.SHUTTING_DOWN: "cancelled",
-    ToolErrorClass.VALIDATION_ERROR: "invalid",
-    ToolErrorClass.PROTOCOL_ERROR: "invalid",
-    ToolErrorClass.PARSE_ERROR: "invalid",
-    **dict.fromkeys(DENIALS, "denied"),
-}
-
 Limit = Annotated[int, Meta(ge=1, le=500)]
 T = TypeVar("T")
 
@@ -273,67 +267,6 @@ async def cancel(door: Door, asked: Asked) -> Cancelled:
         return Cancelled(cancelled=True)
     await _row(door, await door.runtime.store(), id)  # 404 for one that never was
     return Cancelled(cancelled=False)
-
-
-def state_of(error_class: str | None) -> CallState:
-    return _STATES.get(error_class, "failed")
-
-
-def row_of_record(line: CallRecord) -> CallRow:
-    return CallRow(
-        id=line.call_id,
-        session_id=line.session,
-        turn_id=line.turn_id,
-        tool=line.tool,
-        caller=line.caller,
-        state=state_of(line.error_class),
-        side_effects=line.side_effects,
-        summary=line.args,
-        at=line.ts / 1000,
-        duration_ms=line.ms,
-        error_class=line.error_class or UNSET,
-        policy=line.policy or UNSET,
-    )
-
-
-def row_of_stored(call: StoredCall) -> CallRow:
-    return CallRow(
-        id=call.id,
-        session_id=call.session_id,
-        turn_id=call.turn_id,
-        tool=call.tool,
-        caller=call.caller,
-        state="asked" if call.state is Stage.WAITING else "running",
-        side_effects=call.side_effects,
-        summary=call.summary,
-        at=_made_at(call.id),
-    )
-
-
-def row_of_running(running: RunningCall) -> CallRow:
-    call = running.call
-    return CallRow(
-        id=call.id,
-        session_id=call.session.id,
-        turn_id=call.turn_id,
-        tool=call.tool,
-        caller=call.caller,
-        state="running",
-        side_effects=None,
-        summary=summarize(call.arguments),
-        at=_made_at(call.id),
-    )
-
-
-_ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-
-
-def _made_at(id: str) -> float:
-    """When a call was made, which its id tells."""
-    number = 0
-    for letter in id.removeprefix("tu_")[:10]:
-        number = number * 32 + max(0, _ALPHABET.find(letter))
-    return number / 1000
 
 
 OPERATIONS = (

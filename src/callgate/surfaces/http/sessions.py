@@ -162,7 +162,8 @@ async def events(door: Door, asked: Asked) -> EventList:
     stored = await store.get_session(id)
     found = await store.read_events(id, query.after, query.limit)
     numbered = [*enumerate(found, query.after + 1)]
-    return EventList(events=numbered, last=max(stored.last_seq, query.after + len(found)))
+    seen = query.after + len(found) if found else 0  # more may have come since
+    return EventList(events=numbered, last=max(stored.last_seq, seen))
 
 
 _ONE = "/v1/sessions/{id}"

@@ -22,11 +22,11 @@ from callgate.core.stores import Snapshot, Store, StoreError
 from callgate.dispatch.questions import read_question
 from callgate.surfaces.http import frames
 from callgate.surfaces.http.access import Visitor
-from callgate.surfaces.http.calls import row_of_stored
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.fanout import Kind
 from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.problems import Problem, bad_request, not_found, problem_of
+from callgate.surfaces.http.rows import row_of_stored
 from callgate.surfaces.http.subscriptions import MOST_REPLAYED, Subscription
 from callgate.surfaces.http.wires import WIRE, Wire
 

@@ -22,7 +22,7 @@ from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
-from callgate.surfaces.http.parts import Parts, Served
+from callgate.surfaces.http.parts import Hosting, Parts, Served
 from callgate.surfaces.http.waiting import HttpDoor
 from callgate.wiring import Wired, register_own
 
@@ -179,6 +179,7 @@ async def serving(
     open_agent: Callable[[Wired, str | None], Agent] | None = None,
     ceiling: Mode | None = None,
     settings: str = "",
+    hosts: Hosting | None = None,
     **options: Any,
 ) -> AsyncIterator[Instance]:
     DONE.clear()
@@ -209,7 +210,7 @@ async def serving(
         runtime=wired.runtime,
         open_session=open_session,
         open_agent=(lambda name: open_agent(wired, name)) if open_agent else wired.open_agent,
-        hosts=None, served=served, access=access, names=Names(Address("127.0.0.1", port)), options=options,
+        hosts=hosts, served=served, access=access, names=Names(Address("127.0.0.1", port)), options=options,
     )  # fmt: skip
     door = HttpDoor(listening, parts)
     door.start()

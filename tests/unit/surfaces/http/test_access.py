@@ -70,41 +70,42 @@ async def test_every_route_lets_the_token_in(instance: Instance) -> None:
 @pytest.mark.spec("T28")
 async def test_a_path_that_is_no_route_is_told_from_one_only_with_the_token(instance: Instance) -> None:
     stranger, user = instance.client(None).http, instance.client().http
-    for path in ("/v1/nothing", "/nothing", "/static/../../access.py", "/%2e%2e/access.py", "/v1", "//"):
+    for path in ("/v1/nothing", "/nothing", "/static/../../access.py", "/%2e%2e/access.py", "/v1", "/v1/"):
         assert (await stranger.get(path)).status_code == 401
         assert (await user.get(path)).status_code == 404
 
 
 @pytest.mark.spec("T28")
-@pytest.mark.parametrize("kind", ["text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data", "application/json, text/plain", "text/plain; application/json", "application/jsonx", "application/json; charset=utf-16"])  # fmt: skip
-async def test_a_body_that_a_form_could_send_is_refused(instance: Instance, kind: str) -> None:
+async def test_a_body_that_a_form_could_send_is_refused(instance: Instance) -> None:
+    kinds = ["text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data", "application/json, text/plain", "text/plain; application/json", "application/jsonx", "application/json; charset=utf-16"]  # fmt: skip
     client = instance.client().http
     for method, path in LOCKED:
         if method in ("POST", "PATCH"):
-            answer = await client.request(method, re.sub(r"{\w+}", "x", path), content=b'{"tool":"show"}', headers={"content-type": kind})
-            assert answer.status_code == 415, (method, path)
+            for kind in kinds:
+                answer = await client.request(method, re.sub(r"{\w+}", "x", path), content=b'{"tool":"show"}', headers={"content-type": kind})
+                assert answer.status_code == 415, (method, path, kind)
+
+
+FOREIGN = [
+    [b"host: evil.example"], [b"host: evil.example:PORT"], [b"host: 127.0.0.1"], [b"host: localhost"],
+    [b"host: 127.0.0.1:1"], [b"host: 127.0.0.1:PORT1"], [b"host: 127.0.0.1.evil.example:PORT"],
+    [b"host: localhost.:PORT"], [b"host: localhost.evil.example:PORT"], [b"host: evil-localhost:PORT"],
+    [b"host: [::ffff:127.0.0.1]:PORT"], [b"host: [::]:PORT"], [b"host: ::1:PORT"], [b"host: 0.0.0.0:PORT"],
+    [b"host: 127.1:PORT"], [b"host: 2130706433:PORT"], [b"host: 0x7f.1:PORT"], [b"host: 127.0.0.2:PORT"],
+    [b"host: user@127.0.0.1:PORT"], [b"host: 127.0.0.1:PORT@evil.example"], [b"host: 127.0.0.1:PORT:PORT"],
+    [b"host: 127.0.0.1:PORT/"], [b"host: 127.0.0.1:PORT, evil.example"], [b"host: http://127.0.0.1:PORT"],
+    [b"host:"], [b"host: :PORT"], [b"host: 127.0.0.1:0PORT"], [b"host: 127.0.0.1:+PORT"],
+    [b"host: 127.0.0.1 :PORT"], [b"host: [127.0.0.1]:PORT"], [b"host: LOCALHOST\xc2\xa0:PORT"],
+    [b"host: 169.254.169.254:PORT"], [b"host: callgate.local:PORT"], [b"host: [::1%25lo]:PORT"],
+    [b"x-forwarded-host: 127.0.0.1:PORT", b"host: evil.example"],
+]  # fmt: skip
 
 
 @pytest.mark.spec("T26")
-@pytest.mark.parametrize(
-    "lines",
-    [
-        [b"host: evil.example"], [b"host: evil.example:PORT"], [b"host: 127.0.0.1"], [b"host: localhost"],
-        [b"host: 127.0.0.1:1"], [b"host: 127.0.0.1:PORT1"], [b"host: 127.0.0.1.evil.example:PORT"],
-        [b"host: localhost.:PORT"], [b"host: localhost.evil.example:PORT"], [b"host: evil-localhost:PORT"],
-        [b"host: [::ffff:127.0.0.1]:PORT"], [b"host: [::]:PORT"], [b"host: ::1:PORT"], [b"host: 0.0.0.0:PORT"],
-        [b"host: 127.1:PORT"], [b"host: 2130706433:PORT"], [b"host: 0x7f.1:PORT"], [b"host: 127.0.0.2:PORT"],
-        [b"host: user@127.0.0.1:PORT"], [b"host: 127.0.0.1:PORT@evil.example"], [b"host: 127.0.0.1:PORT:PORT"],
-        [b"host: 127.0.0.1:PORT/"], [b"host: 127.0.0.1:PORT, evil.example"], [b"host: http://127.0.0.1:PORT"],
-        [b"host:"], [b"host: :PORT"], [b"host: 127.0.0.1:0PORT"], [b"host: 127.0.0.1:+PORT"],
-        [b"host: 127.0.0.1 :PORT"], [b"host: [127.0.0.1]:PORT"], [b"host: LOCALHOST\xc2\xa0:PORT"],
-        [b"host: 169.254.169.254:PORT"], [b"host: callgate.local:PORT"], [b"host: [::1%25lo]:PORT"],
-        [b"x-forwarded-host: 127.0.0.1:PORT", b"host: evil.example"],
-    ],
-    ids=lambda lines: b"|".join(lines).decode("latin-1"),
-)  # fmt: skip
-async def test_a_foreign_host_is_refused(instance: Instance, lines: list[bytes]) -> None:
-    assert await with_host(instance.port, *lines, token=instance.token) in (400, 403)
+async def test_a_foreign_host_is_refused(instance: Instance) -> None:
+    assert len(FOREIGN) > 30
+    for lines in FOREIGN:
+        assert await with_host(instance.port, *lines, token=instance.token) in (400, 403), lines
 
 
 @pytest.mark.spec("T26")
@@ -117,9 +118,9 @@ async def test_no_host_or_two_are_refused(instance: Instance) -> None:
 
 
 @pytest.mark.spec("T26")
-@pytest.mark.parametrize("host", [b"127.0.0.1:PORT", b"localhost:PORT", b"LocalHost:PORT", b"[::1]:PORT"])
-async def test_our_own_names_are_let_in(instance: Instance, host: bytes) -> None:
-    assert await with_host(instance.port, b"host: " + host, token=instance.token) == 200
+async def test_our_own_names_are_let_in(instance: Instance) -> None:
+    for host in (b"127.0.0.1:PORT", b"localhost:PORT", b"LocalHost:PORT", b"[::1]:PORT"):
+        assert await with_host(instance.port, b"host: " + host, token=instance.token) == 200
 
 
 @pytest.mark.spec("T26", "T27")
@@ -226,13 +227,14 @@ async def test_a_login_link_becomes_a_cookie_once(instance: Instance) -> None:
 
 
 @pytest.mark.spec("T27")
-@pytest.mark.parametrize(("site", "status"), [("same-origin", 200), ("none", 200), ("same-site", 401), ("cross-site", 401), ("", 401)])
-async def test_a_cookie_counts_only_from_our_own_page(instance: Instance, site: str, status: int) -> None:
+async def test_a_cookie_counts_only_from_our_own_page(instance: Instance) -> None:
     """Another port of this machine is the same site: the browser would send the cookie along."""
     cookie = await logged_in(instance)
     stranger = instance.client(None).http
-    answer = await stranger.get("/v1/instance", headers={"cookie": cookie, "sec-fetch-site": site})
-    assert answer.status_code == status
+    sites = {"same-origin": 200, "none": 200, "same-site": 401, "cross-site": 401, "": 401, "same-origin, none": 401}
+    for site, status in sites.items():
+        answer = await stranger.get("/v1/instance", headers={"cookie": cookie, "sec-fetch-site": site})
+        assert answer.status_code == status, site
 
 
 def test_codes_and_attach_tokens_run_out(tmp_path: Path) -> None:
@@ -376,10 +378,10 @@ async def test_a_body_has_a_limit_however_it_is_sent(instance: Instance) -> None
     assert statuses == [200, 200, 413, 413, 413, 413]
 
 
-@pytest.mark.parametrize(
-    "body", [b"", b"[]", b"1", b"{", b'{"tool":"a","tool":"b"}', b'{"tool":1}', b'{"tool":"show","more":1}', b'\xff{"tool":"show"}', b'{"tool":"\\ud800"}', b"[" * 100_000, b'{"tool":"show","arguments":[]}', b'{"tool":"show","timeout_s":1e400}', b'{"tool":"show","timeout_s":-1}']
-)  # fmt: skip
-async def test_a_body_that_means_nothing_is_refused(instance: Instance, body: bytes) -> None:
-    answer = await instance.client().http.post("/v1/calls", content=body, headers=JSON)
-    assert answer.status_code in (400, 422)
-    assert set(answer.json()["error"]) >= {"class", "message", "reason"}
+async def test_a_body_that_means_nothing_is_refused(instance: Instance) -> None:
+    bodies = [b"", b"[]", b"1", b"{", b'{"tool":"a","tool":"b"}', b'{"tool":1}', b'{"tool":"show","more":1}', b'\xff{"tool":"show"}', b'{"tool":"\\ud800"}', b"[" * 100_000, b'{"tool":"show","arguments":[]}', b'{"tool":"show","timeout_s":1e400}', b'{"tool":"show","timeout_s":-1}']  # fmt: skip
+    client = instance.client().http
+    for body in bodies:
+        answer = await client.post("/v1/calls", content=body, headers=JSON)
+        assert answer.status_code in (400, 422), body
+        assert set(answer.json()["error"]) >= {"class", "message", "reason"}

@@ -221,15 +221,16 @@ async def test_other_arguments_are_what_runs(instance: Instance) -> None:
         assert (await running)["value"] == "put b" and DONE == ["b"]
 
 
-@pytest.mark.parametrize("said", [{}, {"decision": "yes"}, {"decision": "allow", "scope": "forever"}, {"decision": "allow", "by": "me"}, {"decision": "always-allow-this-tool", "scope": "always"}, {"decision": "allow", "arguments": []}])  # fmt: skip
-async def test_an_answer_that_means_nothing_answers_nothing(instance: Instance, said: dict[str, Any]) -> None:
+async def test_an_answer_that_means_nothing_answers_nothing(instance: Instance) -> None:
+    nonsense: list[dict[str, Any]] = [{}, {"decision": "yes"}, {"decision": "allow", "scope": "forever"}, {"decision": "allow", "by": "me"}, {"decision": "always-allow-this-tool", "scope": "always"}, {"decision": "allow", "arguments": []}]  # fmt: skip
     client = instance.client()
     session = await client.session()
     async with client.stream() as watcher:
         await watcher.subscribe(session=session, confirmer=True)
         running = start(client, "put", session, what="a")
         id = await asked(watcher)
-        assert (await client.post(f"/v1/confirmations/{id}", **said)).status_code == 422
+        for said in nonsense:
+            assert (await client.post(f"/v1/confirmations/{id}", **said)).status_code == 422, said
         assert (await answer(client, id, "deny")).status_code == 200
         await running
 

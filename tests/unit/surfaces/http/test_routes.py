@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode
+from callgate.protocol.socket_v1.frames import HostEntry, HostTool
 from tests.unit.surfaces.http.instances import Client, Instance, serving
 
 
@@ -140,11 +140,13 @@ async def test_closing_a_session_stops_its_calls_and_forgets_its_answers(instanc
         assert (await running)["error"]["class"] == "cancelled"
 
 
-@pytest.mark.parametrize("workspace", ["/nowhere", "relative", "", "/x\0y"])
-async def test_a_workspace_that_is_not_served_is_refused(instance: Instance, workspace: str) -> None:
+async def test_a_workspace_that_is_not_served_is_refused(instance: Instance) -> None:
     client = instance.client()
     for path, body in (("/v1/sessions", {}), ("/v1/calls", {"tool": "show"}), ("/v1/policy/explain", {"tool": "show"})):
-        assert (await client.post(path, workspace=workspace, **body)).status_code in (403, 422)
+        for workspace, status in {"/nowhere": 403, "relative": 422, "": 422, "/x\0y": 422}.items():
+            assert (await client.post(path, workspace=workspace, **body)).status_code == status
+    session = await client.session()
+    assert (await client.post("/v1/calls", tool="show", session=session, workspace="/nowhere")).status_code == 409
 
 
 async def test_an_instance_with_a_ceiling_gives_no_wider_mode(home: Path, tmp_path: Path) -> None:
@@ -242,6 +244,24 @@ async def test_what_would_be_decided_is_said_and_nothing_is_recorded(instance: I
     assert (await client.get("/v1/audit"))["records"] == []
 
 
+async def test_other_settings_are_tested_on_the_calls_on_record(instance: Instance) -> None:
+    client = instance.client()
+    for _ in range(3):
+        await client.call("put", what="a")
+    await client.call("show")
+    body = {"settings": '[[rules]]\ntool = "put"\ndecision = "allow"\n'}
+    found = (await client.post("/v1/policy/test", **body)).json()
+    print(found)
+    assert (found["judged"], found["same"], found["loosened"], found["steps"]) == (4, 1, 3, {"ask->allow": 3})
+    (changed,) = found["changed"]
+    assert (changed["tool"], changed["count"], changed["new"]["origin"]) == ("put", 3, {"file": "settings", "line": 1})
+    assert (await client.post("/v1/policy/test", **body, since=9e9)).json()["judged"] == 0
+    for wrong in ("rules = 1", "[", "mode = 'x'"):
+        answer = await client.post("/v1/policy/test", settings=wrong)
+        assert (answer.status_code, answer.json()["error"]["reason"]) == (422, "settings_invalid")
+    assert (await client.call("put", what="a"))["error"]["class"] == "permission_denied"
+
+
 async def test_the_instance_says_what_it_is(instance: Instance) -> None:
     client = instance.client()
     assert (await client.get("/healthz")) == {"ok": True, "version": "0.1.0"}
@@ -253,9 +273,43 @@ async def test_the_instance_says_what_it_is(instance: Instance) -> None:
     assert (await client.post("/v1/hosts/nobody/restart")).status_code == 404
 
 
-@pytest.mark.parametrize("query", ["limit=0", "limit=501", "limit=x", "state=maybe", "more=1", "limit=1&limit=2", "a", "%ff=1", "limit=%00"])
-async def test_a_query_that_means_nothing_is_refused(instance: Instance, query: str) -> None:
-    assert (await instance.client().http.get(f"/v1/calls?{query}")).status_code == 400
+class FakeHosts:
+    """One host, which can be started anew, and one whose tools can not."""
+
+    def __init__(self) -> None:
+        self.renewed: list[tuple[str, bool]] = []
+
+    def entries(self) -> list[HostEntry]:
+        return [self.entry("words"), self.entry("broken")]
+
+    def entry(self, name: str) -> HostEntry:
+        tools = [HostTool(name="count", effect="none", changed=True)]
+        return HostEntry(name=name, health="resting", command=["run", "it"], tools=tools, problem=None)
+
+    async def renew(self, name: str, *, forget: bool) -> HostEntry:
+        if name == "broken":
+            raise ToolRegistrationError("the name is taken")
+        self.renewed.append((name, forget))
+        return {each.name: each for each in self.entries()}[name]
+
+
+async def test_hosts_are_listed_and_started_anew(home: Path, tmp_path: Path) -> None:
+    hosts = FakeHosts()
+    async with serving(home, tmp_path / "ws", hosts=hosts) as instance:
+        client = instance.client()
+        words = {"name": "words", "health": "resting", "command": ["run", "it"], "problem": None,
+                 "tools": [{"name": "count", "effect": "none", "changed": True}]}  # fmt: skip
+        assert (await client.get("/v1/hosts"))["hosts"] == [words, {**words, "name": "broken"}]
+        assert (await client.post("/v1/hosts/words/restart")).json() == words
+        assert hosts.renewed == [("words", True)]
+        statuses = [(await client.post(f"/v1/hosts/{name}/restart")).status_code for name in ("nobody", "broken")]
+        assert statuses == [404, 409]
+
+
+async def test_a_query_that_means_nothing_is_refused(instance: Instance) -> None:
+    client = instance.client().http
+    for query in ("limit=0", "limit=501", "limit=x", "state=maybe", "more=1", "limit=1&limit=2", "a", "%ff=1", "limit=%00"):
+        assert (await client.get(f"/v1/calls?{query}")).status_code == 400, query
 
 
 async def test_a_text_that_is_no_unicode_is_still_shown(home: Path, tmp_path: Path) -> None:

@@ -110,7 +110,9 @@ async def test_a_turn_is_cancelled_over_http_and_over_the_stream_and_twice_is_on
             assert (ended["turn_id"], ended["payload"]["reason"]) == (turn, "user_cancel")
             again = await client.http.delete(f"/v1/sessions/{session}/turns/{turn}")
             assert (again.status_code, again.json()["cancelled"]) == (202, False)
-            assert (await client.http.delete(f"/v1/sessions/{session}/turns/turn_x")).status_code == 404
+            other = await client.session()
+            for wrong in (f"{session}/turns/turn_x", f"{other}/turns/{turn}", f"nobody/turns/{turn}"):
+                assert (await client.http.delete(f"/v1/sessions/{wrong}")).status_code == 404
             assert (await client.post(f"/v1/sessions/{session}/turns", prompt="go")).status_code == 202
             await watcher.event("turn.completed")
 

@@ -53,7 +53,7 @@ function App() {
 
   const numbers = Object.entries(VIEWS).filter(([, each]) => each.key)
     .map(([name, each]) => [each.key, () => { location.hash = href(name); }]);
-  useKeys({ ...Object.fromEntries(numbers), "?": () => setHelp(!help), Escape: () => setHelp(false) });
+  useKeys({ ...Object.fromEntries(numbers), "?": () => setHelp(!help) });
 
   return html`<div class="frame">
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>
@@ -77,13 +77,13 @@ function App() {
 const Gate = () => html`<svg class="gate" viewBox="0 0 24 24" aria-hidden="true">
   <path d="M4 21V11a8 8 0 0 1 16 0v10M9.5 21v-9a2.5 2.5 0 0 1 5 0v9" /></svg>`;
 
-const LINKS = { connecting: "connecting", live: "connected", reconnecting: "reconnecting", locked: "logged out" };
+const LINKS = { live: "connected", locked: "logged out" };
 
 function Foot({ link, onHelp }) {
   const { instance } = useStore();
   const [shown, setShown] = useState(theme());
   return html`<div class="foot">
-    <p class=${`link-state ${link}`} role="status"><i aria-hidden="true"></i>${LINKS[link]}</p>
+    <p class=${`link-state ${link}`} role="status"><i aria-hidden="true"></i>${LINKS[link] ?? link}</p>
     ${instance && html`<p class="quiet where" title=${instance.workspaces.join("\n")}>
       mode ${instance.mode} · ${instance.version}</p>`}
     <p class="buttons"><button class="small" type="button" onClick=${() => setShown(nextTheme())}

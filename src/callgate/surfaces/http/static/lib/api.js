@@ -10,6 +10,9 @@ export class Problem extends Error {
   }
 }
 
+/** The path of a thing, whatever its name holds. */
+export const at = (...names) => `/v1/${names.map(encodeURIComponent).join("/")}`;
+
 export const get = (path, query) => ask("GET", path + asQuery(query));
 export const post = (path, body = {}) => ask("POST", path, body);
 export const patch = (path, body) => ask("PATCH", path, body);

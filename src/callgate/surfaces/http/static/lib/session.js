@@ -1,8 +1,8 @@
 // Follows one session: what is stored of it, then what happens, each event once.
 
-import { get } from "./api.js";
+import { at, get } from "./api.js";
 import { listen, useStore } from "./store.js";
-import { useEffect, useMemo, useRef, useState } from "./ui.js";
+import { useEffect, useRef, useState } from "./ui.js";
 
 const PAGE = 1000;
 const MOST = 20_000;
@@ -31,8 +31,8 @@ export function useSession(id) {
     }
     async function look() {
       const [session, { messages }] = await Promise.all([
-        get(`/v1/sessions/${encodeURIComponent(id)}`),
-        get(`/v1/sessions/${encodeURIComponent(id)}/messages`),
+        get(at("sessions", id)),
+        get(at("sessions", id, "messages")),
       ]);
       draw({ session, messages });
     }
@@ -53,7 +53,7 @@ export function useSession(id) {
     async function load() {
       await look();
       for (let after = 0; here && after < MOST;) {
-        const page = await get(`/v1/sessions/${encodeURIComponent(id)}/events`, { after, limit: PAGE });
+        const page = await get(at("sessions", id, "events"), { after, limit: PAGE });
         for (const [seq, event] of page.events) bySeq.current.set(seq, event);
         if (!page.events.length) break;
         after = page.events.at(-1)[0];
@@ -69,5 +69,5 @@ export function useSession(id) {
     };
   }, [id, epoch]);
 
-  return useMemo(() => shown, [shown]);
+  return shown;
 }

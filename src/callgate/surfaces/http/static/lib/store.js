@@ -77,7 +77,7 @@ export function start() {
     onSnapshot({ confirmations, calls }) {
       const open = new Map(confirmations.map((each) => [each.id, each]));
       for (const each of state.questions.values()) {
-        if (!open.has(each.id)) settle(each.id, { decision: "closed" });
+        if (!open.has(each.id)) settle(each.id, {});
       }
       state.questions = open;
       for (const row of calls) put(state.calls, row);
@@ -104,11 +104,14 @@ function take(event, seq) {
   changed();
 }
 
+/** A question is closed. Our own answer, the event and a snapshot may all say so, in any order. */
 export function settle(id, how) {
-  const question = state.questions.get(id);
+  const known = state.settled.find((each) => each.question.id === id);
+  const question = state.questions.get(id) ?? known?.question;
   if (question === undefined) return;
   state.questions.delete(id);
-  state.settled = [{ question, how }, ...state.settled].slice(0, KEPT_ANSWERS);
+  const others = state.settled.filter((each) => each !== known);
+  state.settled = [{ question, how: { ...known?.how, ...how } }, ...others].slice(0, KEPT_ANSWERS);
   changed();
 }
 

@@ -10,7 +10,7 @@
 import { parse } from "./json.js";
 
 const FIRST_WAIT_MS = 250;
-const LONGEST_WAIT_MS = 4000;
+const LONGEST_WAIT_MS = 2000;
 const ID = "all";
 
 export function openStream({ onState, onEvent, onSnapshot, onReset }) {

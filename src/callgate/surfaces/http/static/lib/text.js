@@ -51,6 +51,24 @@ export function duration(ms) {
   return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
 }
 
+const MAIN = ["command", "pattern", "query", "url", "path", "name"];
+
+/** Arguments in one line: what matters most first, without its name. */
+export function brief(given) {
+  let values = given;
+  try {
+    if (typeof given === "string") values = JSON.parse(given);
+  } catch {
+    return given; // a summary that was cut
+  }
+  if (values === null || typeof values !== "object") return String(given ?? "");
+  const text = (value) => (typeof value === "string" ? value : JSON.stringify(value));
+  const main = MAIN.find((each) => values[each] !== undefined);
+  const others = Object.keys(values).filter((each) => each !== main)
+    .map((each) => `${each}=${text(values[each])}`);
+  return [...(main ? [text(values[main])] : []), ...others].join("  ");
+}
+
 /** As a word for a POSIX shell. */
 export function quoted(word) {
   return /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`;

@@ -1,5 +1,7 @@
 // Small pieces that every view is put together from.
 
+import { useKeys } from "../lib/keys.js";
+import { setQuery } from "../lib/router.js";
 import { parts } from "../lib/text.js";
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 
@@ -60,6 +62,16 @@ export function Copy({ text, label = "Copy" }) {
     setTimeout(() => setDone(false), 1200);
   }
   return html`<button class="small" type="button" onClick=${copy}>${done ? "Copied" : label}</button>`;
+}
+
+/** The search field of a view, kept in its link; `/` leads to it. */
+export function Search({ what, query, onType = setQuery }) {
+  const field = useRef(null);
+  useKeys({ "/": () => field.current.focus() });
+  return html`<label class="search"><span class="unseen-label">Search ${what}</span>
+    <input ref=${field} type="search" placeholder="Search   /" value=${query.q ?? ""}
+      onInput=${(event) => onType({ q: event.target.value })}
+      onKeyDown=${(event) => event.key === "Escape" && event.target.blur()} /></label>`;
 }
 
 export const Trouble = ({ problem }) => problem

@@ -1,8 +1,8 @@
 // One call in full: what it was, what came of it, and why it was let through or not.
 
-import { get, remove } from "../lib/api.js";
+import { at, get, remove } from "../lib/api.js";
 import { isOver } from "../lib/calls.js";
-import { go } from "../lib/router.js";
+import { go, href } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
 import { duration, moment } from "../lib/text.js";
 import { html, useEffect, useState } from "../lib/ui.js";
@@ -18,7 +18,7 @@ export function CallPanel({ id, onClose }) {
   useEffect(() => {
     let here = true;
     const show = (set) => (value) => here && set(value);
-    get(`/v1/calls/${encodeURIComponent(id)}`).then(show(setDetail), show(setProblem));
+    get(at("calls", id)).then(show(setDetail), show(setProblem));
     get("/v1/audit", { text: id, limit: 1 }).then(show(({ records }) => setRecord(records[0])), () => {});
     return () => { here = false; };
   }, [id, row?.state]);
@@ -44,7 +44,8 @@ export function CallPanel({ id, onClose }) {
 function Facts({ call, record }) {
   const facts = [
     ["Effect", call.side_effects && html`<${Effect} effect=${call.side_effects} />`],
-    ["Decided by", (call.policy ?? record?.policy) && html`<${Text} value=${call.policy ?? record.policy} />`],
+    ["Decided by", (call.policy ?? record?.policy) && html`<${Text}
+      value=${call.policy ?? record.policy} />`],
     ["Answered by", record?.answered_by && html`<${Text} value=${record.answered_by} />`],
     ["Error", call.error_class],
     ["Ran in", record?.sandbox && html`<${Text} value=${record.sandbox} />`],
@@ -52,7 +53,7 @@ function Facts({ call, record }) {
     ["Took", duration(call.duration_ms)],
     ["Caller", call.caller],
     ["Source", record?.source],
-    ["Session", call.session_id && html`<a href=${`#/session/${encodeURIComponent(call.session_id)}`}>${call.session_id}</a>`],
+    ["Session", call.session_id && html`<a href=${href("session", call.session_id)}>${call.session_id}</a>`],
     ["Call", call.id],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) =>
@@ -65,7 +66,7 @@ function Actions({ call, record }) {
   const rerun = () => go("tools", call.tool, { arguments: JSON.stringify(given ?? {}) });
   return html`<p class="buttons">
     ${!isOver(call) && html`<button type="button" class="danger"
-      onClick=${() => remove(`/v1/calls/${encodeURIComponent(call.id)}`).catch(() => {})}>Cancel</button>`}
+      onClick=${() => remove(at("calls", call.id)).catch(() => {})}>Cancel</button>`}
     ${isOver(call) && html`<button type="button" onClick=${rerun}>Run again…</button>`}
     ${given && html`<button type="button" onClick=${() => go("policy", "", { tool: call.tool,
       arguments: JSON.stringify(given) })}>Explain</button>`}</p>`;
@@ -93,11 +94,13 @@ function Answer({ call }) {
   if (!call.confirmation) return null;
   const { answer } = call;
   return html`<h3>Question</h3><p><${Text} value=${call.confirmation.why} /></p>
-    ${answer && html`<p class="quiet">${outcome(answer.decision)} (${answer.scope}) by <${Text} value=${answer.by} />
+    ${answer && html`<p class="quiet">${outcome(answer.decision)} (${answer.scope}) by <${Text}
+      value=${answer.by} />
       ${answer.reason && html`: <${Text} value=${answer.reason} />`}</p>`}`;
 }
 
 const Events = ({ events }) => events.length > 0 && html`<details><summary>${events.length} events</summary>
   <ol class="events">${events.map((event) => html`<li><span class="at">${moment(event.timestamp)}</span>
-    <b>${event.type}</b> <span class="quiet"><${Line} value=${JSON.stringify(event.payload)} most=${400} /></span></li>`)}
+    <b>${event.type}</b> <span class="quiet"><${Line} value=${JSON.stringify(event.payload)} most=${400} />
+      </span></li>`)}
   </ol></details>`;

@@ -1,7 +1,8 @@
 // A conversation as it is read: prompts, replies, and each call as a card.
 
+import { href } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
-import { duration } from "../lib/text.js";
+import { brief, duration } from "../lib/text.js";
 import { html } from "../lib/ui.js";
 import { Block, Content, Line, State, Text, Values } from "./basics.js";
 import { Question } from "./question.js";
@@ -23,30 +24,25 @@ export const Conversation = ({ items, writing = "", live = false, onUndo }) => h
   </div>`;
 
 function CallCard({ call, live, onUndo }) {
-  const { questions } = useStore();
+  const { calls, questions } = useStore();
   const open = live && questions.get(call.question);
   const result = call.result();
   const shown = call.endedAt ? result : null;
-  const brief = call.input ? mainOf(call.input) : call.summary;
+  const summary = call.summary || calls.byId.get(call.id)?.summary;
   const head = html`<${State} state=${call.state} /> <b>${call.tool}</b>
-    <span class="summary"><${Line} value=${brief} most=${120} /></span>
-    <span class="took">${call.calledAt && call.endedAt ? duration((call.endedAt - call.calledAt) * 1000) : ""}</span>`;
+    <span class="summary"><${Line} value=${brief(call.input ?? summary)} most=${120} /></span>
+    <span class="took">${call.calledAt && call.endedAt
+      && duration((call.endedAt - call.calledAt) * 1000)}</span>`;
   return html`<article class=${`call-card ${call.state}`} aria-label=${`Call of ${call.tool}`}>
     ${open ? html`<${Question} question=${open} />` : html`<details><summary>${head}</summary>
       ${call.input ? html`<${Values} values=${call.input} />`
-        : call.summary && html`<${Block} label="Arguments" value=${call.summary} />`}
+        : summary && html`<${Block} label="Arguments" value=${summary} />`}
       ${shown ? html`<h3>Result</h3><${Content} blocks=${shown} />`
         : call.output && html`<${Block} label="Output" value=${call.output} />`}
-      <p><a href=${`#/live?call=${encodeURIComponent(call.id)}`}>Details</a></p></details>`}
+      <p><a href=${href("live", "", { call: call.id })}>Details</a></p></details>`}
     ${call.message && html`<p class="trouble"><${Text} value=${call.message} /></p>`}
     ${call.files?.length > 0 && html`<p class="files">Changed <${Text} value=${call.files.join(", ")} />
-      ${onUndo && html` <button class="small" type="button" onClick=${() => onUndo(call)}>Undo</button>`}</p>`}
+      ${onUndo && html` <button class="small" type="button"
+        onClick=${() => onUndo(call)}>Undo</button>`}</p>`}
   </article>`;
-}
-
-const MAIN = ["command", "path", "pattern", "query", "url", "name"];
-
-function mainOf(input) {
-  const name = MAIN.find((each) => typeof input?.[each] === "string");
-  return name ? input[name] : JSON.stringify(input);
 }

@@ -14,8 +14,7 @@ export function LongList({ rows, height, draw, active, onOpen, onEnd, label }) {
   const first = useRef(null);
 
   useEffect(() => {
-    const measure = () => box.current && setView({ top: box.current.scrollTop, size: box.current.clientHeight });
-    const observer = new ResizeObserver(measure);
+    const observer = new ResizeObserver(() => box.current && look());
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
@@ -29,7 +28,7 @@ export function LongList({ rows, height, draw, active, onOpen, onEnd, label }) {
     if (moved > 0) element.scrollTop += moved * height;
   }, [rows]);
 
-  function scroll() {
+  function look() {
     const { scrollTop: top, clientHeight: size } = box.current;
     setView({ top, size });
     if (top + size > (rows.length - 20) * height) onEnd?.();
@@ -38,7 +37,8 @@ export function LongList({ rows, height, draw, active, onOpen, onEnd, label }) {
   function press(event) {
     const at = rows.findIndex((row) => row.id === active);
     const page = Math.max(1, Math.floor(view.size / height) - 1);
-    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -Infinity, End: Infinity };
+    const far = Infinity;
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page, Home: -far, End: far };
     if (!(event.key in steps) || !rows.length) return;
     event.preventDefault();
     const next = Math.min(rows.length - 1, Math.max(0, (at < 0 ? -1 : at) + steps[event.key]));
@@ -52,7 +52,7 @@ export function LongList({ rows, height, draw, active, onOpen, onEnd, label }) {
 
   const from = Math.max(0, Math.floor(view.top / height) - BEYOND);
   const upto = Math.min(rows.length, Math.ceil((view.top + view.size) / height) + BEYOND);
-  return html`<div class="long-list" ref=${box} onScroll=${scroll} onKeyDown=${press} tabindex="0"
+  return html`<div class="long-list" ref=${box} onScroll=${look} onKeyDown=${press} tabindex="0"
       role="listbox" aria-label=${label} aria-activedescendant=${active ? `row-${active}` : null}>
     <div class="long-list-all" role="presentation" style=${{ height: `${rows.length * height}px` }}>
       ${rows.slice(from, upto).map((row, n) => html`<div key=${row.id} id=${`row-${row.id}`}

@@ -25,10 +25,12 @@ export function Bars({ times, since, span, step }) {
       <text x=${LEFT - 5} y=${floor - tall(count) + 3} text-anchor="end">${count}</text></g>`)}
     ${times.map((each) => html`<${Bar} x=${x(each.at)} wide=${wide} floor=${floor} tall=${tall} span=${each}
       title=${`${moment(each.at)}: ${each.calls} calls, ${each.errors} failed, ${each.denials} denied`} />`)}
-    ${[0, 0.25, 0.5, 0.75].map((part) => html`<text class=${`tick ${part % 0.5 ? "minor" : ""}`} x=${LEFT + part * (WIDTH - LEFT)} y=${HEIGHT - 4}>
+    ${[0, 0.25, 0.5, 0.75].map((part) => html`<text class=${`tick ${part % 0.5 ? "minor" : ""}`}
+      x=${LEFT + part * (WIDTH - LEFT)} y=${HEIGHT - 4}>
       ${label(begin + part * span)}</text>`)}
     <text class="tick" x=${WIDTH} y=${HEIGHT - 4} text-anchor="end">now</text></svg>
-    <p class="legend"><span class="ok">ok</span><span class="failed">failed</span><span class="denied">denied</span></p>`;
+    <p class="legend"><span class="ok">ok</span><span class="failed">failed</span><span
+      class="denied">denied</span></p>`;
 }
 
 function Bar({ x, wide, floor, tall, span, title }) {

@@ -1,6 +1,7 @@
 // One question to a person: what would happen, why it is asked, and the answers.
 
-import { post } from "../lib/api.js";
+import { at, post } from "../lib/api.js";
+import { href } from "../lib/router.js";
 import { readJson } from "../lib/schema.js";
 import { settle } from "../lib/store.js";
 import { duration } from "../lib/text.js";
@@ -14,7 +15,7 @@ export const outcome = (decision) => SAID[decision] ?? "closed";
 /** Sends an answer; says so where someone else was first. */
 async function answer(question, said) {
   try {
-    const done = await post(`/v1/confirmations/${encodeURIComponent(question.id)}`, said);
+    const done = await post(at("confirmations", question.id), said);
     settle(question.id, { ...done, mine: true });
   } catch (problem) {
     if (problem.status !== 409 || problem.body?.applied !== false) throw problem;
@@ -60,12 +61,16 @@ export function Question({ question, chosen = false, commands, onChoose }) {
     <div class="answers" role="group" aria-label="Answers">
       <${Choice} keys=${keyed("a")} label="Allow once" main onPick=${once} busy=${busy} />
       <${Choice} keys=${keyed("s")} label="For this session" onPick=${session} busy=${busy} />
-      <${Choice} keys=${keyed("w")} label="Always…" onPick=${toggle("always")} busy=${busy} open=${open === "always"} />
-      <${Choice} keys=${keyed("e")} label="Edit…" onPick=${toggle("edit")} busy=${busy} open=${open === "edit"} />
-      <${Choice} keys=${keyed("d")} label="Deny…" danger onPick=${toggle("deny")} busy=${busy} open=${open === "deny"} />
+      <${Choice} keys=${keyed("w")} label="Always…" onPick=${toggle("always")} busy=${busy}
+        open=${open === "always"} />
+      <${Choice} keys=${keyed("e")} label="Edit…" onPick=${toggle("edit")} busy=${busy}
+        open=${open === "edit"} />
+      <${Choice} keys=${keyed("d")} label="Deny…" danger onPick=${toggle("deny")} busy=${busy}
+        open=${open === "deny"} />
     </div>
     ${open === "deny" && html`<${Ask} label="Reason, told to the agent (may stay empty)" act="Deny" danger
-      onDone=${(reason) => send({ decision: "deny", ...(reason ? { reason } : {}) })} onBack=${toggle("deny")} />`}
+      onDone=${(reason) => send({ decision: "deny", ...(reason ? { reason } : {}) })}
+        onBack=${toggle("deny")} />`}
     ${open === "always" && html`<${Ask} label=${`Save a rule for ${patternKind(question)}`}
       usual=${patternOf(question)} act="Always allow" onBack=${toggle("always")}
       onDone=${(pattern) => send({ decision: "allow", scope: "always", ...(pattern ? { pattern } : {}) })} />`}
@@ -76,7 +81,8 @@ export function Question({ question, chosen = false, commands, onChoose }) {
 
 const Choice = ({ keys, label, main, danger, busy, open, onPick }) => html`<button type="button"
     class=${main ? "main" : danger ? "danger" : ""} disabled=${busy} aria-keyshortcuts=${keys}
-    aria-expanded=${open} onClick=${onPick}>${label}${keys && html` <kbd aria-hidden="true">${keys}</kbd>`}</button>`;
+    aria-expanded=${open} onClick=${onPick}>${label}${keys && html` <kbd
+      aria-hidden="true">${keys}</kbd>`}</button>`;
 
 /** What the call is about. A command or a diff says more than the arguments it was made of. */
 function Subject({ question }) {
@@ -95,7 +101,7 @@ function Subject({ question }) {
       ${sandbox && html`<dt>Runs in</dt><dd><${Text} value=${sandbox} /></dd>`}
       ${files?.length > 0 && html`<dt>Changes</dt><dd><${Text} value=${files.join(", ")} /></dd>`}
       <dt>Workspace</dt><dd><${Text} value=${question.workspace} /></dd>
-      <dt>Session</dt><dd><a href=${`#/session/${encodeURIComponent(question.session_id)}`}>${question.session_id}</a></dd>
+      <dt>Session</dt><dd><a href=${href("session", question.session_id)}>${question.session_id}</a></dd>
     </dl>`;
 }
 
@@ -143,7 +149,8 @@ function Ask({ label, usual = "", act, danger, onDone, onBack }) {
     onDone(field.current.value.trim());
   }
   return html`<form class="ask" onSubmit=${send} onKeyDown=${(event) => event.key === "Escape" && onBack()}>
-    <label><span>${label}</span><input ref=${field} defaultValue=${usual} autocomplete="off" spellcheck=${false} /></label>
+    <label><span>${label}</span><input ref=${field} defaultValue=${usual} autocomplete="off"
+      spellcheck=${false} /></label>
     <button class=${danger ? "danger" : "main"}>${act}</button></form>`;
 }
 

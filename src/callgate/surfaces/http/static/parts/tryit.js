@@ -1,6 +1,7 @@
 // A form made from a tool's schema; the call it makes is one like any other.
 
 import { call } from "../lib/api.js";
+import { href } from "../lib/router.js";
 import { fieldsOf, readFields, readJson, typedOf } from "../lib/schema.js";
 import { useStore } from "../lib/store.js";
 import { duration, quoted } from "../lib/text.js";
@@ -34,7 +35,8 @@ export function TryIt({ tool, given }) {
     const args = read();
     if (args === null || busy) return;
     const made = { args, id: null, output: "", result: null };
-    const show = () => setRuns((before) => [{ ...made }, ...before.filter((each) => each.args !== args)].slice(0, 10));
+    const others = (runs) => runs.filter((each) => each.args !== args);
+    const show = () => setRuns((before) => [{ ...made }, ...others(before)].slice(0, 10));
     show();
     const body = { tool: tool.name, arguments: args, ...(workspace ? { workspace } : {}) };
     try {
@@ -45,7 +47,7 @@ export function TryIt({ tool, given }) {
       });
     } catch (failure) {
       setProblem(failure);
-      setRuns((before) => before.filter((each) => each.args !== args));
+      setRuns(others);
       return;
     }
     show();
@@ -62,7 +64,8 @@ export function TryIt({ tool, given }) {
     <${Trouble} problem=${problem} />
     <p class="buttons"><button class="main" disabled=${busy}>${busy ? "Running…" : "Run"}</button>
       <${CopyAs} tool=${tool} fields=${fields} typed=${typed} /></p></form>
-    ${runs.map((each) => html`<${Run} run=${each} onAgain=${() => setTyped(typedOf(fields, each.args))} />`)}`;
+    ${runs.map((each) => html`<${Run} run=${each}
+      onAgain=${() => setTyped(typedOf(fields, each.args))} />`)}`;
 }
 
 function begin(fields, given) {
@@ -88,9 +91,11 @@ function Field({ field, value, onType }) {
   } else {
     const rows = Math.min(12, Math.max(kind === "json" ? 2 : 1, value.split("\n").length));
     control = html`<textarea id=${id} rows=${rows} value=${value} onInput=${type} spellcheck=${false}
-      placeholder=${kind === "json" ? shown || "JSON" : shown} required=${required && kind === "json"}></textarea>`;
+      placeholder=${kind === "json" ? shown || "JSON" : shown} required=${required && kind === "json"}>
+        </textarea>`;
   }
-  return html`<div class="field"><label for=${id}>${name}${required && html` <b class="required">required</b>`}
+  return html`<div class="field"><label for=${id}>${name}${required && html` <b
+    class="required">required</b>`}
     <span class="quiet"> ${kind === "json" ? "JSON" : kind}</span></label>${control}
     ${hint && html`<p class="hint"><${Text} value=${hint} /></p>`}</div>`;
 }
@@ -119,7 +124,7 @@ function Run({ run, onAgain }) {
   return html`<article class="run" aria-label="Run">
     <header><${State} state=${stateOf(result, open)} />
       ${result && html`<span class="quiet">${duration(result.duration_ms)}</span>
-        <a href=${`#/live?call=${encodeURIComponent(result.call_id)}`}>details</a>`}
+        <a href=${href("live", "", { call: result.call_id })}>details</a>`}
       <button class="small" type="button" onClick=${onAgain}>Use these arguments</button></header>
     ${open && html`<${Question} question=${open} />`}
     ${!result && run.output && html`<${Block} label="Output so far" value=${run.output} />`}

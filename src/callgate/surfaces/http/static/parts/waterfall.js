@@ -11,22 +11,27 @@ export function Waterfall({ calls, from, upto, now, onPick }) {
     width: `max(3px, ${(100 * Math.max(0, end - begin)) / span}%)`,
   });
   return html`<div class="waterfall" role="table" aria-label="Calls over time">
-    <div class="axis" role="presentation"><span>0</span><span>${duration((span / 2) * 1000)}</span><span>${duration(span * 1000)}</span></div>
+    <div class="axis" role="presentation"><span>0</span><span>${duration((span / 2) * 1000)}</span>
+      <span>${duration(span * 1000)}</span></div>
     ${calls.map((call) => html`<div class="lane" role="row" key=${call.id}>
       <button type="button" class="name" role="cell" onClick=${() => onPick(call)}>
         <${State} state=${call.state} /> <span>${call.tool}</span></button>
       <div class="bars" role="cell" aria-label=${describe(call, now)}>
-        ${call.askedAt && html`<i class="waited" style=${place(call.askedAt, call.answeredAt ?? call.endedAt ?? now)}
+        ${call.askedAt && html`<i class="waited"
+          style=${place(call.askedAt, call.answeredAt ?? call.endedAt ?? now)}
           title="waited for a person"></i>`}
-        ${call.calledAt && html`<i class=${call.state} style=${place(call.calledAt, call.endedAt ?? now)}></i>`}
-        ${!call.calledAt && call.endedAt && !call.askedAt && html`<i class=${call.state} style=${place(call.at, call.endedAt)}></i>`}
+        ${call.calledAt && html`<i class=${call.state} style=${place(call.calledAt, call.endedAt ?? now)}>
+          </i>`}
+        ${!call.calledAt && call.endedAt && !call.askedAt && html`<i class=${call.state}
+          style=${place(call.at, call.endedAt)}></i>`}
       </div></div>`)}
     <p class="legend"><span class="asked">waited for a person</span><span class="ok">ran</span>
       <span class="failed">failed</span><span class="denied">denied</span></p></div>`;
 }
 
 function describe(call, now) {
-  const waited = call.askedAt && `waited ${duration(((call.answeredAt ?? call.endedAt ?? now) - call.askedAt) * 1000)}`;
+  const answered = call.answeredAt ?? call.endedAt ?? now;
+  const waited = call.askedAt && `waited ${duration((answered - call.askedAt) * 1000)}`;
   const ran = call.calledAt && `ran ${duration(((call.endedAt ?? now) - call.calledAt) * 1000)}`;
   return [waited, ran].filter(Boolean).join(", ") || call.state;
 }

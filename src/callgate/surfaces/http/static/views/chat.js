@@ -1,6 +1,6 @@
 // A conversation with the agent: what it says as it says it, its calls, and its questions.
 
-import { patch, post, remove } from "../lib/api.js";
+import { at, patch, post, remove } from "../lib/api.js";
 import { readConversation } from "../lib/conversation.js";
 import { href } from "../lib/router.js";
 import { useSession } from "../lib/session.js";
@@ -22,7 +22,8 @@ function Door() {
           Give a key for one, then start the instance again:</${Empty}>`
       : html`<div class="empty"><p class="empty-title">Talk to the agent.</p>
           <p>It works with the tools of this instance, and asks you as the policy says.</p>
-          <p><button class="main" type="button" onClick=${() => startChat().catch(setProblem)}>New chat</button>
+          <p><button class="main" type="button"
+            onClick=${() => startChat().catch(setProblem)}>New chat</button>
           ${" "}<a class="button" href=${href("sessions")}>Go on with an earlier one</a></p></div>`}
     </div></section>`;
 }
@@ -32,19 +33,20 @@ function Room({ id }) {
   const told = useMemo(() => readConversation(events, messages), [events, messages]);
   const [trouble, setTrouble] = useState(null);
   const turn = told.turn;
+  const asked = [...told.calls.values()].some((call) => call.state === "asked");
   const end = useEnd([told, writing]);
 
   async function say(prompt, model) {
     setTrouble(null);
     try {
-      await post(`/v1/sessions/${encodeURIComponent(id)}/turns`, { prompt, ...(model ? { model } : {}) });
+      await post(at("sessions", id, "turns"), { prompt, ...(model ? { model } : {}) });
       return true;
     } catch (failure) {
       setTrouble(failure);
       return false;
     }
   }
-  const stop = () => remove(`/v1/sessions/${encodeURIComponent(id)}/turns/${encodeURIComponent(turn)}`).catch(setTrouble);
+  const stop = () => remove(at("sessions", id, "turns", turn)).catch(setTrouble);
 
   return html`<section class="chat"><header class="bar"><h1><${Line} value=${session?.title || "Chat"} /></h1>
       ${session && html`<${Mode} session=${session} onTrouble=${setTrouble} />`}
@@ -53,7 +55,8 @@ function Room({ id }) {
       <${Trouble} problem=${problem} />
       ${!told.items.length && !problem && html`<p class="quiet hello">Say what is to be done.</p>`}
       <${Conversation} items=${told.items} writing=${writing} live />
-      ${turn && !writing && html`<p class="working" role="status"><i aria-hidden="true"></i>at work</p>`}
+      ${turn && !writing && html`<p class="working" role="status"><i aria-hidden="true">
+        </i>${asked ? "waits for you" : "at work"}</p>`}
       <${Trouble} problem=${trouble} /></div>
     <${Composer} busy=${Boolean(turn)} onSay=${say} onStop=${stop} /></section>`;
 }
@@ -77,7 +80,7 @@ function useEnd(grows) {
 }
 
 function Mode({ session, onTrouble }) {
-  const change = (event) => patch(`/v1/sessions/${encodeURIComponent(session.id)}`, { mode: event.target.value })
+  const change = (event) => patch(at("sessions", session.id), { mode: event.target.value })
     .catch(onTrouble);
   return html`<label class="inline"><span>mode</span><select value=${session.mode} onChange=${change}>
     ${["none", "read", "ask", "write"].map((each) => html`<option>${each}</option>`)}</select></label>`;
@@ -103,8 +106,10 @@ function Composer({ busy, onSay, onStop }) {
       placeholder="Message the agent; Enter sends, Shift+Enter is a new line"
       onInput=${(event) => setText(event.target.value)} onKeyDown=${press}></textarea>
     ${instance?.models.length > 1 && html`<select aria-label="Model" value=${model}
-      onChange=${(event) => setModel(event.target.value)}><option value="">${instance.model ?? "the usual model"}</option>
-      ${instance.models.filter((each) => each !== instance.model).map((each) => html`<option>${each}</option>`)}</select>`}
+      onChange=${(event) => setModel(event.target.value)}><option
+        value="">${instance.model ?? "the usual model"}</option>
+      ${instance.models.filter((each) => each !== instance.model)
+        .map((each) => html`<option>${each}</option>`)}</select>`}
     ${busy ? html`<button type="button" class="danger" onClick=${onStop}>Stop</button>`
       : html`<button class="main" disabled=${!text.trim()}>Send</button>`}</form>`;
 }

@@ -1,6 +1,6 @@
 // The processes that run tools: how each is, and a new start.
 
-import { get, post } from "../lib/api.js";
+import { at, get, post } from "../lib/api.js";
 import { href } from "../lib/router.js";
 import { quoted } from "../lib/text.js";
 import { useStore } from "../lib/store.js";
@@ -16,7 +16,7 @@ export function Hosts() {
 
   async function restart(name) {
     setProblem(null);
-    await post(`/v1/hosts/${encodeURIComponent(name)}/restart`).catch(setProblem);
+    await post(at("hosts", name, "restart")).catch(setProblem);
     load();
   }
 
@@ -30,9 +30,11 @@ export function Hosts() {
         <button class="small" type="button" onClick=${() => restart(host.name)}>Restart</button></header>
       ${host.problem && html`<p class="trouble"><${Text} value=${host.problem} /></p>`}
       <p class="quiet"><code><${Text} value=${host.command.map(quoted).join(" ")} /></code></p>
-      <ul class="plain">${host.tools.map((tool) => html`<li><a href=${href("tools", tool.name)}>${tool.name}</a>
+      <ul class="plain">${host.tools.map((tool) => html`<li><a
+        href=${href("tools", tool.name)}>${tool.name}</a>
         ${" "}<${Effect} effect=${tool.effect} />
         ${tool.changed && html` <b class="warn">changed since it was accepted</b>`}</li>`)}</ul>
-      ${host.tools.some((tool) => tool.changed) && html`<p class="command"><code>callgate hosts reload ${host.name}</code></p>`}
+      ${host.tools.some((tool) => tool.changed) && html`<p class="command">
+        <code>callgate hosts reload ${host.name}</code></p>`}
     </article>`)}</div></div></section>`;
 }

@@ -3,6 +3,7 @@
 import { useKeys } from "../lib/keys.js";
 import { setQuery } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
+import { brief } from "../lib/text.js";
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 import { Empty, Line, Text } from "../parts/basics.js";
 import { Question, outcome } from "../parts/question.js";
@@ -20,7 +21,8 @@ export function Inbox({ query }) {
     const at = waiting.indexOf(chosen) + step;
     if (!waiting[at]) return;
     setQuery({ question: waiting[at].id });
-    document.querySelector(`[data-question="${CSS.escape(waiting[at].id)}"]`)?.scrollIntoView({ block: "nearest" });
+    const card = document.querySelector(`[data-question="${CSS.escape(waiting[at].id)}"]`);
+    card?.scrollIntoView({ block: "nearest" });
   }
   const act = (key) => () => armed && commands.current[key]?.();
   useKeys({
@@ -30,17 +32,19 @@ export function Inbox({ query }) {
 
   return html`<section class="inbox" data-armed=${armed}>
     <header class="bar"><h1>Inbox</h1>
-      <span class="quiet total" role="status">${waiting.length ? `${waiting.length} waiting` : ""}</span></header>
+      <span class="quiet total" role="status">${waiting.length ? `${waiting.length} waiting` : ""}</span>
+        </header>
     <div class="scroll">
     ${waiting.map((each) => html`<${Question} key=${each.id} question=${each} chosen=${each === chosen}
-      commands=${each === chosen ? commands : null} onChoose=${() => each !== chosen && setQuery({ question: each.id })} />`)}
+      commands=${each === chosen ? commands : null}
+        onChoose=${() => each !== chosen && setQuery({ question: each.id })} />`)}
     ${!waiting.length && link === "live" && html`<${Empty} title="Nothing waits for you."
       command="callgate call --wait write_file path=hello.txt content=hello">
       While this page is open, calls that need a yes are asked here. Make one:</${Empty}>`}
     ${settled.length > 0 && html`<h2 class="section">Answered</h2>
       <ul class="settled">${settled.map(({ question, how }) => html`<li key=${question.id}
         class=${how.decision}><b><${Line} value=${question.tool} /></b>
-        <span class="summary"><${Line} value=${question.input_summary} /></span>
+        <span class="summary"><${Line} value=${brief(question.input_summary)} /></span>
         <span class="how">${describe(how)}</span></li>`)}</ul>`}
     </div></section>`;
 }

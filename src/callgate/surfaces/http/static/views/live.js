@@ -1,12 +1,12 @@
 // Calls as they happen, newest first: filtered, searched, held still.
 
-import { matching } from "../lib/calls.js";
+import { madeAt, matching } from "../lib/calls.js";
 import { useKeys } from "../lib/keys.js";
 import { setQuery } from "../lib/router.js";
 import { loadOlder, useStore } from "../lib/store.js";
-import { clock, duration } from "../lib/text.js";
-import { html, useMemo, useRef, useState } from "../lib/ui.js";
-import { Effect, Empty, Line, State } from "../parts/basics.js";
+import { brief, clock, duration } from "../lib/text.js";
+import { html, useMemo, useState } from "../lib/ui.js";
+import { Effect, Empty, Line, Search, State } from "../parts/basics.js";
 import { CallPanel } from "../parts/call.js";
 import { LongList } from "../parts/list.js";
 
@@ -17,7 +17,6 @@ const NARROW = matchMedia("(max-width: 720px)");
 
 export function Live({ query }) {
   const { calls, loaded } = useStore();
-  const search = useRef(null);
   const [held, setHeld] = useState(null);
   const { state, effect, q: text, call } = query;
   const found = useMemo(() => matching(calls, { state, effect, text }), [calls.version, state, effect, text]);
@@ -30,17 +29,13 @@ export function Live({ query }) {
     setQuery(changes);
   };
   useKeys({
-    "/": () => search.current.focus(),
     p: pause,
     Escape: () => call && setQuery({ call: "" }),
   });
 
   return html`<section class=${`live ${call ? "split" : ""}`}>
     <header class="bar"><h1>Live</h1>
-      <label class="search"><span class="unseen-label">Search calls</span>
-        <input ref=${search} type="search" placeholder="Search   /" value=${text ?? ""}
-          onInput=${(event) => filter({ q: event.target.value })}
-          onKeyDown=${(event) => event.key === "Escape" && event.target.blur()} /></label>
+      <${Search} what="calls" query=${query} onType=${filter} />
       <button type="button" aria-pressed=${held !== null} onClick=${pause}>
         ${held ? html`Go on${missed > 0 && html` <b class="count">${missed}</b>`}` : "Pause"}</button>
       <span class="quiet total" aria-live="off">${found.length} calls</span>
@@ -52,7 +47,8 @@ export function Live({ query }) {
       ${effects.length > 1 && effects.map((each) => html`<${Chip} name=${each} on=${effect === each}
         onPick=${() => filter({ effect: effect === each ? "" : each })} />`)}
     </div>
-    ${rows.length ? html`<${LongList} rows=${rows} height=${NARROW.matches ? 54 : 32} draw=${drawRow} label="Calls"
+    ${rows.length ? html`<${LongList} rows=${rows} height=${NARROW.matches ? 54 : 32} draw=${drawRow}
+      label="Calls"
         active=${call} onOpen=${(id) => setQuery({ call: id })} onEnd=${loadOlder} />`
       : html`<div class="long-list-none">${nothing(loaded, calls.order.length)}</div>`}
     ${call && html`<${CallPanel} key=${call} id=${call} onClose=${() => setQuery({ call: "" })} />`}
@@ -70,10 +66,11 @@ function nothing(loaded, known) {
 }
 
 const drawRow = (row) => html`
-  <span class="at">${clock(row.at ?? Date.now() / 1000)}</span>
+  <span class="at">${clock(row.at ?? madeAt(row.id))}</span>
   <${State} state=${row.state} />
   <span class="tool">${row.tool ?? "…"}</span>
   <${Effect} effect=${row.side_effects} />
-  <span class="summary"><${Line} value=${row.summary} /></span>
+  <span class="summary">${row.error_class && html`<b class=${row.state}>${row.error_class}</b> `}<${Line}
+    value=${brief(row.summary)} /></span>
   <span class="caller">${row.caller ?? ""}</span>
   <span class="took">${row.state === "asked" ? "" : duration(row.duration_ms)}</span>`;

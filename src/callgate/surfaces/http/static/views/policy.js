@@ -1,15 +1,17 @@
 // What would be decided about a call, and what other settings would have decided.
 
 import { get, post } from "../lib/api.js";
+import { href } from "../lib/router.js";
 import { readJson } from "../lib/schema.js";
 import { html, useEffect, useState } from "../lib/ui.js";
-import { Block, Line, Text, Trouble } from "../parts/basics.js";
+import { Line, Text, Trouble } from "../parts/basics.js";
 
 const MODES = ["none", "read", "ask", "write"];
 const SPANS = { "1 hour": 3600, "1 day": 86_400, "7 days": 604_800, "30 days": 2_592_000 };
 
 export const Policy = ({ query }) => html`<section><header class="bar"><h1>Policy</h1></header>
-  <div class="scroll"><div class="columns"><${Explain} query=${query} /><${BackTest} /></div></div></section>`;
+  <div class="scroll"><div class="columns"><${Explain} query=${query} /><${BackTest} /></div></div>
+    </section>`;
 
 function Explain({ query }) {
   const [tools, setTools] = useState([]);
@@ -44,7 +46,8 @@ function Explain({ query }) {
       <label><span>Arguments</span><textarea rows="4" spellcheck=${false} value=${given}
         onInput=${(event) => setGiven(event.target.value)}></textarea></label>
       <label><span>Mode</span><select value=${mode} onChange=${(event) => setMode(event.target.value)}>
-        <option value="">as it is</option>${MODES.map((each) => html`<option>${each}</option>`)}</select></label>
+        <option value="">as it is</option>${MODES.map((each) => html`<option>${each}</option>`)}</select>
+          </label>
       <button class="main">Explain</button></form>
     <${Trouble} problem=${problem} />${found && html`<${Verdict} found=${found} />`}</article>`;
 }
@@ -99,19 +102,24 @@ function BackTest() {
     <form class="try" onSubmit=${test}>
       <label><span>settings.toml</span><textarea class="tall" rows="10" spellcheck=${false} value=${settings}
         onInput=${(event) => setSettings(event.target.value)}></textarea></label>
-      <label><span>Calls of the last</span><select value=${span} onChange=${(event) => setSpan(event.target.value)}>
+      <label><span>Calls of the last</span><select value=${span}
+        onChange=${(event) => setSpan(event.target.value)}>
         ${Object.keys(SPANS).map((each) => html`<option>${each}</option>`)}</select></label>
       <button class="main" disabled=${busy}>${busy ? "Judging…" : "Test"}</button></form>
     <${Trouble} problem=${problem} />${found && html`<${Changes} found=${found} />`}</article>`;
 }
 
 function Changes({ found }) {
-  const changes = found.changes ?? found.changed;
-  if (!Array.isArray(changes)) return html`<${Block} label="Answer" value=${JSON.stringify(found, null, 2)} />`;
-  return html`<p role="status"><b>${changes.length}</b> of ${found.calls ?? found.total ?? "all"} decisions would change.</p>
-    ${changes.length > 0 && html`<table class="wide"><thead><tr><th>Tool</th><th>Arguments</th><th>Was</th><th>Would be</th>
-      </tr></thead><tbody>${changes.slice(0, 500).map((each) => html`<tr><td><a
-        href=${`#/live?call=${encodeURIComponent(each.call_id ?? each.id ?? "")}`}>${each.tool}</a></td>
-        <td class="path"><${Line} value=${each.args ?? each.summary} /></td><td>${each.before ?? each.was}</td>
-        <td><b>${each.after ?? each.now}</b></td></tr>`)}</tbody></table>`}`;
+  const many = found.changed.reduce((sum, each) => sum + each.count, 0);
+  const unknown = found.undecidable?.count ?? 0;
+  return html`<p role="status"><b>${many}</b> of ${found.judged} decisions would change,
+      ${" "}<b class=${found.loosened ? "warn" : ""}>${found.loosened ? "some" : "none"} to something looser</b>.
+      ${unknown > 0 && ` Of ${unknown} it cannot be said.`}</p>
+    ${many > 0 && html`<table class="wide"><thead><tr><th>Tool</th><th>Arguments</th><th>Was</th>
+      <th>Would be</th>
+      <th class="number">Calls</th></tr></thead><tbody>${found.changed.slice(0, 500).map((each) => html`<tr
+        title=${each.new.sentence}><td><a href=${href("live", "", { call: each.call })}>${each.tool}</a></td>
+        <td class="path"><${Line} value=${each.arguments} /></td><td>${each.old.outcome}</td>
+        <td><b class=${each.loosened ? "warn" : ""}>${each.new.outcome}</b></td>
+        <td class="number">${each.count}</td></tr>`)}</tbody></table>`}`;
 }

@@ -1,6 +1,6 @@
 // One session: the conversation, its calls on a line of time, a replay, and the way back.
 
-import { post } from "../lib/api.js";
+import { at as path, post } from "../lib/api.js";
 import { readConversation } from "../lib/conversation.js";
 import { href, setQuery } from "../lib/router.js";
 import { useSession } from "../lib/session.js";
@@ -24,7 +24,7 @@ export function Session({ id, query }) {
     setTold("Asking…");
     try {
       const body = call ? { call: call.id } : {};
-      setTold(describe(await post(`/v1/sessions/${encodeURIComponent(id)}/undo`, body)));
+      setTold(describe(await post(path("sessions", id, "undo"), body)));
     } catch (failure) {
       setTold(failure.message);
     }
@@ -32,7 +32,8 @@ export function Session({ id, query }) {
 
   if (problem) {
     return html`<section><header class="bar"><h1>Session</h1></header>
-      <${Trouble} problem=${problem} /><${Empty} title="It cannot be shown." command="callgate sessions list" /></section>`;
+      <${Trouble} problem=${problem} /><${Empty} title="It cannot be shown."
+        command="callgate sessions list" /></section>`;
   }
   const calls = [...shown.calls.values()];
   // An undo is a call like any other, in a session of its own, and may be asked about.
@@ -44,15 +45,19 @@ export function Session({ id, query }) {
       ${changed && html`<button type="button" onClick=${() => undo(null)}>Undo last change</button>`}</header>
     <div class="scroll">
     ${session && html`<p class="quiet facts-line"><${Text} value=${session.workspace} />
-      ${` · mode ${session.mode} · ${events.length} events · ${moment(session.created_at)} · `}<code>${session.id}</code></p>`}
+      ${` · mode ${session.mode} · ${events.length} events · ${moment(session.created_at)} · `}
+      <code>${session.id}</code></p>`}
     ${undoing && html`<${Question} question=${undoing} />`}
     ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}
     ${events.length > 0 && html`<${Scrubber} events=${events} at=${at} replaying=${replaying} />`}
     ${calls.length > 0 && html`<article class="card"><h2>Calls over time</h2><${Waterfall} calls=${calls}
-      from=${events[0].timestamp} upto=${replaying || !open(calls) ? events.at(-1).timestamp : Date.now() / 1000}
+      from=${events[0].timestamp}
+        upto=${replaying || !open(calls) ? events.at(-1).timestamp : Date.now() / 1000}
       now=${events[at - 1]?.timestamp ?? 0} onPick=${showCall} /></article>`}
-    <${Conversation} items=${shown.items} writing=${replaying ? "" : writing} live=${!replaying} onUndo=${replaying ? null : undo} />
-    ${loaded && !events.length && html`<${Empty} title="Nothing has happened in it yet." command="callgate chat" />`}
+    <${Conversation} items=${shown.items} writing=${replaying ? "" : writing} live=${!replaying}
+      onUndo=${replaying ? null : undo} />
+    ${loaded && !events.length && html`<${Empty} title="Nothing has happened in it yet."
+      command="callgate chat" />`}
     </div></section>`;
 }
 
@@ -68,19 +73,20 @@ function Scrubber({ events, at, replaying }) {
   const event = events[at - 1];
   const set = (number) => setQuery({ at: number >= events.length ? "" : String(Math.max(1, number)) });
   return html`<div class="scrubber" role="group" aria-label="Replay">
-    <button class="small" type="button" onClick=${() => set(at - 1)} disabled=${at <= 1} aria-label="One event back">◀</button>
+    <button class="small" type="button" onClick=${() => set(at - 1)} disabled=${at <= 1}
+      aria-label="One event back">◀</button>
     <input type="range" min="1" max=${events.length} value=${at} aria-label="Replay up to this event"
-      aria-valuetext=${`${event.type}, ${at} of ${events.length}`} onInput=${(change) => set(Number(change.target.value))} />
-    <button class="small" type="button" onClick=${() => set(at + 1)} disabled=${!replaying} aria-label="One event on">▶</button>
+      aria-valuetext=${`${event.type}, ${at} of ${events.length}`}
+        onInput=${(change) => set(Number(change.target.value))} />
+    <button class="small" type="button" onClick=${() => set(at + 1)} disabled=${!replaying}
+      aria-label="One event on">▶</button>
     <span class="where"><b>${at}/${events.length}</b> ${clock(event.timestamp)} ${event.type}</span>
-    ${replaying && html`<button class="small" type="button" onClick=${() => set(Infinity)}>Now</button>`}</div>`;
+    ${replaying && html`<button class="small" type="button"
+      onClick=${() => set(Infinity)}>Now</button>`}</div>`;
 }
 
-/** What an undo gave back: a list of files, or the result of the call that it is. */
+/** What an undo gave back: the result of the call that it is. */
 function describe(answer) {
-  if (Array.isArray(answer.undone)) {
-    return answer.undone.map((each) => `${each.action} ${each.path}`).join("\n") || "Nothing was to be undone.";
-  }
   return (answer.content ?? []).map((block) => block.text ?? JSON.stringify(block.value)).join("\n")
     || (answer.ok ? "Undone." : answer.error?.message ?? "It was not undone.");
 }

@@ -1,16 +1,14 @@
 // The sessions, last used first.
 
 import { get, post } from "../lib/api.js";
-import { useKeys } from "../lib/keys.js";
-import { go, href, setQuery } from "../lib/router.js";
+import { go, href } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
 import { moment } from "../lib/text.js";
-import { html, useEffect, useRef, useState } from "../lib/ui.js";
-import { Empty, Line, Trouble } from "../parts/basics.js";
+import { html, useEffect, useState } from "../lib/ui.js";
+import { Empty, Line, Search, Trouble } from "../parts/basics.js";
 
 export function Sessions({ query }) {
   const { epoch, link } = useStore();
-  const search = useRef(null);
   const [sessions, setSessions] = useState(null);
   const [before, setBefore] = useState(null);
   const [problem, setProblem] = useState(null);
@@ -23,7 +21,6 @@ export function Sessions({ query }) {
     }, setProblem);
     return () => { here = false; };
   }, [query.q, epoch, link]);
-  useKeys({ "/": () => search.current.focus() });
 
   async function more() {
     const page = await get("/v1/sessions", { search: query.q, limit: 100, before });
@@ -32,17 +29,17 @@ export function Sessions({ query }) {
   }
 
   return html`<section><header class="bar"><h1>Sessions</h1>
-      <label class="search"><span class="unseen-label">Search sessions</span>
-        <input ref=${search} type="search" placeholder="Search   /" value=${query.q ?? ""}
-          onInput=${(event) => setQuery({ q: event.target.value })} /></label>
+      <${Search} what="sessions" query=${query} />
       <button type="button" onClick=${() => startChat().catch(setProblem)}>New chat</button></header>
     <div class="scroll"><${Trouble} problem=${problem} />
     ${sessions?.length === 0 && html`<${Empty} title=${query.q ? "No session matches." : "No sessions yet."}
       command=${query.q ? null : "callgate chat"} />`}
-    ${sessions?.length > 0 && html`<table class="wide"><thead><tr><th>Session</th><th>Workspace</th><th>Mode</th>
+    ${sessions?.length > 0 && html`<table class="wide"><thead><tr><th>Session</th><th>Workspace</th>
+      <th>Mode</th>
       <th class="number">Messages</th><th class="number">Events</th><th>Last used</th></tr></thead>
       <tbody>${sessions.map((each) => html`<tr key=${each.id}>
-        <td><a href=${href("session", each.id)}><${Line} value=${each.title || each.id} /></a>
+        <td><a href=${href("session", each.id)}><${Line} value=${each.title || each.id} /></a> <code
+          class="quiet">${each.id.slice(-6)}</code>
           ${each.turn_id && html` <span class="state running"><i></i>at work</span>`}</td>
         <td class="path" title=${each.workspace}><${Line} value=${each.workspace} /></td><td>${each.mode}</td>
         <td class="number">${each.messages}</td><td class="number">${each.last_seq}</td>

@@ -30,10 +30,13 @@ export function Stats({ query }) {
   const tools = [...(stats?.tools ?? [])].sort((a, b) => b.calls - a.calls);
   const sum = (name) => tools.reduce((total, each) => total + each[name], 0);
   return html`<section><header class="bar"><h1>Stats</h1>
-      <div class="chips" role="group" aria-label="Span">${Object.keys(SPANS).map((each) => html`<button type="button"
-        class="chip" aria-pressed=${span === each} onClick=${() => setQuery({ span: each })}>${each}</button>`)}</div></header>
+      <div class="chips" role="group" aria-label="Span">${Object.keys(SPANS).map((each) => html`<button
+        type="button"
+        class="chip" aria-pressed=${span === each}
+          onClick=${() => setQuery({ span: each })}>${each}</button>`)}</div></header>
     <div class="scroll"><${Trouble} problem=${problem} />
-    ${stats && !tools.length && html`<${Empty} title="No calls in this time." command="callgate call list_dir" />`}
+    ${stats && !tools.length && html`<${Empty} title="No calls in this time."
+      command="callgate call list_dir" />`}
     ${tools.length > 0 && html`
       <div class="tiles"><${Tile} name="calls" value=${sum("calls")} />
         <${Tile} name="failed" value=${sum("errors")} of=${sum("calls")} tone="failed" />
@@ -43,15 +46,20 @@ export function Stats({ query }) {
       <article class="card"><h2>By tool</h2><${ByTool} tools=${tools} /></article>`}</div></section>`;
 }
 
-const Tile = ({ name, value, of, tone }) => html`<div class=${`tile ${tone ?? ""}`}><b>${value.toLocaleString()}</b>
-  <span>${name}${of > 0 ? ` · ${((100 * value) / of).toFixed(value && value / of < 0.1 ? 1 : 0)} %` : ""}</span></div>`;
+const Tile = ({ name, value, of, tone }) => html`<div class=${`tile ${tone ?? ""}`}>
+  <b>${value.toLocaleString()}</b>
+  <span>${name}${of > 0 && ` · ${((100 * value) / of).toFixed(value / of < 0.1 ? 1 : 0)} %`}</span></div>`;
 
 function ByTool({ tools }) {
   const slowest = Math.max(...tools.map((each) => each.p95_ms), 1);
-  return html`<table class="wide"><thead><tr><th>Tool</th><th class="number">Calls</th><th class="number">Failed</th>
-    <th class="number">Denied</th><th class="number">p50</th><th class="number">p95</th><th>p50 to p95</th></tr></thead>
-    <tbody>${tools.map((each) => html`<tr key=${each.tool}><td><a href=${href("live", "", { q: each.tool })}>${each.tool}</a></td>
-      <td class="number">${each.calls}</td><td class=${`number ${each.errors ? "failed" : ""}`}>${each.errors}</td>
+  return html`<table class="wide"><thead><tr><th>Tool</th><th class="number">Calls</th><th
+    class="number">Failed</th>
+    <th class="number">Denied</th><th class="number">p50</th><th class="number">p95</th><th>p50 to p95</th>
+      </tr></thead>
+    <tbody>${tools.map((each) => html`<tr key=${each.tool}><td><a
+      href=${href("live", "", { q: each.tool })}>${each.tool}</a></td>
+      <td class="number">${each.calls}</td><td
+        class=${`number ${each.errors ? "failed" : ""}`}>${each.errors}</td>
       <td class=${`number ${each.denials ? "denied" : ""}`}>${each.denials}</td>
       <td class="number">${duration(each.p50_ms)}</td><td class="number">${duration(each.p95_ms)}</td>
       <td><${Spread} low=${each.p50_ms} high=${each.p95_ms} most=${slowest} /></td></tr>`)}</tbody></table>`;

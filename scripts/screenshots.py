@@ -1,0 +1,153 @@
+"""Takes docs/images/dashboard-*.png: the dashboard as a browser shows it, of a real instance.
+
+    make pictures          (or: python -m scripts.screenshots, with chromium on PATH)
+
+A scripted model works in a small project, and a person answers its questions; nothing that is
+shown was drawn for the picture.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.browser.conftest import FLAGS
+from tests.browser.instances import Served, script
+
+TARGET = Path(__file__).parents[1] / "docs/images"
+DESK = {"width": 1180, "height": 720}
+PHONE = {"width": 375, "height": 740}
+GREET = "def greet(name):\n    print('hello', name)\n\n\ngreet('world')\n"
+REPLIES = """
+chunk = 12
+delay_s = 0.02
+[[replies]]
+text = "I look at what is there first."
+calls = [{ tool = "list_dir", input = {} }, { tool = "read_file", input = { path = "greet.py" } }]
+[[replies]]
+text = "The greeting is a bit plain. I propose a friendlier one."
+calls = [{ tool = "patch_file", input = { path = "greet.py", old = "print('hello', name)", new = "print(f'Good morning, {name}!')" } }]
+[[replies]]
+text = "Now I check that it runs."
+calls = [{ tool = "shell", input = { command = "python3 greet.py" } }]
+[[replies]]
+calls = [{ tool = "delete_file", input = { path = "notes.txt" } }]
+[[replies]]
+text = "Done: greet.py now says Good morning. I did not delete notes.txt, because you said no."
+"""
+
+
+def main() -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        raise SystemExit("There is no chromium here.")
+    with tempfile.TemporaryDirectory() as directory:
+        home = Path(directory, "home")
+        home.mkdir(mode=0o700)
+        os.environ.update(HOME=directory, CALLGATE_HOME=str(home))
+        (home / "settings.toml").write_text(script(Path(directory, "played.toml"), REPLIES))
+        served = Served(home, Path(directory, "project"))
+        (served.workspace / "greet.py").write_text(GREET)
+        (served.workspace / "notes.txt").write_text("milk\nbread\n")
+        served.start()
+        try:
+            with sync_playwright() as playwright:
+                browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+                take_all(browser, served)
+                browser.close()
+        finally:
+            served.stop()
+
+
+def take_all(browser: Browser, served: Served) -> None:
+    TARGET.mkdir(exist_ok=True)
+    work(served)
+    page = open_page(browser, served, "dark", DESK)
+    talk(page)
+    page.get_by_role("link", name="Timeline").click()
+    page.locator(".lane").first.wait_for()
+    take(page, "session")
+    page.close()
+
+    page = open_page(browser, served, "light", DESK)
+    served.begin("write_file", path="greet.py", content=GREET.replace("world", "\x1b[2Jworld\u202e"))
+    page.get_by_label("1 waiting").wait_for()
+    go(page, "inbox")
+    page.locator(".rule").wait_for()
+    take(page, "inbox")
+    go(page, "live")
+    page.get_by_text("denied", exact=True).last.wait_for()
+    take(page, "live")
+    go(page, "tools/search_text")
+    page.get_by_label("pattern").fill("greet")
+    page.get_by_role("button", name="Run").click()
+    page.get_by_role("article", name="Run", exact=True).get_by_text("ok", exact=True).wait_for()
+    take(page, "tools")
+    page.close()
+
+    page = open_page(browser, served, "dark", PHONE, scale=2)
+    go(page, "inbox")
+    page.locator(".rule").wait_for()
+    take(page, "phone")
+    page.get_by_role("button", name="Deny").click()
+    page.keyboard.press("Enter")
+    page.locator(".settled li").wait_for()
+
+
+def work(served: Served) -> None:
+    """Calls of some clients: most go well, some do not."""
+    calls: list[tuple[str, dict[str, Any]]] = [
+        ("list_dir", {}),
+        ("find_files", {"pattern": "*.py"}),
+        ("read_file", {"path": "greet.py"}),
+        ("search_text", {"pattern": "hello"}),
+        ("read_file", {"path": "../../etc/passwd"}),
+        ("read_file", {"path": "missing.txt"}),
+        ("write_file", {"path": "greet.py", "content": "nobody is there to ask"}),
+        ("read_file", {"path": 3}),
+        ("search_text", {"pattern": "name", "path": "greet.py"}),
+        ("read_file", {"path": "notes.txt"}),
+    ]
+    for tool, arguments in calls:
+        served.call(tool, **arguments)
+
+
+def talk(page: Page) -> None:
+    go(page, "chat")
+    page.get_by_role("button", name="New chat").click()
+    page.get_by_label("Message").fill("Make the greeting friendlier, and tidy up.")
+    page.keyboard.press("Enter")
+    page.locator(".rule").wait_for()
+    take(page, "chat")
+    page.get_by_role("button", name="Allow once").click()
+    page.get_by_label("Question about shell").get_by_role("button", name="Allow once").click()
+    page.get_by_label("Question about delete_file").get_by_role("button", name="Deny").click()
+    page.get_by_label("Reason").fill("I still need it.")
+    page.keyboard.press("Enter")
+    page.get_by_text("Done: greet.py").wait_for()
+
+
+def open_page(
+    browser: Browser, served: Served, colours: Any, size: Any, scale: float = 1
+) -> Page:
+    page = browser.new_page(viewport=size, color_scheme=colours, device_scale_factor=scale)
+    page.goto(served.link())
+    page.get_by_text("connected", exact=True).wait_for(state="attached")
+    return page
+
+
+def go(page: Page, place: str) -> None:
+    page.evaluate("place => { location.hash = place }", f"#/{place}")
+
+
+def take(page: Page, name: str) -> None:
+    page.screenshot(path=TARGET / f"dashboard-{name}.png", animations="disabled")
+
+
+if __name__ == "__main__":
+    main()
