@@ -25,7 +25,7 @@ help:
 	@echo "make clean        remove everything that these commands made"
 
 demo: .venv/.ready
-	@$(BIN)/python examples/tour.py
+	@$(BIN)/python examples/demo.py
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).

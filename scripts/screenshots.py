@@ -16,7 +16,7 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from tests.browser.conftest import FLAGS
+from tests.browser.chromium import FLAGS
 from tests.browser.instances import Served, script
 
 TARGET = Path(__file__).parents[1] / "docs/images"
@@ -31,7 +31,12 @@ text = "I look at what is there first."
 calls = [{ tool = "list_dir", input = {} }, { tool = "read_file", input = { path = "greet.py" } }]
 [[replies]]
 text = "The greeting is a bit plain. I propose a friendlier one."
-calls = [{ tool = "patch_file", input = { path = "greet.py", old = "print('hello', name)", new = "print(f'Good morning, {name}!')" } }]
+[[replies.calls]]
+tool = "patch_file"
+[replies.calls.input]
+path = "greet.py"
+old = "print('hello', name)"
+new = "print(f'Good morning, {name}!')"
 [[replies]]
 text = "Now I check that it runs."
 calls = [{ tool = "shell", input = { command = "python3 greet.py" } }]
@@ -75,7 +80,8 @@ def take_all(browser: Browser, served: Served) -> None:
     page.close()
 
     page = open_page(browser, served, "light", DESK)
-    served.begin("write_file", path="greet.py", content=GREET.replace("world", "\x1b[2Jworld\u202e"))
+    hostile = GREET.replace("world", "\x1b[2Jworld\u202e")
+    served.begin("write_file", path="greet.py", content=hostile)
     page.get_by_label("1 waiting").wait_for()
     go(page, "inbox")
     page.locator(".rule").wait_for()
@@ -83,11 +89,6 @@ def take_all(browser: Browser, served: Served) -> None:
     go(page, "live")
     page.get_by_text("denied", exact=True).last.wait_for()
     take(page, "live")
-    go(page, "tools/search_text")
-    page.get_by_label("pattern").fill("greet")
-    page.get_by_role("button", name="Run").click()
-    page.get_by_role("article", name="Run", exact=True).get_by_text("ok", exact=True).wait_for()
-    take(page, "tools")
     page.close()
 
     page = open_page(browser, served, "dark", PHONE, scale=2)

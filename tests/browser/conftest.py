@@ -12,14 +12,17 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    async_playwright,
+)
 
+from tests.browser.chromium import FLAGS
 from tests.browser.instances import Served
 
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-]  # fmt: skip
 _LIMIT_MS = 15_000
 
 NewPage = Callable[..., Awaitable[Page]]
@@ -54,16 +57,17 @@ async def new_page(browser: Browser) -> AsyncIterator[NewPage]:
     contexts: list[BrowserContext] = []
     wrong: list[str] = []
 
+    def look(said: ConsoleMessage) -> None:
+        if "Content Security Policy" in said.text:
+            wrong.append(said.text)
+
     async def new(served: Served | None = None, width: int = 1280) -> Page:
         context = await browser.new_context(viewport={"width": width, "height": 800})
         context.set_default_timeout(_LIMIT_MS)
         contexts.append(context)
         page = await context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on(
-            "console",
-            lambda said: "Content Security Policy" in said.text and wrong.append(said.text),
-        )
+        page.on("console", look)
         if served is not None:
             await page.goto(served.link())
             await page.get_by_text("connected", exact=True).wait_for()

@@ -20,17 +20,15 @@ import msgspec
 
 from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord
-from callgate.config.lines import key_lines, line_of
-from callgate.config.load import SettingsError, load_changed, load_user, load_workspace
+from callgate.config.load import SettingsError, load_workspace
 from callgate.config.places import Home
 from callgate.config.recorded_calls import REFUSED_PLACES, RecordedCall, read_arguments, recall
-from callgate.config.rejudging import Doubt, Side, View, decision_of, narrowed
-from callgate.config.schema import Settings
+from callgate.config.rejudging import Doubt, Side, View, decision_of, in_force, narrowed, other
 from callgate.config.trust import is_trusted
 from callgate.core.sessions import Mode, Root
 from callgate.dispatch.registry import Registered
 from callgate.policy.decide import Decision, Question
-from callgate.policy.rules import Origin, Outcome, Policy, Rule
+from callgate.policy.rules import Outcome, Policy, Rule
 
 _REPORT_EVERY = 2_000
 _REMEMBERED = 50_000
@@ -115,7 +113,7 @@ def backtest(
     `changed` is TOML, which errors and origins call `name`; `modes` are those of the sessions
     in the store. Reads files, and takes a while for a long record. Raises `SettingsError`.
     """
-    judge = _Comparison(home, _in_force(home), _other(home, changed, name), tools, modes)
+    judge = _Comparison(home, in_force(home), other(home, changed, name), tools, modes)
     same = unjudged = 0
     doubts: Counter[Doubt] = Counter()
     groups: dict[tuple[object, ...], list[Any]] = {}
@@ -151,33 +149,6 @@ def _records(home: Home, since_ms: int, limit: int | None) -> Iterator[CallRecor
         if record.ts < since_ms or number == limit:
             return
         yield record
-
-
-def _in_force(home: Home) -> Side:
-    settings, user = load_user(home)
-    try:
-        with open(home.settings, "rb") as file:
-            data = file.read()
-    except OSError:  # there is none
-        data = b""
-    return _side(settings, user, data, home.settings)
-
-
-def _other(home: Home, data: bytes, name: str) -> Side:
-    return _side(*load_changed(home, data, name), data, name)
-
-
-def _side(settings: Settings, user: Policy, data: bytes, name: str) -> Side:
-    line = line_of(key_lines(data.decode("utf-8", "replace")), ("tools", "disable"))
-    return Side(
-        settings=settings,
-        user=user,
-        roots=tuple(
-            Root(os.path.realpath(os.path.expanduser(root.path)), root.access == "write")
-            for root in settings.workspace.extra_roots
-        ),
-        disabled=dict.fromkeys(settings.tools.disable, Origin(name, line)),
-    )
 
 
 class _Kind(msgspec.Struct, frozen=True):

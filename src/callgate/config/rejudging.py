@@ -14,6 +14,9 @@ from typing import Any
 
 import msgspec
 
+from callgate.config.lines import key_lines, line_of
+from callgate.config.load import load_changed, load_user
+from callgate.config.places import Home
 from callgate.config.recorded_calls import RecordedCall, place_of
 from callgate.config.schema import SandboxTable, Settings
 from callgate.core.effects import SideEffects
@@ -40,6 +43,35 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     user: Policy
     roots: tuple[Root, ...]
     disabled: Mapping[str, Origin]
+
+
+def in_force(home: Home) -> Side:
+    """What the user's files say."""
+    settings, user = load_user(home)
+    try:
+        with open(home.settings, "rb") as file:
+            data = file.read()
+    except OSError:  # there is none
+        data = b""
+    return _side(settings, user, data, home.settings)
+
+
+def other(home: Home, data: bytes, name: str) -> Side:
+    """What would hold with another `settings.toml`, and the same saved answers."""
+    return _side(*load_changed(home, data, name), data, name)
+
+
+def _side(settings: Settings, user: Policy, data: bytes, name: str) -> Side:
+    line = line_of(key_lines(data.decode("utf-8", "replace")), ("tools", "disable"))
+    return Side(
+        settings=settings,
+        user=user,
+        roots=tuple(
+            Root(os.path.realpath(os.path.expanduser(root.path)), root.access == "write")
+            for root in settings.workspace.extra_roots
+        ),
+        disabled=dict.fromkeys(settings.tools.disable, Origin(name, line)),
+    )
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,7 +103,11 @@ class Names(NamedTuple):
 
     @property
     def url(self) -> str:
-        return f"http://{self.address.written}"
+        """Where this machine finds us."""
+        host = self.address.host
+        if self.address.is_any:
+            host = "::1" if ":" in host else "127.0.0.1"
+        return f"http://{Address(host, self.address.port).written}"
 
 
 def _split(host: str, port: int) -> tuple[str, str]:

@@ -27,12 +27,7 @@ from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.operations import Asked, Operation, Streamed
 from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
-from callgate.surfaces.http.rows import (
-    row_of_record,
-    row_of_running,
-    row_of_stored,
-    state_of,
-)
+from callgate.surfaces.http.rows import open_rows, row_of_record, state_of
 from callgate.surfaces.http.values import (
     CallRow,
     CallState,
@@ -193,9 +188,7 @@ async def listed(door: Door, asked: Asked) -> CallList:
 async def _under_way(door: Door) -> list[CallRow]:
     """Those that have not ended, of every process, newest first."""
     store = await door.runtime.store()
-    rows = {call.call.id: row_of_running(call) for call in door.runtime.under_way()}
-    rows |= {call.id: row_of_stored(call) for call in await store.open_calls()}
-    return sorted(rows.values(), key=lambda row: row.id, reverse=True)
+    return open_rows(await store.open_calls(), door.runtime.under_way())
 
 
 def _matches(row: CallRow, query: CallQuery) -> bool:
@@ -233,11 +226,10 @@ async def shown(door: Door, asked: Asked) -> CallDetail:
 async def _row(door: Door, store: Store, id: str) -> tuple[CallRow, str | None]:
     """The row of a call, and the id of the question about it."""
     stored = await store.get_call(id)
-    if stored is not None and stored.state is not Stage.ENDED:
-        return row_of_stored(stored), stored.confirmation
-    running = next((each for each in door.runtime.under_way() if each.call.id == id), None)
-    if running is not None:
-        return row_of_running(running), None
+    kept = [stored] if stored is not None and stored.state is not Stage.ENDED else []
+    running = [each for each in door.runtime.under_way() if each.call.id == id]
+    for row in open_rows(kept, running):
+        return row, None if stored is None else stored.confirmation
     found, _ = await asyncio.to_thread(
         page, door.served.audit, Filter(text=id), 1, also=lambda line: line.call_id == id
     )

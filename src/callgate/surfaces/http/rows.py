@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from callgate.audit.records import CallRecord
 from callgate.audit.summaries import summarize
@@ -43,6 +46,22 @@ def row_of_record(line: CallRecord) -> CallRow:
         error_class=line.error_class or UNSET,
         policy=line.policy or UNSET,
     )
+
+
+def open_rows(
+    stored: Iterable[StoredCall], running: Iterable[RunningCall], session: str | None = None
+) -> list[CallRow]:
+    """The calls that have not ended, newest first: those of this process say most."""
+    rows = {
+        each.call.id: row_of_running(each)
+        for each in running
+        if session in (None, each.call.session.id)
+    }
+    for call in stored:
+        ours = rows.get(call.id)
+        row = row_of_stored(call)
+        rows[call.id] = row if ours is None else replace(row, summary=ours.summary)
+    return sorted(rows.values(), key=lambda row: row.id, reverse=True)
 
 
 def row_of_stored(call: StoredCall) -> CallRow:

@@ -26,8 +26,9 @@ from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.fanout import Kind
 from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.problems import Problem, bad_request, not_found, problem_of
-from callgate.surfaces.http.rows import row_of_stored
+from callgate.surfaces.http.rows import open_rows
 from callgate.surfaces.http.subscriptions import MOST_REPLAYED, Subscription
+from callgate.surfaces.http.values import CallRow
 from callgate.surfaces.http.wires import WIRE, Wire
 
 PING_S = 30.0
@@ -186,7 +187,8 @@ class _Connection:
             raise _too_large()
         self._wire.put(frames.frame("subscribe_ack", id=said.id, last=last))
         if said.snapshot:
-            self._wire.put(_snapshot(said.id, session, snapshot))
+            calls = open_rows(snapshot.calls, self._door.runtime.under_way(), session)
+            self._wire.put(_snapshot(said.id, session, snapshot, calls))
         await subscription.follow_session(session, since, last)
 
     async def _follow_all(
@@ -201,7 +203,7 @@ class _Connection:
         self._wire.put(frames.frame("subscribe_ack", id=said.id, last=fanout.cursor))
         if said.snapshot:
             asked = await self._door.runtime.open_confirmations()
-            calls = [row_of_stored(each) for each in await store.open_calls()]
+            calls = open_rows(await store.open_calls(), self._door.runtime.under_way())
             self._wire.put(
                 frames.frame(
                     "snapshot", id=said.id, session=None, confirmations=asked, calls=calls
@@ -216,7 +218,7 @@ class _Connection:
         self._wire.put(frames.frame("error", **told, **said))
 
 
-def _snapshot(id: str, session: str, snapshot: Snapshot) -> bytes:
+def _snapshot(id: str, session: str, snapshot: Snapshot, calls: list[CallRow]) -> bytes:
     return frames.frame(
         "snapshot",
         id=id,
@@ -226,7 +228,7 @@ def _snapshot(id: str, session: str, snapshot: Snapshot) -> bytes:
             for each in snapshot.confirmations
             if each.state is ConfirmationState.PENDING
         ],
-        calls=[row_of_stored(each) for each in snapshot.calls],
+        calls=calls,
     )
 
 

@@ -5,11 +5,14 @@ The tool for it is no tool for models: it is seen only by the sessions that are 
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Annotated
 
 from msgspec import Meta, structs
 
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.policy.rules import Outcome
 from callgate.runtime import Runtime
 from callgate.surfaces.http.calls import while_there
 from callgate.surfaces.http.doors import Door
@@ -25,6 +28,8 @@ TAG = "undo"
 class UndoWhat(Input, frozen=True, kw_only=True):
     call: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     """None: the last one that changed something."""
+    confirmed: bool = False
+    """The person has said yes to it where they asked for it."""
 
 
 def register(runtime: Runtime, history: History) -> None:
@@ -51,10 +56,16 @@ async def undo(door: Door, asked: Asked) -> Result:
     call = ToolCall(
         tool="undo", arguments={"call_id": calls[-1]}, session=session, caller=CallerKind.HTTP
     )
+    confirmed = door.runtime.attach(_yes, session.id) if body.confirmed else nullcontext()
     try:
-        return result_of(await while_there(asked, door.runtime.call(call)))
+        with confirmed:
+            return result_of(await while_there(asked, door.runtime.call(call)))
     finally:
         door.sessions.let_go(session)
+
+
+async def _yes(question: Confirmation) -> Answer:
+    return Answer(decision=Outcome.ALLOW, by="http")
 
 
 OPERATIONS = (

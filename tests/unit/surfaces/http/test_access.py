@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import stat
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from callgate.core.errors import ToolErrorClass
-from callgate.surfaces.http.access import SHORT_S, Access
+from callgate.surfaces.http.access import SHORT_S, Access, reap_tokens
 from callgate.surfaces.http.addresses import Address, BadAddress, Names, bind, read_address
 from callgate.surfaces.http.application import OPERATIONS
 from callgate.surfaces.http.files import File
@@ -237,6 +238,19 @@ async def test_a_cookie_counts_only_from_our_own_page(instance: Instance) -> Non
         assert answer.status_code == status, site
 
 
+def test_tokens_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    kept = {f"{os.getpid()}.token", f"{gone.pid}.lock", "x.token", "callgate.sock"}
+    for name in (*kept, f"{gone.pid}.token", f"{10**30}.token"):
+        (run / name).write_text("")
+    reap_tokens(str(tmp_path))
+    assert {path.name for path in run.iterdir()} == kept
+    reap_tokens(str(tmp_path / "nowhere"))
+
+
 def test_codes_and_attach_tokens_run_out(tmp_path: Path) -> None:
     now = [0.0]
     access = Access(str(tmp_path / "token"), lambda: now[0])
@@ -349,6 +363,7 @@ def test_a_taken_port_is_said() -> None:
 @pytest.mark.spec("T26", "T33")
 def test_an_address_that_was_opened_on_purpose_is_known_by_its_name_or_by_digits() -> None:
     named, any_ip = Names(Address("192.168.1.5", 80)), Names(Address("0.0.0.0", 8000))
+    assert [each.url for each in (named, any_ip, Names(Address("::", 1)))] == ["http://192.168.1.5:80", "http://127.0.0.1:8000", "http://[::1]:1"]
     assert [named.is_ours(each) for each in ("192.168.1.5", "192.168.1.5:80", "192.168.1.6", "evil.example")] == [True, True, False, False]
     assert [any_ip.is_ours(each) for each in ("10.0.0.7:8000", "[fe80::2]:8000", "evil.example:8000", "10.0.0.7")] == [True, True, False, False]
 

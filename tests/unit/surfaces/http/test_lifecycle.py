@@ -154,7 +154,7 @@ def test_it_does_not_start_where_other_machines_could_reach_it(base: Path, addre
 @pytest.mark.spec("T33", "T28")
 def test_with_the_flag_the_token_is_still_needed(base: Path) -> None:
     with served(base, "--http", "0.0.0.0:0", "--http-allow-remote") as instance:
-        url = instance.url.replace("0.0.0.0", "127.0.0.1")
+        url = instance.url
         assert httpx2.get(f"{url}/v1/instance").status_code == 401
         assert httpx2.get(f"{url}/v1/instance", headers=instance.headers).status_code == 200
         foreign = {**instance.headers, "host": f"evil.example:{url.rpartition(':')[2]}"}

@@ -249,9 +249,8 @@ async def test_other_settings_are_tested_on_the_calls_on_record(instance: Instan
     for _ in range(3):
         await client.call("put", what="a")
     await client.call("show")
-    body = {"settings": '[[rules]]\ntool = "put"\ndecision = "allow"\n'}
+    body = {"settings": '[[policy.rules]]\ntool = "put"\ndecision = "allow"\n'}
     found = (await client.post("/v1/policy/test", **body)).json()
-    print(found)
     assert (found["judged"], found["same"], found["loosened"], found["steps"]) == (4, 1, 3, {"ask->allow": 3})
     (changed,) = found["changed"]
     assert (changed["tool"], changed["count"], changed["new"]["origin"]) == ("put", 3, {"file": "settings", "line": 1})

@@ -214,7 +214,8 @@ async def test_a_snapshot_says_what_is_open_at_the_place_where_the_events_begin(
             await watcher.subscribe(id, snapshot=True, **which)
             snapshot = await watcher.until(lambda frame: frame["type"] == "snapshot")
             assert [each["id"] for each in snapshot["confirmations"]] == [question]
-            assert [(each["tool"], each["state"]) for each in snapshot["calls"]] == [("put", "asked")]
+            shown = [(each["tool"], each["state"], each["summary"]) for each in snapshot["calls"]]
+            assert shown == [("put", "asked", '{"what":"a"}')]
         await client.post(f"/v1/confirmations/{question}", decision="deny")
         await running
 

@@ -14,7 +14,7 @@ from callgate.agent.agent import Agent
 from callgate.core.models import ModelError, ModelErrorKind
 from callgate.wiring import Wired
 from tests.unit.agent.talks import PlayedModel, Step, text, uses
-from tests.unit.surfaces.http.instances import DONE, LIMIT_S, Instance, serving
+from tests.unit.surfaces.http.instances import DONE, LIMIT_S, Instance, serving, watching
 
 GREETING = "Good day to you.\n" * 40
 """Long enough to be shown while it is being said."""
@@ -115,6 +115,19 @@ async def test_a_turn_is_cancelled_over_http_and_over_the_stream_and_twice_is_on
                 assert (await client.http.delete(f"/v1/sessions/{wrong}")).status_code == 404
             assert (await client.post(f"/v1/sessions/{session}/turns", prompt="go")).status_code == 202
             await watcher.event("turn.completed")
+
+
+@pytest.mark.spec("T31")
+async def test_whoever_is_attached_to_one_session_cannot_stop_the_turn_of_another(home: Path, tmp_path: Path) -> None:
+    async with talking(home, tmp_path, hang) as instance:
+        client = instance.client()
+        mine, theirs = await client.session(), await client.session()
+        turn = (await client.post(f"/v1/sessions/{theirs}/turns", prompt="go")).json()["turn_id"]
+        token = (await client.get(f"/v1/sessions/{mine}"))["attach_token"]
+        async with watching(instance.port, f"?attach={token}") as watcher:
+            await watcher.send(type="cancel", session=theirs, turn_id=turn)
+            ack = await watcher.until(lambda frame: frame["type"] == "cancel_ack")
+            assert (ack["cancelled"], instance.sessions.turn_of(theirs)) == (False, turn)
 
 
 async def test_a_turn_waits_for_a_person_although_every_client_has_gone(home: Path, tmp_path: Path) -> None:

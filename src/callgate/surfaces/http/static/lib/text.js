@@ -66,7 +66,7 @@ export function brief(given) {
   const main = MAIN.find((each) => values[each] !== undefined);
   const others = Object.keys(values).filter((each) => each !== main)
     .map((each) => `${each}=${text(values[each])}`);
-  return [...(main ? [text(values[main])] : []), ...others].join("  ");
+  return [...(main ? [text(values[main])] : []), ...others].join(" · ");
 }
 
 /** As a word for a POSIX shell. */

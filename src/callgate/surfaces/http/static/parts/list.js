@@ -2,7 +2,7 @@
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/ui.js";
 
-const BEYOND = 8;
+const BEYOND = 5;
 
 /**
  * `rows` newest first, each with an id; `draw` makes one of them. The list is one stop for the
@@ -52,10 +52,12 @@ export function LongList({ rows, height, draw, active, onOpen, onEnd, label }) {
 
   const from = Math.max(0, Math.floor(view.top / height) - BEYOND);
   const upto = Math.min(rows.length, Math.ceil((view.top + view.size) / height) + BEYOND);
+  // A row that leaves at one end is the one that comes in at the other.
+  const slots = Math.ceil(view.size / height) + 2 * BEYOND + 2;
   return html`<div class="long-list" ref=${box} onScroll=${look} onKeyDown=${press} tabindex="0"
       role="listbox" aria-label=${label} aria-activedescendant=${active ? `row-${active}` : null}>
     <div class="long-list-all" role="presentation" style=${{ height: `${rows.length * height}px` }}>
-      ${rows.slice(from, upto).map((row, n) => html`<div key=${row.id} id=${`row-${row.id}`}
+      ${rows.slice(from, upto).map((row, n) => html`<div key=${(from + n) % slots} id=${`row-${row.id}`}
           class=${`row ${row.id === active ? "active" : ""}`} role="option"
           aria-selected=${row.id === active} aria-setsize=${rows.length} aria-posinset=${from + n + 1}
           style=${{ transform: `translateY(${(from + n) * height}px)`, height: `${height}px` }}
