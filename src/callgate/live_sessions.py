@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from callgate.core.ids import session_id
@@ -125,15 +126,27 @@ class LiveSessions:
             raise TurnUnderWay(session.turn_id)
         said = Message.text("user", prompt)
         turn = await self._runtime.conversations.begin_turn(session, said)
-        self._working[id] = _Working(turn, agent, self._own(self._work(session, turn, agent)))
+        task = self._own(self._work(session, turn, agent))
+        task.add_done_callback(partial(self._never_begun, session, turn))
+        self._working[id] = _Working(turn, agent, task)
         return turn
 
     async def _work(self, session: Session, turn: str, agent: Agent) -> None:
         try:
             await agent.go_on(session, {})
         finally:
-            if (working := self._working.get(session.id)) and working.turn == turn:
-                del self._working[session.id]
+            self._forget(session, turn)
+
+    def _forget(self, session: Session, turn: str) -> None:
+        if (working := self._working.get(session.id)) and working.turn == turn:
+            del self._working[session.id]
+
+    def _never_begun(self, session: Session, turn: str, task: asyncio.Task[None]) -> None:
+        """A turn that was cancelled before its agent could end it."""
+        if task.cancelled() and session.turn_id == turn:
+            self._forget(session, turn)
+            end = self._runtime.conversations.end_turn
+            self._own(end(session, cancelled="user_cancel"))
 
     def turn_of(self, id: str) -> str | None:
         """The turn under way in a session of ours."""
@@ -156,7 +169,7 @@ class LiveSessions:
         working = self._working.get(id)
         if working is None or turn not in (None, working.turn):
             return False
-        return working.agent.cancel(id)
+        return working.agent.cancel(id) or working.task.cancel()
 
     async def close(self, id: str) -> None:
         """Stop its turn and calls and let go of it. One that nobody has is closed already.
@@ -171,8 +184,9 @@ class LiveSessions:
             return
         working = self._working.get(id)
         if working is not None:
-            working.agent.cancel(id)
+            self.cancel_turn(id)
             await asyncio.wait([working.task])
+            await self._runtime.conversations.end_turn(session, cancelled="user_cancel")
         for agent in self._agents.values():
             agent.forget(id)
         await self._runtime.close_session(session, Stop.CANCEL)

@@ -65,7 +65,7 @@ def learn(
     met = ask(home, settings, surroundings, workspace, new)
     for name, said in met.items():
         if isinstance(said, Pinned):
-            hosts.pin(name, said)
+            hosts.pin_first(name, said)
     return {**met, **given_up}
 
 

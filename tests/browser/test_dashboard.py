@@ -47,7 +47,9 @@ async def test_without_a_login_the_page_shows_the_command_and_nothing_else(
     await expect(page.get_by_role("option")).to_have_count(0)
 
 
-async def test_a_call_appears_while_it_happens(served: Served, new_page: NewPage) -> None:
+async def test_a_call_appears_while_it_happens_unless_the_list_is_held_or_filtered(
+    served: Served, new_page: NewPage
+) -> None:
     page = await new_page(served)
     await expect(page.get_by_text("callgate call list_dir")).to_be_visible()
     await asyncio.to_thread(served.call, "read_file", path="missing.txt")
@@ -56,6 +58,14 @@ async def test_a_call_appears_while_it_happens(served: Served, new_page: NewPage
     await expect(row).to_contain_text("read_file")
     await expect(row).to_contain_text("failed")
     await expect(row).to_contain_text("missing.txt")
+    await page.keyboard.press("p")
+    await asyncio.to_thread(served.call, "list_dir", path=".")
+    await expect(page.get_by_role("button", name="Go on 1")).to_be_visible()
+    await expect(row).to_have_count(1)
+    await page.keyboard.press("p")
+    await expect(row).to_have_count(2)
+    await go(page, "live?state=failed")
+    await expect(row).to_have_count(1)
 
 
 @pytest.mark.spec("S4-48", "S4-51")
@@ -291,6 +301,10 @@ async def test_everything_works_by_keyboard(served: Served, new_page: NewPage) -
     await page.get_by_role("listbox").focus()
     await keys.press("ArrowDown")
     await expect(page.get_by_role("complementary", name="Call")).to_contain_text("write_file")
+    await keys.press("?")
+    await expect(page.get_by_role("dialog", name="Keys")).to_be_visible()
+    await keys.press("Escape")
+    await expect(page.get_by_role("dialog", name="Keys")).to_have_count(0)
     await keys.press("Escape")
     await expect(page.get_by_role("complementary", name="Call")).to_have_count(0)
 
@@ -314,6 +328,10 @@ async def test_a_question_that_slides_under_the_keys_is_not_answered_by_them(
     assert (await asyncio.wrap_future(second))["ok"]
 
 
+WIDER = """['html', 'main', '.scroll', '.panel', '.tools', '.long-list', '.bar', '.side li'].filter(
+  (name) => [...document.querySelectorAll(name)].some((each) => each.scrollWidth > each.clientWidth))"""
+
+
 async def test_a_phone_never_scrolls_sideways(served: Served, new_page: NewPage) -> None:
     page = await new_page(served, width=375)
     long = "a" * 300
@@ -324,8 +342,7 @@ async def test_a_phone_never_scrolls_sideways(served: Served, new_page: NewPage)
     for view in VIEWS:
         await go(page, view)
         await page.locator("main h1, main h2").first.wait_for()
-        widths = "[document.documentElement.scrollWidth, document.querySelector('main').scrollWidth]"
-        assert (view, await page.evaluate(widths)) == (view, [375, 375])
+        assert (view, await page.evaluate(WIDER)) == (view, [])
     await go(page, "inbox")
     await question(page).get_by_role("button", name="Allow once").click()
     assert (await asyncio.wrap_future(done))["ok"]
@@ -409,6 +426,20 @@ async def test_the_policy_explains_a_call_without_running_it(
         await page.get_by_role("button", name="Explain").click()
         await expect(page.locator(f".verdict.{verdict}")).to_be_visible()
     assert list(served.workspace.iterdir()) == []
+
+
+async def test_other_settings_are_tried_on_what_was_recorded(
+    served: Served, new_page: NewPage
+) -> None:
+    for _ in range(3):
+        await asyncio.to_thread(served.call, "list_dir", path=".")
+    page = await new_page(served)
+    await go(page, "policy")
+    await page.get_by_label("settings.toml").fill('[policy.per_tool]\nlist_dir = "deny"\n')
+    await page.get_by_role("button", name="Test").click()
+    await expect(page.get_by_role("status").last).to_contain_text("3 of 3 decisions")
+    changed = page.get_by_role("row").last
+    await expect(changed.get_by_role("cell")).to_have_text(["list_dir", ".", "allow", "deny", "3"])
 
 
 PURE: list[tuple[str, Any]] = [

@@ -271,6 +271,26 @@ async def test_the_stream_of_all_sessions_goes_on_after_a_deletion(world: World)
     assert [each.type for each in (await store.read_all()).events] == ["one", "four"]
 
 
+async def test_how_much_is_behind_a_cursor_is_known_without_reading_it(world: World) -> None:
+    store = await world.open()
+    empty = await store.behind()
+    assert (empty.most, (await store.read_all(empty.cursor)).events) == (0, [])
+    first, second = await new_session(store), await new_session(store)
+    await append(store, first, "a", "b")
+    await append(store, second, "c")
+    await append(store, first, "d")
+    page = await store.read_all()
+    assert [*zip((each.type for each in page.events), page.seqs, strict=True)] == [("a", 1), ("b", 2), ("c", 1), ("d", 3)]
+    assert [(await store.behind(cursor)).most for cursor in (None, empty.cursor, *page.cursors)] == [4, 4, 3, 2, 1, 0]
+    assert (await store.behind()).cursor == page.cursor == (await store.behind(page.cursor)).cursor
+    await store.commit(DeleteSession(session=first))
+    await append(store, second, "e")
+    after = await store.behind(page.cursor)
+    assert after.most >= 1 and [each.type for each in (await store.read_all(page.cursor)).events] == ["e"]
+    with pytest.raises(ValueError):
+        await store.behind("zzz")
+
+
 @pytest.mark.parametrize("cursor", ["", "zzz", "!", "c3g", "\ud800", "e1", "ZTk5OTk5OTk5OTk5OTk5OTk5OTk5"])
 async def test_a_cursor_that_is_not_ours_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(ValueError):

@@ -126,7 +126,8 @@ class Reload:
             asyncio.run(_ask(tty, "" if seen else shown(asked)))
         for each in found:
             if each.said is not None:
-                self._hosts.pin(each.name, each.said)
+                pin = self._hosts.pin_first if each.is_new else self._hosts.pin
+                pin(each.name, each.said)
 
 
 async def _ask(tty: Tty, text: str) -> None:

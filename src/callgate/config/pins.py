@@ -37,13 +37,15 @@ class PinFiles:
         return pinned
 
     def write(self, name: str, pinned: Pinned) -> None:
-        data = msgspec.json.encode(pinned)
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
         with self._locked():
-            seen = {**self._seen_or_nothing(), name: hashlib.sha256(data).hexdigest()}
-            write_private(self._path(name), data.decode())
-            text = msgspec.json.format(msgspec.json.encode(seen)).decode()
-            write_private(self._index, text + "\n")
+            self._write(name, pinned)
+
+    def write_first(self, name: str, pinned: Pinned) -> None:
+        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        with self._locked():
+            if self._is_new(name):
+                self._write(name, pinned)
 
     def known(self) -> list[str]:
         return [*self._seen_or_nothing()]
@@ -53,6 +55,19 @@ class PinFiles:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, f"{name}.json")
+
+    def _write(self, name: str, pinned: Pinned) -> None:
+        data = msgspec.json.encode(pinned)
+        seen = {**self._seen_or_nothing(), name: hashlib.sha256(data).hexdigest()}
+        write_private(self._path(name), data.decode())
+        text = msgspec.json.format(msgspec.json.encode(seen)).decode()
+        write_private(self._index, text + "\n")
+
+    def _is_new(self, name: str) -> bool:
+        try:
+            return self._read(name) is None
+        except PinDoubt:
+            return False
 
     def _read(self, name: str) -> Pinned | None:
         path, expected = self._path(name), self._seen(name).get(name)

@@ -134,10 +134,6 @@ class Conversations:
         """What is kept, to read. Raises the `StoreError` for which there is none."""
         return await self._log.store()
 
-    def holds(self, session_id: str) -> bool:
-        """Whether this process writes about a session."""
-        return self._log.holds(session_id)
-
     async def flush(self) -> None:
         """Wait until what was said so far is on the disk, or could not be written."""
         await self._log.flush()

@@ -41,7 +41,7 @@ async def test_no_spelling_leaves_the_workspace(tmp_path: Path, path: str) -> No
             assert result["result"] != "secret" and "root:" not in str(result["result"])
 
 
-@pytest.mark.spec("S3-57")
+@pytest.mark.spec("S3-57", "T-17")
 async def test_a_name_with_two_dots_in_it_is_left_as_it_is(tmp_path: Path) -> None:
     reply = calls(call("write_file", path="v1..2/a..b.txt", content="kept"), END)
     async with talk(tmp_path, reply, tools=FILES, mode="write") as bench:

@@ -6,11 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import pytest
 
 from callgate import tool
 from callgate.agent.shows import Said, Spoken
 from callgate.core.events import CALLED
+from callgate.protocol.toolcalls.parse import parse
+from callgate.protocol.toolcalls.teach import document_schema, teach
 from tests.unit.agent.talks import talk, text
 
 
@@ -35,9 +38,24 @@ CHECK = ("send_chat", "c1", "respond", {"content": "Let me check..."})
 LIST = ("gmail_list", "g1", "list", {"maxResults": 10})
 HERE = ("send_chat", "c2", "respond", {"content": "Here are your emails..."})
 END = ("end_turn", "e1", "end_turn", {})
+EXAMPLES = ((SAY, CHECK, LIST, HERE, END), (HERE, END))
 
 
-@pytest.mark.spec("S3-18")
+@pytest.mark.spec("T-17")
+def test_what_we_teach_passes_what_we_read() -> None:
+    definition = gmail_list().definition
+    lesson = teach([definition])
+    start = lesson.index('{"toolCalls"')
+    example, _ = json.JSONDecoder().raw_decode(lesson[start:])
+    parsed = parse(json.dumps(example), strict=True)
+    assert [found.type for found in parsed.calls] == ["send_chat", "end_turn"]
+    assert (parsed.errors, parsed.diagnostics) == ((), ())
+    schema = jsonschema_rs.Draft7Validator(document_schema([definition]))
+    for each in (example, *(json.loads(document(*some)) for some in EXAMPLES)):
+        schema.validate(each)
+
+
+@pytest.mark.spec("S3-18", "T-17")
 @pytest.mark.parametrize("fenced", [False, True])
 async def test_the_first_example_runs_in_one_reply(tmp_path: Path, fenced: bool) -> None:
     reply = document(SAY, CHECK, LIST, HERE, END)

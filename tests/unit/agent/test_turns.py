@@ -69,6 +69,32 @@ async def test_results_go_back_in_list_order_each_with_its_id(tmp_path: Path) ->
     assert [event.payload["tool_name"] for event in bench.of(CALLED)] == ["look", "look"]
 
 
+@pytest.mark.spec("S4-33")
+@pytest.mark.parametrize("native", [False, True])
+async def test_the_model_is_not_asked_before_all_results_are_in(
+    tmp_path: Path, native: bool
+) -> None:
+    @tool(side_effects="none")
+    async def slow(number: int) -> int:
+        """Take a while."""
+        for _ in range(number):
+            await asyncio.sleep(0.005)
+        LOG.append(f"slow {number}")
+        return number
+
+    numbers = (6, 1, 3)
+    some = [(f"s{n}", "slow", {"number": n}) for n in numbers]
+    first = uses(*some) if native else calls(*(call("slow", f"s{n}", number=n) for n in numbers))
+
+    def second(prompt: Prompt) -> Reply:
+        assert LOG == ["slow 1", "slow 3", "slow 6"]
+        return text("done") if native else calls(END)
+
+    async with talk(tmp_path, first, second, native=native, tools=[slow]) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles, end.calls) == ("end_turn", 2, 3)
+
+
 @pytest.mark.spec("S3-24", "S3-25")
 async def test_the_more_urgent_call_runs_first_and_outputs_keep_their_place(tmp_path: Path) -> None:
     reply = calls(
@@ -97,7 +123,7 @@ async def test_a_failing_call_does_not_stop_the_others(tmp_path: Path) -> None:
     assert LOG == ["put it", "look it"]
 
 
-@pytest.mark.spec("S3-28")
+@pytest.mark.spec("S3-28", "T-16")
 async def test_a_type_that_no_tool_has_never_reports_success(tmp_path: Path) -> None:
     reply = calls(call("gmail_list", "g", maxResults=10), call("custom", "x"))
     async with talk(tmp_path, reply, calls(END)) as bench:

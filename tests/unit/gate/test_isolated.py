@@ -105,3 +105,12 @@ async def test_closing_the_gate_ends_the_processes(tmp_path: Path) -> None:
     async with Gate(tmp_path, TOOLS, home=tmp_path / "home") as gate:
         pid = (await gate.call("process")).value
     assert not alive(pid)
+
+
+async def test_a_function_whose_caller_gives_up_is_really_gone(gate: Gate) -> None:
+    pid = (await gate.call("process")).value
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await gate.call("nap", {"seconds": 600})
+    assert not alive(pid)
+    assert (await gate.call("process")).value not in (pid, os.getpid())

@@ -153,7 +153,9 @@ class Host:
         check: Callable[[], None] = lambda: None,
     ) -> frames.Returned:
         """Run a tool for the session of a call. `asked` is told what to cancel. Raises
-        `HostError`, and what `check` raises, which sees the process that it will be run in."""
+        `HostError`, and what `check` raises, which sees the process that it will be run in.
+
+        Where whoever waits is cancelled, the work is ended first."""
         session = context.session_id
         link = self._link
         if link is None or link.exit is not None:
@@ -167,8 +169,13 @@ class Host:
             if (ticket := slots.enter()) is not None:
                 await slots.until(ticket)
             try:
-                if link is not self._link:  # it died, or had to go, while we waited our turn
+                while link is not self._link:  # it died, or had to go, while we waited our turn
                     link = await self.link()
+                    if slots is not (of_link := self._slots):
+                        if (ticket := of_link.enter()) is not None:
+                            await of_link.until(ticket)
+                        slots.leave()
+                        slots = of_link
                 check()
                 params = frames.ExecuteTool(
                     tool_name=tool,
@@ -178,7 +185,12 @@ class Host:
                 )
                 id, outcome = link.ask(params, on_event, on_ask)
                 asked(Asked(link, id, outcome))
-                return self._keep_state(session, await outcome)
+                try:
+                    return self._keep_state(session, await outcome)
+                except asyncio.CancelledError:
+                    context.cancel_event.set()
+                    await self._take_back(link, id)
+                    raise
             finally:
                 slots.leave()
         finally:
@@ -191,8 +203,9 @@ class Host:
         link = self._link
         if link is None or link.exit is not None or not self.offers(method):
             return None
+        before = self._state(session)
         if hasattr(params, "state"):
-            params = msgspec.structs.replace(params, state=self._state(session))
+            params = msgspec.structs.replace(params, state=before)
         try:
             id, outcome = link.ask(params)
         except Unsendable as error:
@@ -200,7 +213,13 @@ class Host:
             return None
         try:
             async with asyncio.timeout(timeout_s):
-                return self._keep_state(session, await outcome).result.value
+                returned = await outcome
+            if self._state(session) is before:  # else a call was faster, and knows better
+                self._keep_state(session, returned)
+            return returned.result.value
+        except asyncio.CancelledError:
+            link.abandon(id)
+            raise
         except Refused as refused:
             if refused.failure.type == _NOT_FOUND:
                 self._missing.add(method)
@@ -226,6 +245,20 @@ class Host:
                 asked.link.abandon(id)
         if not asked.outcome.done():
             self.kill(asked)
+
+    async def _take_back(self, link: Link, id: str) -> None:
+        """End a call for which nobody waits any more."""
+        outcome = link.await_again(id)
+        if outcome is None:
+            return
+        outcome.add_done_callback(lambda over: over.cancelled() or over.exception())
+        asked = Asked(link, id, outcome)
+        try:
+            await self.cancel(asked)
+            await asyncio.wait({outcome}, timeout=CANCEL_S)
+        except asyncio.CancelledError:  # once more: no time to be polite
+            self.kill(asked)
+            raise
 
     def kill(self, asked: Asked) -> None:
         """End the process of a call, with all that it runs; the next call has another."""
@@ -267,7 +300,15 @@ class Host:
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start(max(delay, 0.0)))
             self._starting.add_done_callback(self._has_started)
-        return await asyncio.shield(self._starting)
+        starting = self._starting
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not starting.cancelled() or (task is not None and task.cancelling()):
+                raise  # it is us who are cancelled
+            problem = "it was closed, or restarted, while it was started"
+            raise self._unavailable(problem, "host_not_started") from None
 
     async def restart(self) -> None:
         """Forget what happened, end the process, and start it anew with the next call."""
@@ -288,16 +329,20 @@ class Host:
 
     async def close(self) -> None:
         link, self._link = self._link, None
-        if self._starting is not None:
-            self._starting.cancel()
+        starting, self._starting = self._starting, None
+        if starting is not None:
+            starting.cancel()
+            await asyncio.wait({starting})
         if link is not None and link.exit is None:
             link.end()
             await link.ended()
         self.log.close()
 
     def _has_started(self, task: asyncio.Task[Link]) -> None:
-        self._starting = None
-        outdated, self._outdated = self._outdated, False
+        is_ours = self._starting is task
+        outdated = self._outdated or not is_ours
+        if is_ours:
+            self._starting, self._outdated = None, False
         if task.cancelled() or task.exception() is not None:
             return
         if outdated:  # what it was started from may have changed since

@@ -32,6 +32,8 @@ LEAVE_S = 2.0
 """Between the end of its stdin and SIGTERM ..."""
 TERM_S = 3.0
 """... and from there to SIGKILL."""
+MOST_UNREAD = 1024 * 1024
+"""Bytes of answers that a host may leave unread before it gets another."""
 
 
 class HostError(Exception):
@@ -79,6 +81,10 @@ class Link:
         """What is sent at the end of this turn of the loop."""
         self._unsent = bytearray()
         """What the pipe did not take."""
+        self._serving = asyncio.Lock()
+        self._room = asyncio.Event()
+        """Set while the host reads what it asked for."""
+        self._room.set()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._leaving: asyncio.TimerHandle | None = None
         self._retired = False
@@ -131,11 +137,24 @@ class Link:
         if pending is not None:
             self._wire.abandon(id)
             pending.outcome.cancel()
+        self._end_if_done()
+
+    def await_again(self, id: str) -> asyncio.Future[frames.Returned] | None:
+        """Another outcome for a request whose first was cancelled; None if it is over."""
+        pending = self._pending.get(id)
+        if pending is None:
+            return None
+        outcome: asyncio.Future[frames.Returned] = asyncio.get_running_loop().create_future()
+        self._pending[id] = pending._replace(outcome=outcome)
+        return outcome
 
     def retire(self) -> None:
         """End it as soon as nothing is under way."""
         self._retired = True
-        if not self._pending:
+        self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self._retired and not self._pending:
             self.end()
 
     def end(self, leave_s: float = LEAVE_S) -> None:
@@ -190,6 +209,8 @@ class Link:
             data = data[sent:]
             asyncio.get_running_loop().add_writer(self._stdin, self._send_rest)
         self._unsent += data
+        if len(self._unsent) > MOST_UNREAD:
+            self._room.clear()
 
     def _send_rest(self) -> None:
         assert self._stdin is not None
@@ -200,6 +221,8 @@ class Link:
         except OSError:
             self._hang_up()
             return
+        if len(self._unsent) <= MOST_UNREAD:
+            self._room.set()
         if not self._unsent:
             asyncio.get_running_loop().remove_writer(self._stdin)
 
@@ -209,6 +232,7 @@ class Link:
             os.close(self._stdin)
             self._stdin = None
             self._unsent.clear()
+            self._room.set()
 
     # --- in ----------------------------------------------------------------------------------
 
@@ -247,8 +271,7 @@ class Link:
 
     def _settle(self, id: str, outcome: frames.Returned | HostError) -> None:
         pending = self._pending.pop(id, None)
-        if self._retired and not self._pending:
-            self.end()
+        self._end_if_done()
         if pending is None or pending.outcome.done():
             return
         if isinstance(outcome, HostError):
@@ -257,7 +280,13 @@ class Link:
             pending.outcome.set_result(outcome)
 
     async def _serve(self, request: frames.Request[Any]) -> None:
-        """Answer what a host asks for one of its calls."""
+        """Answer what a host asks for one of its calls, in its order, and not before it has read
+        what it was answered: however much it asks for, memory is bounded."""
+        async with self._serving:
+            await self._room.wait()
+            await self._answer(request)
+
+    async def _answer(self, request: frames.Request[Any]) -> None:
         pending = self._pending.get(request.params.call)
         answer: frames.Answer
         try:

@@ -71,11 +71,15 @@ class Hosts:
     async def learn(self, name: str) -> Pinned:
         """Start a host and pin what it says. Raises a `ToolError`."""
         said = await self.ask(name)
-        self.pin(name, said)
+        self.pin_first(name, said)
         return said
 
     def pin(self, name: str, said: Pinned) -> None:
         self._pins.write(name, said)
+
+    def pin_first(self, name: str, said: Pinned) -> None:
+        """Pin a host that is new; what another process pinned since stays."""
+        self._pins.write_first(name, said)
 
     async def ask(self, name: str) -> Pinned:
         """Start a host, and what it says of itself. Raises a `ToolError`."""

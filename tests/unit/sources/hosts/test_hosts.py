@@ -39,6 +39,9 @@ class Shelf:
     def write(self, name: str, pinned: Pinned) -> None:
         self.kept[name] = pinned
 
+    def write_first(self, name: str, pinned: Pinned) -> None:
+        self.kept.setdefault(name, pinned)
+
     def known(self) -> list[str]:
         return [*self.kept]
 

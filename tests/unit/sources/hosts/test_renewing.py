@@ -13,7 +13,9 @@ import pytest
 
 from callgate.core.commands import Command, OnOutput, Running
 from callgate.core.effects import SideEffects
+from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode
+from callgate.protocol.host_v1 import frames
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.pins import Pinned
@@ -34,6 +36,9 @@ class Shelf:
 
     def write(self, name: str, pinned: Pinned) -> None:
         self.kept[name] = pinned
+
+    def write_first(self, name: str, pinned: Pinned) -> None:
+        self.kept.setdefault(name, pinned)
 
     def known(self) -> list[str]:
         return [*self.kept]
@@ -178,3 +183,44 @@ async def test_a_result_is_not_lost_with_the_host_that_should_format_it(stand: S
     stand.plugin.write_text("import sys; sys.exit('no paper')")
     result = await renewed_while_it_ran(stand)
     assert (result.ok, result.value) == (True, "end")
+
+
+async def test_a_call_that_waits_for_a_start_fails_when_the_host_is_restarted(stand: Stand) -> None:
+    stand.host.renew()
+    begun = asyncio.Event()
+    stand.launcher.on_start = stand.once(begun.set)
+    waiting = stand.call("pid")
+    await begun.wait()
+    await stand.host.restart()
+    after = await stand.call("pid")
+    result = await waiting
+    assert (result.error.error_class, result.error.reason) == (ToolErrorClass.HOST_UNAVAILABLE, "host_not_started")
+    assert (after.ok, stand.host.problem) == (True, None)
+
+
+async def test_a_process_in_retirement_ends_though_its_last_request_is_never_answered(stand: Stand) -> None:
+    link = await stand.host.link()
+    id, _ = link.ask(frames.ExecuteTool(tool_name="hang", arguments={}))
+    stand.host.renew()
+    link.abandon(id)
+    async with asyncio.timeout(10):
+        await link.ended()
+    assert link.exit is not None
+
+
+async def test_no_more_calls_run_at_once_than_may_after_a_host_died(stand: Stand) -> None:
+    link = await stand.host.link()
+    calls = [stand.call("hang") for _ in range(2)]
+    await settled()
+    link.kill()
+    assert (await calls[0]).error.error_class is ToolErrorClass.HOST_UNAVAILABLE
+    pipe = await asyncio.to_thread(os.open, stand.go, os.O_WRONLY)  # the second runs by now
+    calls.append(stand.call("hang"))
+    await settled()
+    assert len(await stand.host.link()) == 1
+    for call in calls[1:]:
+        os.write(pipe, b"end")
+        os.close(pipe)
+        assert (await call).value == "end"
+        if call is not calls[-1]:
+            pipe = await asyncio.to_thread(os.open, stand.go, os.O_WRONLY)

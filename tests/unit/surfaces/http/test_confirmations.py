@@ -85,7 +85,7 @@ async def test_a_no_ends_the_call_and_nothing_runs(instance: Instance) -> None:
         assert (await watcher.event("tool.failed"))["payload"]["error_class"] == "user_denied"
 
 
-@pytest.mark.spec("S4-56")
+@pytest.mark.spec("S4-56", "T19")
 async def test_of_two_answers_at_once_one_counts_and_the_other_is_told(instance: Instance) -> None:
     one, two = instance.client(), instance.client()
     session = await one.session()

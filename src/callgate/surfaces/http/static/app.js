@@ -86,9 +86,9 @@ function Foot({ link, onHelp }) {
     <p class=${`link-state ${link}`} role="status"><i aria-hidden="true"></i>${LINKS[link] ?? link}</p>
     ${instance && html`<p class="quiet where" title=${instance.workspaces.join("\n")}>
       mode ${instance.mode} · ${instance.version}</p>`}
-    <p class="buttons"><button class="small" type="button" onClick=${() => setShown(nextTheme())}
+    <p class="buttons"><button class="small" onClick=${() => setShown(nextTheme())}
       aria-label=${`Colours: ${shown}`}>${shown}</button>
-    <button class="small" type="button" onClick=${onHelp} aria-label="Keys">?</button></p></div>`;
+    <button class="small" onClick=${onHelp} aria-label="Keys">?</button></p></div>`;
 }
 
 function Banner({ link }) {
@@ -113,7 +113,7 @@ function Help({ onClose }) {
   useEffect(() => dialog.current.showModal(), []);
   return html`<dialog ref=${dialog} class="help" aria-label="Keys" onClose=${onClose}>
     <h2>Keys</h2><dl>${KEYS.map(([key, does]) => html`<dt><kbd>${key}</kbd></dt><dd>${does}</dd>`)}</dl>
-    <button type="button" onClick=${() => dialog.current.close()}>Close</button></dialog>`;
+    <button onClick=${() => dialog.current.close()}>Close</button></dialog>`;
 }
 
 applyTheme();

@@ -4,9 +4,15 @@
 // call, in any order and more than once; the result is the same.
 
 const ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ";
-const DENIALS = new Set(["permission_denied", "user_denied", "confirmation_timeout"]);
-const CANCELLED = new Set(["cancelled", "shutting_down"]);
+const ENDS = {
+  __proto__: null,
+  permission_denied: "denied", user_denied: "denied", confirmation_timeout: "denied",
+  cancelled: "cancelled", shutting_down: "cancelled", validation_error: "invalid",
+};
 const OVER = new Set(["ok", "failed", "denied", "cancelled", "invalid"]);
+
+/** How a call ended that has an error of this class. */
+export const endOf = (error) => ENDS[error] ?? "failed";
 
 export const isOver = (row) => OVER.has(row.state);
 
@@ -70,18 +76,15 @@ export function told(event) {
     case "tool.input_invalid":
       return { ...row, state: "invalid" };
     case "tool.failed":
-      return { ...row, state: failedState(payload), duration_ms: payload.latency_ms,
-               error_class: payload.class ?? payload.error_class };
+      return { ...row, state: endOf(errorOf(payload)), duration_ms: payload.latency_ms,
+               error_class: errorOf(payload) };
     default:
       return null;
   }
 }
 
-function failedState(payload) {
-  const error = payload.class ?? payload.error_class;
-  if (DENIALS.has(error)) return "denied";
-  return CANCELLED.has(error) ? "cancelled" : "failed";
-}
+/** The exact class, where an event says a wider one for those who do not know it. */
+export const errorOf = (payload) => payload.class ?? payload.error_class;
 
 /** The newest first, as far as they match. */
 export function matching(calls, { state, effect, text }) {

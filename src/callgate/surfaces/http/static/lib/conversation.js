@@ -3,13 +3,22 @@
 // It is a fold over the events, so a replay is the same fold over the first few of them.
 // What a call was made with and what came back stands in the messages, by its id.
 
+import { endOf, errorOf } from "./calls.js";
+
 const LONGEST_OUTPUT = 20_000;
 
-export function readConversation(events, messages) {
-  const told = { items: [], calls: new Map(), turn: null };
+/** `before` is how many turns there were before the first of these events. */
+export function readConversation(events, messages, before = 0) {
+  const told = { items: [], calls: new Map(), turn: null, turns: before };
   const said = readMessages(messages);
   for (const event of events) FOLD[event.type]?.(told, event, said);
   return told;
+}
+
+/** Of a session that is shown from somewhere in its middle: the turns that are not shown. */
+export function turnsBefore(events, messages) {
+  const taken = events.filter((event) => event.type === "turn.started" || isComplaint(event));
+  return Math.max(0, readMessages(messages).prompts.length - taken.length);
 }
 
 function readMessages(messages) {
@@ -25,11 +34,24 @@ function readMessages(messages) {
   return said;
 }
 
+/** What an event changes of its call. */
+const onCall = (read) => (told, event, said) => {
+  const call = callOf(told, event, said);
+  Object.assign(call, read(event, call));
+};
+
+// A message of the user that no person wrote: the model is told what was wrong with its reply.
+const isComplaint = ({ type, payload }) => type === "reply.diagnosed" && payload.errors?.length > 0;
+
 const FOLD = {
+  __proto__: null,
   "turn.started"(told, event, said) {
-    const turns = told.items.filter((item) => item.kind === "prompt").length;
     told.turn = event.turn_id;
-    add(told, event, { kind: "prompt", text: said.prompts[turns] ?? "" });
+    add(told, event, { kind: "prompt", text: said.prompts[told.turns] ?? "" });
+    told.turns += 1;
+  },
+  "reply.diagnosed"(told, event) {
+    if (isComplaint(event)) told.turns += 1;
   },
   "turn.completed"(told, event) {
     told.turn = null;
@@ -43,44 +65,23 @@ const FOLD = {
   "output.chat": (told, event) => add(told, event, { kind: "said", text: event.payload.content }),
   "output.say": (told, event) => add(told, event, { kind: "said", text: event.payload.utterance ?? "" }),
   "output.open_url": (told, event) => add(told, event, { kind: "note", text: event.payload.url ?? "" }),
-  "tool.confirmation_requested"(told, event, said) {
-    Object.assign(callOf(told, event, said), {
-      state: "asked", askedAt: event.timestamp, why: event.payload.why,
-      summary: event.payload.input_summary, question: event.payload.confirmation_request_id,
-    });
-  },
-  "tool.confirmation_resolved"(told, event, said) {
-    const call = callOf(told, event, said);
-    Object.assign(call, {
-      state: "running", answeredAt: event.timestamp, decision: event.payload.decision,
-    });
-  },
-  "tool.called"(told, event, said) {
-    Object.assign(callOf(told, event, said), { state: "running", calledAt: event.timestamp });
-  },
-  "tool.output_delta"(told, event, said) {
-    const call = callOf(told, event, said);
-    if (call.output.length < LONGEST_OUTPUT) call.output += event.payload.text ?? "";
-  },
-  "tool.completed"(told, event, said) {
-    const { success, files_modified: files } = event.payload;
-    end(callOf(told, event, said), event, { state: success ? "ok" : "failed", files });
-  },
-  "tool.failed"(told, event, said) {
-    const { payload } = event;
-    const error = payload.class ?? payload.error_class;
-    const state = STATES[error] ?? "failed";
-    end(callOf(told, event, said), event, { state, error, message: payload.message });
-  },
-  "tool.input_invalid"(told, event, said) {
-    const message = (event.payload.validation_errors ?? []).join("\n");
-    end(callOf(told, event, said), event, { state: "invalid", message });
-  },
-};
-
-const STATES = {
-  permission_denied: "denied", user_denied: "denied", confirmation_timeout: "denied",
-  cancelled: "cancelled", shutting_down: "cancelled",
+  "tool.confirmation_requested": onCall(({ timestamp, payload }) => ({
+    state: "asked", askedAt: timestamp, summary: payload.input_summary,
+    question: payload.confirmation_request_id,
+  })),
+  "tool.confirmation_resolved": onCall(({ timestamp }) => ({ state: "running", answeredAt: timestamp })),
+  "tool.called": onCall(({ timestamp }) => ({ state: "running", calledAt: timestamp })),
+  "tool.output_delta": onCall(({ payload }, { output }) => (
+    output.length < LONGEST_OUTPUT && { output: output + (payload.text ?? "") })),
+  "tool.completed": onCall(({ timestamp, payload }) => ({
+    state: payload.success ? "ok" : "failed", endedAt: timestamp, files: payload.files_modified,
+  })),
+  "tool.failed": onCall(({ timestamp, payload }) => ({
+    state: endOf(errorOf(payload)), endedAt: timestamp, message: payload.message,
+  })),
+  "tool.input_invalid": onCall(({ timestamp, payload }) => ({
+    state: "invalid", endedAt: timestamp, message: (payload.validation_errors ?? []).join("\n"),
+  })),
 };
 
 function add(told, event, item) {
@@ -100,8 +101,4 @@ function callOf(told, event, said) {
     told.items.push(call);
   }
   return call;
-}
-
-function end(call, event, more) {
-  Object.assign(call, more, { endedAt: event.timestamp });
 }

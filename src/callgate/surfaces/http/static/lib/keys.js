@@ -12,6 +12,7 @@ export function useKeys(keys) {
     function press(event) {
       if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
       if (TYPING.has(event.target.tagName) || event.target.isContentEditable) return;
+      if (document.querySelector("dialog[open]")) return; // it has keys of its own
       const act = current.current[event.key];
       if (!act) return;
       event.preventDefault();

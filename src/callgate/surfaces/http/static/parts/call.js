@@ -27,7 +27,7 @@ export function CallPanel({ id, onClose }) {
 
   return html`<aside class="panel" aria-label="Call">
     <header><h2>${known.tool ?? "Call"}</h2>${known.state && html`<${State} state=${known.state} />`}
-      <button class="small close" type="button" onClick=${onClose} aria-label="Close">✕</button></header>
+      <button class="small close" onClick=${onClose} aria-label="Close">✕</button></header>
     ${!known.tool && problem && html`<${Trouble} problem=${problem} />`}
     ${!known.tool && !problem && html`<${Empty} title="Reading…" />`}
     ${open && html`<${Question} question=${open} />`}
@@ -65,10 +65,10 @@ function Actions({ call, record }) {
   const given = argumentsOf(call, record);
   const rerun = () => go("tools", call.tool, { arguments: JSON.stringify(given ?? {}) });
   return html`<p class="buttons">
-    ${!isOver(call) && html`<button type="button" class="danger"
+    ${!isOver(call) && html`<button class="danger"
       onClick=${() => remove(at("calls", call.id)).catch(() => {})}>Cancel</button>`}
-    ${isOver(call) && html`<button type="button" onClick=${rerun}>Run again…</button>`}
-    ${given && html`<button type="button" onClick=${() => go("policy", "", { tool: call.tool,
+    ${isOver(call) && html`<button onClick=${rerun}>Run again…</button>`}
+    ${given && html`<button onClick=${() => go("policy", "", { tool: call.tool,
       arguments: JSON.stringify(given) })}>Explain</button>`}</p>`;
 }
 

@@ -3,10 +3,11 @@
 import { href } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
 import { brief, duration } from "../lib/text.js";
-import { html } from "../lib/ui.js";
+import { html, useState } from "../lib/ui.js";
 import { Block, Content, Line, State, Text, Values } from "./basics.js";
 import { Question } from "./question.js";
 
+const MOST = 300;
 const DRAW = {
   prompt: (item) => html`<div class="said user"><${Text} value=${item.text} /></div>`,
   said: (item) => html`<div class="said model"><${Text} value=${item.text} /></div>`,
@@ -16,12 +17,16 @@ const DRAW = {
 };
 
 /** `live` shows open questions where they arose; a replay does not answer any. */
-export const Conversation = ({ items, writing = "", live = false, onUndo }) => html`
-  <div class="conversation" role="log" aria-label="Conversation">
-    ${items.map((item) => html`<div key=${item.id} class="turn-item" id=${`item-${item.id}`}>
+export function Conversation({ items, writing = "", live = false, onUndo }) {
+  const [most, setMost] = useState(MOST);
+  return html`<div class="conversation" role="log" aria-label="Conversation">
+    ${items.length > most && html`<p><button onClick=${() => setMost(most + MOST)}>
+      Earlier</button> <span class="quiet">${items.length - most} more</span></p>`}
+    ${items.slice(-most).map((item) => html`<div key=${item.id} class="turn-item" id=${`item-${item.id}`}>
       ${DRAW[item.kind](item, { live, onUndo })}</div>`)}
     ${writing && html`<div class="said model writing"><${Text} value=${writing} /></div>`}
   </div>`;
+}
 
 function CallCard({ call, live, onUndo }) {
   const { calls, questions } = useStore();
@@ -42,7 +47,7 @@ function CallCard({ call, live, onUndo }) {
       <p><a href=${href("live", "", { call: call.id })}>Details</a></p></details>`}
     ${call.message && html`<p class="trouble"><${Text} value=${call.message} /></p>`}
     ${call.files?.length > 0 && html`<p class="files">Changed <${Text} value=${call.files.join(", ")} />
-      ${onUndo && html` <button class="small" type="button"
+      ${onUndo && html` <button class="small"
         onClick=${() => onUndo(call)}>Undo</button>`}</p>`}
   </article>`;
 }

@@ -79,14 +79,16 @@ export function Question({ question, chosen = false, commands, onChoose }) {
   </article>`;
 }
 
-const Choice = ({ keys, label, main, danger, busy, open, onPick }) => html`<button type="button"
+const Choice = ({ keys, label, main, danger, busy, open, onPick }) => html`<button
     class=${main ? "main" : danger ? "danger" : ""} disabled=${busy} aria-keyshortcuts=${keys}
     aria-expanded=${open} onClick=${onPick}>${label}${keys && html` <kbd
       aria-hidden="true">${keys}</kbd>`}</button>`;
 
 /** What the call is about. A command or a diff says more than the arguments it was made of. */
 function Subject({ question }) {
-  const { command_summary: command, sandbox, projected_modifications: files } = question;
+  const { command_summary: summary, sandbox, projected_modifications: files } = question;
+  // Whole, where it is known: a summary may leave out the middle.
+  const command = summary && (question.arguments.command ?? summary);
   // A preview that ends in the command itself says where it runs; the command is shown anyway.
   const repeats = command && question.preview?.endsWith(command);
   const preview = repeats ? question.preview.slice(0, -command.length).trim() : question.preview;
@@ -148,7 +150,7 @@ function Ask({ label, usual = "", act, danger, onDone, onBack }) {
     event.preventDefault();
     onDone(field.current.value.trim());
   }
-  return html`<form class="ask" onSubmit=${send} onKeyDown=${(event) => event.key === "Escape" && onBack()}>
+  return html`<form class="typed" onSubmit=${send} onKeyDown=${(event) => event.key === "Escape" && onBack()}>
     <label><span>${label}</span><input ref=${field} defaultValue=${usual} autocomplete="off"
       spellcheck=${false} /></label>
     <button class=${danger ? "danger" : "main"}>${act}</button></form>`;

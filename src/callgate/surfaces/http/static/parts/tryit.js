@@ -1,6 +1,7 @@
 // A form made from a tool's schema; the call it makes is one like any other.
 
 import { call } from "../lib/api.js";
+import { endOf, errorOf } from "../lib/calls.js";
 import { href } from "../lib/router.js";
 import { fieldsOf, readFields, readJson, typedOf } from "../lib/schema.js";
 import { useStore } from "../lib/store.js";
@@ -8,8 +9,6 @@ import { duration, quoted } from "../lib/text.js";
 import { html, useMemo, useState } from "../lib/ui.js";
 import { Block, Content, Copy, State, Text, Trouble } from "./basics.js";
 import { Question } from "./question.js";
-
-const DENIALS = new Set(["permission_denied", "user_denied", "confirmation_timeout"]);
 
 export function TryIt({ tool, given }) {
   const { instance } = useStore();
@@ -133,8 +132,5 @@ function Run({ run, onAgain }) {
 
 function stateOf(result, open) {
   if (!result) return open ? "asked" : "running";
-  if (result.ok) return "ok";
-  const error = result.error?.error_class ?? result.error?.class;
-  if (DENIALS.has(error)) return "denied";
-  return error === "cancelled" ? "cancelled" : error === "validation_error" ? "invalid" : "failed";
+  return result.ok ? "ok" : endOf(errorOf(result.error));
 }

@@ -4,6 +4,8 @@ import { duration } from "../lib/text.js";
 import { html } from "../lib/ui.js";
 import { State } from "./basics.js";
 
+const MOST = 200;
+
 export function Waterfall({ calls, from, upto, now, onPick }) {
   const span = Math.max(upto - from, 0.001);
   const place = (begin, end) => ({
@@ -13,8 +15,9 @@ export function Waterfall({ calls, from, upto, now, onPick }) {
   return html`<div class="waterfall" role="table" aria-label="Calls over time">
     <div class="axis" role="presentation"><span>0</span><span>${duration((span / 2) * 1000)}</span>
       <span>${duration(span * 1000)}</span></div>
-    ${calls.map((call) => html`<div class="lane" role="row" key=${call.id}>
-      <button type="button" class="name" role="cell" onClick=${() => onPick(call)}>
+    ${calls.length > MOST && html`<p class="quiet">The last ${MOST} of ${calls.length} calls</p>`}
+    ${calls.slice(-MOST).map((call) => html`<div class="lane" role="row" key=${call.id}>
+      <button class="name" role="cell" onClick=${() => onPick(call)}>
         <${State} state=${call.state} /> <span>${call.tool}</span></button>
       <div class="bars" role="cell" aria-label=${describe(call, now)}>
         ${call.askedAt && html`<i class="waited"

@@ -1,7 +1,7 @@
 // A conversation with the agent: what it says as it says it, its calls, and its questions.
 
 import { at, patch, post, remove } from "../lib/api.js";
-import { readConversation } from "../lib/conversation.js";
+import { readConversation, turnsBefore } from "../lib/conversation.js";
 import { href } from "../lib/router.js";
 import { useSession } from "../lib/session.js";
 import { useStore } from "../lib/store.js";
@@ -29,8 +29,9 @@ function Door() {
 }
 
 function Room({ id }) {
-  const { session, events, messages, writing, problem } = useSession(id);
-  const told = useMemo(() => readConversation(events, messages), [events, messages]);
+  const { session, events, messages, writing, problem, cut } = useSession(id);
+  const told = useMemo(() => readConversation(events, messages, cut ? turnsBefore(events, messages) : 0),
+    [events, messages]);
   const [trouble, setTrouble] = useState(null);
   const turn = told.turn;
   const asked = [...told.calls.values()].some((call) => call.state === "asked");

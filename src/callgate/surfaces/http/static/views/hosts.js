@@ -21,13 +21,13 @@ export function Hosts() {
   }
 
   return html`<section><header class="bar"><h1>Hosts</h1>
-      <button type="button" onClick=${load}>Look again</button></header>
+      <button onClick=${load}>Look again</button></header>
     <div class="scroll"><${Trouble} problem=${problem} />
     ${hosts?.length === 0 && html`<${Empty} title="No hosts." command="callgate host new hello">
       Tools of your own run in processes of their own. Write one:</${Empty}>`}
     <div class="cards">${hosts?.map((host) => html`<article class="card" key=${host.name}>
       <header><h2>${host.name}</h2><span class=${`health ${host.health}`}>${host.health}</span>
-        <button class="small" type="button" onClick=${() => restart(host.name)}>Restart</button></header>
+        <button class="small" onClick=${() => restart(host.name)}>Restart</button></header>
       ${host.problem && html`<p class="trouble"><${Text} value=${host.problem} /></p>`}
       <p class="quiet"><code><${Text} value=${host.command.map(quoted).join(" ")} /></code></p>
       <ul class="plain">${host.tools.map((tool) => html`<li><a

@@ -28,15 +28,12 @@ export function Live({ query }) {
     setHeld(null);
     setQuery(changes);
   };
-  useKeys({
-    p: pause,
-    Escape: () => call && setQuery({ call: "" }),
-  });
+  useKeys({ p: pause, Escape: () => call && setQuery({ call: "" }) });
 
   return html`<section class=${`live ${call ? "split" : ""}`}>
     <header class="bar"><h1>Live</h1>
       <${Search} what="calls" query=${query} onType=${filter} />
-      <button type="button" aria-pressed=${held !== null} onClick=${pause}>
+      <button aria-pressed=${held !== null} onClick=${pause}>
         ${held ? html`Go on${missed > 0 && html` <b class="count">${missed}</b>`}` : "Pause"}</button>
       <span class="quiet total" aria-live="off">${found.length} calls</span>
     </header>
@@ -48,14 +45,13 @@ export function Live({ query }) {
         onPick=${() => filter({ effect: effect === each ? "" : each })} />`)}
     </div>
     ${rows.length ? html`<${LongList} rows=${rows} height=${NARROW.matches ? 54 : 32} draw=${drawRow}
-      label="Calls"
-        active=${call} onOpen=${(id) => setQuery({ call: id })} onEnd=${loadOlder} />`
+        label="Calls" active=${call} onOpen=${(id) => setQuery({ call: id })} onEnd=${loadOlder} />`
       : html`<div class="long-list-none">${nothing(loaded, calls.order.length)}</div>`}
     ${call && html`<${CallPanel} key=${call} id=${call} onClose=${() => setQuery({ call: "" })} />`}
   </section>`;
 }
 
-const Chip = ({ name, on, tone, onPick }) => html`<button type="button" class=${`chip ${tone ?? ""}`}
+const Chip = ({ name, on, tone, onPick }) => html`<button class=${`chip ${tone ?? ""}`}
   aria-pressed=${on} onClick=${onPick}>${tone && html`<i aria-hidden="true"></i>`}${name}</button>`;
 
 function nothing(loaded, known) {

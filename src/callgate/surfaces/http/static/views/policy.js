@@ -3,6 +3,7 @@
 import { get, post } from "../lib/api.js";
 import { href } from "../lib/router.js";
 import { readJson } from "../lib/schema.js";
+import { brief } from "../lib/text.js";
 import { html, useEffect, useState } from "../lib/ui.js";
 import { Line, Text, Trouble } from "../parts/basics.js";
 
@@ -119,7 +120,7 @@ function Changes({ found }) {
       <th>Would be</th>
       <th class="number">Calls</th></tr></thead><tbody>${found.changed.slice(0, 500).map((each) => html`<tr
         title=${each.new.sentence}><td><a href=${href("live", "", { call: each.call })}>${each.tool}</a></td>
-        <td class="path"><${Line} value=${each.arguments} /></td><td>${each.old.outcome}</td>
+        <td class="path"><${Line} value=${brief(each.arguments)} /></td><td>${each.old.outcome}</td>
         <td><b class=${each.loosened ? "warn" : ""}>${each.new.outcome}</b></td>
         <td class="number">${each.count}</td></tr>`)}</tbody></table>`}`;
 }

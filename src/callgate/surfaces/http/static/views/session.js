@@ -1,7 +1,7 @@
 // One session: the conversation, its calls on a line of time, a replay, and the way back.
 
 import { at as path, post } from "../lib/api.js";
-import { readConversation } from "../lib/conversation.js";
+import { readConversation, turnsBefore } from "../lib/conversation.js";
 import { href, setQuery } from "../lib/router.js";
 import { useSession } from "../lib/session.js";
 import { useStore } from "../lib/store.js";
@@ -13,11 +13,12 @@ import { Question } from "../parts/question.js";
 import { Waterfall } from "../parts/waterfall.js";
 
 export function Session({ id, query }) {
-  const { session, events, messages, writing, problem, loaded } = useSession(id);
+  const { session, events, messages, writing, problem, loaded, cut } = useSession(id);
   const { questions } = useStore();
   const at = query.at && Number(query.at) < events.length ? Math.max(1, Number(query.at)) : events.length;
   const replaying = at < events.length;
-  const shown = useMemo(() => readConversation(events.slice(0, at), messages), [events, messages, at]);
+  const shown = useMemo(() => readConversation(events.slice(0, at), messages,
+    cut ? turnsBefore(events, messages) : 0), [events, messages, at]);
   const [told, setTold] = useState(null);
 
   async function undo(call) {
@@ -42,7 +43,7 @@ export function Session({ id, query }) {
   return html`<section class="session"><header class="bar">
       <h1><${Line} value=${session?.title || "Session"} /></h1>
       <a class="button" href=${href("chat", id)}>Talk in it</a>
-      ${changed && html`<button type="button" onClick=${() => undo(null)}>Undo last change</button>`}</header>
+      ${changed && html`<button onClick=${() => undo(null)}>Undo last change</button>`}</header>
     <div class="scroll">
     ${session && html`<p class="quiet facts-line"><${Text} value=${session.workspace} />
       ${` · mode ${session.mode} · ${events.length} events · ${moment(session.created_at)} · `}
@@ -73,15 +74,15 @@ function Scrubber({ events, at, replaying }) {
   const event = events[at - 1];
   const set = (number) => setQuery({ at: number >= events.length ? "" : String(Math.max(1, number)) });
   return html`<div class="scrubber" role="group" aria-label="Replay">
-    <button class="small" type="button" onClick=${() => set(at - 1)} disabled=${at <= 1}
+    <button class="small" onClick=${() => set(at - 1)} disabled=${at <= 1}
       aria-label="One event back">◀</button>
     <input type="range" min="1" max=${events.length} value=${at} aria-label="Replay up to this event"
       aria-valuetext=${`${event.type}, ${at} of ${events.length}`}
         onInput=${(change) => set(Number(change.target.value))} />
-    <button class="small" type="button" onClick=${() => set(at + 1)} disabled=${!replaying}
+    <button class="small" onClick=${() => set(at + 1)} disabled=${!replaying}
       aria-label="One event on">▶</button>
     <span class="where"><b>${at}/${events.length}</b> ${clock(event.timestamp)} ${event.type}</span>
-    ${replaying && html`<button class="small" type="button"
+    ${replaying && html`<button class="small"
       onClick=${() => set(Infinity)}>Now</button>`}</div>`;
 }
 

@@ -30,7 +30,7 @@ export function Sessions({ query }) {
 
   return html`<section><header class="bar"><h1>Sessions</h1>
       <${Search} what="sessions" query=${query} />
-      <button type="button" onClick=${() => startChat().catch(setProblem)}>New chat</button></header>
+      <button onClick=${() => startChat().catch(setProblem)}>New chat</button></header>
     <div class="scroll"><${Trouble} problem=${problem} />
     ${sessions?.length === 0 && html`<${Empty} title=${query.q ? "No session matches." : "No sessions yet."}
       command=${query.q ? null : "callgate chat"} />`}
@@ -44,7 +44,7 @@ export function Sessions({ query }) {
         <td class="path" title=${each.workspace}><${Line} value=${each.workspace} /></td><td>${each.mode}</td>
         <td class="number">${each.messages}</td><td class="number">${each.last_seq}</td>
         <td class="nowrap">${moment(each.updated_at)}</td></tr>`)}</tbody></table>`}
-    ${before && html`<p><button type="button" onClick=${more}>Older</button></p>`}</div></section>`;
+    ${before && html`<p><button onClick=${more}>Older</button></p>`}</div></section>`;
 }
 
 /** A new session to talk in. */

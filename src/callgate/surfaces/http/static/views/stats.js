@@ -31,7 +31,7 @@ export function Stats({ query }) {
   const sum = (name) => tools.reduce((total, each) => total + each[name], 0);
   return html`<section><header class="bar"><h1>Stats</h1>
       <div class="chips" role="group" aria-label="Span">${Object.keys(SPANS).map((each) => html`<button
-        type="button"
+       
         class="chip" aria-pressed=${span === each}
           onClick=${() => setQuery({ span: each })}>${each}</button>`)}</div></header>
     <div class="scroll"><${Trouble} problem=${problem} />
@@ -48,7 +48,9 @@ export function Stats({ query }) {
 
 const Tile = ({ name, value, of, tone }) => html`<div class=${`tile ${tone ?? ""}`}>
   <b>${value.toLocaleString()}</b>
-  <span>${name}${of > 0 && ` · ${((100 * value) / of).toFixed(value / of < 0.1 ? 1 : 0)} %`}</span></div>`;
+  <span>${name}${of > 0 && ` · ${percent(value / of)}`}</span></div>`;
+
+const percent = (part) => `${(100 * part).toFixed(part > 0 && part < 0.1 ? 1 : 0)} %`;
 
 function ByTool({ tools }) {
   const slowest = Math.max(...tools.map((each) => each.p95_ms), 1);
