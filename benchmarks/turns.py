@@ -3,7 +3,7 @@
     python benchmarks/turns.py [--rounds N] [--turns N] [--tools N] [--quick] [--json]
 
 A turn is two requests: the model asks for one tool, gets its result, and says a sentence. Wall
-time of each in microseconds; divide by two for one request. In every round each contestant does
+and CPU time of one request in microseconds: half a turn's. In every round each contestant does
 a batch, in turn, and ratios are taken within a round. Ours runs the call through the whole
 dispatcher and keeps the conversation, the events and the audit record on the disk; `native` is
 a model that calls tools, `text` one that writes its calls as text. The peers keep nothing.
@@ -22,11 +22,12 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 if not __package__:  # run as a file: its own directory is no place to import from
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
+from benchmarks import report
 from callgate import Gate, ToolUseBlock
 from callgate.agent.agent import Agent
 from callgate.core.content import ToolResultBlock
@@ -36,6 +37,15 @@ from callgate.core.models import Piece, Price, Prompt, Reply, TextDelta
 from callgate.sources.functions import tool
 
 Once = Callable[[], Awaitable[Any]]
+
+
+class Cost(NamedTuple):
+    """Of one request, in microseconds."""
+
+    wall: float
+    cpu: float
+
+
 SAID = "It is done."
 DOCUMENT = json.dumps(
     {
@@ -172,15 +182,16 @@ async def openai_agents(directory: Path, tools: int) -> AsyncIterator[Once]:
     yield once
 
 
-async def batch(once: Once, turns: int) -> float:
-    began = time.perf_counter()
+async def batch(once: Once, turns: int) -> Cost:
+    began, spent = time.perf_counter(), time.process_time()
     for _ in range(turns):
         await once()
-    return (time.perf_counter() - began) / turns * 1e6
+    wall, cpu = time.perf_counter() - began, time.process_time() - spent
+    return Cost(wall / turns / 2 * 1e6, cpu / turns / 2 * 1e6)
 
 
-async def measure(rounds: int, turns: int, tools: int) -> dict[str, list[float]]:
-    figures: dict[str, list[float]] = {}
+async def measure(rounds: int, turns: int, tools: int) -> dict[str, list[Cost]]:
+    figures: dict[str, list[Cost]] = {}
     async with contextlib.AsyncExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         contestants: dict[str, Once] = {}
@@ -202,13 +213,13 @@ async def measure(rounds: int, turns: int, tools: int) -> dict[str, list[float]]
     return figures
 
 
-def table(figures: dict[str, list[float]]) -> Iterable[str]:
-    ours_us = figures["callgate, native"]
-    yield f"{'one turn, two requests':<24}{'µs':>10}{'spread':>10}{'to ours':>10}"
+def rows(figures: dict[str, list[Cost]]) -> Iterable[list[str]]:
+    ours_cpu = [cost.cpu for cost in figures["callgate, native"]]
     for name, rounds in figures.items():
-        ratio = median(a / b for a, b in zip(rounds, ours_us, strict=True))
-        spread = (max(rounds) - min(rounds)) / 2
-        yield f"{name:<24}{median(rounds):>10,.0f}{spread:>10,.0f}{ratio:>10.2f}"
+        cpu = [cost.cpu for cost in rounds]
+        ratio = median(a / b for a, b in zip(cpu, ours_cpu, strict=True))
+        wall = median(cost.wall for cost in rounds)
+        yield [name, f"{wall:,.0f}", f"{median(cpu):,.0f}", f"{ratio:.2f}"]
 
 
 def main() -> None:
@@ -222,9 +233,12 @@ def main() -> None:
     rounds, turns = (3, 5) if options.quick else (options.rounds, options.turns)
     figures = asyncio.run(measure(rounds, turns, options.tools))
     if options.json:
-        print(json.dumps({name: median(each) for name, each in figures.items()}))
+        medians = {name: [median(each) for each in zip(*costs, strict=True)]
+                   for name, costs in figures.items()}  # fmt: skip
+        print(json.dumps(medians))
     else:
-        print("\n".join(table(figures)))
+        head = ["one request of an instant model", "wall, µs", "CPU, µs", "CPU to ours"]
+        print(report.table(head, rows(figures)))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def serve(control: int) -> NoReturn:
             for lifeline in lifelines:
                 if _fork() == 0:
                     asked.close()
-                    broker.main(lifeline, grouped=False)
+                    broker.main(lifeline, grouped=False, stays=True)
                     os._exit(0)
                 os.close(lifeline)  # whoever has the other end sees if there is no broker
 
@@ -82,9 +82,7 @@ def _end(code: object) -> NoReturn:
         print(code, file=sys.stderr)
         code = 1
     try:
-        for thread in threading.enumerate():
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
+        threading._shutdown()  # type: ignore[attr-defined]  # ends pools, and waits for threads
         atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -57,12 +57,13 @@ def encode(order: Order) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def main(lifeline: int, *, grouped: bool = True) -> None:
-    """`grouped`: commands are in control groups, where there are any for us."""
+def main(lifeline: int, *, grouped: bool = True, stays: bool = False) -> None:
+    """`grouped`: commands are in control groups, where there are any for us. `stays`: until
+    nothing of them is left, for a broker whose end nobody waits for."""
     with socket.socket(fileno=lifeline) as peer:
         gc.disable()  # it would touch, and so copy, memory that all forks share
         kernel.become_subreaper()
-        Broker(peer, cgroups.find() if grouped else None).run()
+        Broker(peer, cgroups.find() if grouped else None).run(stays=stays)
 
 
 class Broker:
@@ -75,7 +76,7 @@ class Broker:
         self._groups = groups
         self._owner = os.geteuid(), os.getegid()
 
-    def run(self) -> None:
+    def run(self, *, stays: bool = False) -> None:
         wake, signalled = os.pipe()
         os.set_blocking(wake, False)
         os.set_blocking(signalled, False)
@@ -92,6 +93,10 @@ class Broker:
                 self._reap()
             if self._lifeline.fileno() in ready and not self._receive():
                 break
+        poll.unregister(self._lifeline)
+        while stays and self._reap():
+            poll.poll()
+            os.read(wake, 4096)
         if self._groups is not None:
             self._groups.close()
 
@@ -166,14 +171,16 @@ class Broker:
         finally:
             os._exit(code)
 
-    def _reap(self) -> None:
-        """Bury the dead. Who dies without having been a keeper was a stray, and may have heirs."""
+    def _reap(self) -> bool:
+        """Bury the dead. Who dies without having been a keeper was a stray, and may have heirs.
+
+        False if nobody is left."""
         strays = False
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return
+                return False
             if pid == 0:
                 break
             strays = strays or status != 0 or pid not in self._keepers
@@ -184,6 +191,7 @@ class Broker:
             self._groups.bury()
         if strays:
             self._end_strays()
+        return True
 
     def _end_strays(self) -> None:
         """Whoever is our child and no keeper has lost the one that would have ended it.

@@ -73,6 +73,26 @@ def tokens() -> list[str]:
     return sorted(map(bytes.decode, found))
 
 @tool(side_effects="none")
+def leave_behind(path: str) -> int:
+    """Have a pool of threads, and something to do at the end."""
+    import atexit
+    from concurrent.futures import ThreadPoolExecutor
+    globals()["pool"] = ThreadPoolExecutor(1)
+    atexit.register(lambda: open(path, "w").write("done"))
+    return pool.submit(os.getpid).result()
+
+@tool(side_effects="none")
+def rebel() -> int:
+    """Answer a wish to end with the end of who would see to it; gives a child that does not heed it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    child = os.fork()
+    if child == 0:
+        threading.Event().wait(60)
+        os._exit(0)
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGKILL))
+    return child
+
+@tool(side_effects="none")
 def end(code: int) -> None:
     """End the process."""
     os._exit(code) if code < 256 else os.kill(os.getpid(), code - 256)
@@ -177,6 +197,24 @@ async def test_how_a_host_from_a_zygote_ended_is_known(ground: Ground, code: int
     with pytest.raises(Gone) as gone:
         await ask(ground, host, "end", code=code)
     assert (gone.value.exit.code, gone.value.exit.signal) == expected
+
+
+async def test_a_host_from_a_zygote_does_at_its_end_what_python_does(ground: Ground, tmp_path: Path) -> None:
+    host, done = ground.host(ground.launcher(None)), tmp_path / "done"
+    assert (await ask(ground, host, "who"))[1] is True
+    await ask(ground, host, "leave_behind", path=str(done))
+    await host.close()
+    assert done.read_text() == "done"
+
+
+@pytest.mark.spec("T45")
+async def test_a_host_that_ends_its_own_keeper_does_not_outlive_its_zygote(ground: Ground, warmed: tuple[Zygote, Launcher]) -> None:
+    zygote, launcher = warmed
+    pid = await ask(ground, ground.host(launcher), "rebel")
+    watched = os.pidfd_open(pid)
+    zygote.close()
+    assert await asyncio.to_thread(select.select, [watched], [], [], 10) == ([watched], [], [])
+    os.close(watched)
 
 
 async def test_nothing_of_one_host_is_in_the_memory_of_the_next(ground: Ground) -> None:

@@ -12,14 +12,14 @@ export function Waterfall({ calls, from, upto, now, onPick }) {
     left: `${(100 * (begin - from)) / span}%`,
     width: `max(3px, ${(100 * Math.max(0, end - begin)) / span}%)`,
   });
-  return html`<div class="waterfall" role="table" aria-label="Calls over time">
+  return html`<div class="waterfall" role="list" aria-label="Calls over time">
     <div class="axis" role="presentation"><span>0</span><span>${duration((span / 2) * 1000)}</span>
       <span>${duration(span * 1000)}</span></div>
     ${calls.length > MOST && html`<p class="quiet">The last ${MOST} of ${calls.length} calls</p>`}
-    ${calls.slice(-MOST).map((call) => html`<div class="lane" role="row" key=${call.id}>
-      <button class="name" role="cell" onClick=${() => onPick(call)}>
+    ${calls.slice(-MOST).map((call) => html`<div class="lane" role="listitem" key=${call.id}>
+      <button class="name" onClick=${() => onPick(call)}>
         <${State} state=${call.state} /> <span>${call.tool}</span></button>
-      <div class="bars" role="cell" aria-label=${describe(call, now)}>
+      <div class="bars" role="img" aria-label=${describe(call, now)}>
         ${call.askedAt && html`<i class="waited"
           style=${place(call.askedAt, call.answeredAt ?? call.endedAt ?? now)}
           title="waited for a person"></i>`}
