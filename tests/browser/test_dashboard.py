@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, Route, expect
+from playwright.async_api import Locator, Page, Route, WebSocketRoute, expect
 
 from tests.browser.conftest import NewPage
 from tests.browser.instances import Served, script
@@ -240,6 +241,41 @@ async def test_after_a_restart_every_event_arrives_once(
     happened = sorted(_all_events(served))
     await page.wait_for_function("count => window.heard.length >= count", arg=len(happened))
     assert sorted(await page.evaluate("window.heard")) == happened
+
+
+async def test_where_too_much_was_missed_everything_is_read_anew(
+    served: Served, new_page: NewPage
+) -> None:
+    page = await new_page()
+    asked_from: list[bool] = []
+    open_ones: list[WebSocketRoute] = []
+
+    def between(ws: WebSocketRoute) -> None:
+        open_ones.append(ws)
+        server = ws.connect_to_server()
+
+        def pass_on(message: str | bytes) -> None:
+            said = json.loads(message)
+            if said["type"] == "subscribe":
+                asked_from.append("since" in said)
+                if "since" in said:
+                    ws.send(json.dumps({"type": "error", "id": said["id"], "reason": "replay_too_large"}))
+                    return
+            server.send(message)
+
+        ws.on_message(pass_on)
+
+    await page.route_web_socket("**/v1/stream", between)
+    await page.goto(served.link())
+    await expect(page.get_by_text("connected", exact=True)).to_be_visible()
+    await asyncio.to_thread(served.call, "list_dir", path=".")
+    await expect(page.get_by_role("option")).to_have_count(1)
+    await open_ones[0].close(code=1001)
+    await asyncio.to_thread(served.call, "list_dir", path=".")
+    await expect(page.get_by_role("option")).to_have_count(2)
+    await expect(page.get_by_text("connected", exact=True)).to_be_visible()
+    assert asked_from == [False, True, False]
+    assert await page.evaluate("import('/lib/store.js').then(({ state }) => state.epoch)") == 1
 
 
 def _all_events(served: Served) -> list[str]:

@@ -31,10 +31,17 @@ from callgate.sandbox.plans import Plan
 from callgate.sandbox.processes import OnOutput
 
 BOOT = (
-    "import sys; own = sys.path[:]; sys.path[:0] = sys.argv[2:]; "
+    "import sys; from importlib import util; own = sys.path[:]; sys.path += sys.argv[3:]; "
+    "spec = util.spec_from_file_location('callgate', sys.argv[2]); "
+    "package = sys.modules['callgate'] = util.module_from_spec(spec); "
+    "spec.loader.exec_module(package); "
     "from callgate.host import zygote; sys.path[:] = own; zygote.serve(int(sys.argv[1]))"
 )
-"""With the modules that we have, but without our path in what every host finds as its own."""
+"""With the modules that we have, but without our path in what every host finds as its own.
+
+Our path may name a workspace, in which commands leave files, and nothing is around a zygote:
+so the package is the one that runs here, and what Python brings itself comes before the rest."""
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "__init__.py")
 PATIENCE_S = 10.0
 """How long a host may take to be forked, the first one with all that has to be imported."""
 MOST = 4
@@ -157,7 +164,8 @@ class Zygote(BrokerProcess):
         broker.close()
 
     def _program(self, lifeline: int) -> list[str]:
-        return [self._python, "-P", "-c", BOOT, str(lifeline), *map(os.path.abspath, sys.path)]
+        path = map(os.path.abspath, sys.path)
+        return [self._python, "-P", "-c", BOOT, str(lifeline), _PACKAGE, *path]
 
     def _environment(self) -> dict[str, str]:
         return self._environ

@@ -323,6 +323,23 @@ def test_no_zygote_starts_with_what_could_bring_the_code_of_another_into_it(name
     all.close()
 
 
+async def test_no_file_of_a_workspace_is_taken_for_a_module_of_a_zygote(
+    ground: Ground, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poisoned, broker = tmp_path / "poisoned", BrokerProcess()
+    for name in ("traceback", "threading", "struct", "callgate", "msgspec"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(poisoned)!r}, 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    all = Zygotes()
+    all.prepare(os.environ)
+    assert (await ask(ground, ground.host(WarmLauncher(broker, all, None)), "who"))[1] is True
+    await ground.close()
+    all.close()
+    broker.close()
+    assert not poisoned.exists()
+
+
 BIN = os.path.dirname(sys.executable)
 
 

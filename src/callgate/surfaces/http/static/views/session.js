@@ -39,6 +39,7 @@ export function Session({ id, query }) {
   const calls = [...shown.calls.values()];
   // An undo is a call like any other, in a session of its own, and may be asked about.
   const undoing = [...questions.values()].find((each) => shown.calls.has(each.arguments.call_id));
+  const end = replaying || !isAtWork(calls) ? events.at(-1)?.timestamp : Date.now() / 1000;
   const changed = calls.some((call) => call.files?.length);
   return html`<section class="session"><header class="bar">
       <h1><${Line} value=${session?.title || "Session"} /></h1>
@@ -52,9 +53,8 @@ export function Session({ id, query }) {
     ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}
     ${events.length > 0 && html`<${Scrubber} events=${events} at=${at} replaying=${replaying} />`}
     ${calls.length > 0 && html`<article class="card"><h2>Calls over time</h2><${Waterfall} calls=${calls}
-      from=${events[0].timestamp}
-        upto=${replaying || !open(calls) ? events.at(-1).timestamp : Date.now() / 1000}
-      now=${events[at - 1]?.timestamp ?? 0} onPick=${showCall} /></article>`}
+      from=${events[0].timestamp} upto=${end} now=${replaying ? events[at - 1].timestamp : end}
+      onPick=${showCall} /></article>`}
     <${Conversation} items=${shown.items} writing=${replaying ? "" : writing} live=${!replaying}
       onUndo=${replaying ? null : undo} />
     ${loaded && !events.length && html`<${Empty} title="Nothing has happened in it yet."
@@ -62,7 +62,7 @@ export function Session({ id, query }) {
     </div></section>`;
 }
 
-const open = (calls) => calls.some((call) => !call.endedAt);
+const isAtWork = (calls) => calls.some((call) => !call.endedAt);
 
 function showCall(call) {
   const card = document.getElementById(`item-${call.id}`);
