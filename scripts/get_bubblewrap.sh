@@ -34,4 +34,4 @@ dpkg -x "$fetched"/bubblewrap_*.deb "$fetched/made" 2>"$fetched/said" ||
 "$fetched/made/usr/bin/bwrap" --version >/dev/null 2>"$fetched/said" ||
   without "$(tail -n 1 "$fetched/said")"
 chmod 755 "$fetched/made"
-rm -rf "$tools" && cp -R "$fetched/made" "$tools" || without "$tools cannot be written"
+mkdir -p "$tools" && cp -R "$fetched/made/." "$tools" || without "$tools cannot be written"
