@@ -30,6 +30,8 @@ _log = logging.getLogger("callgate.sessions")
 _INTERRUPTED = "interrupted"
 """Why a turn ended that was under way when the session's process went away."""
 
+MODES = (Mode.NONE, Mode.READ, Mode.ASK, Mode.WRITE)
+"""From the narrowest to the widest."""
 OpenSession = Callable[[str | None, str], Session]
 """A session in a directory, or the usual one, with an id. Raises a `ToolError`."""
 OpenAgent = Callable[[str | None], "Agent"]
@@ -54,9 +56,15 @@ class _Working(NamedTuple):
 
 class LiveSessions:
     def __init__(
-        self, runtime: Runtime, open_session: OpenSession, open_agent: OpenAgent
+        self,
+        runtime: Runtime,
+        open_session: OpenSession,
+        open_agent: OpenAgent,
+        ceiling: Mode | None = None,
     ) -> None:
+        """No session is worked in with a wider mode than `ceiling`."""
         self._runtime = runtime
+        self._ceiling = ceiling
         self._open_session = open_session
         self._open_agent = open_agent
         self._held: dict[str, Session] = {}
@@ -70,7 +78,7 @@ class LiveSessions:
         """A session for one call, held by nobody. Raises a `ToolError`."""
         made = self._open_session(workspace, session_id())
         if mode is not None:
-            made.mode = mode
+            made.mode = self._narrowed(mode)
         return made
 
     async def open(self, workspace: str | None, mode: Mode | None, title: str | None) -> Session:
@@ -102,10 +110,20 @@ class LiveSessions:
             self._open_session(stored.workspace, id)  # may be served no longer: a `ToolError`
             resumed = await self._runtime.resume(id)
             session = resumed.session
+            await self._narrow(session)
             if session.turn_id is not None:
                 await self._give_up(resumed)
             self._held[id] = session
             return session
+
+    async def _narrow(self, session: Session) -> None:
+        """One that was kept may be wider than this instance lets any be."""
+        mode = self._narrowed(session.mode)
+        if mode is not session.mode:
+            await self._runtime.conversations.set_mode(session, mode)
+
+    def _narrowed(self, mode: Mode) -> Mode:
+        return mode if self._ceiling is None else min(mode, self._ceiling, key=MODES.index)
 
     async def _give_up(self, resumed: Resumed) -> None:
         """End the turn of a process that is gone, with the questions that it left open."""

@@ -7,6 +7,8 @@ A zygote (`callgate.host.zygote`) has imported what a host needs. For each host 
 broker, which has a lifeline of its own and is told by it, like any broker, what to put around
 what. So a host from here has the same keeper, the same jail and the same end as one that is
 started cold. The zygote itself is told nothing: it has nothing of one host to pass to another.
+Only what a fork cannot draw anew is the same in all of them: Python's seed for hashes, and where
+in memory things lie.
 
 What cannot be had this way is started cold: where another program has to build the jail, where
 limits are for a control group, and where the zygote does not work.

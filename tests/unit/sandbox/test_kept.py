@@ -23,7 +23,7 @@ from callgate.sandbox.plans import Plan
 from callgate.sandbox.processes import Exit
 from tests.needs import needs
 from tests.support import descriptors
-from tests.unit.sandbox.test_escapes import needed
+from tests.unit.sandbox.test_escapes import backends, needed
 from tests.unit.sandbox.test_trees import ONLY_WHEN_STOPPED, PRELUDE, SHAPES, running
 from tests.unit.sandbox.worlds import PYTHON
 
@@ -34,6 +34,12 @@ SANDBOXES = {
     "landlock": ("landlock", "seccomp"),
     "namespaces": ("namespaces", "seccomp"),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def tried_out() -> None:
+    """Before any loop runs: what the tests need to know of the machine."""
+    backends()
 
 
 @pytest.fixture

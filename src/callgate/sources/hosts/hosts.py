@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
-import time
-from collections import deque
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -28,25 +25,20 @@ from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.ndjson import Unsendable
+from callgate.sources.hosts import crashes
+from callgate.sources.hosts.beginning import CheckConfig, Started, begin
+from callgate.sources.hosts.crashes import Crashes
 from callgate.sources.hosts.links import Gone, HostError, Link, OnAsk, OnEvent, Refused
 from callgate.sources.hosts.logs import PROBLEM, QUARANTINED, RESTARTED, STARTING, HostLog
 from callgate.sources.hosts.slots import Slots
 from callgate.sources.hosts.states import States
 from callgate.sources.hosts.warm import warm
 
-FIRST_DELAY_S = 0.1
-LONGEST_DELAY_S = 30.0
-MOST_CRASHES = 5
-WITHIN_S = 60.0
 PATIENCE_S = 2.0
 """How long a call waits for a host to be started again, rather than being refused."""
 CANCEL_S = 2.0
 """How long a host that can cancel may take to end a call."""
 _NOT_FOUND = "MethodNotFound"
-
-
-CheckConfig = Callable[[dict[str, Any], dict[str, Any]], None]
-"""Raises a `ToolError` where a config breaks its host's schema."""
 
 
 class Health(StrEnum):
@@ -79,15 +71,6 @@ class Asked(NamedTuple):
     outcome: asyncio.Future[frames.Returned]
 
 
-class Started(msgspec.Struct, frozen=True):
-    """What a host said of itself when it was started."""
-
-    state: dict[str, Any]
-    schemas: list[dict[str, Any]]
-    methods: frozenset[str] | None
-    """Those that it answers; None: it did not say, and is asked."""
-
-
 class Host:
     def __init__(
         self,
@@ -106,10 +89,7 @@ class Host:
         self._starting: asyncio.Task[Link] | None = None
         self._outdated = False
         """What is being started is not to be used."""
-        self._crashes: deque[float] = deque(maxlen=MOST_CRASHES)
-        self._not_before = 0.0
-        self._quarantined: str | None = None
-        self._last_problem: str | None = None
+        self._crashes = Crashes()
         self._states = States()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By session; kept by the calls that run or wait."""
@@ -121,18 +101,24 @@ class Host:
 
     @property
     def health(self) -> Health:
-        if self._quarantined is not None:
+        if self._crashes.quarantined:
             return Health.QUARANTINED
         if self._starting is not None:
             return Health.STARTING
         if self._link is not None and self._link.exit is None:
             return Health.RUNNING
-        return Health.WAITING if time.monotonic() < self._not_before else Health.RESTING
+        return Health.WAITING if self._crashes.delay_s else Health.RESTING
 
     @property
     def problem(self) -> str | None:
         """Why it does not run, if it should."""
-        return self._quarantined or self._last_problem
+        problem = self._crashes.problem
+        if not self._crashes.quarantined:
+            return problem
+        return (
+            f"{problem}, for the {crashes.MOST}th time within {crashes.WITHIN_S:.0f} s; it is not "
+            f"started again before callgate hosts restart {self.settings.name}"
+        )
 
     def offers(self, method: str) -> bool:
         """Whether an optional method is worth asking for."""
@@ -291,14 +277,14 @@ class Host:
         """The process, started if it does not run. Raises `ToolHostUnavailable`."""
         if self._link is not None and self._link.exit is None:
             return self._link
-        if self._quarantined is not None:
-            raise self._unavailable(self._quarantined, "host_quarantined")
-        delay = self._not_before - time.monotonic()
+        if self._crashes.quarantined:
+            raise self._unavailable(str(self.problem), "host_quarantined")
+        delay = self._crashes.delay_s
         if delay > PATIENCE_S:
-            problem = f"{self._last_problem}; it is started again in {delay:.0f} s"
+            problem = f"{self.problem}; it is started again in {delay:.0f} s"
             raise self._unavailable(problem, "host_waiting")
         if self._starting is None:
-            self._starting = asyncio.get_running_loop().create_task(self._start(max(delay, 0.0)))
+            self._starting = asyncio.get_running_loop().create_task(self._start(delay))
             self._starting.add_done_callback(self._has_started)
         starting = self._starting
         try:
@@ -314,9 +300,7 @@ class Host:
         """Forget what happened, end the process, and start it anew with the next call."""
         self.log.note(RESTARTED)
         await self.close()
-        self._crashes.clear()
-        self._quarantined = self._last_problem = None
-        self._not_before = 0.0
+        self._crashes = Crashes()
         self._missing.clear()
 
     def renew(self) -> None:
@@ -370,7 +354,7 @@ class Host:
             raise self._unavailable(problem, "host_not_started") from error
         try:
             async with asyncio.timeout(said.start_timeout_s):
-                self.started = await self._begin(link)
+                self.started = await begin(link, said.config, self._check_config)
         except TimeoutError:
             raise await self._failed(
                 link, f"it did not answer within {said.start_timeout_s:g} s"
@@ -388,30 +372,6 @@ class Host:
         self._slots = Slots(slots)
         self.restarts += 1
         return link
-
-    async def _begin(self, link: Link) -> Started:
-        await self._check(link)
-        offer = frames.Offer(answers=sorted(frames.OF_RUNTIME))
-        init = frames.Init(config=self.settings.config, runtime=offer)
-        begun = (await link.ask(init)[1]).result
-        state = {} if begun.state is msgspec.UNSET else begun.state
-        listed = await link.ask(frames.GetToolSchemas(state=state))[1]
-        if listed.result.state is not msgspec.UNSET:
-            state = listed.result.state
-        announced = begun.host
-        methods = None
-        if isinstance(announced, frames.Announcement) and announced.methods is not msgspec.UNSET:
-            methods = frozenset(announced.methods)
-        return Started(state, listed.result.value, methods)
-
-    async def _check(self, link: Link) -> None:
-        """The config against the host's own schema, before the host sees it."""
-        try:
-            schema = (await link.ask(frames.GetConfigSchema())[1]).result.value
-        except Refused:
-            return  # it has none, or only after `init`
-        if schema:
-            self._check_config(schema, self.settings.config)
 
     async def _failed(self, link: Link, problem: str) -> ToolHostUnavailable:
         self._expected_end(link)
@@ -437,20 +397,10 @@ class Host:
         return unavailable(self.settings.name, gone)
 
     def _crashed(self, problem: str) -> None:
-        now = time.monotonic()
-        self._last_problem = problem
-        self._crashes.append(now)
+        self._crashes.add(problem)
         self.log.note(PROBLEM + problem)
-        recent = [at for at in self._crashes if now - at < WITHIN_S]
-        if len(recent) >= MOST_CRASHES:
-            self._quarantined = (
-                f"{problem}, for the {len(recent)}th time within {WITHIN_S:.0f} s; it is not "
-                f"started again before callgate hosts restart {self.settings.name}"
-            )
+        if self._crashes.quarantined:
             self.log.note(QUARANTINED)
-            return
-        delay = min(FIRST_DELAY_S * 2 ** (len(recent) - 1), LONGEST_DELAY_S)
-        self._not_before = now + delay * random.uniform(0.8, 1.2)  # noqa: S311
 
     def _unavailable(self, problem: str, reason: str) -> ToolHostUnavailable:
         return ToolHostUnavailable(

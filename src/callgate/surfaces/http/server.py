@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from typing import Any
 
+import h11
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,12 +25,57 @@ _DRAIN_S = 0.7
 """How long answers under way may take when the instance stops."""
 _HEAD = 64 * 1024
 """Bytes of a request's head."""
+_HEAD_S = 20.0
+"""How long one may take to say what is asked for."""
 _KEEP_S = 75
 """How long a connection may be idle."""
 
 
+class _Connection(H11Protocol):
+    """One that does not say what it wants is let go: nobody has asked it for a token yet."""
+
+    def __init__(self, config: uvicorn.Config, state: ServerState, head_s: float, most: int) -> None:
+        super().__init__(config, state, {})
+        self._head_s = head_s
+        self._most = most
+        self._overdue: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self._most:
+            transport.abort()
+        else:
+            self._time()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._time()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._in_time()
+        super().connection_lost(exc)
+
+    def _time(self) -> None:
+        """Each head has its time, from its first byte to its last."""
+        if self.conn.their_state is not h11.IDLE:
+            self._in_time()
+        elif self._overdue is None:
+            self._overdue = self.loop.call_later(self._head_s, self.transport.abort)
+
+    def _in_time(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
+
+
 class HttpServer:
-    def __init__(self, application: ASGIApp) -> None:
+    def __init__(
+        self, application: ASGIApp, *, head_s: float = _HEAD_S, most: int | None = None
+    ) -> None:
+        """`most` are the connections at once; None: half of the files that we may open, so that
+        whoever takes all of them leaves enough for the work."""
+        self._head_s = head_s
+        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if most is None else most
         self._config = uvicorn.Config(
             application,
             http=H11Protocol,
@@ -56,7 +103,7 @@ class HttpServer:
         self._server = await loop.create_server(self._connect, sock=listening)
 
     def _connect(self) -> asyncio.Protocol:
-        return H11Protocol(self._config, self._state, {})
+        return _Connection(self._config, self._state, self._head_s, self._most)
 
     def stop_accepting(self) -> None:
         if self._server is not None:

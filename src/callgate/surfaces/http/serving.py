@@ -30,7 +30,9 @@ class Serving:
             _log.warning("nothing can be undone over HTTP: %s", error)
         self.door = Door(
             runtime=parts.runtime,
-            sessions=LiveSessions(parts.runtime, parts.open_session, parts.open_agent),
+            sessions=LiveSessions(
+                parts.runtime, parts.open_session, parts.open_agent, parts.served.ceiling
+            ),
             access=parts.access,
             names=parts.names,
             served=parts.served,

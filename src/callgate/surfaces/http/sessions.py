@@ -11,6 +11,7 @@ from callgate.core.events import Event
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
+from callgate.live_sessions import MODES
 from callgate.surfaces.http.calls import Limit
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
@@ -25,7 +26,6 @@ from callgate.surfaces.http.values import (
     session_of,
 )
 
-_MODES = (Mode.NONE, Mode.READ, Mode.ASK, Mode.WRITE)
 _MOST_LOOKED_AT = 2_000
 """Sessions that one search looks at before it gives what it has."""
 
@@ -111,7 +111,7 @@ async def opened(door: Door, asked: Asked) -> Session:
 
 def ensure_within(door: Door, mode: Mode | None) -> None:
     ceiling = door.served.ceiling
-    if mode is not None and ceiling is not None and _MODES.index(mode) > _MODES.index(ceiling):
+    if mode is not None and ceiling is not None and MODES.index(mode) > MODES.index(ceiling):
         raise forbidden(f"This instance was started with mode {ceiling}.", "mode_ceiling")
 
 

@@ -54,8 +54,10 @@ class HttpDoor:
             module = await asyncio.to_thread(import_module, _SERVING)
             self._serving = module.Serving(self._parts)
             await self._serving.start(self._listening)
-        except Exception:  # the instance goes on without it
+        except Exception:  # the instance goes on without it, and nobody waits at a dead door
             _log.exception("HTTP could not be started")
+            self._serving = None
+            self._listening.close()
 
     def stop_accepting(self) -> None:
         """No more come in. Twice equals once."""

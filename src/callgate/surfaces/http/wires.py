@@ -1,6 +1,7 @@
 """One WebSocket, as the server's library drives it, with a way out for frames made elsewhere.
 
-    put -> the system takes it, or it waits: up to `MOST_WAITING` frames, then the client is cut
+    put -> the system takes it, or it waits: up to `MOST_WAITING` frames or `MOST_BYTES`, then the
+           client is cut
 
 Reading, closing and the limits on what comes in are the library's. Only what goes out to many
 does not take the long way through it.
@@ -17,6 +18,8 @@ from websockets.http11 import Request
 
 MOST_WAITING = 1_000
 """Frames that wait for a client that does not read."""
+MOST_BYTES = 64 * 1024 * 1024
+"""Of those frames together, unless it is one alone."""
 _GIVE_UP_S = 2.0
 """How long a client may take to hear that it is over."""
 WIRE = "callgate.wire"
@@ -29,6 +32,7 @@ class Wire(WebSocketsSansIOProtocol):
         self._waiting: deque[tuple[bytes, int]] = deque()
         """Bytes, and how many frames they are."""
         self._count = 0
+        self._bytes = 0
         self._paused = False
         self._drained = asyncio.Event()
         self._drained.set()
@@ -52,8 +56,10 @@ class Wire(WebSocketsSansIOProtocol):
             return
         self._waiting.append((data, count))
         self._count += count
+        self._bytes += len(data)
         self._drained.clear()
-        if self._count > MOST_WAITING:
+        too_much = self._bytes > MOST_BYTES and len(self._waiting) > 1
+        if too_much or self._count > MOST_WAITING:
             self.end(1008, "client_too_slow")
 
     async def drained(self) -> None:
@@ -76,7 +82,7 @@ class Wire(WebSocketsSansIOProtocol):
 
     def _forget(self) -> None:
         self._waiting.clear()
-        self._count = 0
+        self._count = self._bytes = 0
         self._drained.set()
 
     # The transport's side.
@@ -92,6 +98,7 @@ class Wire(WebSocketsSansIOProtocol):
         while self._waiting and not self._paused and not self.close_sent:
             data, count = self._waiting.popleft()
             self._count -= count
+            self._bytes -= len(data)
             self.transport.write(data)
         if not self._waiting and not self._paused:
             self._drained.set()

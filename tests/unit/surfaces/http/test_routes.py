@@ -158,6 +158,16 @@ async def test_an_instance_with_a_ceiling_gives_no_wider_mode(home: Path, tmp_pa
         assert (answer.status_code, answer.json()["error"]["reason"]) == (403, "mode_ceiling")
 
 
+async def test_a_session_that_was_kept_with_a_wider_mode_is_narrowed(home: Path, tmp_path: Path) -> None:
+    async with serving(home, tmp_path / "ws") as before:
+        session = await before.client().session(mode="write")
+    async with serving(home, tmp_path / "ws", ceiling=Mode.READ) as instance:
+        client = instance.client()
+        answer = await client.call("put", session, what="x")
+        assert (answer["ok"], answer["error"]["class"], DONE) == (False, "permission_denied", [])
+        assert (await client.get(f"/v1/sessions/{session}"))["mode"] == "read"
+
+
 async def test_tools_say_what_they_are_and_why_they_are_not_seen(instance: Instance) -> None:
     client = instance.client()
     tools = {each["name"]: each for each in (await client.get("/v1/tools"))["tools"]}
