@@ -23,7 +23,7 @@ from typing import Any
 import httpx2
 
 CALLGATE = [sys.executable, "-m", "callgate"]
-PATIENCE_S = 4.0
+PATIENCE_S = 2.0
 """How long a question waits when there is no terminal to answer it from."""
 COLOUR = sys.stdout.isatty() and "NO_COLOR" not in os.environ
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -365,6 +366,49 @@ async def test_a_question_that_slides_under_the_keys_is_not_answered_by_them(
     await expect(question(page)).to_have_count(1)
     await page.keyboard.press("a")
     assert (await asyncio.wrap_future(second))["ok"]
+
+
+async def test_the_second_of_two_clicks_does_not_answer_the_question_that_slides_under_it(
+    served: Served, new_page: NewPage
+) -> None:
+    page = await new_page(served)
+    await go(page, "inbox")
+    first = served.begin("write_file", path="a.txt", content="x")
+    await expect(question(page)).to_have_count(1)
+    served.begin("write_file", path="b.txt", content="x")
+    await expect(question(page)).to_have_count(2)
+    allow = question(page).first.get_by_role("button", name="Allow once")
+    await expect(allow).to_be_enabled()
+    box = await allow.bounding_box()
+    assert box is not None
+    await page.mouse.click(box["x"] + 5, box["y"] + 5)
+    assert (await asyncio.wrap_future(first))["ok"]
+    await expect(question(page)).to_have_count(1)
+    await page.mouse.click(box["x"] + 5, box["y"] + 5)
+    await expect(allow).to_be_enabled()
+    assert not (served.workspace / "b.txt").exists()
+    await expect(question(page)).to_have_count(1)
+    await allow.click()
+    await expect(question(page)).to_have_count(0)
+
+
+async def test_what_a_command_does_not_tell_of_its_call_is_shown_and_no_pattern_is_made_of_it(
+    served: Served, new_page: NewPage
+) -> None:
+    page = await new_page(served)
+    await go(page, "inbox")
+    served.begin("shell", command="echo *\u00a0x", timeout_seconds=7)
+    asked = question(page, "shell")
+    await expect(asked.get_by_label("Argument timeout_seconds")).to_be_visible()
+    await expect(asked.locator("pre[aria-label=Command] .unseen")).to_have_text(["U+00A0"])
+    await asked.get_by_role("button", name="Always").click()
+    await expect(page.get_by_label("Save a rule")).to_have_value("")
+    await asked.get_by_role("button", name="Edit").click()
+    await expect(asked.locator("textarea")).to_have_value(re.compile(r"echo \*\\u00a0x"))
+    await page.keyboard.press("Escape")
+    await asked.get_by_role("button", name="Deny").click()
+    await page.keyboard.press("Enter")
+    await expect(asked).to_have_count(0)
 
 
 WIDER = """['html', 'main', '.scroll', '.panel', '.tools', '.long-list', '.bar', '.side li'].filter(

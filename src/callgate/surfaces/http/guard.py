@@ -29,6 +29,7 @@ HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),  # who opened our window cannot steer it
 ]
 _NO_STORE = (b"cache-control", b"no-store")
 _OWN_SITES = (b"same-origin", b"none")

@@ -34,7 +34,9 @@ _KEEP_S = 75
 class _Connection(H11Protocol):
     """One that does not say what it wants is let go: nobody has asked it for a token yet."""
 
-    def __init__(self, config: uvicorn.Config, state: ServerState, head_s: float, most: int) -> None:
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, head_s: float, most: int
+    ) -> None:
         super().__init__(config, state, {})
         self._head_s = head_s
         self._most = most

@@ -42,7 +42,7 @@ print(json.dumps({"v": 1, "id": init["id"], "ok": True, "result": {"value": {}, 
 sys.stdin.readline()
 for n in range(60):
     print(json.dumps({"v": 1, "id": f"h{n}", "method": "read_file", "params": {"call": "2", "path": "a"}}), flush=True)
-open(sys.argv[1]).close()
+open(sys.argv[1]).read()
 answers = [json.loads(sys.stdin.readline()) for _ in range(60)]
 value = [answers[n]["id"] == f"h{n}" for n in range(60)]
 print(json.dumps({"v": 1, "id": "2", "ok": True, "result": {"value": value}}), flush=True)

@@ -10,7 +10,7 @@ from typing import Any
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode
 from callgate.protocol.socket_v1.frames import HostEntry, HostTool
-from tests.unit.surfaces.http.instances import Client, Instance, serving
+from tests.unit.surfaces.http.instances import DONE, Client, Instance, serving
 
 
 async def test_a_call_gives_its_result_and_a_failure_is_an_answer(instance: Instance) -> None:

@@ -22,6 +22,7 @@ from websockets.exceptions import InvalidStatus
 from callgate.core.events import CHAT_DELTA, Event
 from callgate.core.ids import ulid
 from callgate.core.sessions import Session
+from callgate.surfaces.http import wires
 from callgate.surfaces.http.fanout import Fanout, Joined, Kind
 from callgate.surfaces.http.subscriptions import Subscription
 from tests.unit.surfaces.http.instances import Client, Instance, Watcher, serving, watching
@@ -329,6 +330,30 @@ async def test_a_client_that_does_not_read_is_closed_and_the_others_do_not_notic
                 frames = await counted(watcher, {id: n})
                 assert frames[-1]["event"]["payload"]["n"] == n
         assert frames[-1]["seq"] == 3_001
+    loop = asyncio.get_running_loop()
+    received = bytearray()
+    async with asyncio.timeout(20):
+        while data := await loop.sock_recv(slow, 1 << 20):
+            received += data
+    slow.close()
+    assert bytes(received[-19:]) == b"\x88\x11" + struct.pack("!H", 1008) + b"client_too_slow"
+
+
+async def test_a_client_that_does_not_read_is_closed_before_few_large_frames_fill_the_memory(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wires, "MOST_BYTES", 2**20)
+    client = instance.client()
+    id = await client.session()
+    session = instance.sessions.find(id)
+    assert session is not None
+    slow = await stuck(instance)
+    async with client.stream() as watcher:
+        await watcher.subscribe(session=id)
+        for n in range(200):
+            emit(instance, session, n, text="x" * 100_000)
+            if n % 5 == 4:
+                await counted(watcher, {id: n})
     loop = asyncio.get_running_loop()
     received = bytearray()
     async with asyncio.timeout(20):

@@ -20,6 +20,7 @@ export const state = {
   loaded: false,
   questions: new Map(),
   settled: [], // questions that were just answered, newest first
+  closedAt: -Infinity, // when the last one went away, by `performance.now`
   epoch: 0, // raised when events may have been missed and everything is to be read again
 };
 
@@ -109,7 +110,7 @@ export function settle(id, how) {
   const known = state.settled.find((each) => each.question.id === id);
   const question = state.questions.get(id) ?? known?.question;
   if (question === undefined) return;
-  state.questions.delete(id);
+  if (state.questions.delete(id)) state.closedAt = performance.now();
   const others = state.settled.filter((each) => each !== known);
   state.settled = [{ question, how: { ...known?.how, ...how } }, ...others].slice(0, KEPT_ANSWERS);
   changed();

@@ -1,17 +1,19 @@
 // Texts from tools and models, made safe to look at, and numbers made short.
 
-// Characters that are not seen, or that change how others are seen: controls, bidirectional marks,
-// joiners, fillers, tags and variation selectors. A line's end and a tab are what they look like.
-const UNSEEN = new RegExp(
-  "[\\0-\\x08\\x0b-\\x1f\\x7f-\\x9f\\xad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f" +
-  "\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f\\u3164\\ufe00-\\ufe0e\\ufeff\\uffa0\\ufff0-\\ufffb" +
-  "\\ud800-\\udfff\\u{1bca0}-\\u{1bca3}\\u{1d173}-\\u{1d17a}\\u{e0000}-\\u{e0fff}]", "gu");
+// Characters that are not seen, that look like a space and are none, or that change how others are
+// seen: controls, bidirectional marks, joiners, fillers, tags and variation selectors. A line's end,
+// a tab and a space are what they look like; a picture may say that it is one.
+const UNSEEN = /[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800](?<![\n\t ]|\p{Extended_Pictographic}\ufe0f)/gu;
 
-/** A text in parts: strings, and `{shown, name}` for each character that would not be seen. */
-export function parts(text) {
+const SPACE = /\p{Zs}/u;
+
+/** A text in parts: strings, and `{shown, name}` for each character that would not be seen.
+ *  In prose, which nobody runs, every space is one. */
+export function parts(text, prose = false) {
   const found = [];
   let at = 0;
   for (const match of text.matchAll(UNSEEN)) {
+    if (prose && SPACE.test(match[0])) continue;
     if (match.index > at) found.push(text.slice(at, match.index));
     found.push(mark(match[0].codePointAt(0)));
     at = match.index + match[0].length;
@@ -68,6 +70,14 @@ export function brief(given) {
     .map((each) => `${each}=${text(values[each])}`);
   return [...(main ? [text(values[main])] : []), ...others].join(" · ");
 }
+
+/** JSON to be edited: what would not be seen is written as an escape. */
+export const editable = (value) => JSON.stringify(value, null, 2).replace(UNSEEN, (found) =>
+  [...Array(found.length).keys()].map((at) =>
+    `\\u${found.charCodeAt(at).toString(16).padStart(4, "0")}`).join(""));
+
+/** Whether a text says exactly what it looks like, and is no pattern for anything else. */
+export const isPlain = (text) => !/[*?[\]{}!\\\n\t]/.test(text) && text.search(UNSEEN) < 0;
 
 /** As a word for a POSIX shell. */
 export function quoted(word) {

@@ -8,11 +8,11 @@ import { html, useEffect, useRef, useState } from "../lib/ui.js";
 const LONG = 20_000;
 
 /** A text of a tool or a model: what would not be seen is shown as a mark. */
-export function Text({ value, limit = LONG }) {
+export function Text({ value, limit = LONG, prose = false }) {
   const [whole, setWhole] = useState(false);
   const text = String(value ?? "");
   const cut = !whole && text.length > limit;
-  return html`${parts(cut ? text.slice(0, limit) : text).map((part) =>
+  return html`${parts(cut ? text.slice(0, limit) : text, prose).map((part) =>
     typeof part === "string" ? part
       : html`<span class="unseen" title=${`Unseen character ${part.name}`}>${part.shown}</span>`)}
     ${cut && html`<button class="link" type="button" onClick=${() => setWhole(true)}>

@@ -9,8 +9,8 @@ import { Question } from "./question.js";
 
 const MOST = 300;
 const DRAW = {
-  prompt: (item) => html`<div class="said user"><${Text} value=${item.text} /></div>`,
-  said: (item) => html`<div class="said model"><${Text} value=${item.text} /></div>`,
+  prompt: (item) => html`<div class="said user"><${Text} value=${item.text} prose /></div>`,
+  said: (item) => html`<div class="said model"><${Text} value=${item.text} prose /></div>`,
   note: (item) => html`<p class="note"><${Text} value=${item.text} /></p>`,
   end: () => null,
   call: (item, more) => html`<${CallCard} call=${item} ...${more} />`,
@@ -24,7 +24,7 @@ export function Conversation({ items, writing = "", live = false, onUndo }) {
       Earlier</button> <span class="quiet">${items.length - most} more</span></p>`}
     ${items.slice(-most).map((item) => html`<div key=${item.id} class="turn-item" id=${`item-${item.id}`}>
       ${DRAW[item.kind](item, { live, onUndo })}</div>`)}
-    ${writing && html`<div class="said model writing"><${Text} value=${writing} /></div>`}
+    ${writing && html`<div class="said model writing"><${Text} value=${writing} prose /></div>`}
   </div>`;
 }
 

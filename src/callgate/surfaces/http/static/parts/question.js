@@ -1,13 +1,16 @@
 // One question to a person: what would happen, why it is asked, and the answers.
 
 import { at, post } from "../lib/api.js";
+import { isDiff } from "../lib/diff.js";
 import { href } from "../lib/router.js";
 import { readJson } from "../lib/schema.js";
-import { settle } from "../lib/store.js";
-import { duration } from "../lib/text.js";
+import { settle, useStore } from "../lib/store.js";
+import { duration, editable, isPlain } from "../lib/text.js";
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 import { Effect, Line, Text, Trouble, Values } from "./basics.js";
 import { Preview } from "./diff.js";
+
+const STILL_MS = 500;
 
 const SAID = { allow: "allowed", deny: "denied", timeout: "ran out of time", cancelled: "withdrawn" };
 export const outcome = (decision) => SAID[decision] ?? "closed";
@@ -40,8 +43,9 @@ export function Question({ question, chosen = false, commands, onChoose }) {
       setBusy(false);
     }
   }
-  const once = () => send({ decision: "allow", scope: "once" });
-  const session = () => send({ decision: "allow", scope: "session" });
+  const still = useStill();
+  const once = () => still && send({ decision: "allow", scope: "once" });
+  const session = () => still && send({ decision: "allow", scope: "session" });
   const keyed = (key) => (commands ? key : null); // only there the keys lead here
   const toggle = (name) => () => setOpen(open === name ? null : name);
   if (commands) {
@@ -49,7 +53,8 @@ export function Question({ question, chosen = false, commands, onChoose }) {
   }
 
   return html`<article class=${`question ${chosen ? "chosen" : ""}`} onFocusIn=${onChoose}
-      onClick=${onChoose} aria-label=${`Question about ${question.tool}`} data-question=${question.id}>
+      onClick=${onChoose} aria-label=${`Question about ${question.tool}`} data-question=${question.id}
+      data-armed=${chosen && still}>
     <header>
       <h2><${Line} value=${question.tool} /></h2><${Effect} effect=${question.side_effects} />
       ${question.destructive && html`<span class="effect destructive">destructive</span>`}
@@ -59,8 +64,9 @@ export function Question({ question, chosen = false, commands, onChoose }) {
     <${Subject} question=${question} />
     <${Trouble} problem=${problem} />
     <div class="answers" role="group" aria-label="Answers">
-      <${Choice} keys=${keyed("a")} label="Allow once" main onPick=${once} busy=${busy} />
-      <${Choice} keys=${keyed("s")} label="For this session" onPick=${session} busy=${busy} />
+      <${Choice} keys=${keyed("a")} label="Allow once" main onPick=${once} busy=${busy} off=${!still} />
+      <${Choice} keys=${keyed("s")} label="For this session" onPick=${session} busy=${busy}
+        off=${!still} />
       <${Choice} keys=${keyed("w")} label="Always…" onPick=${toggle("always")} busy=${busy}
         open=${open === "always"} />
       <${Choice} keys=${keyed("e")} label="Edit…" onPick=${toggle("edit")} busy=${busy}
@@ -79,10 +85,32 @@ export function Question({ question, chosen = false, commands, onChoose }) {
   </article>`;
 }
 
-const Choice = ({ keys, label, main, danger, busy, open, onPick }) => html`<button
+const Choice = ({ keys, label, main, danger, busy, open, onPick, off }) => html`<button
     class=${main ? "main" : danger ? "danger" : ""} disabled=${busy} aria-keyshortcuts=${keys}
-    aria-expanded=${open} onClick=${onPick}>${label}${keys && html` <kbd
+    aria-expanded=${open} aria-disabled=${off} onClick=${onPick}>${label}${keys && html` <kbd
       aria-hidden="true">${keys}</kbd>`}</button>`;
+
+/** Not for a moment after the card came, another went, or the window came to the front: a key or a
+ *  click that comes then was meant for what stood there before. */
+function useStill() {
+  const { closedAt } = useStore();
+  const [still, setStill] = useState(false);
+  useEffect(() => {
+    let timer = null;
+    function wait() {
+      clearTimeout(timer);
+      setStill(false);
+      timer = setTimeout(() => setStill(true), STILL_MS);
+    }
+    wait();
+    addEventListener("focus", wait);
+    return () => {
+      clearTimeout(timer);
+      removeEventListener("focus", wait);
+    };
+  }, [closedAt]);
+  return still;
+}
 
 /** What the call is about. A command or a diff says more than the arguments it was made of. */
 function Subject({ question }) {
@@ -93,12 +121,16 @@ function Subject({ question }) {
   const repeats = command && question.preview?.endsWith(command);
   const preview = repeats ? question.preview.slice(0, -command.length).trim() : question.preview;
   const details = html`<${Values} values=${question.arguments} />`;
+  // What neither the command nor a diff tells is not to be looked for.
+  const { command: _, ...others } = question.arguments;
+  if (repeats) delete others.cwd;
+  const isTold = command ? !Object.keys(others).length : isDiff(preview ?? "");
   return html`
     ${command && html`<pre class="block shell" tabindex="0" aria-label="Command"><span
       class="prompt" aria-hidden="true">$ </span><${Text} value=${command} /></pre>`}
     ${preview && (repeats ? html`<p class="quiet"><${Text} value=${preview} /></p>`
       : html`<${Preview} text=${preview} />`)}
-    ${command || preview ? html`<details><summary>Arguments</summary>${details}</details>` : details}
+    ${command || preview ? html`<details open=${!isTold}><summary>Arguments</summary>${details}</details>` : details}
     <dl class="facts">
       ${sandbox && html`<dt>Runs in</dt><dd><${Text} value=${sandbox} /></dd>`}
       ${files?.length > 0 && html`<dt>Changes</dt><dd><${Text} value=${files.join(", ")} /></dd>`}
@@ -137,9 +169,9 @@ function patternKind(question) {
 
 /** A pattern to begin with; empty leaves the choice to the instance, which is careful. */
 function patternOf(question) {
-  if (question.command_summary) return String(question.arguments.command ?? "");
   const files = question.projected_modifications ?? [];
-  return files.length === 1 ? files[0] : "";
+  const usual = question.command_summary ? question.arguments.command : files.length === 1 && files[0];
+  return typeof usual === "string" && isPlain(usual) ? usual : "";
 }
 
 /** One line to type, with a button; Enter sends, Escape goes back. */
@@ -179,7 +211,7 @@ function Edit({ question, onDone, onBack }) {
   return html`<form class="edit" onSubmit=${send} onKeyDown=${press}>
     <label><span>Arguments to run instead; they go through every check again</span>
       <textarea ref=${field} rows="8" spellcheck=${false}
-        defaultValue=${JSON.stringify(question.arguments, null, 2)}></textarea></label>
+        defaultValue=${editable(question.arguments)}></textarea></label>
     <${Trouble} problem=${problem} />
     <button class="main">Allow with these</button> <span class="quiet">Ctrl+Enter</span></form>`;
 }

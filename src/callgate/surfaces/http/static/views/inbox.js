@@ -4,18 +4,15 @@ import { useKeys } from "../lib/keys.js";
 import { setQuery } from "../lib/router.js";
 import { useStore } from "../lib/store.js";
 import { brief } from "../lib/text.js";
-import { html, useEffect, useRef, useState } from "../lib/ui.js";
+import { html, useRef } from "../lib/ui.js";
 import { Empty, Line, Text } from "../parts/basics.js";
 import { Question, outcome } from "../parts/question.js";
-
-const ARMED_AFTER_MS = 500;
 
 export function Inbox({ query }) {
   const { questions, settled, link } = useStore();
   const waiting = [...questions.values()].sort((a, b) => (a.id < b.id ? -1 : 1));
   const chosen = waiting.find((each) => each.id === query.question) ?? waiting[0];
   const commands = useRef({});
-  const armed = useArmed(chosen?.id);
 
   function move(step) {
     const at = waiting.indexOf(chosen) + step;
@@ -24,13 +21,13 @@ export function Inbox({ query }) {
     const card = document.querySelector(`[data-question="${CSS.escape(waiting[at].id)}"]`);
     card?.scrollIntoView({ block: "nearest" });
   }
-  const act = (key) => () => armed && commands.current[key]?.();
+  const act = (key) => (event) => !event.repeat && commands.current[key]?.();
   useKeys({
     a: act("a"), s: act("s"), d: act("d"), e: act("e"), w: act("w"),
     j: () => move(1), k: () => move(-1), ArrowDown: () => move(1), ArrowUp: () => move(-1),
   });
 
-  return html`<section class="inbox" data-armed=${armed}>
+  return html`<section class="inbox">
     <header class="bar"><h1>Inbox</h1>
       <span class="quiet total" role="status">${waiting.length ? `${waiting.length} waiting` : ""}</span>
         </header>
@@ -54,14 +51,4 @@ function describe(how) {
   if (how.late) return html`${outcome(how.decision)}${scope} by someone else, who was first`;
   if (how.mine) return `${outcome(how.decision)}${scope}`;
   return html`${outcome(how.decision)}${scope}${how.by && html` by <${Text} value=${how.by} />`}`;
-}
-
-/** A question that has just come to stand under the keys must not get an answer meant for another. */
-function useArmed(id) {
-  const [armed, setArmed] = useState(null);
-  useEffect(() => {
-    const timer = setTimeout(() => setArmed(id), ARMED_AFTER_MS);
-    return () => clearTimeout(timer);
-  }, [id]);
-  return id !== undefined && armed === id;
 }
