@@ -154,7 +154,8 @@ class Gate:
         is done. `model` is a name as in the settings, such as `anthropic/MODEL`, or a model;
         `screen` is shown what happens. Raises `ModelError` where there is no such model."""
         if self._agent is None or self._agent[0] != model:
-            self._agent = (model, self._wired.open_agent(model))
+            opened = await asyncio.to_thread(self._wired.open_agent, model)  # for its key
+            self._agent = (model, opened)
         agent = self._agent[1]
         if screen is None:
             return await agent.turn(self.session, prompt)

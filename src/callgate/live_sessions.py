@@ -73,6 +73,7 @@ class LiveSessions:
         """By session."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._taking = asyncio.Lock()
+        self._opening = asyncio.Lock()
 
     def fresh(self, workspace: str | None = None, mode: Mode | None = None) -> Session:
         """A session for one call, held by nobody. Raises a `ToolError`."""
@@ -138,7 +139,7 @@ class LiveSessions:
         `TurnUnderWay`, a `ModelError`, or what `take` raises.
         """
         await (await self._runtime.store()).get_session(id)
-        agent = self._agent(model)  # before a session is taken over in vain
+        agent = await self._agent(model)  # before a session is taken over in vain
         session = await self.take(id)
         if session.turn_id is not None:
             raise TurnUnderWay(session.turn_id)
@@ -222,11 +223,11 @@ class LiveSessions:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit_s)
 
-    def _agent(self, model: str | None) -> Agent:
-        agent = self._agents.get(model)
-        if agent is None:
-            agent = self._agents[model] = self._open_agent(model)
-        return agent
+    async def _agent(self, model: str | None) -> Agent:
+        async with self._opening:
+            if model not in self._agents:  # its key may come from a program that takes its time
+                self._agents[model] = await asyncio.to_thread(self._open_agent, model)
+            return self._agents[model]
 
     def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)

@@ -296,6 +296,8 @@ async def test_every_answer_carries_the_headers_that_a_page_needs(instance: Inst
         "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
         "x-content-type-options": "nosniff",
         "referrer-policy": "no-referrer",
+        "cross-origin-opener-policy": "same-origin",
+        "cross-origin-resource-policy": "same-origin",
         "cache-control": "no-store",
     }
     user, stranger = instance.client().http, instance.client(None).http

@@ -4,14 +4,13 @@ import { at, post } from "../lib/api.js";
 import { isDiff } from "../lib/diff.js";
 import { href } from "../lib/router.js";
 import { readJson } from "../lib/schema.js";
-import { settle, useStore } from "../lib/store.js";
+import { settle, state } from "../lib/store.js";
 import { duration, editable, isPlain } from "../lib/text.js";
-import { html, useEffect, useRef, useState } from "../lib/ui.js";
+import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/ui.js";
 import { Effect, Line, Text, Trouble, Values } from "./basics.js";
 import { Preview } from "./diff.js";
 
 const STILL_MS = 500;
-
 const SAID = { allow: "allowed", deny: "denied", timeout: "ran out of time", cancelled: "withdrawn" };
 export const outcome = (decision) => SAID[decision] ?? "closed";
 
@@ -43,9 +42,9 @@ export function Question({ question, chosen = false, commands, onChoose }) {
       setBusy(false);
     }
   }
-  const still = useStill();
-  const once = () => still && send({ decision: "allow", scope: "once" });
-  const session = () => still && send({ decision: "allow", scope: "session" });
+  const isStill = useStill();
+  const once = () => isStill() && send({ decision: "allow", scope: "once" });
+  const session = () => isStill() && send({ decision: "allow", scope: "session" });
   const keyed = (key) => (commands ? key : null); // only there the keys lead here
   const toggle = (name) => () => setOpen(open === name ? null : name);
   if (commands) {
@@ -54,7 +53,7 @@ export function Question({ question, chosen = false, commands, onChoose }) {
 
   return html`<article class=${`question ${chosen ? "chosen" : ""}`} onFocusIn=${onChoose}
       onClick=${onChoose} aria-label=${`Question about ${question.tool}`} data-question=${question.id}
-      data-armed=${chosen && still}>
+      data-armed=${chosen && isStill()}>
     <header>
       <h2><${Line} value=${question.tool} /></h2><${Effect} effect=${question.side_effects} />
       ${question.destructive && html`<span class="effect destructive">destructive</span>`}
@@ -64,9 +63,9 @@ export function Question({ question, chosen = false, commands, onChoose }) {
     <${Subject} question=${question} />
     <${Trouble} problem=${problem} />
     <div class="answers" role="group" aria-label="Answers">
-      <${Choice} keys=${keyed("a")} label="Allow once" main onPick=${once} busy=${busy} off=${!still} />
+      <${Choice} keys=${keyed("a")} label="Allow once" main onPick=${once} busy=${busy} off=${!isStill()} />
       <${Choice} keys=${keyed("s")} label="For this session" onPick=${session} busy=${busy}
-        off=${!still} />
+        off=${!isStill()} />
       <${Choice} keys=${keyed("w")} label="Always…" onPick=${toggle("always")} busy=${busy}
         open=${open === "always"} />
       <${Choice} keys=${keyed("e")} label="Edit…" onPick=${toggle("edit")} busy=${busy}
@@ -90,26 +89,22 @@ const Choice = ({ keys, label, main, danger, busy, open, onPick, off }) => html`
     aria-expanded=${open} aria-disabled=${off} onClick=${onPick}>${label}${keys && html` <kbd
       aria-hidden="true">${keys}</kbd>`}</button>`;
 
-/** Not for a moment after the card came, another went, or the window came to the front: a key or a
- *  click that comes then was meant for what stood there before. */
+/** Not just after the card came, another went, or the window came to the front: a key or a click
+ *  then was meant for what stood there before. Tells when asked, and draws when it changes. */
 function useStill() {
-  const { closedAt } = useStore();
-  const [still, setStill] = useState(false);
+  const since = useRef(performance.now());
+  const [, draw] = useState(0);
+  const isStill = () => performance.now() - Math.max(since.current, state.closedAt) >= STILL_MS;
   useEffect(() => {
-    let timer = null;
-    function wait() {
-      clearTimeout(timer);
-      setStill(false);
-      timer = setTimeout(() => setStill(true), STILL_MS);
-    }
-    wait();
-    addEventListener("focus", wait);
+    const timer = setInterval(() => draw(isStill()), 100);
+    const come = () => { since.current = performance.now(); };
+    addEventListener("focus", come);
     return () => {
-      clearTimeout(timer);
-      removeEventListener("focus", wait);
+      clearInterval(timer);
+      removeEventListener("focus", come);
     };
-  }, [closedAt]);
-  return still;
+  }, []);
+  return isStill;
 }
 
 /** What the call is about. A command or a diff says more than the arguments it was made of. */
@@ -177,7 +172,7 @@ function patternOf(question) {
 /** One line to type, with a button; Enter sends, Escape goes back. */
 function Ask({ label, usual = "", act, danger, onDone, onBack }) {
   const field = useRef(null);
-  useEffect(() => field.current.focus(), []);
+  useLayoutEffect(() => field.current.focus(), []);
   function send(event) {
     event.preventDefault();
     onDone(field.current.value.trim());
@@ -191,7 +186,7 @@ function Ask({ label, usual = "", act, danger, onDone, onBack }) {
 function Edit({ question, onDone, onBack }) {
   const field = useRef(null);
   const [problem, setProblem] = useState(null);
-  useEffect(() => field.current.focus(), []);
+  useLayoutEffect(() => field.current.focus(), []);
   function send(event) {
     event.preventDefault();
     try {
