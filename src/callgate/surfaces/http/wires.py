@@ -20,6 +20,8 @@ MOST_WAITING = 1_000
 """Frames that wait for a client that does not read."""
 MOST_BYTES = 64 * 1024 * 1024
 """Of those frames together, unless it is one alone."""
+OPEN_S = 20.0
+"""How long it may take until it is open; the library is silent about some that never will be."""
 _GIVE_UP_S = 2.0
 """How long a client may take to hear that it is over."""
 WIRE = "callgate.wire"
@@ -36,6 +38,14 @@ class Wire(WebSocketsSansIOProtocol):
         self._paused = False
         self._drained = asyncio.Event()
         self._drained.set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._overdue = self.loop.call_later(OPEN_S, self._ensure_open)
+
+    def _ensure_open(self) -> None:
+        if not self.handshake_complete:
+            self.transport.abort()
 
     def handle_connect(self, event: Request) -> None:
         super().handle_connect(event)
@@ -104,6 +114,7 @@ class Wire(WebSocketsSansIOProtocol):
             self._drained.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._overdue.cancel()
         super().connection_lost(exc)
         self._forget()
 

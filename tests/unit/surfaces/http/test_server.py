@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from callgate.surfaces.http import wires
 from callgate.surfaces.http.addresses import Address, bind
 from callgate.surfaces.http.server import HttpServer
 
@@ -59,6 +60,17 @@ async def test_the_second_head_of_a_connection_has_its_time_too() -> None:
             assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
         writer.write(b"GET / HT")
         assert await read_until_closed(reader) == b""
+        writer.close()
+
+
+@pytest.mark.parametrize("method", [b"GET", b"POST"])
+async def test_a_websocket_that_never_opens_is_let_go(method: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wires, "OPEN_S", 0.05)
+    async with listening() as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        head = b" / HTTP/1.1\r\nHost: here\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\n{}"
+        writer.write(method + head)
+        assert b" 101 " not in await read_until_closed(reader)
         writer.close()
 
 
