@@ -18,12 +18,15 @@ from playwright.async_api import (
     ConsoleMessage,
     Page,
     async_playwright,
+    expect,
 )
 
 from tests.browser.chromium import FLAGS
 from tests.browser.instances import Served
 
 _LIMIT_MS = 15_000
+
+expect.set_options(timeout=_LIMIT_MS)
 
 NewPage = Callable[..., Awaitable[Page]]
 

@@ -327,7 +327,10 @@ async def test_everything_works_by_keyboard(served: Served, new_page: NewPage) -
     for name, answer in (("a.txt", ["a"]), ("b.txt", ["d", "n", "o", "Enter"])):
         done = served.begin("write_file", path=name, content="x")
         await page.locator("[data-armed=true]").wait_for()
-        for key in answer:
+        await keys.press(answer[0])
+        if answer[1:]:
+            await expect(page.get_by_role("textbox")).to_be_focused()
+        for key in answer[1:]:
             await keys.press(key)
         results.append((await asyncio.wrap_future(done))["ok"])
     assert results == [True, False]
@@ -335,6 +338,7 @@ async def test_everything_works_by_keyboard(served: Served, new_page: NewPage) -
     await keys.press("1")
     await expect(page.get_by_role("option")).to_have_count(2)
     await keys.press("/")
+    await expect(page.get_by_role("searchbox")).to_be_focused()
     await keys.type("a.txt")
     await expect(page.get_by_role("option")).to_have_count(1)
     await keys.press("Escape")
