@@ -8,6 +8,7 @@ Without a terminal nobody answers, so after a few seconds the demonstration does
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -80,9 +81,8 @@ class Instance:
     def __init__(self, workspace: Path, environment: dict[str, str]) -> None:
         self.workspace = workspace
         self.environment = environment
-        url = self.run("dashboard", "--no-open").strip()
-        self.link = url.splitlines()[-1]
-        base = self.link.partition("/login")[0]
+        self.link = self.run("dashboard", "--no-open").strip()
+        base = json.loads(self.run("status", "--json"))["instances"][0]["http"]
         token = next(Path(environment["CALLGATE_HOME"], "run").glob("*.token")).read_text().strip()
         self.http = httpx2.Client(
             base_url=base, headers={"Authorization": f"Bearer {token}"}, timeout=30

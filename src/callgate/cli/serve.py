@@ -28,7 +28,7 @@ from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
 from callgate.core.sessions import Session
 from callgate.policy.rules import is_within
-from callgate.surfaces.http.access import Access, reap_tokens, token_path
+from callgate.surfaces.http.access import Access, private_name, reap_tokens, token_path
 from callgate.surfaces.http.addresses import (
     USUAL_HOST,
     USUAL_PORT,
@@ -108,7 +108,8 @@ def _http(
         listening = bind(Address(USUAL_HOST, 0))
     if not address.is_local:
         say(f"callgate: {address.written} is open to other machines, and nothing is encrypted")
-    names = Names(Address(address.host, listening.getsockname()[1]))
+    bound = Address(address.host, listening.getsockname()[1])
+    names = Names(bound, private_name(home.path) if bound.is_local else None)
     settings = wired.settings
     served = Served(
         pid=instance.pid,

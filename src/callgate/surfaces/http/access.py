@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -25,6 +26,8 @@ SHORT_S = 60.0
 """How long a login code and an attach token are good for."""
 _MOST = 1_000
 """Of each kind; the oldest goes first."""
+
+_PRIVATE_NAME = re.compile(r"cg-[0-9a-f]{16}\.localhost")
 
 V = TypeVar("V")
 
@@ -109,6 +112,21 @@ class Access:
 
 def token_path(home: str, pid: int) -> str:
     return os.path.join(home, "run", f"{pid}.token")
+
+
+def private_name(home: str) -> str:
+    """The name under which browsers know the instances of a home; the same after a restart."""
+    path = os.path.join(home, "run", "browser-name")
+    try:
+        with open(path, encoding="ascii") as file:
+            known = file.read(100).strip()
+        if _PRIVATE_NAME.fullmatch(known):
+            return known
+    except (OSError, UnicodeError):
+        pass
+    made = f"cg-{secrets.token_hex(8)}.localhost"
+    write_private(path, made + "\n")
+    return made
 
 
 def reap_tokens(home: str) -> None:

@@ -89,17 +89,27 @@ class Names(NamedTuple):
     """Under which names we are known at an address that was bound."""
 
     address: Address
+    private: str | None = None
+    """A name for browsers that nobody else knows: cookies know no ports, so those of 127.0.0.1
+    are shown to every server there that the person visits."""
 
     def is_ours(self, host: str) -> bool:
         """Whether the value of a `Host` header means us."""
         name, port = _split(host.lower(), self.address.port)
         if port != str(self.address.port):
             return False
-        if name in _OWN_NAMES:
+        if name in _OWN_NAMES or name == self.private:
             return True
         if self.address.is_any:  # no name can be made to point at an address written in digits
             return _ip(name.strip("[]")) is not None
         return f"{name}:{port}" == self.address.written.lower()
+
+    @property
+    def page_url(self) -> str:
+        """Where a browser of this machine finds us: it looks up no `.localhost`."""
+        if self.private is None or not self.address.is_local:
+            return self.url
+        return f"http://{self.private}:{self.address.port}"
 
     @property
     def url(self) -> str:

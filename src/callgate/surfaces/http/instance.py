@@ -66,7 +66,7 @@ async def instance(door: Door, asked: Asked) -> Instance:
 
 async def invited(door: Door, asked: Asked) -> Login:
     code = door.access.new_code()
-    return Login(url=f"{door.names.url}/login?code={code}", expires_at=time.time() + SHORT_S)
+    return Login(url=f"{door.names.page_url}/login?code={code}", expires_at=time.time() + SHORT_S)
 
 
 async def logged_in(door: Door, asked: Asked) -> Redirect:

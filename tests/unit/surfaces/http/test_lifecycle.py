@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import stat
@@ -46,6 +47,12 @@ class Served:
     @property
     def url(self) -> str:
         return str(self.record["httpUrl"])
+
+    def by_address(self, link: str) -> str:
+        """The same link without the private name, which only browsers look up."""
+        name, _, rest = link.removeprefix("http://").partition("/")
+        assert re.fullmatch(r"cg-[0-9a-f]{16}\.localhost:\d+", name)
+        return f"{self.url}/{rest}"
 
     @property
     def token_file(self) -> Path:
@@ -169,14 +176,14 @@ def test_the_dashboard_gives_a_link_that_logs_in_and_voids_the_old_ones(base: Pa
         link = instance.run("dashboard", "--no-open")
         assert (link.returncode, link.stderr) == (0, "")
         with httpx2.Client() as browser:
-            assert browser.get(link.stdout.strip()).status_code == 303
+            assert browser.get(instance.by_address(link.stdout.strip())).status_code == 303
             assert browser.get(f"{instance.url}/v1/instance").status_code == 200
             before = instance.headers
             said = json.loads(instance.run("dashboard", "--rotate", "--json").stdout)
             assert set(said) == {"url", "expires_at"}
             assert browser.get(f"{instance.url}/v1/instance").status_code == 401
             assert httpx2.get(f"{instance.url}/v1/instance", headers=before).status_code == 401
-            assert browser.get(said["url"]).status_code == 303
+            assert browser.get(instance.by_address(said["url"])).status_code == 303
             assert browser.get(f"{instance.url}/v1/instance").status_code == 200
         marked = instance.run("dashboard", "--no-open", **{MARK: "1"})
         assert (marked.returncode != 0, marked.stdout) == (True, "")
@@ -194,3 +201,20 @@ def test_a_command_that_a_call_runs_can_neither_read_the_token_nor_log_in(base: 
             answer = httpx2.post(f"{instance.url}/v1/calls", json=body, headers=instance.headers, timeout=LIMIT_S)
             assert token not in answer.text and "/login?code=" not in answer.text
             assert answer.json()["ok"] is False, answer.text
+
+
+@pytest.mark.spec("T31")
+def test_browsers_know_an_instance_by_a_name_of_its_own_that_outlives_a_restart(base: Path) -> None:
+    """Cookies know no ports: those of 127.0.0.1 are shown to whoever else listens there."""
+    names = []
+    for _ in range(2):
+        with served(base) as instance:
+            link = instance.run("dashboard", "--no-open").stdout.strip()
+            names.append(link.removeprefix("http://").partition(":")[0])
+            port = instance.url.rpartition(":")[2]
+            for host, status in ((f"{names[-1]}:{port}", 200), (f"x{names[-1]}:{port}", 403), (f"{names[-1]}:1", 403)):
+                said = httpx2.get(f"{instance.url}/v1/instance", headers={**instance.headers, "host": host})
+                assert said.status_code == status, host
+    assert names[0] == names[1]
+    kept = base / "h" / "run" / "browser-name"
+    assert (kept.read_text().strip(), stat.S_IMODE(kept.stat().st_mode)) == (names[0], 0o600)
