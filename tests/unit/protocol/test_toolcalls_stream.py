@@ -63,7 +63,7 @@ def pieces(draw: st.DrawFn, source: st.SearchStrategy[str]) -> list[str]:
 
 @pytest.mark.spec("S3-42")
 @given(pieces(replies), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_a_reply_cut_in_any_way_gives_what_the_whole_gives(chunks: list[str], strict: bool) -> None:
     text = "".join(chunks)
     whole = parse(text, strict=strict)
@@ -77,7 +77,7 @@ def test_a_reply_cut_in_any_way_gives_what_the_whole_gives(chunks: list[str], st
 
 @pytest.mark.spec("S3-06")
 @given(documents, st.data())
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_a_reply_that_stops_anywhere_gives_no_call_that_the_whole_has_not(text: str, data: st.DataObject) -> None:
     kept = text[: data.draw(st.integers(0, len(text)))]
     whole = {call.index: (call.id, call.type, call.parameters) for call in parse(text).calls}
@@ -88,7 +88,7 @@ def test_a_reply_that_stops_anywhere_gives_no_call_that_the_whole_has_not(text: 
 
 @pytest.mark.spec("S3-05")
 @given(replies)
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_mending_never_changes_what_a_strict_reader_reads(text: str) -> None:
     strict, tolerant = parse(text, strict=True), parse(text)
     if not strict.errors and sum(call.type == "end_turn" for call in strict.calls) < 2:
@@ -100,7 +100,7 @@ def test_mending_never_changes_what_a_strict_reader_reads(text: str) -> None:
 
 
 @given(values.filter(lambda value: isinstance(value, dict | list)), st.booleans())
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_the_mending_reader_reads_json_as_any_reader_does(value: Any, ascii: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii)
     read = mend.read(text + " x", 0)
@@ -110,7 +110,7 @@ def test_the_mending_reader_reads_json_as_any_reader_does(value: Any, ascii: boo
 
 @pytest.mark.spec("S3-08")
 @given(st.text(max_size=60) | st.text(st.sampled_from('{}[]"\\,:`'), max_size=60))
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_no_text_raises(text: str) -> None:
     for strict in (True, False):
         assert streamed(list(text), strict=strict)[1] == parse(text, strict=strict)
