@@ -22,7 +22,14 @@ from callgate.config.schema import SandboxTable, Settings
 from callgate.core.effects import SideEffects
 from callgate.core.places import Place
 from callgate.core.sessions import Mode, Root
-from callgate.policy.decide import Decision, Question, applies, decide, lifts_protection
+from callgate.policy.decide import (
+    Decision,
+    Question,
+    applies,
+    ask_because_repaired,
+    decide,
+    lifts_protection,
+)
 from callgate.policy.rules import BUILT_IN, Origin, Outcome, Policy, Rule, is_within
 
 
@@ -178,12 +185,8 @@ def _judged(
 ) -> Decision:
     refused = _confined(view, question, user) if call.effect is SideEffects.WRITE else None
     decision = refused or decide(question, user, workspace)
-    if call.repaired and call.effect.has_effects and decision.outcome is Outcome.ALLOW:
-        return Decision(
-            outcome=Outcome.ASK,
-            reason="repaired",
-            sentence="The model's text had to be mended to read this call.",
-        )
+    if call.repaired and call.effect.has_effects:
+        return ask_because_repaired(decision)
     return decision
 
 

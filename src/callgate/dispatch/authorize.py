@@ -31,8 +31,8 @@ from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.sandboxes import Enclosure
 from callgate.dispatch.validate import validate
-from callgate.policy.decide import Decision, Question, Rulebook
-from callgate.policy.rules import BUILT_IN, Outcome
+from callgate.policy.decide import Decision, Question, Rulebook, ask_because_repaired
+from callgate.policy.rules import Outcome
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -117,14 +117,8 @@ def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) ->
 def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     """What the policy says of a call at this moment."""
     decision = _policy(call, subject, authority)
-    if call.repaired and subject.tool.has_effects and decision.outcome is Outcome.ALLOW:
-        return msgspec.structs.replace(
-            decision,
-            outcome=Outcome.ASK,
-            reason="repaired",
-            sentence="The model's text had to be mended to read this call.",
-            origin=BUILT_IN,
-        )
+    if call.repaired and subject.tool.has_effects:
+        return ask_because_repaired(decision)
     return decision
 
 

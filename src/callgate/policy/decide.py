@@ -136,6 +136,19 @@ def _outcome(question: Question, user: Policy, workspace: Policy | None) -> Deci
     return decision
 
 
+def ask_because_repaired(decision: Decision) -> Decision:
+    """What is decided of a call with effects whose text had to be mended: no yes but a
+    person's."""
+    if decision.outcome is not Outcome.ALLOW:
+        return decision
+    return Decision(
+        outcome=Outcome.ASK,
+        reason="repaired",
+        sentence="The model's text had to be mended to read this call.",
+        hosts=decision.hosts,
+    )
+
+
 def lifts_protection(place: Place, question: Question, user: Policy) -> bool:
     """Whether an explicit rule of the user that speaks of this call names the protected place
     and does not deny it. A rule about everything names nothing."""

@@ -251,9 +251,6 @@ class Host:
         self._expected_end(asked.link)
         asked.link.kill()
 
-    def forget(self, session: str) -> None:
-        self._states.forget(session)
-
     def _turn(self, session: str) -> asyncio.Lock | None:
         """What calls of a session wait for one after another, if they share a state."""
         assert self.started is not None
