@@ -34,6 +34,7 @@ test soak pictures: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 test: lint
 	@sh scripts/get_bubblewrap.sh
 	@sh scripts/get_chromium.sh
+	@sh scripts/get_acp_clients.sh
 	$(BIN)/python -m pytest -n 4 -m "not soak"
 	@echo "Left out: the long tests (make soak)."
 
@@ -45,6 +46,7 @@ lint: .venv/.ready-dev
 soak: .venv/.ready-dev
 	@sh scripts/get_bubblewrap.sh
 	@sh scripts/get_chromium.sh
+	@sh scripts/get_acp_clients.sh
 	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 1800
 
 spec: .venv/.ready-dev

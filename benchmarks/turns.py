@@ -80,6 +80,7 @@ class Instant:
 
     def __init__(self, *, native: bool) -> None:
         self.name = "instant"
+        self.images = False
         self.native_tools = native
         self.constrained = False
         self.context_tokens = 1_000_000_000

@@ -13,13 +13,17 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+
+_ACP_CLIENTS = Path(__file__).parents[1] / ".tools/acp/package-lock.json"
 
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "linux": (lambda: sys.platform == "linux", "this is not Linux"),
     "root": (lambda: os.geteuid() == 0, "the tests do not run as root"),
     "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
+    "acp clients": (_ACP_CLIENTS.exists, "see scripts/get_acp_clients.sh"),
 }
 """Every other name is a program that must be found on PATH."""
 

@@ -23,10 +23,10 @@ _EXPORTS = {
     "callgate.client.blocking": ("BlockingGate",),
     "callgate.sources.functions": ("tool",),
     "callgate.sources.outputs": ("ok_result", "error_result"),
-    "callgate.core.tools": ("Tool", "ToolContext", "ToolDefinition", "ToolOutput"),
+    "callgate.core.tools": ("Tool", "ToolContext", "ToolDefinition", "ToolOutput", "Preview"),
     "callgate.core.content": (
         "ContentBlock", "TextBlock", "ImageBlock", "ImageSource", "JsonBlock",
-        "ToolUseBlock", "ToolResultBlock", "ThinkingBlock",
+        "ToolUseBlock", "ToolResultBlock", "ThinkingBlock", "FileDiff",
     ),
     "callgate.core.messages": ("Message",),
     "callgate.core.results": ("ToolResult", "ErrorInfo"),
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from callgate.core.calls import CallerKind as CallerKind
     from callgate.core.calls import ToolCall as ToolCall
     from callgate.core.content import ContentBlock as ContentBlock
+    from callgate.core.content import FileDiff as FileDiff
     from callgate.core.content import ImageBlock as ImageBlock
     from callgate.core.content import ImageSource as ImageSource
     from callgate.core.content import JsonBlock as JsonBlock
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     from callgate.core.sessions import Mode as Mode
     from callgate.core.sessions import Root as Root
     from callgate.core.sessions import Session as Session
+    from callgate.core.tools import Preview as Preview
     from callgate.core.tools import Tool as Tool
     from callgate.core.tools import ToolContext as ToolContext
     from callgate.core.tools import ToolDefinition as ToolDefinition

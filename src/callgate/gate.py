@@ -41,7 +41,7 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
-from callgate.wiring import BUILT_IN, Wired
+from callgate.wiring import Wired
 
 if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.agent.agent import Agent
@@ -99,7 +99,9 @@ class Gate:
         self.resumed: Resumed | None = None
         """Once entered, what was still open in the session that was resumed."""
         self._resumes = session
-        for factory in BUILT_IN if tools is None else tools:
+        if tools is None:
+            self._wired.register_built_in()
+        for factory in tools or ():
             self._wired.register(factory)
         self._confirm = confirm
         self._agent: tuple[str | Model | None, Agent] | None = None

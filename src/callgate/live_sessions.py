@@ -12,19 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from callgate.agent.shows import Screen, nobody
+from callgate.core.calls import CallerKind
+from callgate.core.content import ToolUseBlock
 from callgate.core.ids import session_id
 from callgate.core.messages import Message
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import SessionLocked
 from callgate.dispatch.running import Stop
 from callgate.runtime import Resumed, Runtime
 
 if TYPE_CHECKING:  # heavy, and loaded when a model is at work
     from callgate.agent.agent import Agent
+    from callgate.agent.turns import TurnEnd
+
+T = TypeVar("T")
 
 _log = logging.getLogger("callgate.sessions")
 _INTERRUPTED = "interrupted"
@@ -47,11 +54,12 @@ class TurnUnderWay(Exception):
 
 
 class _Working(NamedTuple):
-    """A turn under way, and who is at work in it."""
+    """A turn under way."""
 
     turn: str
-    agent: Agent
-    task: asyncio.Task[None]
+    cancel: Callable[[], bool]
+    """Stop it; False if it has not come to its work yet."""
+    task: asyncio.Task[TurnEnd | None]
 
 
 class LiveSessions:
@@ -82,10 +90,18 @@ class LiveSessions:
             made.mode = self._narrowed(mode)
         return made
 
-    async def open(self, workspace: str | None, mode: Mode | None, title: str | None) -> Session:
-        """A new session, kept from now on. Raises a `ToolError` or a `StoreError`."""
+    async def open(
+        self,
+        workspace: str | None,
+        mode: Mode | None,
+        title: str | None = None,
+        roots: tuple[Root, ...] = (),
+    ) -> Session:
+        """A new session, kept from now on; `roots` are beside those of the settings. Raises a
+        `ToolError` or a `StoreError`."""
         made = self.fresh(workspace, mode)
         made.title = title
+        made.extra_roots += roots
         await self._runtime.conversations.keep(made)
         self._held[made.id] = made
         return made
@@ -98,8 +114,11 @@ class LiveSessions:
     def find(self, id: str) -> Session | None:
         return self._held.get(id)
 
-    async def take(self, id: str) -> Session:
-        """A session to work in: one of ours, or one whose process is gone.
+    async def take(
+        self, id: str, workspace: str | None = None, roots: tuple[Root, ...] = ()
+    ) -> Session:
+        """A session to work in: one of ours, or one whose process is gone. That one works in
+        `workspace` from now on, if it is given, with `roots` beside those of the settings.
 
         `SessionNotFound`, or `SessionLocked` while another has it.
         """
@@ -108,9 +127,13 @@ class LiveSessions:
             if held is not None:
                 return held
             stored = await (await self._runtime.store()).get_session(id)
-            self._open_session(stored.workspace, id)  # may be served no longer: a `ToolError`
+            # It may be served no longer: a `ToolError`.
+            fit = self._open_session(workspace or stored.workspace, id)
             resumed = await self._runtime.resume(id)
             session = resumed.session
+            session.extra_roots += roots
+            if workspace is not None and fit.workspace != session.workspace:
+                await self._runtime.conversations.move(session, fit.workspace)
             await self._narrow(session)
             if session.turn_id is not None:
                 await self._give_up(resumed)
@@ -133,34 +156,86 @@ class LiveSessions:
         await asyncio.gather(*resumed.calls.values(), return_exceptions=True)
         await self._runtime.conversations.end_turn(resumed.session, cancelled=_INTERRUPTED)
 
-    async def begin_turn(self, id: str, prompt: str, model: str | None) -> str:
+    async def begin_turn(
+        self, id: str, prompt: str | Message, model: str | None, screen: Screen = nobody
+    ) -> str:
         """Begin a turn with what the user says; its id, once it is on the disk.
 
         `TurnUnderWay`, a `ModelError`, or what `take` raises.
         """
         await (await self._runtime.store()).get_session(id)
-        agent = await self._agent(model)  # before a session is taken over in vain
+        agent = await self.agent(model)  # before a session is taken over in vain
         session = await self.take(id)
+        said = Message.text("user", prompt) if isinstance(prompt, str) else prompt
+        return await self._begin(
+            session, said, lambda: agent.go_on(session, {}, screen), partial(agent.cancel, id)
+        )
+
+    async def begin_call(
+        self,
+        id: str,
+        said: Message,
+        use: ToolUseBlock,
+        caller: CallerKind,
+        screen: Screen,
+        agent: Agent | None = None,
+    ) -> str:
+        """Begin a turn in which one call is made, as the user wants it, without a model. With
+        an `agent`, what that needs one for is done by it."""
+        session = await self.take(id)
+        runtime, direct = self._runtime, import_module("callgate.agent.direct")  # heavy
+
+        async def work() -> TurnEnd | None:
+            places = runtime.dispatcher, runtime.conversations, session
+            end: TurnEnd = await direct.direct_turn(*places, use, caller, screen, agent)
+            return end
+
+        return await self._begin(session, said, work, lambda: self._stop_call(use.id))
+
+    def _stop_call(self, call_id: str) -> bool:
+        found = self._runtime.dispatcher.running.find(call_id)
+        if found is not None:
+            self._own(self._runtime.cancel(call_id))
+        return found is not None
+
+    async def _begin(
+        self,
+        session: Session,
+        said: Message,
+        work: Callable[[], Awaitable[TurnEnd | None]],
+        cancel: Callable[[], bool],
+    ) -> str:
         if session.turn_id is not None:
             raise TurnUnderWay(session.turn_id)
-        said = Message.text("user", prompt)
         turn = await self._runtime.conversations.begin_turn(session, said)
-        task = self._own(self._work(session, turn, agent))
+        task = self._own(self._work(session, turn, work))
         task.add_done_callback(partial(self._never_begun, session, turn))
-        self._working[id] = _Working(turn, agent, task)
+        self._working[session.id] = _Working(turn, cancel, task)
         return turn
 
-    async def _work(self, session: Session, turn: str, agent: Agent) -> None:
+    async def _work(
+        self, session: Session, turn: str, work: Callable[[], Awaitable[TurnEnd | None]]
+    ) -> TurnEnd | None:
         try:
-            await agent.go_on(session, {})
+            return await work()
         finally:
             self._forget(session, turn)
+
+    async def turn_end(self, id: str, turn: str) -> TurnEnd | None:
+        """Wait for the end of a turn that was begun here; None if it never came to its work.
+
+        Cancelled, it leaves the turn as it is."""
+        working = self._working.get(id)
+        if working is None or working.turn != turn:
+            return None
+        await asyncio.wait([working.task])
+        return None if working.task.cancelled() else working.task.result()
 
     def _forget(self, session: Session, turn: str) -> None:
         if (working := self._working.get(session.id)) and working.turn == turn:
             del self._working[session.id]
 
-    def _never_begun(self, session: Session, turn: str, task: asyncio.Task[None]) -> None:
+    def _never_begun(self, session: Session, turn: str, task: asyncio.Task[Any]) -> None:
         """A turn that was cancelled before its agent could end it."""
         if task.cancelled() and session.turn_id == turn:
             self._forget(session, turn)
@@ -188,7 +263,7 @@ class LiveSessions:
         working = self._working.get(id)
         if working is None or turn not in (None, working.turn):
             return False
-        return working.agent.cancel(id) or working.task.cancel()
+        return working.cancel() or working.task.cancel()
 
     async def close(self, id: str) -> None:
         """Stop its turn and calls and let go of it. One that nobody has is closed already.
@@ -223,13 +298,14 @@ class LiveSessions:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit_s)
 
-    async def _agent(self, model: str | None) -> Agent:
+    async def agent(self, model: str | None) -> Agent:
+        """The agent of a model. Raises a `ModelError`."""
         async with self._opening:
             if model not in self._agents:  # its key may come from a program that takes its time
                 self._agents[model] = await asyncio.to_thread(self._open_agent, model)
             return self._agents[model]
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -27,6 +27,7 @@ from callgate.dispatch.running import RunningCall, Stop, StopListener
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision
 from callgate.sessions.conversations import Conversations
+from callgate.sessions.deleting import all_sessions, delete_session, family_of
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -96,6 +97,14 @@ class Runtime:
             said = Message(role="user", content=[result.block(call.shown_id)])
             await self.conversations.say(session, said)
         return result
+
+    async def delete_session(self, session_id: str) -> None:
+        """Delete a closed session with its workers, and what their calls put aside.
+
+        `SessionLocked` while a living process has it."""
+        store = await self.store()
+        family = family_of(session_id, await all_sessions(store))
+        await delete_session(store, session_id, family, self.dispatcher.artifacts)
 
     async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:
         await self.dispatcher.close_session(session, why)

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 import os
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from callgate.agent.plans import UpdatePlan
+from callgate.agent.subagents import SpawnAgent, Subagents
 from callgate.audit.log import AuditLog
 from callgate.config.load import SettingsError
-from callgate.config.places import Home
+from callgate.config.places import Home, workspace_settings
 from callgate.config.policies import PolicyBook
 from callgate.config.saved import save_rule, saved_rule
 from callgate.config.schema import Settings
+from callgate.config.trust import is_trusted
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import Store
-from callgate.core.tools import ToolFactory
+from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.asking import Confirmations
 from callgate.dispatch.authorize import Authority, Subject
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confirmations import Answer
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
+from callgate.dispatch.environments import Environments
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.grants import Grants
 from callgate.dispatch.registry import Registry
@@ -48,13 +54,18 @@ from callgate.workspace.history import History
 
 if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.agent.agent import Agent
+    from callgate.agent.skills import Skills
     from callgate.core.models import Model
     from callgate.sources.isolated import Isolates
-    from callgate.wiring_hosts import HostedTools
+    from callgate.wiring_hosts import BroughtTools, HostedTools
+    from callgate.wiring_mcp import AllBrought, McpTools
 
 BUILT_IN: tuple[ToolFactory, ...] = (
     ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
 )  # fmt: skip
+
+_PREVIEW_S = 60.0
+"""After this a question is asked without a preview; a host may have to be started for one."""
 
 _log = logging.getLogger("callgate")
 
@@ -73,17 +84,20 @@ class Wired:
         self.sandbox = Sandbox(surroundings(home, settings))
         self.hosts: HostedTools | None = None
         """Those of the settings, once their tools were registered."""
+        self.mcp: McpTools | None = None
+        """The MCP servers, once their tools were registered."""
         self._isolates: Isolates | None = None
         self._agents: list[Agent] = []
         self.host_news: list[str] = []
         """Hosts that were met for the first time, or bring no tools."""
         history = History(os.path.join(home.path, "undo"))
         files = CallFiles(self.policies, home.path, history=history)
+        environments = Environments(delegate_terminal=settings.acp.delegate_terminal)
         authority = Authority(
             policies=self.policies,
             grants=Grants(self.log),
             confirmations=Confirmations(self.log, limits.confirmation_timeout_s),
-            preview=lambda call, subject: _preview(files, call, subject),
+            preview=lambda call, subject: _preview(files, environments, call, subject),
             save=self._save,
         )
         self.dispatcher = ToolDispatcher(
@@ -99,11 +113,13 @@ class Wired:
                 stop=StopLimits(grace_s=limits.cancel_grace_s, abandon_s=limits.abandon_s),
             ),
             sandbox=self.sandbox,
+            environments=environments,
         )
         for name in settings.tools.disable:
             self.dispatcher.registry.disable(name, "disabled in settings")
-        conversations = Conversations(self.log, self.bus, self._roots)
+        conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations)
+        self.subagents = Subagents(self.dispatcher, conversations)
 
     def register(self, factory: ToolFactory) -> None:
         """Register a tool. A sync function runs in a process of its own, where it can be."""
@@ -111,6 +127,15 @@ class Wired:
         if isolate is not False and not getattr(factory, "is_async", True):
             factory = self._isolated(factory)
         self.runtime.register(factory)
+
+    def register_built_in(self) -> None:
+        """Register the built-in tools, and those that only an agent at work is offered."""
+        for factory in BUILT_IN:
+            self.runtime.register(factory)
+        for factory in (partial(SpawnAgent, self.subagents), UpdatePlan):
+            self.runtime.register(factory)
+            name = factory().definition.name
+            self.dispatcher.registry.offer_where(name, self.subagents.why_not)
 
     def _isolated(self, factory: ToolFactory) -> ToolFactory:
         if self._isolates is None:
@@ -140,10 +165,29 @@ class Wired:
         if model is None or isinstance(model, str):
             opened = agents.open_model(self.home, self.settings, model)
         agent: Agent = agents.make_agent(
-            self.runtime, self.home, self.settings, opened, self._bare_launcher
-        )
+            self.runtime, self.home, self.settings, opened, self._bare_launcher, self.skills,
+            self.subagents,
+        )  # fmt: skip
         self._agents.append(agent)
         return agent
+
+    @cached_property
+    def skills(self) -> Skills:
+        """Instructions that are asked for by name: the user's, and those of trusted workspaces."""
+        skills: Skills = import_module("callgate.wiring_agents").make_skills(
+            self.home, self.settings
+        )
+        return skills
+
+    @property
+    def hosting(self) -> BroughtTools | AllBrought | None:
+        """The hosts and the MCP servers, for whoever wants to know how they are."""
+        if self.mcp is None:
+            return self.hosts
+        everything: AllBrought = import_module("callgate.wiring_mcp").AllBrought(
+            self.hosts, self.mcp
+        )
+        return everything
 
     @property
     def settings(self) -> Settings:
@@ -157,7 +201,7 @@ class Wired:
             workspace=workspace,
             mode=mode if mode is not None else self.settings.mode,
             tags=tags,
-            extra_roots=self._roots(),
+            extra_roots=self.roots(),
         )
         self.check_workspace(session.workspace)
         return session
@@ -168,7 +212,7 @@ class Wired:
             raise NotADirectoryError(f"the workspace {workspace} is not there")
         self.policies.check_workspace(workspace)
 
-    def _roots(self) -> tuple[Root, ...]:
+    def roots(self) -> tuple[Root, ...]:
         return tuple(
             Root(os.path.expanduser(root.path), writable=root.access == "write")
             for root in self.settings.workspace.extra_roots
@@ -193,6 +237,8 @@ class Wired:
             await agent.close()
         if self.hosts is not None:
             await self.hosts.close()
+        if self.mcp is not None:
+            await self.mcp.close()
         if self._isolates is not None:
             await self._isolates.close()
         self.sandbox.close()
@@ -233,6 +279,7 @@ def register_configured(wired: Wired, workspace: str) -> None:
         surrounding = wired.sandbox.surroundings
         met = hosting.learn(wired.home, wired.settings, surrounding, workspace)
         wired.host_news = _register_hosts(wired, workspace).news(met)
+    wired.host_news += _register_mcp(wired, workspace)
 
 
 def register_known(wired: Wired, workspace: str) -> None:
@@ -240,13 +287,13 @@ def register_known(wired: Wired, workspace: str) -> None:
     register_own(wired)
     if wired.settings.hosts:
         _register_hosts(wired, workspace)
+    _register_mcp(wired, workspace)
 
 
 def register_own(wired: Wired) -> None:
     """Register the built-in tools, and those that the settings load."""
     loaded = _load_configured(wired)
-    for factory in BUILT_IN:
-        wired.runtime.register(factory)
+    wired.register_built_in()
     for file, factory in loaded:
         try:
             wired.register(factory)
@@ -262,6 +309,20 @@ def _register_hosts(wired: Wired, workspace: str) -> HostedTools:
     hosted.register_all()
     wired.hosts = hosted
     return hosted
+
+
+def _register_mcp(wired: Wired, workspace: str) -> list[str]:
+    """The tools of MCP servers, as they are pinned; what is to be told of those that bring none.
+    Nothing is started."""
+    brings = os.path.lexists(workspace_settings(workspace)) and is_trusted(wired.home, workspace)
+    if not wired.settings.mcp and not brings:
+        return []
+    wiring_mcp = import_module("callgate.wiring_mcp")  # most homes have none
+    brought: McpTools | None = wiring_mcp.register_servers(
+        wired.home, wired.settings, wired.sandbox, workspace, wired.runtime
+    )
+    wired.mcp = brought
+    return [] if brought is None else brought.news()
 
 
 def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
@@ -304,18 +365,21 @@ def audit_log(home: Home, settings: Settings) -> AuditLog:
     return AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
 
 
-async def _preview(files: CallFiles, call: ToolCall, subject: Subject) -> str | None:
+async def _preview(
+    files: CallFiles, environments: Environments, call: ToolCall, subject: Subject
+) -> Preview | None:
     """What a call will do, in the tool's own words about the arguments that will run."""
     tool = subject.tool.factory()
     preview = getattr(tool, "preview", None)
     if preview is None:
         return None
-    arguments = subject.checked.arguments
+    environment = environments.open(call.session, files.open(call, subject))
     try:
-        said = preview(arguments, files.open(call, subject))
-        if inspect.isawaitable(said):
-            said = await said
-        return None if said is None else str(said)
+        async with asyncio.timeout(_PREVIEW_S):
+            said = preview(subject.checked.arguments, environment)
+            if inspect.isawaitable(said):
+                said = await said
+        return said if said is None or isinstance(said, Preview) else Preview(str(said))
     except Exception as error:  # a tool's own code: the question is asked without a preview
         log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
         return None

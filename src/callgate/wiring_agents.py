@@ -5,18 +5,23 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 
 from callgate.agent.agent import Agent
 from callgate.agent.limits import TurnLimits
+from callgate.agent.skill_tool import UseSkill
+from callgate.agent.skills import Skills
 from callgate.agent.speech import Speaker
+from callgate.agent.subagents import Subagents
 from callgate.config.keys import find_key
+from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
 from callgate.core.commands import Launcher
 from callgate.core.errors import ToolError
 from callgate.core.models import Model
-from callgate.core.sessions import Session
+from callgate.core.sessions import Mode, Session
 from callgate.models.make import find_table, make_model
 from callgate.runtime import Runtime
 from callgate.workspace.files import WorkspaceFileAPI
@@ -34,8 +39,27 @@ def open_model(home: Home, settings: Settings, name: str | None) -> Model:
     return make_model(found, table, find_key(found, table, home, os.environ))
 
 
+def make_skills(home: Home, settings: Settings) -> Skills:
+    """The skills of a home, and of the workspaces that it trusts."""
+
+    def trusts(workspace: str) -> bool:
+        try:
+            return is_trusted(home, workspace)
+        except SettingsError as error:
+            _log.error("no workspace brings skills: %s", error)
+            return False
+
+    return Skills(home.path, trusts=trusts, unknown=settings.agent.unknown_slash)
+
+
 def make_agent(
-    runtime: Runtime, home: Home, settings: Settings, model: Model, launcher: Callable[[], Launcher]
+    runtime: Runtime,
+    home: Home,
+    settings: Settings,
+    model: Model,
+    launcher: Callable[[], Launcher],
+    skills: Skills,
+    subagents: Subagents,
 ) -> Agent:
     """An agent at work in a runtime; `launcher` starts the program that speaks."""
     said = settings.agent
@@ -50,12 +74,26 @@ def make_agent(
 
     def own(session: Session) -> str:
         project = _project(session.workspace) if is_trusted(home, session.workspace) else ""
-        return f"{said.instructions}\n\n{project}".strip()
+        return f"{said.instructions}\n\n{project}\n\n{_told(runtime, skills, session)}".strip()
 
     speaker = Speaker(launcher, on_failure=_log.warning) if said.speak else None
     return Agent(
-        runtime.dispatcher, runtime.conversations, model, limits=limits, own=own, speaker=speaker
+        runtime.dispatcher,
+        runtime.conversations,
+        model,
+        limits=limits,
+        own=own,
+        speaker=speaker,
+        subagents=subagents,
     )
+
+
+def _told(runtime: Runtime, skills: Skills, session: Session) -> str:
+    """What a model is told of the skills; with the first there is comes the tool to read them."""
+    told = "" if session.mode is Mode.NONE else skills.told(session)
+    if told and runtime.dispatcher.registry.find(UseSkill.definition.name) is None:
+        runtime.register(partial(UseSkill, skills))
+    return told
 
 
 def _project(workspace: str) -> str:

@@ -15,6 +15,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
@@ -35,8 +36,8 @@ from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
 from callgate.sources.hosts.changes import Changes, compare
 from callgate.sources.hosts.hosts import Health, HostSettings
-from callgate.sources.hosts.logs import QUARANTINED
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.hosts.logs import QUARANTINED, HostLog, Trouble
+from callgate.sources.hosts.pins import PinDoubt, Pinned
 from callgate.sources.hosts.source import Hosts, HostSpec
 from callgate.sources.hosts.warm import warm
 
@@ -110,10 +111,42 @@ def ask(
     return asyncio.run(ask_all())
 
 
-class HostedTools:
-    """The hosts of a runtime, and which tools of its registry are theirs."""
+class Bringer(Protocol):
+    """A host, or an MCP server."""
 
-    def __init__(self, hosts: Hosts, registry: Registry) -> None:
+    log: HostLog
+
+    @property
+    def health(self) -> Health: ...
+    @property
+    def problem(self) -> str | None: ...
+    def renew(self) -> None: ...
+    async def restart(self) -> None: ...
+
+
+class Bringers(Protocol):
+    """The hosts, or the MCP servers, of the settings."""
+
+    noun: str
+    accept: str
+
+    @property
+    def hosts(self) -> Mapping[str, Bringer]: ...
+    def in_order(self) -> list[str]: ...
+    def pinned(self, name: str) -> Pinned | None: ...
+    def doubt(self, name: str) -> PinDoubt | None: ...
+    def factories(self, name: str) -> list[ToolFactory]: ...
+    def definitions(self, name: str) -> list[ToolDefinition]: ...
+    def changed(self, name: str) -> set[str]: ...
+    def trouble(self, name: str) -> Trouble | None: ...
+    def command(self, name: str) -> tuple[str, ...]: ...
+    async def close(self) -> None: ...
+
+
+class BroughtTools:
+    """Which tools of a registry others bring, and how each of those is."""
+
+    def __init__(self, hosts: Bringers, registry: Registry) -> None:
         self._hosts = hosts
         self._registry = registry
         self._names: dict[str, list[str]] = {}
@@ -153,11 +186,6 @@ class HostedTools:
         if taken:
             raise ToolRegistrationError(f"others have tools of these names: {_few(taken, ', ')}")
 
-    def warm_environments(self) -> list[dict[str, str]]:
-        """Of those hosts that a warm process can become."""
-        said = [host.settings for host in self._hosts.hosts.values()]
-        return [each.env for each in said if warm(each.command, each.cwd, each.env) is not None]
-
     def entries(self) -> list[HostEntry]:
         return [self.entry(name) for name in self._hosts.hosts]
 
@@ -170,22 +198,6 @@ class HostedTools:
         problem = left_out if found.problem is None else f"{found.problem}; {left_out}"
         return msgspec.structs.replace(found, problem=problem)
 
-    def news(self, met: Mapping[str, Pinned | ToolError]) -> list[str]:
-        """What whoever started us should know: hosts that were met, or cannot be believed."""
-        told: list[str] = []
-        for name in self._hosts.hosts:
-            said, doubt = met.get(name), self._hosts.doubt(name)
-            if doubt is not None:
-                told.append(f"host {name} brings no tools: {doubt}")
-            elif isinstance(said, ToolError):
-                told.append(f"host {name} brings no tools: {said.message}")
-            elif said is not None:
-                offered = _few(self._names[name], ", ") or "no tools"
-                told.append(f"host {name} is new; pinned as it is now: {offered}")
-                left_out = self._about_left_out(name)
-                told += [] if left_out is None else [f"host {name}: {left_out}"]
-        return told
-
     def left_out(self, host: str) -> Mapping[str, str]:
         """The tools that cannot be registered, and why."""
         return self._left_out.get(host, {})
@@ -195,7 +207,8 @@ class HostedTools:
         if not left_out:
             return None
         told = [f"tool {name!r} is not offered: {why}" for name, why in left_out.items()]
-        return f"{_few(told, '; ')}; change that in the host, then callgate hosts reload {host}"
+        noun, accept = self._hosts.noun, self._hosts.accept
+        return f"{_few(told, '; ')}; change that in the {noun}, then {accept} {host}"
 
     async def renew(self, name: str, *, forget: bool) -> HostEntry:
         """Take over what is pinned by now, and let the next call have a new process.
@@ -213,6 +226,39 @@ class HostedTools:
         else:
             host.renew()
         return self.entry(name)
+
+    async def close(self) -> None:
+        await self._hosts.close()
+
+
+class HostedTools(BroughtTools):
+    """The hosts of a runtime."""
+
+    _hosts: Hosts
+
+    def __init__(self, hosts: Hosts, registry: Registry) -> None:
+        super().__init__(hosts, registry)
+
+    def warm_environments(self) -> list[dict[str, str]]:
+        """Of those hosts that a warm process can become."""
+        said = [host.settings for host in self._hosts.hosts.values()]
+        return [each.env for each in said if warm(each.command, each.cwd, each.env) is not None]
+
+    def news(self, met: Mapping[str, Pinned | ToolError]) -> list[str]:
+        """What whoever started us should know: hosts that were met, or cannot be believed."""
+        told: list[str] = []
+        for name in self._hosts.hosts:
+            said, doubt = met.get(name), self._hosts.doubt(name)
+            if doubt is not None:
+                told.append(f"host {name} brings no tools: {doubt}")
+            elif isinstance(said, ToolError):
+                told.append(f"host {name} brings no tools: {said.message}")
+            elif said is not None:
+                offered = _few(self._names[name], ", ") or "no tools"
+                told.append(f"host {name} is new; pinned as it is now: {offered}")
+                left_out = self._about_left_out(name)
+                told += [] if left_out is None else [f"host {name}: {left_out}"]
+        return told
 
     async def relearn(self, name: str) -> Changes:
         """Pin what a host says now, without asking anybody, and take it over: only where its
@@ -233,11 +279,8 @@ class HostedTools:
     def settings(self) -> list[HostSettings]:
         return [host.settings for host in self._hosts.hosts.values()]
 
-    async def close(self) -> None:
-        await self._hosts.close()
 
-
-def entry(hosts: Hosts, name: str) -> HostEntry:
+def entry(hosts: Bringers, name: str) -> HostEntry:
     host, trouble = hosts.hosts[name], hosts.trouble(name)
     health, problem = str(host.health), None if host.health is Health.RUNNING else host.problem
     definitions, changed = list[ToolDefinition](), set[str]()
@@ -253,7 +296,7 @@ def entry(hosts: Hosts, name: str) -> HostEntry:
     return HostEntry(
         name=name,
         health=health,
-        command=list(host.settings.command),
+        command=list(hosts.command(name)),
         tools=[
             HostTool(name=each.name, effect=_effect(each), changed=each.name in changed)
             for each in definitions

@@ -15,6 +15,7 @@ from callgate.core.events import (
     CONFIRMATION_RESOLVED,
     FAILED,
     OUTPUT_DELTA,
+    TURN_CANCELLED,
     Event,
 )
 from callgate.core.ids import call_id, session_id, ulid
@@ -1059,6 +1060,28 @@ async def test_a_question_of_a_turn_outlives_its_process_and_runs_once(world: Wo
     assert receipt.applied
     (second,) = await resuming.commit(start(resuming, session, question.call, fence=fence))
     assert not second.applied
+
+
+async def test_a_worker_s_turn_and_its_questions_close_with_its_process(world: World) -> None:
+    dead, living = await world.open(), await world.open()
+    session = await new_session(dead)
+    await dead.commit(
+        NewSession(session="worker", workspace="/ws", parent=session, at=1.0),
+        Acquire(session="worker", owner=dead.owner, at=1.0),
+        UpdateSession(session="worker", turn_id="t1", at=1.0),
+    )
+    pending, allowed = (ask(dead, "worker", turn_id="t1") for _ in range(2))
+    await dead.commit(pending, allowed)
+    await dead.commit(answer(allowed, ALLOWED))
+    await dead.close()
+    [reaped] = await reap_dead(living, 70_000.0)
+    assert {call.id for call in reaped.closed} == {pending.call, allowed.call}
+    assert list(await living.open_confirmations()) == []
+    worker = await living.get_session("worker")
+    assert (worker.turn_id, worker.owner) == (None, None)
+    ends = [e for e in await living.read_events("worker") if e.type == TURN_CANCELLED]
+    assert [(end.turn_id, end.payload) for end in ends] == [("t1", {"reason": "interrupted"})]
+    assert await reap_dead(living, 80_000.0) == []
 
 
 async def test_a_question_of_a_direct_call_closes_with_its_process(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from callgate.agent.context import Context
@@ -12,6 +13,7 @@ from callgate.agent.history import History, last_words
 from callgate.agent.limits import TurnLimits
 from callgate.agent.shows import Screen, Show, nobody
 from callgate.agent.speech import Speaker, screen_with_speech
+from callgate.agent.subagents import Subagents
 from callgate.agent.turns import Turn, TurnEnd
 from callgate.core.messages import Message
 from callgate.core.models import Model
@@ -57,15 +59,17 @@ class Agent:
         limits: TurnLimits = TurnLimits(),  # noqa: B008  # frozen
         own: Callable[[Session], str] = lambda session: "",
         speaker: Speaker | None = None,
+        subagents: Subagents | None = None,
     ) -> None:
         """`own` is what the user adds to the instructions of a session; `speaker` makes heard
-        what the model says aloud."""
+        what the model says aloud; `subagents` knows who is at work in the runtime."""
         self.model = model
         self.limits = limits
         self._dispatcher = dispatcher
         self._conversations = conversations
         self._own = own
         self._speaker = speaker
+        self._subagents = subagents or Subagents(dispatcher, conversations)
         self._talks: dict[str, _Talk] = {}
 
     async def turn(
@@ -127,6 +131,10 @@ class Agent:
             await self._speaker.close()
         await self.model.close()
 
+    def at_work(self, session: Session) -> AbstractContextManager[None]:
+        """While this lasts, what needs an agent in a session has this one."""
+        return self._subagents.at_work(session, self)
+
     async def heard(self) -> None:
         """Wait until everything that was said aloud has been heard."""
         if self._speaker is not None:
@@ -155,7 +163,7 @@ class Agent:
             raise ValueError(f"a turn of {session.id} is under way")
         talk.why = "user_cancel"
         loop = asyncio.get_running_loop()
-        task = talk.task = loop.create_task(work(talk))
+        task = talk.task = loop.create_task(self._at_work(session, talk, work))
         timer = None
         if self.limits.time_s is not None:
             timer = loop.call_later(self.limits.time_s, self.cancel, session.id, "timeout")
@@ -175,10 +183,16 @@ class Agent:
             if timer is not None:
                 timer.cancel()
 
+    async def _at_work(
+        self, session: Session, talk: _Talk, work: Callable[[_Talk], Coroutine[Any, Any, TurnEnd]]
+    ) -> TurnEnd:
+        with self.at_work(session):
+            return await work(talk)
+
     def _turn(
         self, session: Session, history: History, screen: Screen, kept: asyncio.Future[Any] | None
     ) -> Turn:
-        if self._speaker is not None:
+        if self._speaker is not None and not session.is_worker:
             screen = screen_with_speech(screen, self._speaker)
         return Turn(
             dispatcher=self._dispatcher,
@@ -191,6 +205,7 @@ class Agent:
             own=self._own(session),
             screen=_Guarded(screen),
             kept=kept,
+            delegated=lambda: self._subagents.delegated(session.id),
         )
 
     async def _work(
@@ -209,7 +224,7 @@ class Agent:
             if talk.why == _SHUTDOWN:
                 return turn.end("waiting")
             turn.keep_what_was_said()
-            if self._speaker is not None:
+            if self._speaker is not None and not session.is_worker:
                 self._speaker.stop()
             cancelled = talk.why
             notice = "Stopped: the time for this turn is over." if cancelled == "timeout" else None

@@ -3,6 +3,7 @@
     outputs        at once, where they stand
     no effects     side by side, from the moment they are known
     with effects   when the reply is complete: one after another, the most urgent first
+    sub-agents     when the reply is complete, side by side: their calls may have effects
 
 A call without effects does not overtake one with effects that stands before it.
 """
@@ -10,22 +11,24 @@ A call without effects does not overtake one with effects that stands before it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from callgate.agent.feedback import told
 from callgate.agent.outputs import Outputs
+from callgate.agent.shows import Finished, Screen, Started
+from callgate.agent.subagents import SPAWN_AGENT
 from callgate.agent.wanted import Wanted, in_order
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import ToolResultBlock
 from callgate.core.errors import ToolCancelled, ToolError, ToolParseError
 from callgate.core.ids import EXTERNAL_ID
-from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.journal import LEFT_OPEN
 
 Done = Callable[[ToolResultBlock], None]
+_Running = asyncio.Task[ToolResultBlock | None]
+"""A call under way; None: it is left open."""
 
 
 class LeftOpen(Exception):
@@ -39,6 +42,7 @@ class Batch:
         session: Session,
         caller: CallerKind,
         outputs: Outputs,
+        screen: Screen,
         *,
         room: int,
         parent: str | None = None,
@@ -48,11 +52,12 @@ class Batch:
         self._session = session
         self._caller = caller
         self._outputs = outputs
+        self._screen = screen
         self._room = room
         self.parent = parent
         self._holding = False
         """A call with effects waits: what comes behind it waits too."""
-        self._tasks: dict[str, asyncio.Task[ToolResult]] = {}
+        self._tasks: dict[str, _Running] = {}
         self._results: dict[str, ToolResultBlock] = {}
         self._untold: list[ToolResultBlock] = []
         self.refused = 0
@@ -67,7 +72,7 @@ class Batch:
         that the user has seen."""
         if wanted.is_output:
             self._answer(self._outputs.show(wanted, shown=shown))
-        elif self._holding or wanted.problem is not None or self._has_effects(wanted):
+        elif self._holding or wanted.problem is not None or self._must_wait(wanted):
             self._holding = True
         elif self._room > 0:
             self._start(wanted)
@@ -118,12 +123,22 @@ class Batch:
 
     def _start(self, wanted: Wanted) -> None:
         self._room -= 1
-        work: Coroutine[Any, Any, ToolResult] = self._dispatcher.run(self._call(wanted))
+        self._screen(Started(wanted.use))
+        work = self._dispatched(self._call(wanted))
         self._tasks[wanted.use.id] = asyncio.get_running_loop().create_task(work)
 
+    async def _dispatched(self, call: ToolCall) -> ToolResultBlock | None:
+        result = await self._dispatcher.run(call)
+        if result.error is not None and result.error.reason == LEFT_OPEN:
+            return None
+        block = told(result, call.id)
+        self._screen(Finished(block))
+        return block
+
     def _refuse(self, wanted: Wanted, error: ToolError) -> None:
-        result = self._dispatcher.refuse(self._call(wanted), error)
-        self._answer(result.block(wanted.use.id))
+        block = self._dispatcher.refuse(self._call(wanted), error).block(wanted.use.id)
+        self._screen(Finished(block))
+        self._answer(block)
 
     def _answer(self, result: ToolResultBlock) -> None:
         self._results[result.tool_use_id] = result
@@ -148,6 +163,11 @@ class Batch:
         tool = self._dispatcher.registry.find(wanted.use.name)
         return tool is not None and tool.has_effects
 
+    def _must_wait(self, wanted: Wanted) -> bool:
+        """For the end of the reply: what it does cannot be taken back if the reply is void."""
+        tool = self._dispatcher.registry.find(wanted.use.name)
+        return tool is not None and (tool.has_effects or tool.name == SPAWN_AGENT)
+
     async def _ended(self) -> None:
         """Wait until everything that was started has ended."""
         running = [task for task in self._tasks.values() if not task.done()]
@@ -161,8 +181,8 @@ class Batch:
 
     def _tell(self, done: Done) -> None:
         for id, task in self._tasks.items():
-            if task.done() and id not in self._results and not _is_left_open(task):
-                self._answer(told(task.result(), id))
+            if task.done() and id not in self._results and (block := task.result()) is not None:
+                self._answer(block)
         untold, self._untold = self._untold, []
         for result in untold:
             done(result)
@@ -171,8 +191,5 @@ class Batch:
 _NO_ROOM = "Not run: this turn has made as many calls as it may."
 
 
-def _is_left_open(task: asyncio.Task[ToolResult]) -> bool:
-    if not task.done() or task.cancelled() or task.exception() is not None:
-        return False
-    error = task.result().error
-    return error is not None and error.reason == LEFT_OPEN
+def _is_left_open(task: _Running) -> bool:
+    return not task.cancelled() and task.exception() is None and task.result() is None

@@ -16,6 +16,11 @@ _MODES = {
     Mode.WRITE: "You may change files and run commands without asking.",
 }
 
+_WORKER = (
+    "You are a sub-agent: what you are asked comes from another agent, which sees nothing of "
+    "your work but your last message. End with a report that says all it needs to know."
+)
+
 
 def instructions(
     session: Session, tools: Iterable[ToolDefinition], *, own: str = "", as_text: bool = False
@@ -28,6 +33,8 @@ def instructions(
         f"The workspace is {session.workspace}. {_MODES[session.mode]}",
         f"Today is {time.strftime('%A, %Y-%m-%d')}.",
     ]
+    if session.is_worker:
+        parts.append(_WORKER)
     if own.strip():
         parts.append(own.strip())
     if as_text:

@@ -48,7 +48,7 @@ def _native_blocks(
             case ToolResultBlock(tool_use_id=id):
                 if id not in dropped:
                     content = bounded(block.content, limit)
-                    yield msgspec.structs.replace(block, content=content)
+                    yield msgspec.structs.replace(block, content=content, diffs=())
             case _:
                 yield block
 

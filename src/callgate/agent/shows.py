@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from callgate.core.content import ToolResultBlock, ToolUseBlock
+
 
 class Said(msgspec.Struct, frozen=True):
     """A piece of what the model says to the user."""
@@ -57,7 +59,26 @@ class Restarted(msgspec.Struct, frozen=True):
     why: str
 
 
-Show = Said | Thought | Writing | Spoken | Opened | Noticed | Restarted
+class Asked(msgspec.Struct, frozen=True):
+    """The model is asked for its next reply."""
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A call begins its way through the dispatcher; what a model shows without a tool is none."""
+
+    use: ToolUseBlock
+    """Under our id."""
+
+
+class Finished(msgspec.Struct, frozen=True):
+    """A call has its result: once, also if it was refused without `Started`.
+
+    Only a call that waits for a person while the runtime goes away has none yet."""
+
+    result: ToolResultBlock
+
+
+Show = Said | Thought | Writing | Spoken | Opened | Noticed | Restarted | Asked | Started | Finished
 Screen = Callable[[Show], None]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from callgate.agent.limits import TurnLimits
 from callgate.agent.outputs import NATIVE, Outputs
 from callgate.agent.projection import to_native, to_text
 from callgate.agent.reading import NativeReading, Read, Reading, TextReading
-from callgate.agent.shows import Noticed, Screen, Thought, Writing
+from callgate.agent.shows import Asked, Noticed, Screen, Thought, Writing
 from callgate.agent.telling import MOST_SAID, Telling
 from callgate.core.calls import CallerKind
 from callgate.core.content import TextBlock, ToolResultBlock
@@ -77,8 +78,10 @@ class Turn:
         own: str,
         screen: Screen,
         kept: asyncio.Future[Any] | None = None,
+        delegated: Callable[[], Usage] = Usage,
     ) -> None:
-        """`kept` is done when what the user said is on the disk."""
+        """`kept` is done when what the user said is on the disk; `delegated` is what sub-agents
+        have used for this turn."""
         self._dispatcher = dispatcher
         self._session = session
         self._model = model
@@ -88,6 +91,7 @@ class Turn:
         self._own = own
         self._screen = screen
         self._kept = kept
+        self._delegated = delegated
         self._telling = Telling(conversations, session)
         self._outputs = Outputs(screen, self._telling.tell)
         self._usage = Usage()
@@ -124,16 +128,20 @@ class Turn:
         if notice is not None:
             self._screen(Noticed(notice))
             self._telling.notice(stop, notice)
-        price = self._model.price
+        price, used = self._model.price, self._used
         return TurnEnd(
             stop=stop,
             notice=notice,
             text=self._outputs.text,
-            usage=self._usage,
-            cost_usd=None if price is None else price.of(self._usage),
+            usage=used,
+            cost_usd=None if price is None else price.of(used),
             cycles=self._cycles,
             calls=self._calls,
         )
+
+    @property
+    def _used(self) -> Usage:
+        return self._usage + self._delegated()
 
     def keep_what_was_said(self) -> None:
         """After a cancel: what the user has seen of a reply stays in the conversation."""
@@ -146,7 +154,7 @@ class Turn:
             return self.end("waiting")
         if self._cycles >= limits.cycles:
             return self.end("max_turn_requests", _stopped(limits.cycles, "requests to the model"))
-        spent = self._usage.input + self._usage.output
+        spent = self._used.input + self._used.output
         if limits.tokens is not None and spent >= limits.tokens:
             return self.end("max_turn_requests", _stopped(limits.tokens, "tokens"))
         return None
@@ -166,6 +174,7 @@ class Turn:
     async def _ask(self) -> tuple[Read, Reply, Reading] | None:
         """The model's reply, shown and read; None if it must be asked again."""
         self._cycles += 1
+        self._screen(Asked())
         every = self._dispatcher.get_definitions_for_session(self._session)
         tools = [tool for tool in every if tool.name not in OUTPUTS]
         prompt = self._prompt(tools)
@@ -239,6 +248,7 @@ class Turn:
             self._session,
             CallerKind.AGENT if native else CallerKind.LLM,
             self._outputs,
+            self._screen,
             room=min(limits.calls_per_cycle, limits.calls_per_turn - self._calls),
             parent=parent,
         )

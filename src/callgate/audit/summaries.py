@@ -18,7 +18,15 @@ from callgate.audit.names import Weight, weigh
 from callgate.audit.suspicion import suspicious
 from callgate.audit.values import words
 
-__all__ = ["LONGEST", "ArgumentSummary", "cut", "redact_value", "summarize", "summarize_text"]
+__all__ = [
+    "LONGEST",
+    "ArgumentSummary",
+    "cut",
+    "in_words",
+    "redact_value",
+    "summarize",
+    "summarize_text",
+]
 
 LONGEST = 240
 """Characters of one text within a value."""
@@ -27,6 +35,8 @@ _BODIES = words(
     " patch diff base64 blob"
 )
 """Arguments that hold a whole file or message: a record keeps their length."""
+_MAIN = ("command", "path", "pattern", "query", "url", "name")
+"""Arguments that say most, and need no name before them."""
 _WINDOW = 8_192
 """Of a longer text only the ends are shown, so only they are looked at."""
 
@@ -46,6 +56,21 @@ def summarize(value: Any, *, limit: int = 2_000) -> str:
     if isinstance(value, str):
         return summarize_text(value, limit=limit)
     return cut(_as_text(redact_within(value, _SHORT)), limit)
+
+
+def in_words(arguments: Any) -> str:
+    """Arguments in one line, without secrets, the one that says most first."""
+    summary = summarize(arguments)
+    try:
+        given = msgspec.json.decode(summary, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeEncodeError):  # it was cut, or is no object
+        return summary
+    main = next((key for key in _MAIN if isinstance(given.get(key), str)), None)
+    said = [] if main is None else [str(given.pop(main))]
+    for key, value in given.items():
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        said.append(f"{key}={text}")
+    return " ".join(said)
 
 
 class ArgumentSummary:

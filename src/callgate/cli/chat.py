@@ -21,7 +21,7 @@ from typing import Any
 from callgate.agent.agent import Agent
 from callgate.agent.shows import Noticed, Opened, Restarted, Said, Show, Spoken, Thought
 from callgate.agent.turns import TurnEnd
-from callgate.cli import agents, chat_commands
+from callgate.cli import agents, chat_commands, skills
 from callgate.cli.agents import Chosen
 from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
@@ -105,7 +105,8 @@ class Chat:
         mark = "●" if fancy else "*"
         self._cards = Cards(self.screen, running, mark=mark, here=here(BY))
         self._waits = "…" if fancy else "..."
-        self._lines = open_lines(wired.home, self.paint, chat_commands.NAMES, plain=dumb)
+        names = chat_commands.names(self)
+        self._lines = open_lines(wired.home, self.paint, names, plain=dumb)
         self.interrupts = Interrupts()
         self.interrupts.at_empty = lambda: self._lines.is_empty
 
@@ -123,7 +124,7 @@ class Chat:
             self._greet()
             self.go_on(chosen)
             if prompt:
-                self.take(prompt)
+                self.hear(prompt)
             code = self._talk()
         unlisten()
         return code
@@ -145,7 +146,7 @@ class Chat:
                 if not self._command(message.strip()):
                     return OK
             elif message.strip():
-                self.take(message)
+                self.hear(message)
 
     def _command(self, said: str) -> bool:
         """False: the user leaves."""
@@ -171,6 +172,16 @@ class Chat:
         if chosen.session.turn_id is not None:
             self.note("The turn that was under way goes on.")
             self._turn(self.agent.go_on(chosen.session, chosen.calls, self._show))
+
+    def hear(self, prompt: str) -> None:
+        """One turn with what was typed, or with the skill that it asks for."""
+        try:
+            with skills.explained():
+                said = self.wired.skills.compose(prompt, self.session).text
+        except CliError as error:
+            self.note(error.message)
+        else:
+            self.take(said)
 
     def take(self, prompt: str) -> None:
         """One turn with what the user says."""

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterator
-from typing import Any
 
-import msgspec
-
-from callgate.audit.summaries import summarize
+from callgate.agent.plans import UPDATE_PLAN
+from callgate.audit.summaries import in_words
 from callgate.cli.chat_screen import Screen
 from callgate.cli.visible import clip
 from callgate.cli.watch import told
@@ -17,6 +15,7 @@ from callgate.core.events import (
     COMPLETED,
     CONFIRMATION_RESOLVED,
     OUTPUT_DELTA,
+    PLANNED,
     PROGRESS,
     TERMINAL,
     Event,
@@ -27,9 +26,10 @@ _ROWS = 5
 """Of a call's output, the last."""
 _WIDEST = 120
 _NARROWEST = 20
-_MAIN = ("command", "path", "pattern", "query", "url", "name")
-"""Arguments that say most, and need no name before them."""
 _FILES = 3
+_PLANNED = 20
+"""Entries of a plan that are shown."""
+_MARKS = {"pending": " ", "in_progress": ">", "completed": "x"}
 
 
 class _Card:
@@ -76,6 +76,8 @@ class Cards:
             self._start(id, event)
         elif event.type in (OUTPUT_DELTA, PROGRESS) and id in self._cards:
             self._output(self._cards[id], event)
+        elif event.type == PLANNED:
+            self._plan(event)
         elif event.type == CONFIRMATION_RESOLVED:
             self._answered(event)
         elif event.type in TERMINAL:
@@ -90,7 +92,9 @@ class Cards:
         self._cards[id] = _Card(tool)
         self._last = id
         running = self._running.find(id)
-        said = "" if running is None else in_words(running.call.arguments)
+        said = ""
+        if running is not None and tool != UPDATE_PLAN:  # a plan is shown as a list
+            said = in_words(running.call.arguments)
         name = clip(tool, self._room - 2)
         text = clip(said, max(self._room - len(name) - 4, 0)) if said else ""
         paint = self._screen.paint
@@ -118,6 +122,20 @@ class Cards:
         cut = [f"  ~ {above:,} line{'s' if above > 1 else ''} before"] if above else []
         rows = [*cut, *(f"  | {row}" for row in card.rows)]
         return [self._screen.paint("dim", row) for row in rows]
+
+    def _plan(self, event: Event) -> None:
+        entries = event.payload.get("entries")
+        if not isinstance(entries, list):  # any tool may make an event of this name
+            return
+        for entry in entries[:_PLANNED]:
+            said = entry if isinstance(entry, dict) else {}
+            mark = _MARKS.get(str(said.get("status")), " ")
+            text = clip(str(said.get("content", "")), self._room - 6)
+            colour = "dim" if mark == "x" else "bold" if mark == ">" else None
+            row = f"  [{mark}] {text}"
+            self._screen.line(row if colour is None else self._screen.paint(colour, row))
+        if (more := len(entries) - _PLANNED) > 0:
+            self._screen.line(self._screen.paint("dim", f"  ~ {more} more"))
 
     def _answered(self, event: Event) -> None:
         by = event.payload.get("by")
@@ -153,18 +171,3 @@ def _did(event: Event) -> Iterator[str]:
     else:
         size = event.payload.get("output_size_bytes")
         yield f"{size:,} bytes" if isinstance(size, int) else ""
-
-
-def in_words(arguments: Any) -> str:
-    """Arguments in one line, without secrets, the one that says most first."""
-    summary = summarize(arguments)
-    try:
-        given = msgspec.json.decode(summary, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeEncodeError):  # it was cut, or is no object
-        return summary
-    main = next((key for key in _MAIN if isinstance(given.get(key), str)), None)
-    words = [] if main is None else [str(given.pop(main))]
-    for key, value in given.items():
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        words.append(f"{key}={text}")
-    return " ".join(words)

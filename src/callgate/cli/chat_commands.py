@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from callgate.agent.context import Context
 from callgate.agent.history import History
-from callgate.cli import agents, sessions, tools, undo
+from callgate.agent.skills import SkillUnreadable, UnknownSkill
+from callgate.cli import agents, sessions, skills, tools, undo
 from callgate.cli.agents import Chosen
 from callgate.cli.exits import OK
 from callgate.cli.options import MODES
@@ -39,11 +40,51 @@ def run(chat: Chat, said: str) -> bool:
     name, rest = name.lower(), rest.strip()
     if name in ("/quit", "/exit", "/q"):
         return False
-    if name not in COMMANDS:
-        near = difflib.get_close_matches(name, NAMES, 1, 0.6)
-        raise CliError(f"there is no {name}" + (f"; {near[0]}?" if near else "; see /help"))
-    COMMANDS[name].run(chat, rest)
+    if name in COMMANDS:
+        COMMANDS[name].run(chat, rest)
+    else:
+        _use(chat, said)
     return True
+
+
+def names(chat: Chat) -> list[str]:
+    """All that may follow a `/`, also the skills."""
+    return [*NAMES, *(f"/{skill.name}" for skill in chat.wired.skills.available(chat.session))]
+
+
+def _use(chat: Chat, said: str) -> None:
+    """A turn with a skill; whatever else begins with `/` is a command that there is not."""
+    if not _took(chat, said):
+        asked = said.split()[0].lower()
+        near = difflib.get_close_matches(asked, names(chat), 1, 0.6)
+        raise CliError(f"there is no {asked}" + (f"; {near[0]}?" if near else "; see /help"))
+
+
+def _skill(chat: Chat, said: str) -> None:
+    if not said:
+        raise CliError("which skill? /skills lists them")
+    if not _took(chat, f"/skill {said}"):
+        raise CliError(f"there is no skill {said.split()[0]!r}; /skills lists them")
+
+
+def _took(chat: Chat, said: str) -> bool:
+    """Take a turn with the skill that is asked for; False if there is none."""
+    try:
+        composed = chat.wired.skills.compose(said, chat.session)
+    except UnknownSkill:
+        return False
+    except SkillUnreadable as error:
+        raise CliError(str(error)) from None
+    if composed.skill is None:
+        return False
+    chat.take(composed.text)
+    return True
+
+
+def _skills(chat: Chat, _: str) -> None:
+    survey = chat.wired.skills.survey(chat.session.workspace)
+    skills.print_table(survey)
+    skills.say_the_rest(survey)
 
 
 def _help(chat: Chat, _: str) -> None:
@@ -200,6 +241,8 @@ COMMANDS: Mapping[str, _Command] = {
     "/sessions": _Command("", "conversations in this directory", _sessions),
     "/resume": _Command("ID", "go on with another conversation", _resume),
     "/new": _Command("", "begin a new conversation", _new),
+    "/skills": _Command("", "instructions that are asked for by name", _skills),
+    "/skill": _Command("NAME ...", "follow one of them; /NAME does too", _skill),
     "/undo": _Command("", "put back the files that the last turn changed", _undo),
     "/retry": _Command("", "say again what you said last", _retry),
     "/compact": _Command("", "put a summary in place of the beginning", _compact),

@@ -250,6 +250,24 @@ def _dashboard(parser: Parser) -> None:
     _json(parser)
 
 
+def _skills_list(parser: Parser) -> None:
+    parser.add_argument("--names", action="store_true", help="names only, one a line")
+    _add(parser, options.WORKSPACE)
+    _json(parser)
+
+
+def _skills_show(parser: Parser) -> None:
+    _add(parser, options.WORKSPACE)
+    _json(parser)
+
+
+def _skills_new(parser: Parser) -> None:
+    parser.add_argument(
+        "--workspace", action="store_true", help="for everyone who works in this directory"
+    )
+    _json(parser)
+
+
 def _host(parser: Parser) -> None:
     parser.add_argument("--script", action="store_true", help="of executables, not of Python")
 
@@ -280,6 +298,38 @@ def _hosts_logs(parser: Parser) -> None:
 def _hosts_reload(parser: Parser) -> None:
     parser.add_argument("--yes", action="store_true", help="do not ask")
     _add(parser, options.WORKSPACE)
+    _json(parser)
+
+
+def _mcp_approve(parser: Parser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+    _add(parser, options.WORKSPACE)
+    _json(parser)
+
+
+def _mcp_login(parser: Parser) -> None:
+    _add(parser, options.WORKSPACE)
+
+
+def _mcp_add(parser: Parser) -> None:
+    parser.add_argument("--url", metavar="URL", help="reach it by HTTP, and start nothing")
+    parser.add_argument("--header", metavar="NAME:VALUE", action="append",
+                        help="with --url; ${NAME} stands for a variable; repeatable")  # fmt: skip
+    parser.add_argument("--env", metavar="NAME[=VALUE]", action="append",
+                        help="a variable that it sees: passed on, or set; repeatable")  # fmt: skip
+    parser.add_argument("--network", metavar="none|loopback|all|HOST,...",
+                        help="default none; all for programs that fetch it first")  # fmt: skip
+    parser.add_argument("--profile", choices=("workspace", "open"), help="default workspace")
+    parser.add_argument("--effect", choices=("none", "read", "write", "network", "execute"),
+                        help="the most that its tools can do; default execute")  # fmt: skip
+    parser.add_argument("--trusted", action="store_true",
+                        help="believe what it says of its tools' effects")  # fmt: skip
+    parser.add_argument("--no-start", action="store_true", help="approve it another time")
+    _mcp_approve(parser)
+
+
+def _mcp_import(parser: Parser) -> None:
+    parser.add_argument("--yes", action="store_true", help="do not ask")
     _json(parser)
 
 
@@ -320,6 +370,36 @@ def _run(parser: Parser) -> None:
     parser.add_argument("--max-tokens", metavar="N", type=_positive, help="of all requests")
     parser.add_argument("--time-limit", metavar="S", type=options.seconds,
                         help="stop after S seconds")  # fmt: skip
+
+
+def _acp(parser: Parser) -> None:
+    _add(parser, *options.ACP)
+
+
+def _mcp_serve(parser: Parser) -> None:
+    _place(parser)
+    parser.add_argument(
+        "--no-elicit", action="store_true",
+        help="ask in the dashboard or a terminal only, never through the client",
+    )  # fmt: skip
+
+
+def _mcp_wrap(parser: Parser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="in rules: mcp.NAME/TOOL")
+    parser.add_argument("--env", metavar="NAME", action="append",
+                        help="a variable that is passed on to it; repeatable")  # fmt: skip
+    parser.add_argument("--network", choices=("none", "loopback", "all"),
+                        help="default none; all for programs that fetch it first")  # fmt: skip
+    parser.add_argument("--profile", choices=("workspace", "open"), help="default workspace")
+    parser.add_argument("--effect", choices=("none", "read", "write", "network", "execute"),
+                        help="the most that its tools can do; default execute")  # fmt: skip
+    parser.add_argument("--trusted", action="store_true",
+                        help="believe what it says of its tools' effects")  # fmt: skip
+    parser.add_argument("--sampling", action="store_true", help="it may ask a model")
+    parser.add_argument("--approve", action="store_true",
+                        help="look at what it says of its tools now, and accept it")  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="with --approve: do not ask")
+    _mcp_serve(parser)
 
 
 def _nothing(parser: Parser) -> None:
@@ -404,6 +484,11 @@ COMMANDS: Mapping[str, Command] = {
     "confirmations deny": Command("refuse a call that waits for an answer", "ID", _answer,
                                   _SCOPES),
     "serve": Command("run an instance that others reach through a socket", "", _serve),
+    "acp": Command(
+        "be the agent of an editor, over stdin and stdout", "", _acp,
+        "An editor starts it, and speaks the Agent Client Protocol with it. --print-config says\n"
+        "what to write into the editor's settings.",
+    ),
     "dashboard": Command(
         "open the page of an instance in a browser", "", _dashboard,
         "The link logs a browser in once, within a minute.",
@@ -433,6 +518,46 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "hosts restart": Command(
         "have a running instance end a host, and start it again with its next call", "NAME",
+        _json, "Also one that was given up because it kept dying.",
+    ),
+    "skills list": Command(
+        "list the skills: instructions that are asked for by name", "", _skills_list,
+        "In a chat, a run or an editor, /NAME asks a model to follow one.",
+    ),
+    "skills show": Command("show what a skill says", "NAME", _skills_show),
+    "skills new": Command("write a skill to begin with", "NAME", _skills_new),
+    "mcp serve": Command(
+        "offer the tools to an MCP client, over stdin and stdout", "", _mcp_serve,
+        "A client starts it. Where a person must be asked, the client shows the question if it\n"
+        "can; callgate confirmations and the dashboard can answer it as well.",
+    ),
+    "mcp wrap": Command(
+        "put the gate before one MCP server, for an MCP client", "-- COMMAND ...", _mcp_wrap,
+        "A client starts it in place of COMMAND. Its tools keep their names; each call is judged\n"
+        "by the policy and recorded, and the server runs in the sandbox.",
+    ),
+    "mcp list": Command("list the MCP servers of the settings, and how each is", "", _json),
+    "mcp add": Command(
+        "add an MCP server to your settings, and approve its tools", "NAME [-- COMMAND ...]",
+        _mcp_add, "It is started once; what it says of its tools is shown, and pinned after a yes.",
+    ),
+    "mcp remove": Command("take an MCP server out of your settings", "NAME", _json),
+    "mcp import": Command(
+        "add the MCP servers of another program's configuration", "FILE", _mcp_import,
+        "FILE is JSON as Claude Desktop, Cursor, VS Code or Zed have it. What would be added is\n"
+        "shown, and written after a yes; nothing is started.",
+    ),
+    "mcp approve": Command(
+        "start MCP servers anew, and accept what they say of their tools", "[NAME]", _mcp_approve,
+        "A tool that is new or has changed is not offered before. A running instance takes over\n"
+        "what is accepted; calls under way finish as they began.",
+    ),
+    "mcp login": Command("log in at an MCP server that wants to know who you are", "NAME",
+                         _mcp_login),
+    "mcp logs": Command("show what an MCP server wrote to stderr, and what happened to it", "NAME",
+                        _hosts_logs),
+    "mcp restart": Command(
+        "have a running instance end an MCP server, and start it again with its next call", "NAME",
         _json, "Also one that was given up because it kept dying.",
     ),
     "parse": Command(

@@ -1,7 +1,7 @@
-"""`callgate completion`: a script that lets a shell complete commands, options and tool names.
+"""`callgate completion`: a script that lets a shell complete commands, options and names.
 
-The lists are made from `commands` when the script is printed; the names of the tools are
-asked for when Tab is pressed, because they depend on the settings.
+The lists are made from `commands` when the script is printed; the names of tools and skills
+are asked for when Tab is pressed, because they depend on the settings.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from callgate.cli.problems import CliError
 
 _TAKE_TOOLS = ("call", "policy explain")
 _TOOLS = "callgate tools --names 2>/dev/null"
+_TAKE_SKILLS = ("skills show",)
+_SKILLS = "callgate skills list --names 2>/dev/null"
 
 
 def completion(options: Namespace) -> int:
@@ -35,13 +37,21 @@ def _options(name: str) -> list[str]:
     return sorted(parser_of(name)._option_string_actions)
 
 
+def _asked(name: str) -> str | None:
+    """The command that prints the names which may follow a command."""
+    if name in _TAKE_TOOLS:
+        return _TOOLS
+    return _SKILLS if name in _TAKE_SKILLS else None
+
+
 def _cases() -> str:
     """For each command the words that may follow, as branches of a shell's `case`."""
     lines = []
     for name in COMMANDS:
         words = _options(name) + (list(SHELLS) if name == "completion" else [])
-        tools = f" $({_TOOLS})" if name in _TAKE_TOOLS else ""
-        lines.append(f'    "{name}") words="{" ".join(words)}{tools}" ;;')
+        asked = _asked(name)
+        names = "" if asked is None else f" $({asked})"
+        lines.append(f'    "{name}") words="{" ".join(words)}{names}" ;;')
     return "\n".join(lines)
 
 
@@ -125,6 +135,13 @@ def _zsh() -> str:
     return _script(_ZSH).replace('words="', 'found="')
 
 
+def _flag(option: str) -> str:
+    """How fish is told of an option: long, one letter, or several behind one dash."""
+    if option.startswith("--"):
+        return f"-l {option[2:]}"
+    return f"-s {option[1:]}" if len(option) == 2 else f"-o {option[1:]}"
+
+
 def _fish() -> str:
     lines = ["# callgate completion for fish: callgate completion fish | source"]
 
@@ -139,10 +156,9 @@ def _fish() -> str:
             offer(f"-a {second}", first)
     for name in COMMANDS:
         for option in _options(name):
-            long = option.startswith("--")
-            offer(f"-l {option[2:]}" if long else f"-s {option[1:]}", *name.split())
-        if name in _TAKE_TOOLS:
-            offer(f"-a '({_TOOLS})'", *name.split())
+            offer(_flag(option), *name.split())
+        if (asked := _asked(name)) is not None:
+            offer(f"-a '({asked})'", *name.split())
         if name == "completion":
             offer(f"-a '{' '.join(SHELLS)}'", name)
     return "\n".join(lines) + "\n"

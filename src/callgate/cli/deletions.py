@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Collection, Sequence
 
 from callgate.cli.problems import CliError
-from callgate.cli.stores import alive, all_sessions, find_session, process_name
-from callgate.cli.terminal import say
+from callgate.cli.stores import alive, find_session, process_name
 from callgate.cli.tty import open_tty
 from callgate.cli.visible import visible
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
-from callgate.core.ops import DeleteSession
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
+from callgate.sessions.deleting import all_sessions, delete_session, family_of
 
 
 async def delete_sessions(store: Store, said: Sequence[str], *, ask: bool) -> list[str]:
@@ -23,25 +20,15 @@ async def delete_sessions(store: Store, said: Sequence[str], *, ask: bool) -> li
     found = [await find_session(store, each) for each in said]
     chosen = {session.id: session for session in found}
     sessions = await all_sessions(store)
-    families = {id: _family(id, sessions) for id in chosen}
+    families = {id: family_of(id, sessions) for id in chosen}
     dead = await store.dead_owners()
     for id, family in families.items():
         await _ensure_free(store, id, family, dead)
     if ask:
         await _ask([*chosen.values()])
     for id, family in families.items():
-        await store.commit(DeleteSession(session=id))
-        for each in family:
-            _drop_artifacts(each.id)
+        await delete_session(store, id, family, Home.from_environment().artifacts)
     return [*chosen]
-
-
-def _family(id: str, sessions: Sequence[StoredSession]) -> list[StoredSession]:
-    """A session and those of its workers, and of theirs."""
-    family = [each for each in sessions if each.id == id]
-    for member in family:  # grows while it is read
-        family += [each for each in sessions if each.parent == member.id]
-    return family
 
 
 async def _ensure_free(
@@ -79,15 +66,3 @@ async def _ask(sessions: Sequence[StoredSession]) -> None:
             error_class=ToolErrorClass.USER_DENIED,
             reason="user_denied",
         )
-
-
-def _drop_artifacts(id: str) -> None:
-    if id in ("", ".", "..") or os.path.basename(id) != id:
-        return  # not a name that we gave
-    directory = os.path.join(Home.from_environment().path, "artifacts", id)
-    try:
-        shutil.rmtree(directory)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        say(f"note: {directory} could not be removed: {error}")

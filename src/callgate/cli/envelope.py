@@ -15,6 +15,7 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 def envelope(result: ToolResult) -> dict[str, Any]:
     """Always the same keys, `ok` first."""
     fields: dict[str, Any] = {"ok": result.ok, **msgspec.structs.asdict(result)}
+    del fields["diffs"]  # both sides of each change: `files_modified` says which
     if result.error is not None:
         error = msgspec.to_builtins(result.error, enc_hook=repr)
         fields["error"] = {"class": None, "message": None, "reason": None, "details": None, **error}

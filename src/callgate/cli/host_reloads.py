@@ -39,10 +39,14 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     """Tools that will not be offered, and why."""
     problem: str | None = None
     """Why it says nothing, or nothing that can be used."""
+    first_needs_a_yes: bool = False
+    """A host that is new is pinned as it is; an MCP server is approved first."""
 
     @property
     def needs_a_yes(self) -> bool:
-        return not self.is_new and (bool(self.changes) or self.doubt is not None)
+        if self.said is None or (self.is_new and not self.first_needs_a_yes):
+            return False
+        return self.is_new or bool(self.changes) or self.doubt is not None
 
     def described(self) -> dict[str, Any]:
         """As `--json` prints it."""
@@ -76,14 +80,21 @@ class Reload:
             register_own(self._wired)
         except SettingsError as error:
             raise _wrong(error) from error
-        self._hosts = make_hosts(home, settings, self._wired.sandbox, self._workspace)
-        self._hosted = HostedTools(self._hosts, self._wired.dispatcher.registry)
+        self._hosts, self._hosted = self._bring()
+
+    def _bring(self) -> tuple[Any, Any]:
+        """What brings tools, and its place in the registry."""
+        hosts = make_hosts(self._home, self._settings, self._wired.sandbox, self._workspace)
+        return hosts, HostedTools(hosts, self._wired.dispatcher.registry)
+
+    def _ask(self, names: Collection[str]) -> Mapping[str, Pinned | Exception]:
+        return ask(
+            self._home, self._settings, self._wired.sandbox.surroundings, self._workspace, names
+        )
 
     def look(self, names: Collection[str]) -> list[Reloaded]:
         """Start hosts, and compare. Nothing is pinned."""
-        said = ask(
-            self._home, self._settings, self._wired.sandbox.surroundings, self._workspace, names
-        )
+        said = self._ask(names)
         self._hosted.register_all()
         return [self._compared(name, each) for name, each in said.items()]
 
@@ -92,7 +103,7 @@ class Reload:
             return Reloaded(name=name, problem=str(said))
         doubt = self._hosts.doubt(name)
         before = self._hosts.pinned(name) if doubt is None else doubt.pinned
-        changes = compare(name, before, said)
+        changes = self._compare(name, before, said)
         is_new = before is None and doubt is None
         try:
             if not is_new:  # whose turn comes after that of all others
@@ -107,7 +118,13 @@ class Reload:
             doubt=None if doubt is None else doubt.problem,
             said=said,
             changes=changes,
+            first_needs_a_yes=self._first_needs_a_yes,
         )
+
+    _first_needs_a_yes = False
+
+    def _compare(self, name: str, before: Pinned | None, said: Pinned) -> Changes:
+        return compare(name, before, said)
 
     def accept(self, found: Collection[Reloaded], *, yes: bool, seen: bool) -> None:
         """Pin what was found, after a yes where something else was pinned before.

@@ -42,7 +42,7 @@ def list(options: Namespace) -> int:
     entries = {each.name: each for each in _entries(home, settings_of(home))}
     answer = remote_hosts.hosts_of(home.path)
     if answer is not None:
-        entries |= {each.name: each for each in answer.hosts}
+        entries |= {each.name: each for each in answer.hosts if "." not in each.name}
     if options.json:
         pid = None if answer is None else answer.instance.pid
         print_json({"instance": pid, "hosts": [_described(each) for each in entries.values()]})

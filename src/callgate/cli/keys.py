@@ -34,9 +34,9 @@ _PROVIDERS: Mapping[str, ModelTable] = {
 def set(options: Namespace) -> int:
     name = _named(options, "set")
     refuse_within_a_call("callgate keys set")
-    with _explained():
+    with explained():
         keys.check_name(name)
-        keys.store_key(Home.from_environment(), name, Key(_typed(name)))
+        keys.store_key(Home.from_environment(), name, Key(typed(name)))
     if options.json:
         print_json({"name": name, "stored": True})
     else:
@@ -47,7 +47,7 @@ def set(options: Namespace) -> int:
 def delete(options: Namespace) -> int:
     name = _named(options, "delete")
     refuse_within_a_call("callgate keys delete")
-    with _explained():
+    with explained():
         deleted = keys.delete_key(Home.from_environment(), name)
     if options.json:
         print_json({"name": name, "deleted": deleted})
@@ -59,7 +59,7 @@ def delete(options: Namespace) -> int:
 def list(options: Namespace) -> int:
     if options.words:
         raise CliError("keys list takes no words")
-    with _explained():
+    with explained():
         rows = _rows(Home.from_environment())
     if options.json:
         print_json(rows)
@@ -93,14 +93,16 @@ def _named(options: Namespace, command: str) -> str:
     return str(options.words[0])
 
 
-def _typed(name: str) -> str:
+def typed(name: str) -> str:
+    """The key of a model, from the keyboard or from stdin."""
     if is_terminal(sys.stdin):
         return getpass.getpass(f"Key of {name} (it is not shown): ")
     return sys.stdin.buffer.read(_LONGEST).decode("utf-8", "replace")
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
+    """Problems with keys and settings, in a command's words."""
     try:
         yield
     except ModelError as error:

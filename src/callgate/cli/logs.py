@@ -34,12 +34,12 @@ class _Lines(logging.Formatter):
         return visible_text(text if self._whole else text.split("\n")[0])
 
 
-def set_up(debug: bool) -> None:
-    """Send the log of callgate to stderr."""
+def set_up(debug: bool, least: str = "error") -> None:
+    """Send the log of callgate to stderr: `least`, or more if the environment asks for it."""
     chosen = "debug" if debug else os.environ.get("CALLGATE_LOG", "").lower() or "error"
     if chosen not in _LEVELS:
         raise CliError(f"CALLGATE_LOG={chosen!r} is not one of {', '.join(_LEVELS)}")
-    level = _LEVELS[chosen]
+    level = min(_LEVELS[chosen], _LEVELS[least])
     logging.addLevelName(_TRACE, "TRACE")
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(_Lines(whole=level <= logging.DEBUG))

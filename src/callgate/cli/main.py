@@ -1,10 +1,11 @@
 """The entry point. `callgate call` goes the short way, if an instance can make the call.
 
     call -> quick (its options) -> remote (an instance)
-                |                     |
-                +-- unusual, wrong ---+-- none there --> full: every command, every error
+    acp  -> quick               -> acp       |
+                |                            |
+                +-- unusual, wrong ----------+-- none there --> full: every command, every error
 
-Nothing is imported here that a call through an instance would have to wait for.
+Nothing is imported here that a call through an instance, or an editor, would have to wait for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     _open_closed_streams()
-    if given[:1] != ["call"] or sys.platform == "win32":
+    if sys.platform == "win32":
+        return _full(given)
+    if given[:1] == ["acp"]:
+        return _acp(given)
+    if given[:1] != ["call"]:
         return _full(given)
     try:
         options = load("callgate.cli.quick").read(given[1:])
@@ -32,6 +37,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         code: int | None = load("callgate.cli.remote").call(options)
         if code is None:
             return _full(["call", "--no-instance", *given[1:]])
+        sys.stdout.flush()
+        return code
+    except BaseException as error:
+        return _told(given, error)
+
+
+def _acp(given: list[str]) -> int:
+    options = load("callgate.cli.quick").read_acp(given[1:])
+    if options is None:
+        return _full(given)
+    try:
+        code: int = load("callgate.cli.acp").acp(options)
         sys.stdout.flush()
         return code
     except BaseException as error:

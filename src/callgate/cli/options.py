@@ -1,4 +1,4 @@
-"""The options that `callgate call` takes, as a table that two parsers read.
+"""The options that `callgate call` and `callgate acp` take, as tables that two parsers read.
 
 `commands` gives them to argparse; `quick` reads a usual command line without it. Light to
 import: a call through a running instance waits for nothing that it does not need.
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MODES = ("none", "read", "ask", "write")
+EDITORS = ("zed", "neovim", "jetbrains", "emacs", "vscode")
 
 
 class Option:
@@ -93,3 +94,13 @@ TARGETS = (
     Option("--no-instance", help="a runtime of its own, whatever runs"),
 )
 """Of these at most one."""
+
+ACP = (
+    Option("--model", metavar="NAME", help="one of the settings, KIND/MODEL, or scripted:FILE"),
+    Option("--mode", choices=MODES, help="in which sessions begin"),
+    Option("-v", help="say on stderr who connects, and what becomes of sessions"),
+    Option("-vv", help="also each request, without what it carries"),
+    Option("--unstable", help="also what is not in the stable protocol"),
+    Option("--print-config", choices=EDITORS, help="print what to paste into an editor's settings"),
+    Option("--setup", help="ask for a model and its key, at a terminal"),
+)

@@ -15,7 +15,7 @@ from callgate.cli.embedded import open_runtime
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
-from callgate.cli.stores import all_sessions, with_store
+from callgate.cli.stores import with_store
 from callgate.cli.terminal import Paint, columns, is_terminal, paint_for, say
 from callgate.cli.visible import clip, visible
 from callgate.config.backtests import Backtest, Change, backtest
@@ -23,6 +23,7 @@ from callgate.config.load import SettingsError
 from callgate.config.rejudging import Doubt
 from callgate.core.errors import ToolErrorClass
 from callgate.policy.decide import Decision
+from callgate.sessions.deleting import all_sessions
 from callgate.wiring import register_known
 
 _NEWS_EVERY_S = 2.0

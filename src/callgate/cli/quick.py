@@ -1,4 +1,4 @@
-"""Reads a usual `callgate call` without argparse; an unusual one is left to argparse.
+"""Reads a usual `callgate call` or `acp` without argparse; an unusual one is left to argparse.
 
 What is taken here, `commands.read` takes alike; a line that is wrong, or only looks odd, is
 not judged here, so every message comes from one place.
@@ -6,7 +6,7 @@ not judged here, so every message comes from one place.
 
 from __future__ import annotations
 
-from callgate.cli.options import CALL, DEBUG, TARGETS
+from callgate.cli.options import ACP, CALL, DEBUG, TARGETS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from callgate.cli.options import Option
-
-_BY_FLAG = {flag: option for option in (*CALL, *TARGETS, DEBUG) for flag in option.flags}
 
 
 class Chosen:
@@ -26,10 +24,23 @@ class Chosen:
 
 
 def read(given: Sequence[str]) -> Any:
-    """The options as a `Chosen`; None where argparse shall look at them."""
+    """The options of a call as a `Chosen`; None where argparse shall look at them."""
+    values = _values(given, (*CALL, *TARGETS, DEBUG))
+    if values is None or sum(bool(values[option.name]) for option in TARGETS) > 1:
+        return None
+    return Chosen(values) if values["words"] else None
+
+
+def read_acp(given: Sequence[str]) -> Any:
+    """The same for `callgate acp`."""
+    values = _values(given, (*ACP, DEBUG))
+    return None if values is None or values["words"] else Chosen(values)
+
+
+def _values(given: Sequence[str], options: Sequence[Option]) -> dict[str, Any] | None:
+    by_flag = {flag: option for option in options for flag in option.flags}
     values: dict[str, Any] = {
-        option.name: option.default if option.takes_value else False
-        for option in _BY_FLAG.values()
+        option.name: option.default if option.takes_value else False for option in options
     }
     end = given.index("--") if "--" in given else len(given)
     words: list[str] = []
@@ -39,7 +50,7 @@ def read(given: Sequence[str]) -> Any:
             words.append(word)
             continue
         flag, equals, text = word.partition("=")
-        option = _BY_FLAG.get(flag)
+        option = by_flag.get(flag)
         if option is None or (equals and not flag.startswith("--")):
             return None
         if not option.takes_value:
@@ -53,8 +64,7 @@ def read(given: Sequence[str]) -> Any:
         if not _take(option, said, values):
             return None
     values["words"] = [*words, *given[end + 1 :]]
-    named = sum(bool(values[option.name]) for option in TARGETS)
-    return Chosen(values) if values["words"] and named <= 1 else None
+    return values
 
 
 def _take(option: Option, said: str, values: dict[str, Any]) -> bool:

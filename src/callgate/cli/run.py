@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 from callgate.agent.agent import Agent
 from callgate.agent.shows import Noticed, Opened, Restarted, Said, Show, Spoken
 from callgate.agent.turns import TurnEnd
-from callgate.cli import agents
+from callgate.cli import agents, skills
 from callgate.cli.agents import Chosen
 from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
@@ -128,7 +128,9 @@ class _Run:
             say("callgate: the turn that was under way goes on")
             end = await self._agent.go_on(chosen.session, chosen.calls, self._show)
         if prompt is not None and (end is None or end.stop == "end_turn"):
-            end = await self._agent.turn(chosen.session, prompt, self._show)
+            with skills.explained():
+                said = self._wired.skills.compose(prompt, chosen.session).text
+            end = await self._agent.turn(chosen.session, said, self._show)
         if end is None:
             raise CliError("no turn is under way: what is to be done?")
         return end

@@ -127,10 +127,11 @@ def _http(
         runtime=wired.runtime,
         open_session=partial(_session, wired, session, roots, surface="http"),
         open_agent=wired.open_agent,
-        hosts=wired.hosts,
+        hosts=wired.hosting,
         served=served,
         access=Access(token_path(home.path, instance.pid)),
         names=names,
+        skills=lambda: wired.skills,
     )
     return HttpDoor(listening, parts)
 
@@ -191,7 +192,7 @@ async def _serve(
     def open_session(cwd: str | None, id: str) -> Session:
         return _session(wired, session, roots, cwd, id)
 
-    server = SocketServer(wired.runtime, open_session, wired.hosts)
+    server = SocketServer(wired.runtime, open_session, wired.hosting)
     try:
         await server.start(listener)
         reap(home.path)

@@ -29,6 +29,7 @@ from callgate.core.stores import (
     Store,
     StoreError,
 )
+from callgate.sessions.deleting import all_sessions
 from callgate.sessions.recovery import record, recover
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.store import SqliteStore
@@ -110,18 +111,6 @@ async def find_session(store: Store, said: str) -> StoredSession:
         sessions = await all_sessions(store)
         id = pick(said, [each.id for each in sessions], "session")
         return next(each for each in sessions if each.id == id)
-
-
-async def all_sessions(store: Store) -> list[StoredSession]:
-    """Every session, also those of workers."""
-    found: list[StoredSession] = []
-    cursor: str | None = None
-    while True:
-        page = await store.list_sessions(cursor=cursor, limit=1_000, workers=True)
-        found += page.sessions
-        cursor = page.cursor
-        if cursor is None:
-            return found
 
 
 async def all_events(store: Store, session: str) -> list[Event]:

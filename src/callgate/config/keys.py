@@ -22,9 +22,9 @@ import msgspec
 from callgate.audit.redaction import redact
 from callgate.config.places import Home, write_private
 from callgate.core.models import Key, ModelError, ModelErrorKind
-from callgate.models.failures import UNSEEN
 from callgate.models.make import USUAL_VARIABLES, key_name
 from callgate.models.tables import ModelTable
+from callgate.outgoing.said import UNSEEN
 
 COMMAND_S = 10.0
 _SHOWN = 400

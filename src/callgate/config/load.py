@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from callgate.config.lines import Path, key_lines, line_of, read_path
+from callgate.config.mcp import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.config.places import Home, workspace_settings
 from callgate.config.schema import (
     PolicyTable,
@@ -65,6 +66,7 @@ def load_changed(home: Home, data: bytes, name: str) -> tuple[Settings, Policy]:
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)
+    _check_mcp(settings.mcp, file)
     policy = _policy(settings.policy, file, ("policy",))
     saved, saved_file = _read(home.saved_rules, SavedRules)
     rules = tuple(
@@ -84,12 +86,36 @@ def load_workspace(workspace: str) -> Policy | None:
     for key in ("trusted_workspaces", "trusted_workspace_overrides"):
         if getattr(settings.policy, key):
             raise file.error(("policy", key), f"a workspace may not set {key}")
+    _check_mcp(settings.mcp, file)
     policy = _policy(settings.policy, file, ("policy",))
     named = settings.sandbox.network
     hosts = None if named is None else _hosts(named, file, ("sandbox", "network"))
     disabled = Setting(PolicyMode.DENY, file.origin("tools", "disable"))
     per_tool = {**policy.per_tool, **dict.fromkeys(settings.tools.disable, disabled)}
     return msgspec.structs.replace(policy, per_tool=per_tool, hosts=hosts)
+
+
+def load_workspace_mcp(workspace: str) -> Mapping[str, McpTable]:
+    """The MCP servers that a workspace brings. Ask only for a workspace the user trusts."""
+    settings, file = _read(workspace_settings(workspace), WorkspaceSettings)
+    _check_mcp(settings.mcp, file)
+    plain = McpTable()
+    for name, table in settings.mcp.items():
+        for key in NOT_FOR_A_WORKSPACE:
+            if getattr(table, key) != getattr(plain, key):
+                raise file.error(("mcp", name, key), f"a workspace may not set {key} of a server")
+        if any("${" in text for text in (*table.set_env.values(), *table.headers.values())):
+            raise file.error(("mcp", name), "a workspace may not use variables of the user")
+    return settings.mcp
+
+
+def _check_mcp(tables: Mapping[str, McpTable], file: _File) -> None:
+    for name, table in tables.items():
+        problem = table.problem()
+        if problem is not None:
+            raise file.error(("mcp", name, problem[0]), f"mcp.{name}.{problem[0]}: {problem[1]}")
+        if isinstance(table.network, list):
+            _hosts(table.network, file, ("mcp", name, "network"))
 
 
 def _read(path: str, kind: type[T]) -> tuple[T, _File]:

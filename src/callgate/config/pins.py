@@ -3,6 +3,8 @@
     hosts/NAME.json    what was said
     hosts.json         which hosts were seen, in that order, each with the hash of its file
 
+Those of MCP servers are in `mcp/` and `mcp.json`.
+
 Neither file is believed without the other: one that is gone, damaged or edited does not make
 a host new again.
 """
@@ -22,9 +24,13 @@ from callgate.sources.hosts.pins import PinDoubt, Pinned
 
 
 class PinFiles:
-    def __init__(self, home: str) -> None:
-        self._directory = os.path.join(home, "hosts")
-        self._index = os.path.join(home, "hosts.json")
+    def __init__(
+        self, home: str, kind: str = "hosts", accept: str = "callgate hosts reload"
+    ) -> None:
+        """`accept`: the command with which a person accepts what is said now."""
+        self._directory = os.path.join(home, kind)
+        self._index = os.path.join(home, f"{kind}.json")
+        self._accept = accept
 
     def read(self, name: str, command: tuple[str, ...]) -> Pinned | None:
         try:
@@ -33,7 +39,7 @@ class PinFiles:
             with self._locked():  # it may just have been written
                 pinned = self._read(name)
         if pinned is not None and pinned.command != command:
-            raise PinDoubt(name, "it was seen with another command", pinned)
+            raise self._doubt(name, "it was seen with another command", pinned)
         return pinned
 
     def write(self, name: str, pinned: Pinned) -> None:
@@ -46,6 +52,14 @@ class PinFiles:
         with self._locked():
             if self._is_new(name):
                 self._write(name, pinned)
+
+    def forget(self, name: str) -> None:
+        """It is new again, whatever was written of it."""
+        with self._locked():
+            seen = {each: seal for each, seal in self._seen_or_nothing().items() if each != name}
+            self._write_index(seen)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._path(name))
 
     def known(self) -> list[str]:
         return [*self._seen_or_nothing()]
@@ -60,8 +74,14 @@ class PinFiles:
         data = msgspec.json.encode(pinned)
         seen = {**self._seen_or_nothing(), name: hashlib.sha256(data).hexdigest()}
         write_private(self._path(name), data.decode())
+        self._write_index(seen)
+
+    def _write_index(self, seen: dict[str, str]) -> None:
         text = msgspec.json.format(msgspec.json.encode(seen)).decode()
         write_private(self._index, text + "\n")
+
+    def _doubt(self, name: str, problem: str, pinned: Pinned | None = None) -> PinDoubt:
+        return PinDoubt(name, problem, pinned, self._accept)
 
     def _is_new(self, name: str) -> bool:
         try:
@@ -71,29 +91,29 @@ class PinFiles:
 
     def _read(self, name: str) -> Pinned | None:
         path, expected = self._path(name), self._seen(name).get(name)
-        data = _content(path, name)
+        data = self._content(path, name)
         if data is None and expected is None:
             return None
         if data is None:
-            raise PinDoubt(name, f"it was seen before, but {path} is gone")
+            raise self._doubt(name, f"it was seen before, but {path} is gone")
         if expected is None:
-            raise PinDoubt(name, f"it was seen before, but {self._index} does not know of it")
+            raise self._doubt(name, f"it was seen before, but {self._index} does not know of it")
         if hashlib.sha256(data).hexdigest() != expected:
-            raise PinDoubt(name, f"{path} is not as it was written")
+            raise self._doubt(name, f"{path} is not as it was written")
         try:
             return msgspec.json.decode(data, type=Pinned)
         except msgspec.DecodeError:
-            raise PinDoubt(name, f"{path} cannot be read") from None
+            raise self._doubt(name, f"{path} cannot be read") from None
 
     def _seen(self, name: str) -> dict[str, str]:
         """Hashes by host. Raises `PinDoubt` about the host that is asked for."""
-        data = _content(self._index, name)
+        data = self._content(self._index, name)
         if data is None:
             return {}
         try:
             return msgspec.json.decode(data, type=dict[str, str])
         except msgspec.DecodeError:
-            raise PinDoubt(name, f"{self._index} is damaged") from None
+            raise self._doubt(name, f"{self._index} is damaged") from None
 
     def _seen_or_nothing(self) -> dict[str, str]:
         """Where it is damaged, what is in it is in doubt already."""
@@ -116,13 +136,12 @@ class PinFiles:
         finally:
             os.close(descriptor)
 
-
-def _content(path: str, host: str) -> bytes | None:
-    """None where there is no such file."""
-    try:
-        with open(path, "rb") as file:
-            return file.read()
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise PinDoubt(host, f"{path} cannot be read ({error.strerror})") from None
+    def _content(self, path: str, host: str) -> bytes | None:
+        """None where there is no such file."""
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._doubt(host, f"{path} cannot be read ({error.strerror})") from None

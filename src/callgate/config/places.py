@@ -33,6 +33,11 @@ class Home(NamedTuple):
     def audit(self) -> str:
         return os.path.join(self.path, "audit.jsonl")
 
+    @property
+    def artifacts(self) -> str:
+        """Output too large to show, by session."""
+        return os.path.join(self.path, "artifacts")
+
     def make(self) -> None:
         os.makedirs(self.path, mode=0o700, exist_ok=True)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from callgate.config.mcp import McpName, McpTable
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
@@ -136,6 +137,19 @@ class AgentTable(_Table, frozen=True):
     turn_time_s: Seconds | None = None
     speak: bool = False
     """Whether what a model says aloud is heard from this machine."""
+    unknown_slash: Literal["error", "pass"] = "error"
+    """What becomes of a prompt `/NAME` where no skill has that name."""
+
+
+class AcpTable(_Table, frozen=True):
+    """`[acp]`: how we work inside an editor."""
+
+    delegate_terminal: bool = True
+    """Whether commands run in the editor's terminal, outside the sandbox, where it offers one."""
+    modes: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] = tuple(Mode)
+    """Those that a session in an editor may have."""
+    cancel_latch_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
+    """How long a cancel that came while nothing was under way stops the next prompt."""
 
 
 class Settings(_Table, frozen=True):
@@ -147,7 +161,9 @@ class Settings(_Table, frozen=True):
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
     hosts: dict[HostName, HostTable] = {}
+    mcp: dict[McpName, McpTable] = {}
     agent: AgentTable = AgentTable()
+    acp: AcpTable = AcpTable()
     model: str | None = None
     """The model to use where none is named: one of `models`, or kind and model at once."""
     models: dict[ModelName, ModelTable] = {}
@@ -159,11 +175,13 @@ class WorkspaceSandboxTable(_Table, frozen=True):
 
 
 class WorkspaceSettings(_Table, frozen=True):
-    """`.callgate/settings.toml` in a workspace: it may only narrow, so it says less."""
+    """`.callgate/settings.toml` in a workspace: it may only narrow, so it says less; and add MCP
+    servers, each of which a person has to approve."""
 
     policy: PolicyTable = PolicyTable()
     tools: ToolsTable = ToolsTable()
     sandbox: WorkspaceSandboxTable = WorkspaceSandboxTable()
+    mcp: dict[McpName, McpTable] = {}
 
 
 class SavedRules(_Table, frozen=True):

@@ -37,6 +37,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """A descriptor of ours that is passed on; without, there is nothing to read."""
     warm: Warm | None = None
     """For a host in Python: it may be forked from a warm process, if one can be had."""
+    call: str | None = None
+    """The id by which the events know the call that it belongs to, where it belongs to one."""
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):

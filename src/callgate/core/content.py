@@ -28,6 +28,33 @@ class JsonBlock(msgspec.Struct, frozen=True, tag="json"):
 ContentBlock = TextBlock | ImageBlock | JsonBlock
 
 
+LARGEST_DIFF = 256 * 1024
+"""Bytes of one side of a change that is kept to be shown."""
+
+
+class FileDiff(msgspec.Struct, frozen=True, kw_only=True):
+    """A text file before and after a call. For people: no model, event or record has it."""
+
+    path: str
+    """Absolute."""
+    old: str | None
+    """None: there was no such file."""
+    new: str
+
+    @classmethod
+    def of(cls, path: str, old: str | None, new: str) -> tuple[FileDiff, ...]:
+        """The one change, or none where nothing changed or a side cannot be shown."""
+        if old == new or not _is_shown(new) or (old is not None and not _is_shown(old)):
+            return ()
+        return (cls(path=path, old=old, new=new),)
+
+
+def _is_shown(text: str) -> bool:
+    if len(text) > LARGEST_DIFF or "\0" in text:
+        return False
+    return text.isascii() or len(text.encode("utf-8", "replace")) <= LARGEST_DIFF
+
+
 class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", omit_defaults=True):
     """A model's request to run one tool once."""
 
@@ -38,13 +65,15 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", omit_defaults=Tr
     """What the model itself calls it; unique in its reply at most."""
 
 
-class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result"):
+class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result", omit_defaults=True):
     """What the agent gets back: exactly one for each `ToolUseBlock`."""
 
     tool_use_id: str
     content: list[ContentBlock]
-    is_error: bool = False
+    is_error: bool = msgspec.field(default_factory=bool)  # not a default to omit: always written
     duration_ms: float | msgspec.UnsetType = msgspec.UNSET
+    diffs: tuple[FileDiff, ...] = ()
+    """What the call changed, as people are shown it; a model is not."""
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):

@@ -136,6 +136,8 @@ class Key:
 class Model(Protocol):
     name: str
     """As the settings call it."""
+    images: bool
+    """Whether it can be shown pictures."""
     native_tools: bool
     """False: it writes its calls as text."""
     constrained: bool

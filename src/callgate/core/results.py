@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.content import ContentBlock, TextBlock, ToolResultBlock
+from callgate.core.content import ContentBlock, FileDiff, TextBlock, ToolResultBlock
 from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolErrorClass
 
 
@@ -50,6 +50,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """Work was stopped; the content holds what there was by then."""
     truncated: bool = False
     duration_ms: float = 0.0
+    diffs: tuple[FileDiff, ...] = ()
 
     @property
     def text(self) -> str:
@@ -63,4 +64,5 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
             content=self.content,
             is_error=not self.ok,
             duration_ms=self.duration_ms or msgspec.UNSET,
+            diffs=self.diffs,
         )

@@ -6,6 +6,9 @@ The subset (seed 004 §7.1) is what every model provider understands. Beyond Dra
 keys the schema does not name, fill in defaults, hand an int where the schema says integer,
 and bound depth and size. The tool receives what was decoded from the canonical bytes, so
 what a person approved, what is hashed and what runs are the same bytes.
+
+A `foreign` schema (an MCP server's) may use all of JSON Schema, by default 2020-12. It refers to
+nothing outside of itself, and its defaults are its server's own matter.
 """
 
 from __future__ import annotations
@@ -36,6 +39,12 @@ _CHECKS = frozenset(
 )  # fmt: skip
 ALLOWED_KEYWORDS = _ANNOTATIONS | _CHECKS
 
+_OPENING = frozenset(
+    {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "$ref",
+     "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "then", "else", "not",
+     "dependencies", "dependentSchemas"}
+)  # fmt: skip
+"""Where a schema may speak of keys that its properties do not list."""
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _WHOLE = re.compile(rb"\.0+[,}\]]").search
 _DIGITS = bytes(ord("0") if chr(code).isdigit() else code for code in range(256))
@@ -112,22 +121,42 @@ class _Plan(msgspec.Struct):
 
 
 class ArgumentSchema:
-    """One tool's schema, compiled once at registration."""
+    """One tool's schema, compiled once: at registration, or `lazy`, with the first call. Lazy is
+    for our own tools, whose schemas the tests compile: most are not called in a process."""
 
-    __slots__ = ("_always_mend", "_plan", "_validate", "_validator", "max_bytes", "schema")
+    __slots__ = (
+        "_always_mend", "_foreign", "_plan", "_tool", "_validate", "_validator", "max_bytes",
+        "schema",
+    )  # fmt: skip
 
-    def __init__(self, schema: Mapping[str, Any], tool: str, *, max_bytes: int = MAX_BYTES) -> None:
+    def __init__(
+        self,
+        schema: Mapping[str, Any],
+        tool: str,
+        *,
+        max_bytes: int = MAX_BYTES,
+        foreign: bool = False,
+        lazy: bool = False,
+    ) -> None:
         self.schema = schema
         self.max_bytes = max_bytes
+        self._tool, self._foreign = tool, foreign
+        self._validator: Any = None
+        if not lazy:
+            self.compile()
+
+    def compile(self) -> None:
+        """Raises `ToolRegistrationError` where the schema is wrong."""
+        schema, tool = self.schema, self._tool
         try:
-            sealed = _seal(copy.deepcopy(dict(schema)))
-            self._validator = jsonschema_rs.Draft7Validator(
-                sealed, validate_formats=True, mask="the value", offline=True
-            )
+            self._validator = _foreign(schema) if self._foreign else _own(schema)
         except (ValueError, TypeError, RecursionError) as error:
             first = str(error).strip().split("\n")[0]
             raise ToolRegistrationError(f"tool {tool!r}: input_schema: {first}") from None
         self._validate = self._validator.is_valid
+        if self._foreign:
+            self._plan, self._always_mend = None, False
+            return
         plan = _plan(schema)
         self._plan = None if plan.empty else plan
         self._always_mend = plan.has_defaults
@@ -137,6 +166,8 @@ class ArgumentSchema:
         """Validate; raise `ToolValidationError` that lists every violation with its path."""
         if not isinstance(arguments, dict):
             raise _invalid([("", "the arguments must be an object")])
+        if self._validator is None:
+            self.compile()
         canonical = _canonical(arguments, self.max_bytes)
         value: dict[str, Any] = _decode(canonical)
         plan = self._plan
@@ -168,8 +199,12 @@ class ArgumentSchema:
     def _known_keys(self, path: list[str | int]) -> list[str]:
         node: Any = self.schema
         for step in path:
-            node = node.get("items", {}) if isinstance(step, int) else node["properties"][step]
-        return list(node.get("properties", {}))
+            if isinstance(step, int):
+                node = _part(node, "items")
+            else:
+                node = _part(_part(node, "properties"), step)
+        known = _part(node, "properties")
+        return list(known) if isinstance(known, Mapping) else []
 
     def _check_defaults(self, tool: str) -> None:
         """A default that its own schema refuses would fail every call that relies on it."""
@@ -183,6 +218,33 @@ class ArgumentSchema:
                 raise ToolRegistrationError(
                     f"tool {tool!r}: {place}.default does not fit its own schema"
                 )
+
+
+def _part(node: Any, name: str) -> Any:
+    return node.get(name) if isinstance(node, Mapping) else None
+
+
+def _own(schema: Mapping[str, Any]) -> Any:
+    sealed = _seal(copy.deepcopy(dict(schema)))
+    return jsonschema_rs.Draft7Validator(
+        sealed, validate_formats=True, mask="the value", offline=True
+    )
+
+
+def _foreign(schema: Mapping[str, Any]) -> Any:
+    """In the dialect that it names. Where it lists its keys and says nothing of others, another
+    key is a slip here as well."""
+    if schema.get("type") != "object":
+        raise ValueError("must be an object schema (type: object at the top)")
+    try:
+        _check_walk(schema)
+    except ToolValidationError as error:
+        raise ValueError(error.message) from None
+    if "properties" in schema and _OPENING.isdisjoint(schema):
+        schema = {**schema, "additionalProperties": False}
+    return jsonschema_rs.validator_for(
+        dict(schema), validate_formats=False, mask="the value", offline=True
+    )
 
 
 def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:

@@ -10,8 +10,9 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from callgate.core.commands import Launcher
-from callgate.core.content import ContentBlock
+from callgate.core.content import ContentBlock, FileDiff
 from callgate.core.effects import Capability, SideEffects
+from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
 from callgate.core.errors import ToolPermissionDenied
 
 _log = logging.getLogger("callgate.tool")
@@ -46,6 +47,9 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     source: ToolOrigin = "python"
     sandboxed: bool = False
     """All that it does is done by commands that it gives to the launcher of its context."""
+    always_ask: bool = False
+    """It runs only after a person said yes to this very call, whatever the mode, a rule or an
+    earlier answer says."""
     input: Literal["object", "text"] = "object"
     """`text`: the model writes free text, which arrives as the only argument `text`."""
 
@@ -60,22 +64,16 @@ class ToolOutput(msgspec.Struct, kw_only=True):
     value: Any = msgspec.UNSET
     """The result as data, where the tool has one."""
     truncated: bool = False
+    diffs: tuple[FileDiff, ...] = ()
+    """What changed in text files, for people to look at."""
 
 
-class WorkspaceFiles(Protocol):
-    """The files of the session's workspace (seed 004 §5.1); `workspace.files` implements it."""
+class Preview(msgspec.Struct, frozen=True):
+    """What allowing a call would do, as its tool says: `preview(input, environment)` returns
+    this, a text, or None; it may be async."""
 
-    @property
-    def workspace_root(self) -> str: ...
-    def read(self, path: str) -> str: ...
-    def read_bytes(self, path: str) -> bytes: ...
-    def write(self, path: str, content: str) -> None: ...
-    def write_bytes(self, path: str, content: bytes) -> None: ...
-    def append(self, path: str, content: str) -> None: ...
-    def exists(self, path: str) -> bool: ...
-    def list(self, path: str) -> list[str]: ...
-    def delete(self, path: str) -> None: ...
-    def patch(self, path: str, old: str, new: str) -> None: ...
+    text: str
+    diffs: tuple[FileDiff, ...] = ()
 
 
 OutputStream = Literal["stdout", "stderr", "text"]
@@ -86,6 +84,7 @@ class ToolContext:
 
     __slots__ = (
         "_cancel_event",
+        "_environment",
         "_files",
         "_given",
         "_launcher",
@@ -121,11 +120,15 @@ class ToolContext:
         self._cancel_event = cancel_event
         self._logger = logger
         self._files: WorkspaceFiles | None = None
+        self._environment: Environment | None = None
         self._launcher = launcher
         self._given = (open_files, publish, artifact)
 
     def _open_files(self) -> WorkspaceFiles:
         return self._given[0]()
+
+    def _open_environment(self) -> Environment:
+        return LocalEnvironment(self.workspace_files)
 
     def _publish(self, event_type: str, payload: Mapping[str, Any]) -> None:
         self._given[1](event_type, payload)
@@ -153,6 +156,13 @@ class ToolContext:
         if self._files is None:
             self._files = self._open_files()
         return self._files
+
+    @property
+    def environment(self) -> Environment:
+        """Text files as the session's client sees them: its editor's, or those on the disk."""
+        if self._environment is None:
+            self._environment = self._open_environment()
+        return self._environment
 
     @property
     def launcher(self) -> Launcher:

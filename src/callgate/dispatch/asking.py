@@ -4,7 +4,8 @@
                |--- timeout, stop -'
                '--- shutdown, in a turn: stays open for whoever resumes the session
 
-Confirmers are attached for one session or for all; each is a coroutine that gets the question
+Confirmers are attached for one session or for all, and those of a session are asked for its
+workers too; each is a coroutine that gets the question
 and returns an answer. `answer` is the same door for clients that learned of the question from
 the event stream, and the store is watched for answers that were given in other processes.
 """
@@ -66,8 +67,13 @@ class Confirmations:
             if not present:
                 self._confirmers.pop(session_id, None)
 
-    def can_ask(self, session_id: str) -> bool:
-        return bool(self._confirmers.get(session_id) or self._confirmers.get(None))
+    def can_ask(self, session: Session) -> bool:
+        return any(self._present(session))
+
+    def _present(self, session: Session) -> Iterator[list[Confirmer | None]]:
+        """Those who can be asked for a session: its own, those of its parent, those of all."""
+        for whose in dict.fromkeys((session.id, session.parent, None)):
+            yield self._confirmers.get(whose, [])
 
     async def open(self, session_id: str | None = None) -> list[Confirmation]:
         """The questions that wait for an answer, of every process."""
@@ -105,7 +111,8 @@ class Confirmations:
         try:
             closed: Closed = await running.until(pending.future)
         except BaseException:
-            if running.stop is Stop.SHUTDOWN and question.turn_id is not None:
+            lasts = question.turn_id is not None and not session.is_worker
+            if running.stop is Stop.SHUTDOWN and lasts:
                 raise LeftOpen from None  # whoever resumes the session goes on with it
             op = questions.close(question, ConfirmationState.WITHDRAWN)
             self._log.commit(session, op)
@@ -167,8 +174,7 @@ class Confirmations:
         await self._close(pending, ConfirmationState.EXPIRED)
 
     def _start_confirmers(self, pending: _Pending) -> list[asyncio.Task[None]]:
-        session_id = pending.question.session_id
-        present = [*self._confirmers.get(session_id, ()), *self._confirmers.get(None, ())]
+        present = [each for some in self._present(pending.session) for each in some]
         callables = [each for each in present if each is not None]
         # With a client attached that answers by itself, a failing confirmer is not the last one.
         alone = len(callables) == len(present)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ from callgate.core.places import Place
 from callgate.core.schemas import Checked
 from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
+from callgate.core.tools import Preview
 from callgate.dispatch.asking import Confirmations
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.dispatch.grants import Grant, Grants
@@ -31,7 +33,7 @@ from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.sandboxes import Enclosure
 from callgate.dispatch.validate import validate
-from callgate.policy.decide import Decision, Question, Rulebook, ask_because_repaired
+from callgate.policy.decide import Decision, Question, Rulebook, ask_always, ask_because_repaired
 from callgate.policy.rules import Outcome
 
 
@@ -56,6 +58,12 @@ class Subject(msgspec.Struct, frozen=True):
         """It asks for more than the settings give to any command."""
         return self.enclosure is not None and self.enclosure.widened
 
+    @property
+    def reaches_network(self) -> bool:
+        """Whether a yes to it is more than one to a command without the network: it asks for
+        that, or runs where nobody keeps it away."""
+        return self.enclosure is not None and (self.enclosure.widened or self.enclosure.delegated)
+
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a permission may come from."""
@@ -64,7 +72,7 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
     """What holds in a workspace."""
     grants: Grants
     confirmations: Confirmations
-    preview: Callable[[ToolCall, Subject], Awaitable[str | None]]
+    preview: Callable[[ToolCall, Subject], Coroutine[Any, Any, Preview | None]]
     save: Callable[[ToolCall, Subject, Answer], None]
     """Write an `always` answer into the user's settings."""
 
@@ -91,7 +99,8 @@ async def authorize(
             return subject
         _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
-        asked = await _confirmation(call, subject, decision, authority)
+        preview = await _preview(call, subject, authority, running)
+        asked = _confirmation(call, subject, decision, authority, preview)
         await journal.asked(asked, running)
     answer = await _answer(call, subject, asked, authority, journal, running)
     if answer.decision is not Outcome.ALLOW:
@@ -119,6 +128,8 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     decision = _policy(call, subject, authority)
     if call.repaired and subject.tool.has_effects:
         return ask_because_repaired(decision)
+    if subject.tool.definition.always_ask:
+        return ask_always(decision)
     return decision
 
 
@@ -162,7 +173,7 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grant
         subject.checked.sha256,
         call.id,
         by_rule=decision.reason == "rule",
-        network=subject.widened,
+        network=subject.reaches_network,
     )
     if grant is None:
         return False
@@ -170,12 +181,13 @@ def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grant
         raise ToolUserDenied(
             f"The user denied {subject.tool.name} for this session.", reason="sticky"
         )
-    return not (call.repaired and subject.tool.has_effects)
+    mended = call.repaired and subject.tool.has_effects
+    return not (mended or subject.tool.definition.always_ask)
 
 
 def _ensure_somebody(call: ToolCall, decision: Decision, confirmations: Confirmations) -> None:
     """A direct call that nobody can approve is refused at once; a turn waits for someone."""
-    if call.turn_id is None and not confirmations.can_ask(call.session.id):
+    if call.turn_id is None and not confirmations.can_ask(call.session):
         raise ToolPermissionDenied(
             f"{decision.sentence} ({decision.origin}) It needs a confirmation, and nobody can "
             "be asked here.",
@@ -221,13 +233,28 @@ def _remember(
                 tool=subject.tool.name,
                 decision=answer.decision,
                 covers_rules=answer.scope is Scope.SESSION,
-                network=subject.widened,
+                network=subject.reaches_network,
             ),
         )
 
 
-async def _confirmation(
-    call: ToolCall, subject: Subject, decision: Decision, authority: Authority
+async def _preview(
+    call: ToolCall, subject: Subject, authority: Authority, running: RunningCall
+) -> Preview | None:
+    """What the call will do. Whoever is asked for it, an editor or a host, may never answer:
+    a stop does not wait for that."""
+    running.raise_if_stopped()
+    work = asyncio.get_running_loop().create_task(authority.preview(call, subject))
+    preview: Preview | None = await running.until(work)
+    return preview
+
+
+def _confirmation(
+    call: ToolCall,
+    subject: Subject,
+    decision: Decision,
+    authority: Authority,
+    preview: Preview | None,
 ) -> Confirmation:
     tool, checked = subject.tool, subject.checked
     command = checked.arguments.get("command")
@@ -245,17 +272,21 @@ async def _confirmation(
         arguments=checked.arguments,
         arguments_sha256=checked.sha256,
         workspace=call.session.workspace,
-        why=_why(subject, decision),
+        why=_why(call, subject, decision),
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         input_summary=summarize(checked.arguments),
-        preview=await authority.preview(call, subject),
+        preview=None if preview is None else preview.text,
+        diffs=() if preview is None else preview.diffs,
         projected_modifications=tuple(place.relative for place in subject.places if writes),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
         expires_at=time.time() + authority.confirmations.timeout_s,
     )
 
 
-def _why(subject: Subject, decision: Decision) -> str:
-    if not subject.widened or decision.reason == "network":
-        return decision.sentence
-    return f"{decision.sentence} It needs the network."
+def _why(call: ToolCall, subject: Subject, decision: Decision) -> str:
+    said = [decision.sentence]
+    if subject.widened and decision.reason != "network":
+        said.append("It needs the network.")
+    if call.session.is_worker:
+        said.append("A sub-agent asks; the answer counts for this call alone.")
+    return " ".join(said)

@@ -40,7 +40,7 @@ class CallFiles:
         self._policies = policies
         self._history = history
         self._home = None if home is None else os.path.realpath(home)
-        self._artifacts = None if home is None else os.path.join(home, "artifacts")
+        self.artifacts = None if home is None else os.path.join(home, "artifacts")
         self._kept: dict[str, Root] = {}
         """Session to its artifact directory, which its own tools may read."""
 
@@ -112,11 +112,11 @@ class CallFiles:
 
     def artifact(self, call: ToolCall, name: str) -> str | None:
         """A path for one call's output; None where there is no home to keep it in."""
-        if self._artifacts is None:
+        if self.artifacts is None:
             return None
-        directory = os.path.join(self._artifacts, call.session.id)
+        directory = os.path.join(self.artifacts, call.session.id)
         try:
-            for each in (self._artifacts, directory):  # a mode is for the last one only
+            for each in (self.artifacts, directory):  # a mode is for the last one only
                 os.makedirs(each, mode=0o700, exist_ok=True)
         except OSError:
             return None

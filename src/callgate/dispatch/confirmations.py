@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from callgate.core.content import FileDiff
 from callgate.core.effects import SideEffects
 from callgate.core.events import Event
 from callgate.core.stored import ConfirmationState
@@ -48,6 +49,8 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     """Redacted and bounded."""
     preview: str | None = None
     """What will happen: a diff, or the command. Untrusted text: show it escaped."""
+    diffs: tuple[FileDiff, ...] = ()
+    """The same for whoever shows changes of text files side by side."""
     projected_modifications: tuple[str, ...] = ()
     command_summary: str | None = None
     sandbox: str | None = None

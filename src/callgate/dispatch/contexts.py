@@ -8,9 +8,11 @@ from typing import Any
 
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
+from callgate.core.environment import Environment
 from callgate.core.tools import ToolContext
 from callgate.dispatch.authorize import Subject
 from callgate.dispatch.call_files import CallFiles
+from callgate.dispatch.environments import Environments
 from callgate.dispatch.journal import Journal
 from callgate.workspace.files import WorkspaceFileAPI
 
@@ -18,7 +20,7 @@ from callgate.workspace.files import WorkspaceFileAPI
 class CallContext(ToolContext):
     """A `ToolContext` that looks things up when they are asked for: most tools ask for few."""
 
-    __slots__ = ("_call", "_call_files", "_journal", "_loop", "_subject")
+    __slots__ = ("_call", "_call_files", "_environments", "_journal", "_loop", "_subject")
 
     def __init__(
         self,
@@ -26,6 +28,7 @@ class CallContext(ToolContext):
         subject: Subject,
         journal: Journal,
         files: CallFiles,
+        environments: Environments,
         launcher: Launcher | None = None,
     ) -> None:
         session = call.session
@@ -34,13 +37,24 @@ class CallContext(ToolContext):
         self.turn_id = call.turn_id
         self.tool_use_id = journal.shown_id
         self.workspace_path = session.workspace
-        self._cancel_event = self._logger = self._files = None
+        self._cancel_event = self._logger = self._files = self._environment = None
         self._launcher = launcher
         self._call, self._subject, self._journal, self._call_files = call, subject, journal, files
+        self._environments = environments
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def call(self) -> ToolCall:
+        """The call that it serves."""
+        return self._call
 
     def _open_files(self) -> WorkspaceFileAPI:
         return self._call_files.open(self._call, self._subject, self._publish)
+
+    def _open_environment(self) -> Environment:
+        files = self.workspace_files
+        assert isinstance(files, WorkspaceFileAPI)
+        return self._environments.open(self._call.session, files)
 
     def _artifact(self, name: str) -> str | None:
         return self._call_files.artifact(self._call, name)

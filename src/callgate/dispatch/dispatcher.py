@@ -42,6 +42,7 @@ from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.confine import confine
 from callgate.dispatch.confirmations import Confirmation
 from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.environments import Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.journal import Journal, Recorder
@@ -80,11 +81,13 @@ class ToolDispatcher:
         registry: Registry | None = None,
         limits: Limits = Limits(),  # noqa: B008  # frozen
         sandbox: Sandbox | None = None,
+        environments: Environments | None = None,
     ) -> None:
         """Without a `sandbox` no tool can start a command."""
         self.registry = registry or Registry()
         self.running = Running(limits.stop)
         self.authority = authority
+        self.environments = environments or Environments()
         self._files = files
         self._sink = sink
         self._log = log
@@ -93,6 +96,11 @@ class ToolDispatcher:
         self._sandbox = sandbox
         self._lanes = Lanes(limits.concurrency)
         watch_opens()
+
+    @property
+    def artifacts(self) -> str | None:
+        """Where calls put output aside, by session; None where none is kept."""
+        return self._files.artifacts
 
     async def run(self, call: ToolCall, asked: Confirmation | None = None) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
@@ -152,7 +160,10 @@ class ToolDispatcher:
         enclosure = None
         if tool.definition.sandboxed and self._sandbox is not None:
             enclosure = self._sandbox.enclosure(
-                call.session, checked.arguments, has_effects=tool.has_effects
+                call.session,
+                checked.arguments,
+                has_effects=tool.has_effects,
+                terminals=self._terminals(call, tool),
             )
             journal.sandbox = str(enclosure)
         unplaced = Subject(tool, checked, (), enclosure)
@@ -213,8 +224,9 @@ class ToolDispatcher:
                 raise
         try:
             running.raise_if_stopped()
+            launcher = self._launcher(call, subject)
             context = CallContext(
-                call, subject, journal, self._files, self._launcher(call, subject)
+                call, subject, journal, self._files, self.environments, launcher
             )
             if tool.has_effects:
                 await journal.started(tool, subject.checked, running)
@@ -231,7 +243,15 @@ class ToolDispatcher:
     def _launcher(self, call: ToolCall, subject: Subject) -> Launcher | None:
         if self._sandbox is None or subject.enclosure is None:
             return None
+        if subject.enclosure.delegated:
+            return self._sandbox.delegating(call.session, self.environments.terminals)
         return self._sandbox.launcher(subject.enclosure, call.session)
+
+    def _terminals(self, call: ToolCall, tool: Registered) -> Launcher | None:
+        """The client's, for commands that belong to the session; other processes stay here."""
+        if tool.definition.source != "builtin":
+            return None
+        return self.environments.terminals(call.session)
 
     def _timeout(self, call: ToolCall, tool: Registered) -> float:
         if call.timeout_s is None:
@@ -273,6 +293,7 @@ class ToolDispatcher:
         await self.running.stop_all(self.running.of_session(session.id), why)
         self.authority.grants.revoke_session(session)
         self._files.forget(session.id)
+        self.environments.withdraw(session.id)
         await self._log.release(session.id)
 
     async def close(self) -> None:

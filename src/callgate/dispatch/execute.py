@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Generator
 from time import perf_counter
 from typing import Any, TypeGuard
 
-from callgate.core.content import ImageBlock, JsonBlock, TextBlock
+from callgate.core.content import FileDiff, ImageBlock, JsonBlock, TextBlock
 from callgate.core.errors import (
     GENERIC_FAILURE,
     ToolCancelled,
@@ -96,6 +96,8 @@ def _is_output(output: object) -> TypeGuard[ToolOutput]:
     if not isinstance(output, ToolOutput) or type(output.content) is not list:
         return False
     if type(output.metadata) is not dict:
+        return False
+    if output.diffs and not all(type(each) is FileDiff for each in output.diffs):
         return False
     return not [block for block in output.content if type(block) not in _BLOCKS]
 

@@ -1,14 +1,15 @@
 """Answers that are remembered: for a session, for some uses, for some time.
 
 A session's answer covers the same tool for the rest of the session (the person is told so).
-It is kept in the store, outlives the process, and is gone when the session is closed; saved
-rules live in the settings instead.
+It holds for those who work for the session too. It is kept in the store, outlives the process,
+and is gone when the session is closed; saved rules live in the settings instead.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,18 +38,23 @@ class Grant(msgspec.Struct, kw_only=True):
     only then; a no that was not given about the network is about all commands."""
 
 
+class _Remembered(NamedTuple):
+    session: Session
+    grants: list[Grant]
+
+
 class Grants:
     def __init__(self, log: SessionLog) -> None:
         self._log = log
-        self._by_session: dict[str, list[Grant]] = {}
+        self._by_session: dict[str, _Remembered] = {}
 
     def add(self, session: Session, grant: Grant) -> None:
-        self._by_session.setdefault(session.id, []).append(grant)
+        self._by_session.setdefault(session.id, _Remembered(session, [])).grants.append(grant)
         self._log.commit(session, PutGrant(session=session.id, grant=_stored(session, grant)))
 
     def load(self, session: Session, stored: Iterable[StoredGrant]) -> None:
         """What was remembered of a session that is resumed."""
-        self._by_session[session.id] = [_grant(each) for each in stored]
+        self._by_session[session.id] = _Remembered(session, [_grant(each) for each in stored])
 
     def take(
         self,
@@ -61,25 +67,29 @@ class Grants:
         network: bool = False,
     ) -> Grant | None:
         """The grant that covers a call, one use of it consumed. A remembered no beats a yes."""
-        grants = self._by_session.get(session.id)
-        if not grants:
+        if not self._by_session:
             return None
         now = time.time()
         matching = [
-            grant
-            for grant in grants
+            (whose, grant)
+            for id in (session.id, session.parent)
+            if id is not None and (whose := self._by_session.get(id)) is not None
+            for grant in whose.grants
             if _covers(grant, tool, sha256, now)
             and (grant.covers_rules or not by_rule)
             and _covers_network(grant, network)
         ]
         if not matching:
             return None
-        chosen = next((g for g in matching if g.decision is Outcome.DENY), matching[0])
+        denied = (each for each in matching if each[1].decision is Outcome.DENY)
+        whose, chosen = next(denied, matching[0])
         if chosen.uses is not None:
             chosen.uses -= 1
-            use = UseGrant(session=session.id, grant=chosen.id, call=call, at=now)
-            self._log.commit(session, use)
-        self._by_session[session.id] = [grant for grant in grants if grant.uses != 0]
+            owner = whose.session
+            use = UseGrant(session=owner.id, grant=chosen.id, call=call, at=now)
+            self._log.commit(owner, use)
+            if chosen.uses == 0:
+                whose.grants.remove(chosen)
         return chosen
 
     def revoke_session(self, session: Session) -> None:

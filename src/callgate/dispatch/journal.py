@@ -282,6 +282,7 @@ class Journal:
             command_executed=output.command_executed,
             truncated=output.truncated,
             duration_ms=duration,
+            diffs=output.diffs,
         )
 
     def failed(self, error: ToolError, partial: ToolOutput | None = None) -> ToolResult:
@@ -324,6 +325,7 @@ class Journal:
             files_modified=None if partial is None else partial.files_modified,
             command_executed=None if partial is None else partial.command_executed,
             duration_ms=duration,
+            diffs=() if partial is None else partial.diffs,
         )
 
     def _compare_effects(self, changed: list[str]) -> None:

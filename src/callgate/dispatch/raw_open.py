@@ -17,7 +17,8 @@ from callgate.workspace.paths import within_wall
 _log = logging.getLogger("callgate.raw_open")
 
 watched: ContextVar[list[str] | None] = ContextVar("callgate_tool", default=None)
-"""What runs in this context: a tool, its session, then the paths that were logged already."""
+"""What runs in this context: a tool, its session, then the paths that were logged already. A tool
+without a name is our own code on behalf of one: what it opens is not logged."""
 _installed = False
 _OURS = (sys.prefix, sys.base_prefix, "/proc/", "/dev/null")
 """Imports and process control open these all the time; no tool means its workspace by them."""
@@ -41,7 +42,7 @@ def _on_audit(event: str, args: tuple[Any, ...]) -> None:
     if event != "open":
         return
     tool = watched.get()
-    if tool is None or within_wall():
+    if tool is None or not tool[0] or within_wall():
         return
     path = args[0]
     if not isinstance(path, str | bytes):

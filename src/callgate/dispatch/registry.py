@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -22,6 +22,8 @@ from callgate.core.sessions import Mode, Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")
+"""What others call the tool of an MCP server, and what rules and people call it."""
 _PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
 _SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
 
@@ -55,6 +57,7 @@ class Registry:
         self._names: dict[str, str] = {}
         """Folded name or alias to the name it belongs to."""
         self._disabled: dict[str, str] = {}
+        self._conditions: dict[str, Callable[[Session], str | None]] = {}
 
     def register(self, factory: ToolFactory) -> Registered:
         """Take a factory; raise `ToolRegistrationError` where its definition is wrong."""
@@ -65,7 +68,7 @@ class Registry:
             if owner is not None:
                 raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner!r}")
         for name in (definition.name, *definition.aliases):
-            self._names[_fold(name)] = definition.name
+            self._names[_fold(name)] = self._names[name] = definition.name
         self._tools[definition.name] = tool
         return tool
 
@@ -75,6 +78,7 @@ class Registry:
         if tool is not None:
             for taken in (name, *tool.definition.aliases):
                 del self._names[_fold(taken)]
+                self._names.pop(taken, None)
 
     def find(self, name: str) -> Registered | None:
         tool = self._tools.get(name)
@@ -86,18 +90,27 @@ class Registry:
         """Keep a tool registered but out of everyone's sight."""
         self._disabled[name] = reason
 
+    def offer_where(self, name: str, why_not: Callable[[Session], str | None]) -> None:
+        """Hide a tool from the sessions for which `why_not` has a reason."""
+        self._conditions[name] = why_not
+
+    def missing_because(self, tool: Registered, session: Session) -> str | None:
+        """What a session lacks for a tool that depends on it; None where it lacks nothing."""
+        condition = self._conditions.get(tool.name)
+        return None if condition is None else condition(session)
+
     def hidden_because(self, tool: Registered, session: Session) -> str | None:
         """Why a session does not see a tool; None where it does."""
         if self._disabled and (reason := self._disabled.get(tool.name)) is not None:
             return reason
-        if tool.everyone_sees_it:
+        if tool.everyone_sees_it and tool.name not in self._conditions:
             return None
         definition = tool.definition
         if definition.required_tags and (missing := definition.required_tags - session.tags):
             return f"needs {', '.join(sorted(missing))}"
         if definition.hidden_from_workers and session.is_worker:
             return "not for sub-agents"
-        return None
+        return self.missing_because(tool, session)
 
     def listed(self, session: Session) -> list[Registered]:
         """The tools that a session is told of."""
@@ -132,14 +145,21 @@ def _definition(factory: Any) -> ToolDefinition:
 def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -> Registered:
     name = definition.name
     for spelling in (name, *definition.aliases):
-        if not isinstance(spelling, str) or not _NAME.match(spelling):
+        shape = _MCP_NAME if definition.source == "mcp" else _NAME
+        if not isinstance(spelling, str) or not shape.match(spelling):
             raise ToolRegistrationError(
                 f"tool name {spelling!r} must be snake_case: a-z, 0-9 and _, at most 64"
             )
     effect, capabilities = _effect(definition)
     if definition.source != "mcp":  # an MCP server's schema may use all of JSON Schema
         check_subset(definition.input_schema, name)
-    schema = ArgumentSchema(definition.input_schema, name, max_bytes=max_bytes)
+    schema = ArgumentSchema(
+        definition.input_schema,
+        name,
+        max_bytes=max_bytes,
+        foreign=definition.source == "mcp",
+        lazy=definition.source == "builtin",
+    )
     if definition.timeout_s is not None and not definition.timeout_s > 0:
         raise ToolRegistrationError(f"tool {name!r}: timeout_s must be positive")
     properties = definition.input_schema.get("properties", {})

@@ -18,6 +18,8 @@ def resolve(call: ToolCall, registry: Registry) -> Registered:
     tool = registry.find(call.tool)
     if tool is None or registry.hidden_because(tool, call.session) is not None:
         asked_for = str(call.tool)[:128]
+        if tool is not None and (lacks := registry.missing_because(tool, call.session)):
+            raise ToolNotFound(f"There is no tool {asked_for!r} here: {lacks}.")
         raise ToolNotFound(f"There is no tool {asked_for!r}.{_suggestion(call, registry)}")
     return tool
 

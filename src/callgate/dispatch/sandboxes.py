@@ -4,6 +4,9 @@
     authorize ensure(enclosure, session)       refused here, before anyone is asked
     execute   launcher(enclosure, session)     the one way to start a command
 
+Where the session's client has terminals of its own, commands may run there (`DELEGATED`):
+outside of any sandbox, so they are judged as with the sandbox off, and never in mode read.
+
 The machine is tried out once, when the first command comes (`ready`). What a profile needs and
 this machine cannot promise is refused by name; nothing runs with less around it, except where
 the user's settings say `sandbox = "off"`.
@@ -18,13 +21,13 @@ import site
 import sys
 import sysconfig
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from callgate.core.commands import Command, Launcher, OnOutput, Running
-from callgate.core.errors import ToolPermissionDenied
+from callgate.core.errors import ToolExecutionError, ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
 from callgate.policy.rules import is_within
 from callgate.sandbox import allowed_hosts, machines, profiles
@@ -54,6 +57,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """This machine promises that nothing can be changed from inside."""
     hosts: tuple[AllowedHost, ...] = ()
     """What it reaches where the network is HOSTS."""
+    delegated: bool = False
+    """They run in a terminal of the session's client: nothing of ours is around them."""
 
     @property
     def is_online(self) -> bool:
@@ -62,6 +67,8 @@ class Enclosure(msgspec.Struct, frozen=True):
         return online and self.profile is Profile.WORKSPACE
 
     def __str__(self) -> str:
+        if self.delegated:
+            return "the editor's terminal, outside the sandbox"
         if self.profile is None:
             return "off"
         if self.profile is Profile.WORKSPACE and self.network is Network.HOSTS:
@@ -72,6 +79,9 @@ class Enclosure(msgspec.Struct, frozen=True):
 
 
 _NETWORKS = {Network.LOOPBACK: "a loopback of its own", Network.ALL: "network"}
+
+
+DELEGATED = Enclosure(None, Network.ALL, delegated=True)
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,11 +135,19 @@ class Sandbox:
                     self._backends = await machines.look(self._broker)
 
     def enclosure(
-        self, session: Session, arguments: Mapping[str, Any], *, has_effects: bool = True
+        self,
+        session: Session,
+        arguments: Mapping[str, Any],
+        *,
+        has_effects: bool = True,
+        terminals: Launcher | None = None,
     ) -> Enclosure:
         """What a call is to run in, by the mode of its session, by what it asks for, and by
-        whether its tool declares any effects: one that does not cannot have them."""
+        whether its tool declares any effects: one that does not cannot have them. `terminals`
+        are the client's own, where they may be used."""
         said = self.surroundings
+        if terminals is not None and has_effects and session.mode in (Mode.ASK, Mode.WRITE):
+            return DELEGATED
         if said.profile is None:
             return Enclosure(None, Network.ALL)
         asks = arguments.get("network") is True
@@ -171,12 +189,21 @@ class Sandbox:
 
     def ensure(self, enclosure: Enclosure, session: Session) -> None:
         """Raise `CannotGuarantee` where this machine cannot keep it."""
-        self.launcher(enclosure, session)
+        if not enclosure.delegated:
+            self.launcher(enclosure, session)
+
+    def delegating(
+        self, session: Session, terminals: Callable[[Session], Launcher | None]
+    ) -> Launcher:
+        """What starts commands in the client's terminal, or where mode read wants them."""
+        return _Delegating(self, session, terminals)
 
     def launcher(self, enclosure: Enclosure, session: Session) -> Launcher:
-        """What starts a call's commands. A session that is in mode read by now narrows it."""
+        """What starts a call's commands here. A session in mode read by now narrows it."""
         if session.mode == Mode.READ and enclosure.profile is not Profile.READ:
             enclosure = Enclosure(Profile.READ)
+        if enclosure.delegated:
+            raise ValueError("a command for the client's terminal is not started here")
         found = self._find(enclosure, session)
         if isinstance(found, CannotGuarantee):
             raise CannotGuarantee(found.missing, found.problems)
@@ -293,3 +320,29 @@ class _Jailed:
             raise ToolPermissionDenied(
                 f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"
             ) from error
+
+
+class _Delegating:
+    """Looks at the mode when a command starts: the client's terminal cannot be narrowed."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        session: Session,
+        terminals: Callable[[Session], Launcher | None],
+    ) -> None:
+        self._sandbox = sandbox
+        self._session = session
+        self._terminals = terminals
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        if self._session.mode not in (Mode.ASK, Mode.WRITE):
+            launcher = self._sandbox.launcher(Enclosure(Profile.READ), self._session)
+            return await launcher.start(command, on_output)
+        terminals = self._terminals(self._session)
+        if terminals is None:  # it was judged, and a person asked, for that terminal alone
+            raise ToolExecutionError(
+                "The editor's terminal, in which the command was to run, is gone.",
+                reason="terminal_gone",
+            )
+        return await terminals.start(command, on_output)

@@ -15,7 +15,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callgate.core.tools import OutputStream, ToolContext, WorkspaceFiles
+from callgate.core.environment import WorkspaceFiles
+from callgate.core.tools import OutputStream, ToolContext
 from callgate.host.pipes import Call, Pipe
 from callgate.host.plain import plain
 from callgate.protocol.host_v1 import frames, parts
@@ -36,7 +37,7 @@ class HostContext(ToolContext):
         self.workspace_path = told.workspace_path or os.getcwd()
         self.scope = told.scope or None
         self._cancel_event = asyncio.Event()
-        self._logger = self._files = self._launcher = None
+        self._logger = self._files = self._environment = self._launcher = None
         self._pipe = pipe
 
     @property

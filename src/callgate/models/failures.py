@@ -3,69 +3,24 @@
 from __future__ import annotations
 
 import re
-from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from urllib.parse import quote
+from collections.abc import Mapping
+from datetime import datetime
 
 import msgspec
 
-from callgate.audit.redaction import redact
 from callgate.core.models import ModelError, ModelErrorKind
+from callgate.outgoing.retries import retry_after
+from callgate.outgoing.said import Masked, quoted
 
 MAX_BODY = 64 * 1024
 """Bytes of an answer that is an error."""
-MAX_SHOWN = 400
-"""Characters of what the server says."""
 
-FIRST_WAIT_S = 0.5
-"""Before the second attempt, about."""
-
-_SHORTEST_SECRET = 6
-_HIDDEN = "[hidden]"
 _RETRIED = frozenset({408, 409, 425, 429})
 _CONTEXT = re.compile(
     r"prompt is too long|context[ _](length|window|size)|maximum context|too many tokens"
     r"|exceed_context_size|exceeds? the (available |model'?s? )?context|input is too long",
     re.IGNORECASE,
 )
-UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]+")
-"""What would not be seen, or act on a terminal."""
-
-
-class Masked:
-    """Takes out of a text the secrets it was made with, and whatever else looks like one."""
-
-    __slots__ = ("_secrets",)
-
-    def __init__(self, secrets: Iterable[str]) -> None:
-        known = {spelt for each in secrets for spelt in _spellings(each)}
-        self._secrets = sorted(known, key=len, reverse=True)
-
-    def __call__(self, text: str) -> str:
-        for secret in self._secrets:
-            text = re.sub(re.escape(secret), _HIDDEN, text, flags=re.IGNORECASE)
-            text = _without_beginning(text, secret)
-        return redact(text)
-
-
-def _spellings(secret: str) -> Iterator[str]:
-    """A secret as it is, and as JSON, an address or an Authorization header would have it."""
-    if len(secret) >= _SHORTEST_SECRET:
-        yield secret
-        yield secret.replace("/", "\\/")
-        yield msgspec.json.encode(secret).decode()[1:-1]
-        yield quote(secret, safe="")
-        yield b64encode(secret.encode()).decode().rstrip("=")
-
-
-def _without_beginning(text: str, secret: str) -> str:
-    """Where a text was cut in the middle of a secret, its end goes too."""
-    for length in range(min(len(secret) - 1, len(text)), _SHORTEST_SECRET - 1, -1):
-        if text.endswith(secret[:length]):
-            return text[:-length] + _HIDDEN
-    return text
 
 
 class _Error(msgspec.Struct):
@@ -117,7 +72,7 @@ def status_error(
     sentence = f"{_STATUS_SENTENCES.get(kind, 'The server refused the request')} ({status})"
     return ModelError(
         kind,
-        sentence + _quoted(said.message, masked),
+        sentence + quoted(said.message, masked),
         retryable=retryable,
         retry_after_s=retry_after(headers, now),
     )
@@ -162,43 +117,5 @@ def said_in_stream(said: Said, masked: Masked) -> ModelError:
     else:  # overloaded, a server error, or a word nobody knows
         kind, retryable = ModelErrorKind.OVERLOADED, True
     return ModelError(
-        kind, "The server broke off its reply" + _quoted(said.message, masked), retryable=retryable
+        kind, "The server broke off its reply" + quoted(said.message, masked), retryable=retryable
     )
-
-
-def _quoted(text: str, masked: Masked) -> str:
-    """Masked before it is cut, so that no half of a secret is left."""
-    shown = UNSEEN.sub(" ", masked(text)).strip()
-    if not shown:
-        return "."
-    if len(shown) > MAX_SHOWN:
-        shown = shown[:MAX_SHOWN].rstrip() + " ..."
-    return f": {shown}"
-
-
-def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Seconds until the server wants to be asked again; None where it does not say."""
-    for name, unit in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) / unit
-        except ValueError:
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
-    try:
-        moment = parsedate_to_datetime(headers.get("retry-after", ""))
-    except (ValueError, TypeError, OverflowError):
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return max((moment - now).total_seconds(), 0.0)
-
-
-def back_off(attempt: int, chance: float) -> float:
-    """Seconds before the request is made again: about 0.5, 1, 2, ... 16, never in step.
-
-    Args:
-        attempt: how many have failed, from 1.
-        chance: from 0 to 1.
-    """
-    return float(min(FIRST_WAIT_S * 2 ** (attempt - 1), 16.0) * (0.75 + chance / 2))

@@ -13,11 +13,9 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-import ssl
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,18 +23,19 @@ import httpx2
 
 from callgate import __version__
 from callgate.core.models import Key, ModelError, ModelErrorKind, Piece, Retrying
-from callgate.models.failures import MAX_BODY, Masked, back_off, said_in_stream, status_error
+from callgate.models.failures import MAX_BODY, said_in_stream, status_error
 from callgate.models.prompts import encoded
 from callgate.models.replies import Reader, ServerSaid, malformed
 from callgate.models.sse import SseDecoder, SseError
 from callgate.models.tables import ModelTable
+from callgate.outgoing.clients import is_loopback, is_untrusted, open_client
+from callgate.outgoing.retries import back_off
+from callgate.outgoing.said import Masked
 
-CONNECT_S = 10.0
 LONGEST_WAIT_S = 120.0
 """A server that asks for more is not asked again: a person would not know why nothing happens."""
 _DRAIN_S = 0.2
 _BODY_S = 10.0
-_TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
 
 
@@ -179,21 +178,9 @@ class Server:
     def _opened(self) -> httpx2.AsyncClient:
         if self._client is not None:
             return self._client
-        silent = self._table.timeout_s
-        host = self._url.host
-        origin = f"{self._url.scheme}://{f'[{host}]' if ':' in host else host}"
-        proxy = self._table.proxy
-        # Nothing for this machine goes through a proxy that the environment names.
-        direct = proxy == "none" or (proxy is None and _is_loopback(host))
         try:
-            self._client = httpx2.AsyncClient(
-                timeout=httpx2.Timeout(silent, connect=min(CONNECT_S, silent)),
-                proxy=None if proxy == "none" else proxy,
-                mounts={origin: None} if direct else None,
-                follow_redirects=False,
-                # Loading the system's certificates takes long. Plain http needs none, and a
-                # context without any trusts nobody.
-                verify=True if self._url.scheme == "https" else _TRUSTS_NOBODY,
+            self._client = open_client(
+                self._url, silent_s=self._table.timeout_s, proxy=self._table.proxy
             )
         except (ValueError, ImportError, httpx2.InvalidURL):
             raise ModelError(
@@ -210,7 +197,7 @@ class Server:
             said = f"{host} was silent for {self._table.timeout_s:g} seconds."
         elif isinstance(error, httpx2.ProxyError):
             kind, said = ModelErrorKind.UNREACHABLE, f"The proxy does not lead to {host}."
-        elif _is_untrusted(error):
+        elif is_untrusted(error):
             return ModelError(
                 ModelErrorKind.UNREACHABLE, f"The certificate of {host} is not trusted."
             )
@@ -266,22 +253,13 @@ def _checked_url(text: str, table: ModelTable) -> httpx2.URL:
         raise ModelError(
             ModelErrorKind.REQUEST, "The base_url must have no user, password, ? or # in it."
         )
-    if url.scheme == "http" and not table.insecure_http and not _is_loopback(url.host):
+    if url.scheme == "http" and not table.insecure_http and not is_loopback(url.host):
         raise ModelError(
             ModelErrorKind.REQUEST,
             f"{url.host} is another machine, and http:// would show it key and prompt on the way:"
             " use https://, or say insecure_http = true.",
         )
     return url
-
-
-def _is_loopback(host: str) -> bool:
-    if host.lower().rstrip(".") == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
@@ -297,12 +275,3 @@ def _secrets_of(proxy: str | None) -> list[str]:
     userinfo = proxy.rpartition("@")[0].rpartition("/")[2]
     parts = [userinfo, *userinfo.split(":", 1)]
     return [*parts, *map(unquote, parts)]
-
-
-def _is_untrusted(error: BaseException) -> bool:
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, ssl.SSLCertVerificationError):
-            return True
-        seen = seen.__cause__ or seen.__context__
-    return False

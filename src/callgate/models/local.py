@@ -32,6 +32,7 @@ class LocalModel:
     def __init__(self, name: str, table: ModelTable) -> None:
         """Raises `ModelError` where the file or the extra is missing."""
         self.name = name
+        self.images = table.images is True
         self.native_tools = table.tools == "native"
         self.constrained = table.constrain is not False
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS

@@ -25,8 +25,9 @@ from callgate.core.models import (
     ToolUseDelta,
     Usage,
 )
-from callgate.models.failures import MAX_BODY, UNSEEN, Said
+from callgate.models.failures import MAX_BODY, Said
 from callgate.models.sse import SseEvent
+from callgate.outgoing.said import UNSEEN
 from callgate.protocol import strict_json
 
 MAX_CALLS = 1_000

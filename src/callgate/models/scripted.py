@@ -101,6 +101,7 @@ class ScriptedModel:
     def __init__(self, name: str, table: ModelTable, script: Script | None = None) -> None:
         """The script is that of the table's `path`, unless it is given."""
         self.name = name
+        self.images = table.images is not False
         self.native_tools = table.tools == "native"
         self.constrained = bool(table.constrain)
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS

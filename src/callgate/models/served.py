@@ -18,6 +18,7 @@ class ServedModel:
     ) -> None:
         """`context_tokens` is the window where the settings do not name it."""
         self.name = name
+        self.images = table.images is not False
         self.native_tools = table.tools == "native"
         self.constrained = bool(table.constrain)
         self.context_tokens = table.context_tokens or context_tokens

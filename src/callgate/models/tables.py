@@ -33,6 +33,8 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A program that prints the key; no shell reads it."""
     tools: Literal["native", "text"] = "native"
     """`text`: the model has no tool calling of its own and writes its calls."""
+    images: bool | None = None
+    """Whether it can be shown pictures; None: what is usual for its kind."""
     constrain: bool | None = None
     """Whether the server binds what is written as text to a schema; None: a local one does."""
     max_tokens: Count | None = None

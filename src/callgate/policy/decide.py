@@ -149,6 +149,18 @@ def ask_because_repaired(decision: Decision) -> Decision:
     )
 
 
+def ask_always(decision: Decision) -> Decision:
+    """What is decided of a call that nobody but a person may let run."""
+    if decision.outcome is not Outcome.ALLOW:
+        return decision
+    return Decision(
+        outcome=Outcome.ASK,
+        reason="always_asked",
+        sentence="This is asked about each time.",
+        hosts=decision.hosts,
+    )
+
+
 def lifts_protection(place: Place, question: Question, user: Policy) -> bool:
     """Whether an explicit rule of the user that speaks of this call names the protected place
     and does not deny it. A rule about everything names nothing."""

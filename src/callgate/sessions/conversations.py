@@ -146,6 +146,11 @@ class Conversations:
         session.title = title
         await self._update(session, title=title)
 
+    async def move(self, session: Session, workspace: str) -> None:
+        """Go on with a session in another directory."""
+        session.workspace = workspace
+        await self._update(session, workspace=workspace)
+
     async def set_mode(self, session: Session, mode: Mode) -> None:
         """Change the ceiling of what may run, from the next decision on."""
         before, session.mode = session.mode, mode

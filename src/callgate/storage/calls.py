@@ -10,7 +10,13 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from callgate.core.errors import ToolErrorClass
-from callgate.core.events import CALLED, CONFIRMATION_RESOLVED, TERMINAL, Event
+from callgate.core.events import (
+    CALLED,
+    CONFIRMATION_RESOLVED,
+    TERMINAL,
+    TURN_CANCELLED,
+    Event,
+)
 from callgate.core.ops import (
     CallReceipt,
     ExpireConfirmations,
@@ -190,6 +196,8 @@ def reap(op: Reap, view: View) -> Reaped:
         calls |= {c.id: c for c in waiting if c.state is CallState.WAITING}
     for session in owned:
         view.put(replace(session, owner=None))
+        if session.parent is not None and session.turn_id is not None:
+            _end_turn(view, session, op.at)
     interrupted, closed = [], []
     for call in calls.values():
         if call.state is CallState.RUNNING:
@@ -206,14 +214,22 @@ def reap(op: Reap, view: View) -> Reaped:
     )
 
 
+def _end_turn(view: View, session: StoredSession, at: float) -> None:
+    """End the turn of a worker: nobody goes on with it."""
+    event = system_event(session.id, None, TURN_CANCELLED, {"reason": INTERRUPTED}, at)
+    view.append(session.id, (replace(event, turn_id=session.turn_id),))
+    view.describe(replace(view.session(session.id), turn_id=None))
+
+
 def _settle(view: View, call: StoredCall, at: float) -> StoredCall | None:
     """End a waiting call that nobody attends, unless its turn can still go on."""
     question = _question(view, call)
     if question is None:
         return _end(view, call, interruption(call, at))
-    if call.turn_id is None and question.state is ConfirmationState.PENDING:
+    lasts = call.turn_id is not None and view.session(call.session_id).parent is None
+    if not lasts and question.state is ConfirmationState.PENDING:
         question = _close(view, question, ConfirmationState.WITHDRAWN, at)
-    if call.turn_id is None and question.state is ConfirmationState.ALLOWED:
+    if not lasts and question.state is ConfirmationState.ALLOWED:
         refusal = failure(call, ToolErrorClass.CANCELLED, "The caller is gone.", at,
                            reason=INTERRUPTED)  # fmt: skip
         return _end(view, call, refusal)

@@ -1,6 +1,7 @@
 """The built-in file tools: read_file, write_file, patch_file, list_dir, delete_file.
 
-They reach the disk through `context.workspace_files` alone, which is the wall.
+They reach the disk through `context.workspace_files` alone, which is the wall. Text goes through
+`context.environment`: where an editor offers its view of the files, what is in its buffers counts.
 """
 
 from __future__ import annotations
@@ -11,14 +12,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from callgate.core.content import ImageBlock, ImageSource, TextBlock
+from callgate.core.content import ContentBlock, ImageBlock, ImageSource, TextBlock
 from callgate.core.effects import Capability, SideEffects
+from callgate.core.environment import Environment, WorkspaceFiles
 from callgate.core.errors import ToolCancelled, ToolError
-from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
+from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolOutput
+from callgate.tools.changes import MISSING, before, diffs, is_image_on_disk, text_of
 from callgate.tools.search import Aside
 from callgate.workspace import refusals
 from callgate.workspace.edits import diff, replace_once
-from callgate.workspace.excerpts import MAX_LINES, Excerpt, excerpt, image_type, matching
+from callgate.workspace.excerpts import (
+    MAX_LINES,
+    Excerpt,
+    excerpt,
+    excerpt_of_part,
+    image_type,
+    matching,
+)
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.matching import LineMatcher
 from callgate.workspace.paths import readable, shown
@@ -78,19 +88,33 @@ class ReadFile:
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         _check(context)
-        path = input["path"]
-        content = context.workspace_files.read_bytes(path)
-        media_type = image_type(content)
-        if media_type is not None:
-            return _image(path, content, media_type)
-        offset, limit, regex = input.get("offset", 1), input.get("limit"), input.get("regex")
-        read = partial(_part, path, content, offset, limit, regex)
-        quick = regex is None and len(content) < _LARGE
-        part = read() if quick else await self._aside.run(context, read)
+        path, regex = input["path"], input.get("regex")
+        environment = context.environment
+        elsewhere = regex is None and not environment.reads_disk
+        if elsewhere and not is_image_on_disk(environment.files, path):
+            part = await self._from_editor(input, context)
+        else:
+            content = environment.files.read_bytes(path)
+            media_type = image_type(content)
+            if media_type is not None:
+                return _image(path, content, media_type)
+            offset, limit = input.get("offset", 1), input.get("limit")
+            read = partial(_part, path, content, offset, limit, regex)
+            quick = regex is None and len(content) < _LARGE
+            part = read() if quick else await self._aside.run(context, read)
         return ToolOutput(
             content=[TextBlock(part.text)],
-            metadata={"total_lines": part.total},
+            metadata={} if part.total is None else {"total_lines": part.total},
             truncated=part.truncated,
+        )
+
+    async def _from_editor(self, input: dict[str, Any], context: ToolContext) -> Excerpt:
+        offset, limit = input.get("offset"), input.get("limit")
+        text = await context.environment.read_text(input["path"], line=offset, limit=limit)
+        if len(text) < _LARGE:
+            return excerpt_of_part(text, offset or 1, limit)
+        return await self._aside.run(
+            context, lambda should_stop: excerpt_of_part(text, offset or 1, limit)
         )
 
     async def cancel(self) -> bool:
@@ -119,28 +143,32 @@ class WriteFile:
         source="builtin",
     )
 
-    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+    async def preview(self, input: dict[str, Any], environment: Environment) -> Preview:
         """The change that allowing the call would make."""
         path, content = input["path"], input["content"]
+        old: str | None = None
         try:
-            if not files.exists(path):
-                return diff("", content, readable(path)) or f"Create {shown(path)}, empty"
-            old = files.read(path)
+            old = await environment.read_text(path)
         except ToolError as error:
-            return f"{error}; it would become:\n" + diff("", content, readable(path))
-        return diff(old, content, readable(path)) or f"{shown(path)} stays as it is"
+            if error.reason != MISSING:
+                added = diff("", content, readable(path))
+                return Preview(f"{error}; it would become:\n{added}")
+        change = diff(old or "", content, readable(path))
+        nothing = f"Create {shown(path)}, empty" if old is None else _as_it_is(path)
+        return Preview(change or nothing, diffs(environment.files, path, old, content))
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         _check(context)
-        path, content, files = input["path"], input["content"], context.workspace_files
-        existed = files.exists(path)
-        files.write(path, content)
+        path, content, environment = input["path"], input["content"], context.environment
+        found = await before(environment, path)
+        remark = await environment.write_text(path, content)
         size = len(content.encode())
-        done = "Replaced" if existed else "Created"
+        done = "Replaced" if found.existed else "Created"
         return ToolOutput(
-            content=[TextBlock(f"{done} {shown(path)} ({size:,} bytes)")],
-            files_modified=[_called(files, path)],
-            metadata={"created": not existed, "bytes": size},
+            content=_told(f"{done} {shown(path)} ({size:,} bytes)", remark),
+            files_modified=[_called(environment.files, path)],
+            metadata={"created": not found.existed, "bytes": size},
+            diffs=diffs(environment.files, path, found.text, content) if found.known else (),
         )
 
     async def cancel(self) -> bool:
@@ -175,23 +203,27 @@ class PatchFile:
         source="builtin",
     )
 
-    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+    async def preview(self, input: dict[str, Any], environment: Environment) -> Preview:
         """The change that allowing the call would make."""
         path = input["path"]
         try:
-            old = files.read(path)
+            old = await environment.read_text(path)
             new = replace_once(old, input["old"], input["new"])
         except ToolError as error:
-            return f"Nothing would change: {error}"
-        return diff(old, new, readable(path)) or f"{shown(path)} stays as it is"
+            return Preview(f"Nothing would change: {error}")
+        change = diff(old, new, readable(path))
+        return Preview(change or _as_it_is(path), diffs(environment.files, path, old, new))
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         _check(context)
-        path, files = input["path"], context.workspace_files
-        files.patch(path, input["old"], input["new"])
+        path, environment = input["path"], context.environment
+        done = await environment.edit_text(
+            path, lambda text: replace_once(text, input["old"], input["new"])
+        )
         return ToolOutput(
-            content=[TextBlock(f"Patched {shown(path)}")],
-            files_modified=[_called(files, path)],
+            content=_told(f"Patched {shown(path)}", done.remark),
+            files_modified=[_called(environment.files, path)],
+            diffs=diffs(environment.files, path, done.old, done.new),
         )
 
     async def cancel(self) -> bool:
@@ -243,9 +275,9 @@ class DeleteFile:
         source="builtin",
     )
 
-    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+    def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """What allowing the call would delete."""
-        path = input["path"]
+        path, files = input["path"], environment.files
         if not isinstance(files, WorkspaceFileAPI):
             return f"Delete {shown(path)}"
         try:
@@ -277,6 +309,14 @@ def _check(context: ToolContext) -> None:
         raise ToolCancelled
 
 
+def _told(done: str, remark: str | None) -> list[ContentBlock]:
+    return [TextBlock(done), *([] if remark is None else [TextBlock(f"[{remark}]")])]
+
+
+def _as_it_is(path: str) -> str:
+    return f"{shown(path)} stays as it is"
+
+
 def _image(path: str, content: bytes, media_type: str) -> ToolOutput:
     if len(content) > MAX_IMAGE:
         raise refusals.too_large(path, MAX_IMAGE)
@@ -287,16 +327,6 @@ def _image(path: str, content: bytes, media_type: str) -> ToolOutput:
     )
 
 
-def _text(path: str, content: bytes) -> str:
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        raise refusals.not_text(path) from None
-    if "\0" in text:
-        raise refusals.not_text(path)
-    return text
-
-
 def _part(
     path: str,
     content: bytes,
@@ -305,7 +335,7 @@ def _part(
     regex: str | None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Excerpt:
-    text = _text(path, content)
+    text = text_of(path, content)
     if regex is None:
         return excerpt(text, offset, limit)
     with LineMatcher(regex, should_stop=should_stop) as matcher:

@@ -14,12 +14,13 @@ from typing import Any
 from callgate.core.commands import Command, Exit, Running
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
+from callgate.core.environment import Environment, WorkspaceFiles
 from callgate.core.errors import (
     ToolCancelled,
     ToolExecutionError,
     ToolValidationError,
 )
-from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox import differences, machines, overlays
 from callgate.sandbox.broker_client import BrokerProcess
 from callgate.sandbox.launch import child_environment
@@ -152,9 +153,9 @@ class ApplyPreview:
     def __init__(self, preview: Preview) -> None:
         self._preview = preview
 
-    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+    def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """The changes that allowing the call would make."""
-        return described(self._preview, _own(files))
+        return described(self._preview, _own(environment.files))
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         if input != arguments(self._preview):

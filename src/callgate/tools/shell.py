@@ -11,6 +11,7 @@ from typing import Any
 from callgate.core.commands import GRACE_S, Command, Exit, Launcher, Running
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
+from callgate.core.environment import Environment
 from callgate.core.errors import (
     ToolCancelled,
     ToolExecutionError,
@@ -18,7 +19,7 @@ from callgate.core.errors import (
     ToolValidationError,
     WorkspaceEscapeError,
 )
-from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.manifests import Observed, observe, sendable
 from callgate.tools.streams import SHOWN, Streams
@@ -98,12 +99,12 @@ class Shell:
         self._running: Running | None = None
         self._cancelled = False
 
-    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+    def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """The command as it will be run, for the person who is asked."""
         return f"in {input.get('cwd', '.')}:\n{input['command']}"
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        command = _prepare(input, context.workspace_path, self._environment)
+        command = _prepare(input, context, self._environment)
         if context.cancel_event.is_set():
             raise ToolCancelled()
         output = _Output(context)
@@ -181,7 +182,7 @@ class _Output(Streams):
 
 
 def _prepare(
-    input: dict[str, Any], workspace: str, environment: Mapping[str, str] | None
+    input: dict[str, Any], context: ToolContext, environment: Mapping[str, str] | None
 ) -> Command:
     text = input["command"]
     try:
@@ -197,8 +198,9 @@ def _prepare(
         )
     return Command(
         argv=_argv(text),
-        cwd=_directory(input.get("cwd", "."), workspace),
+        cwd=_directory(input.get("cwd", "."), context.workspace_path),
         env=child_environment(os.environ) if environment is None else dict(environment),
+        call=context.tool_use_id,
     )
 
 

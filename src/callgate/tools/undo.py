@@ -13,6 +13,7 @@ from msgspec import structs
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
+from callgate.core.environment import Environment, WorkspaceFiles
 from callgate.core.errors import (
     ToolCancelled,
     ToolError,
@@ -20,7 +21,7 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolValidationError,
 )
-from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput, WorkspaceFiles
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.workspace import restoring
 from callgate.workspace.edits import diff
 from callgate.workspace.files import WorkspaceFileAPI
@@ -71,13 +72,14 @@ class Undo:
         self._history = history
         self._only_look = only_look
 
-    def preview(self, input: dict[str, Any], files: WorkspaceFiles) -> str:
+    def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """The changes that allowing the call would make."""
         try:
-            made = self._plan(_own(files), self._chosen(input).changes)
+            files = _own(environment.files)
+            made = self._plan(files, self._chosen(input).changes)
         except ToolError as error:
             return f"Nothing would change: {error}"
-        return self._described(_own(files), made)
+        return self._described(files, made)
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         if context.cancel_event.is_set():

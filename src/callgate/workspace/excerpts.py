@@ -23,8 +23,8 @@ _SIGNATURES = (
 
 class Excerpt(msgspec.Struct, frozen=True):
     text: str
-    total: int
-    """Lines of the whole file."""
+    total: int | None
+    """Lines of the whole file; None where only a part of it was seen."""
     truncated: bool
     """Less is shown than was asked for; the text ends with a mark that says so."""
 
@@ -55,15 +55,30 @@ def excerpt(text: str, offset: int = 1, limit: int | None = None) -> Excerpt:
             reason="out_of_range",
         )
     asked = lines[offset - 1 :] if limit is None else lines[offset - 1 : offset - 1 + limit]
+    return _shown(asked, offset, limit, len(lines))
+
+
+def excerpt_of_part(part: str, offset: int = 1, limit: int | None = None) -> Excerpt:
+    """The same of a text that was cut elsewhere: it begins at the line `offset` of its file."""
+    lines = lines_of(part)
+    if not lines and offset > 1:
+        raise ToolExecutionError(
+            f"There is no line {offset:,}: the file ends before it", reason="out_of_range"
+        )
+    all_seen = limit is None or len(lines) < limit
+    return _shown(lines[:limit], offset, limit, offset - 1 + len(lines) if all_seen else None)
+
+
+def _shown(asked: list[str], offset: int, limit: int | None, total: int | None) -> Excerpt:
     shown, cut = _fitting(asked if limit is not None else asked[:MAX_LINES])
     if not cut and len(shown) == len(asked):
-        return Excerpt("".join(shown), len(lines), truncated=False)
+        return Excerpt("".join(shown), total, truncated=False)
     last = offset + len(shown) - 1
-    where = f"lines {offset:,}-{last:,} of {len(lines):,} shown"
+    where = f"lines {offset:,}-{last:,}{'' if total is None else f' of {total:,}'} shown"
     if cut:
         where += f", line {last:,} only in part"
-    onward = f"; continue with offset={last + 1}" if last < len(lines) else ""
-    return Excerpt(_marked(shown, f"[truncated: {where}{onward}]"), len(lines), truncated=True)
+    onward = "" if last == total else f"; continue with offset={last + 1}"
+    return Excerpt(_marked(shown, f"[truncated: {where}{onward}]"), total, truncated=True)
 
 
 def matching(

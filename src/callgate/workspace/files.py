@@ -96,6 +96,21 @@ class WorkspaceFileAPI:
         """How to name a place: from the workspace, or absolute where it lies in another root."""
         return place.relative if place.root == sayable(self.wall.workspace.real) else place.real
 
+    def absolute(self, place: Place) -> str:
+        """The same for other programs, which open their files from the roots as given."""
+        return self.wall.spelled(place)
+
+    def judged(self, path: str, *access: Access) -> Place | None:
+        """Where a path leads, for whoever opens it elsewhere: all is refused that would be here.
+
+        None where no text can name the place."""
+        with self.wall.spot(path) as spot, refusals.answering(path):
+            self._check(spot, path)
+            real = self.wall.real(spot, path)
+            for kind in access:
+                self.judge(real, kind, spot.root, path)
+        return self.place(real) if sayable(real) == real else None
+
     def status(self, path: str) -> os.stat_result:
         """What the system knows about a file; of a link, about the link."""
         self.wall.locate(path)
@@ -113,6 +128,18 @@ class WorkspaceFileAPI:
         try:
             self.judge(real, "read", root, path)
             return _content(fd, path)
+        except OSError as error:
+            raise refusals.of(error, path) from error
+        finally:
+            os.close(fd)
+
+    def head(self, path: str, most: int) -> bytes:
+        """The first bytes of a file."""
+        fd, real, root = self.wall.open(path, READ)
+        try:
+            self.judge(real, "read", root, path)
+            _ensure_regular(os.fstat(fd), path)
+            return os.read(fd, most)
         except OSError as error:
             raise refusals.of(error, path) from error
         finally:
@@ -261,11 +288,7 @@ class WorkspaceFileAPI:
 
 def _content(fd: int, path: str) -> bytes:
     status = os.fstat(fd)
-    if not stat.S_ISREG(status.st_mode):
-        is_directory = stat.S_ISDIR(status.st_mode)
-        raise refusals.wrong_type(
-            path, "is a directory" if is_directory else "is not a regular file"
-        )
+    _ensure_regular(status, path)
     if status.st_size > MAX_BYTES:
         raise refusals.too_large(path, MAX_BYTES)
     content = os.read(fd, status.st_size + 1)
@@ -279,6 +302,14 @@ def _content(fd: int, path: str) -> bytes:
         if size > MAX_BYTES:
             raise refusals.too_large(path, MAX_BYTES)
     return b"".join(blocks)
+
+
+def _ensure_regular(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        is_directory = stat.S_ISDIR(status.st_mode)
+        raise refusals.wrong_type(
+            path, "is a directory" if is_directory else "is not a regular file"
+        )
 
 
 def _text(content: bytes, path: str) -> str:

@@ -13,7 +13,7 @@ class Directory:
     """An open root. Its descriptor is closed when the last user lets go of the object, so
     that no thread can find the number closed, or worse reused, in the middle of its work."""
 
-    __slots__ = ("_identity", "_spellings", "fd", "prefix", "real", "writable")
+    __slots__ = ("_identity", "_spellings", "fd", "prefix", "real", "spelled", "writable")
 
     def __init__(self, root: Root, opener: Opener) -> None:
         self.fd = -1
@@ -21,8 +21,8 @@ class Directory:
         self.writable = root.writable
         self.prefix = self.real.rstrip("/") + "/"
         self._identity = _identity(os.fstat(self.fd))
-        spelled = os.path.abspath(root.path)
-        self._spellings = tuple({os.fsencode(p.rstrip("/")) for p in (self.real, spelled)})
+        self.spelled = os.path.abspath(root.path)
+        self._spellings = tuple({os.fsencode(p.rstrip("/")) for p in (self.real, self.spelled)})
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         if self.fd >= 0:

@@ -93,6 +93,12 @@ class Wall:
         relative = root.relative(real)
         return _place(real, os.fsencode(relative), root, relative, exists=True)
 
+    def spelled(self, place: Place) -> str:
+        """The absolute path of a place, with its root as whoever opened it spells that."""
+        spellings = (root.spelled for root in self._all() if sayable(root.real) == place.root)
+        root = sayable(next(spellings, place.root))
+        return root if place.relative == "." else f"{root.rstrip('/')}/{place.relative}"
+
     def spot(self, path: str, *, follow: bool = True) -> Spot:
         """The directory in which what a path leads to lies, or would be made."""
         root, rest = self._enter(path)

@@ -61,6 +61,7 @@ class PlayedModel:
 
     def __init__(self, steps: Sequence[Step], *, native: bool, chunk: int = 7) -> None:
         self.name = "played"
+        self.images = True
         self.native_tools = native
         self.constrained = False
         self.context_tokens = 100_000

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callgate.agent.outputs import MOST_PASSED_ON
-from callgate.agent.shows import Opened, Restarted, Said, Spoken
+from callgate.agent.shows import Asked, Opened, Restarted, Said, Spoken
 from callgate.core.events import DIAGNOSED, FAILED, SPEECH
 from callgate.core.models import ModelErrorKind, Piece, Prompt, Retrying, TextDelta
 from tests.unit.agent.talks import END, LOG, call, calls, talk, text
@@ -67,7 +67,7 @@ async def test_what_was_shown_is_taken_back_where_the_reply_is_another(tmp_path:
     async with talk(tmp_path, turning, native=True) as bench:
         end = await bench.turn()
     assert end.text == "All is gone."
-    assert [type(each) for each in bench.shows] == [Said, Restarted, Said]
+    assert [type(each) for each in bench.shows] == [Asked, Said, Restarted, Said]
     assert bench.shows[-1] == Said("All is gone.", ends=True)
 
 

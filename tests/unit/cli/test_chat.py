@@ -53,6 +53,33 @@ def test_a_conversation_with_a_call_that_is_allowed(chat: Start, ws: Path) -> No
     assert "To go on: callgate chat --resume " in talk.screen
 
 
+def test_a_sub_agent_shows_its_steps_and_its_questions_but_not_its_words(
+    chat: Start, ws: Path
+) -> None:
+    writes = {**WRITES, "text": "Within."}
+    spawn = {"calls": [call("spawn_agent", task="write it", title="Write")]}
+    talk = chat(spawn, writes, {"text": "Reported.", "delay_s": 0.3}, DONE)
+    talk.say("please write").until("session >")
+    assert "A sub-agent asks" in talk.screen
+    talk.press("y\r").until("step 2: asks the model")
+    talk.until("All done.")
+    assert "● spawn_agent  task=write it title=Write" in talk.screen
+    assert "Within." not in talk.screen and "Reported." not in talk.screen
+    assert (ws / "b.txt").read_text() == "x\n"
+
+
+def test_a_plan_is_shown_as_a_list(chat: Start) -> None:
+    entries = [
+        {"content": "look", "status": "completed"},
+        {"content": "write", "status": "in_progress", "priority": "high"},
+        {"content": "check\u001b[2J", "status": "pending"},
+    ]
+    talk = chat({"calls": [call("update_plan", entries=entries)]}, DONE)
+    talk.say("go").until("All done.")
+    shown = ["● update_plan", "  [x] look", "  [>] write", "  [ ] check\\x1b[2J"]
+    assert "\n".join(shown) in talk.screen
+
+
 def test_a_call_that_is_denied_never_starts(chat: Start, ws: Path) -> None:
     talk = chat(WRITES, DONE)
     talk.say("please write").until("session >")

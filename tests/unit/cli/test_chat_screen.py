@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callgate.audit.summaries import in_words
 from callgate.cli import chat_lines
-from callgate.cli.chat_cards import in_words
 from callgate.cli.chat_lines import read_history, read_message, remember
 from callgate.cli.chat_screen import Screen
 from callgate.cli.terminal import Paint

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from callgate.cli import json_texts, pairs, quick
 from callgate.cli.arguments import read_arguments
 from callgate.cli.commands import parser_of, read
-from callgate.cli.options import CALL, DEBUG, TARGETS
+from callgate.cli.options import ACP, CALL, DEBUG, TARGETS
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import safe
 from callgate.cli.visible import visible_text
@@ -26,9 +26,9 @@ WORDS = st.sampled_from(
 )  # fmt: skip
 
 
-def long_way(given: list[str]) -> dict[str, Any] | None:
+def long_way(given: list[str], command: str = "call") -> dict[str, Any] | None:
     try:
-        return vars(read("call", given))
+        return vars(read(command, given))
     except (CliError, SystemExit):
         return None
 
@@ -60,6 +60,26 @@ def test_what_is_wrong_or_odd_goes_the_long_way(given: str) -> None:
 
 def test_both_parsers_know_the_same_options() -> None:
     assert set(FLAGS) | {"-h", "--help"} == set(parser_of("call")._option_string_actions)
+
+
+ACP_FLAGS = [flag for option in (*ACP, DEBUG) for flag in option.flags]
+
+
+@given(st.lists(st.sampled_from([*ACP_FLAGS, "-", "--", "-vvv", "-x", "--mode=ask", "--mode=all", "--model=", "zed", "ask", ""]), max_size=6))
+def test_the_options_of_acp_are_read_alike_both_ways(given: list[str]) -> None:
+    quickly = quick.read_acp(given)
+    if quickly is not None:
+        assert vars(quickly) == long_way(given, "acp")
+
+
+@pytest.mark.parametrize("given", ["", "-v", "-vv --mode read", "--model scripted:a.jsonl --unstable", "--print-config zed"])
+def test_a_usual_acp_goes_the_short_way(given: str) -> None:
+    assert vars(quick.read_acp(given.split())) == long_way(given.split(), "acp")
+
+
+@pytest.mark.parametrize("given", ["word", "--help", "--mode all", "--print-config vi", "--model"])
+def test_an_acp_that_is_wrong_goes_the_long_way(given: str) -> None:
+    assert quick.read_acp(given.split()) is None
 
 
 SCHEMA = {

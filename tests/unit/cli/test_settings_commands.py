@@ -8,12 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from callgate.cli.exits import EXIT_CODES
+from callgate.core.errors import ToolErrorClass
 from tests.unit.cli.running import callgate
 
 BUILT_IN = [
     "delete_file", "find_files", "list_dir", "patch_file", "read_file", "search_text", "shell",
     "write_file",
 ]  # fmt: skip
+AGENTS = ["spawn_agent", "update_plan"]
+"""Offered to an agent at work alone."""
 
 
 def test_tools_are_listed_with_their_effect_and_first_line(ws: Path) -> None:
@@ -29,17 +33,27 @@ def test_tools_are_listed_with_their_effect_and_first_line(ws: Path) -> None:
 def test_hidden_tools_are_listed_on_request_with_the_reason(ws: Path, home: Path) -> None:
     (home / "settings.toml").write_text('[tools]\ndisable = ["shell"]\n')
     assert "shell" not in callgate("tools", "--names", cwd=ws).out.split()
-    (shell,) = [
-        each for each in callgate("tools", "--all", "--json", cwd=ws).json if not each["visible"]
-    ]
-    assert (shell["name"], shell["hidden_because"]) == ("shell", "disabled in settings")
+    hidden = {
+        each["name"]: each["hidden_because"]
+        for each in callgate("tools", "--all", "--json", cwd=ws).json
+        if not each["visible"]
+    }
+    nobody = "no agent is at work in this session"
+    assert hidden == {"shell": "disabled in settings"} | dict.fromkeys(AGENTS, nobody)
     assert "disabled in settings" in callgate("tools", "--all", cwd=ws).out
 
 
 def test_mode_none_hides_every_tool(ws: Path) -> None:
     assert callgate("tools", "--mode", "none", cwd=ws).out == ""
     listed = callgate("tools", "--mode", "none", "--all", "--json", cwd=ws).json
-    assert [each["visible"] for each in listed] == [False] * len(BUILT_IN)
+    assert [each["name"] for each in listed] == sorted([*BUILT_IN, *AGENTS])
+    assert not any(each["visible"] for each in listed)
+
+
+def test_what_only_an_agent_can_use_is_refused_to_others(ws: Path) -> None:
+    ran = callgate("call", "spawn_agent", "task=look", "--json", cwd=ws)
+    assert ran.code == EXIT_CODES[ToolErrorClass.NOT_FOUND]
+    assert ran.json["error"]["class"] == ToolErrorClass.NOT_FOUND
 
 
 def test_tools_as_json_carry_their_schema(ws: Path) -> None:

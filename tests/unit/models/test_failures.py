@@ -6,8 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from callgate.models.failures import Masked, Said, read_body, retry_after
+from callgate.models.failures import Said, read_body
 from callgate.models.prompts import is_strict, wire_id, wire_name
+from callgate.outgoing.retries import retry_after
+from callgate.outgoing.said import Masked
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

@@ -12,11 +12,12 @@ from callgate.core.models import ModelError, ModelErrorKind, Reply, Usage
 from callgate.models import replies
 from callgate.models.anthropic_events import AnthropicReader
 from callgate.models.chat_events import ChatReader
-from callgate.models.failures import MAX_BODY, Masked, Said, said_in_stream
+from callgate.models.failures import MAX_BODY, Said, said_in_stream
 from callgate.models.make import find_table
 from callgate.models.replies import MAX_CALLS, Reader, ServerSaid
 from callgate.models.responses_events import ResponsesReader
 from callgate.models.sse import SseEvent
+from callgate.outgoing.said import Masked
 from tests.models_server import Asks, ModelServer, Says
 from tests.unit.models.asking import KINDS, model_at, reply_of
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from callgate.core.content import ImageBlock, ImageSource, TextBlock
+from callgate.core.content import LARGEST_DIFF, FileDiff, ImageBlock, ImageSource, TextBlock
 from callgate.core.effects import Capability, SideEffects, derive
+from callgate.core.environment import LocalEnvironment
 from callgate.core.errors import (
     ToolCancelled,
     ToolError,
@@ -252,50 +253,154 @@ async def test_no_tool_leaves_the_workspace(
             await run(make, context, path=path, content="b", old="a", new="b")
 
 
-def test_a_write_is_shown_before_it_is_allowed(files: WorkspaceFileAPI, root: Path) -> None:
+async def test_a_write_is_shown_before_it_is_allowed(
+    files: WorkspaceFileAPI, root: Path
+) -> None:
     (root / "a.txt").write_text("one\n")
     (root / "b.bin").write_bytes(b"\xff")
-    show = WriteFile().preview
-    assert show({"path": "a.txt", "content": "two\n"}, files).split("\n") == [
+    async def show(input: dict[str, str]) -> str:
+        return (await WriteFile().preview(input, LocalEnvironment(files))).text
+
+    assert (await show({"path": "a.txt", "content": "two\n"})).split("\n") == [
         "--- a.txt",
         "+++ a.txt",
         "@@ -1 +1 @@",
         "-one",
         "+two",
     ]
-    assert show({"path": "new.txt", "content": "two\n"}, files).split("\n")[0] == "--- /dev/null"
-    assert "'new.txt'" in show({"path": "new.txt", "content": ""}, files)
-    assert "'a.txt'" in show({"path": "a.txt", "content": "one\n"}, files)
-    assert show({"path": "b.bin", "content": "x\n"}, files).endswith("+x")
-    assert "+x" in show({"path": "../out", "content": "x\n"}, files)
+    assert (await show({"path": "new.txt", "content": "two\n"})).split("\n")[0] == "--- /dev/null"
+    assert "'new.txt'" in await show({"path": "new.txt", "content": ""})
+    assert "'a.txt'" in await show({"path": "a.txt", "content": "one\n"})
+    assert (await show({"path": "b.bin", "content": "x\n"})).endswith("+x")
+    assert "+x" in await show({"path": "../out", "content": "x\n"})
     assert (root / "a.txt").read_text() == "one\n"
 
 
-def test_a_patch_is_shown_before_it_is_allowed(files: WorkspaceFileAPI, root: Path) -> None:
+async def test_a_patch_is_shown_before_it_is_allowed(
+    files: WorkspaceFileAPI, root: Path
+) -> None:
     (root / "a.txt").write_text("one\ntwo\n")
-    show = PatchFile().preview
-    shown = show({"path": "a.txt", "old": "two", "new": "2"}, files)
+    async def show(input: dict[str, str]) -> str:
+        return (await PatchFile().preview(input, LocalEnvironment(files))).text
+
+    shown = await show({"path": "a.txt", "old": "two", "new": "2"})
     assert shown.split("\n")[2:] == ["@@ -1,2 +1,2 @@", " one", "-two", "+2"]
     for path, old in (("a.txt", "none"), ("none.txt", "x"), ("../x", "x")):
-        assert show({"path": path, "old": old, "new": ""}, files).startswith("Nothing would change")
-    assert "'a.txt'" in show({"path": "a.txt", "old": "one", "new": "one"}, files)
+        assert (await show({"path": path, "old": old, "new": ""})).startswith("Nothing would change")
+    assert "'a.txt'" in await show({"path": "a.txt", "old": "one", "new": "one"})
 
 
 def test_a_deletion_is_shown_before_it_is_allowed(files: WorkspaceFileAPI, root: Path) -> None:
     (root / "a.txt").write_text("x" * 1_234)
     (root / "link").symlink_to("a.txt")
     (root / "dir").mkdir()
-    show = DeleteFile().preview
-    assert show({"path": "a.txt"}, files) == "Delete 'a.txt' (1,234 bytes)"
-    assert show({"path": "link"}, files).startswith("Delete the link 'link'")
+    def show(input: dict[str, str]) -> str:
+        return DeleteFile().preview(input, LocalEnvironment(files))
+
+    assert show({"path": "a.txt"}) == "Delete 'a.txt' (1,234 bytes)"
+    assert show({"path": "link"}).startswith("Delete the link 'link'")
     for path in ("dir", ".", "none", "../x", ""):
-        assert show({"path": path}, files).startswith("Nothing would be deleted")
+        assert show({"path": path}).startswith("Nothing would be deleted")
 
 
-def test_a_preview_never_raises_what_a_tool_would(files: WorkspaceFileAPI) -> None:
+async def test_a_preview_never_raises_what_a_tool_would(files: WorkspaceFileAPI) -> None:
+    environment = LocalEnvironment(files)
     for path in ("", "\0", "..", "/etc/passwd", "none/../../x"):
         for tool in (WriteFile(), PatchFile(), DeleteFile()):
             try:
-                tool.preview({"path": path, "content": "c", "old": "o", "new": "n"}, files)
+                said = tool.preview(
+                    {"path": path, "content": "c", "old": "o", "new": "n"}, environment
+                )
+                if not isinstance(said, str):
+                    await said
             except ToolError:
                 pytest.fail(f"{tool.definition.name} raised for {path!r}")
+
+
+# --- what changed, for people to look at -----------------------------------------------------------
+
+
+async def test_a_write_and_a_patch_say_what_they_changed(context: ToolContext, root: Path) -> None:
+    (root / "sub").mkdir()
+    (root / "link").symlink_to("sub")
+    path = str(root / "sub/a.txt")
+    made = await run(WriteFile, context, path="link/a.txt", content="one\n")
+    replaced = await run(WriteFile, context, path="sub/a.txt", content="two\n")
+    patched = await run(PatchFile, context, path=path, old="two", new="2")
+    same = await run(WriteFile, context, path="sub/a.txt", content="2\n")
+    empty = await run(WriteFile, context, path="empty", content="")
+    assert [each.diffs for each in (made, replaced, patched, same, empty)] == [
+        (FileDiff(path=path, old=None, new="one\n"),),
+        (FileDiff(path=path, old="one\n", new="two\n"),),
+        (FileDiff(path=path, old="two\n", new="2\n"),),
+        (),
+        (FileDiff(path=str(root / "empty"), old=None, new=""),),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        (b"a" * LARGEST_DIFF, "b" * LARGEST_DIFF, 1),
+        (b"a" * (LARGEST_DIFF + 1), "b", 0),
+        (b"a", "b" * (LARGEST_DIFF + 1), 0),
+        ("é".encode() * LARGEST_DIFF, "b", 0),
+        (b"a", "é" * (LARGEST_DIFF // 2 + 1), 0),
+        (b"\xff", "b", 0),
+        (b"\0", "b", 0),
+    ],
+)
+async def test_a_change_that_is_too_large_or_no_text_is_made_and_not_kept(
+    context: ToolContext, root: Path, old: bytes, new: str, kept: int
+) -> None:
+    (root / "a").write_bytes(old)
+    output = await run(WriteFile, context, path="a", content=new)
+    assert (len(output.diffs), (root / "a").read_text()) == (kept, new)
+    assert output.metadata["created"] is False
+    environment = LocalEnvironment(context.workspace_files)
+    (root / "a").write_bytes(old)
+    shown = await WriteFile().preview({"path": "a", "content": new}, environment)
+    assert len(shown.diffs) == kept
+
+
+async def test_a_file_that_is_changed_meanwhile_is_not_overwritten(
+    files: WorkspaceFileAPI, root: Path
+) -> None:
+    (root / "a").write_text("one")
+
+    def change(text: str) -> str:
+        (root / "a").write_text("theirs")
+        return text.upper()
+
+    with pytest.raises(ToolExecutionError):
+        await LocalEnvironment(files).edit_text("a", change)
+    assert (root / "a").read_text() == "theirs"
+    (root / "a").write_text("")
+    assert await LocalEnvironment(files).edit_text("a", lambda text: "new") == ("", "new", None)
+
+
+@pytest.mark.parametrize(
+    ("line", "limit", "expected"),
+    [
+        (None, None, "a\r\nb\fc\n\nd"),
+        (1, 1, "a\r\n"),
+        (2, None, "b\fc\n\nd"),
+        (2, 2, "b\fc\n\n"),
+        (4, 9, "d"),
+        (None, 3, "a\r\nb\fc\n\n"),
+        (5, None, ""),
+        (9, 1, ""),
+    ],
+)
+async def test_lines_count_from_one_and_end_with_a_line_feed(
+    files: WorkspaceFileAPI, root: Path, line: int | None, limit: int | None, expected: str
+) -> None:
+    (root / "a").write_bytes(b"a\r\nb\fc\n\nd")
+    assert await LocalEnvironment(files).read_text("a", line=line, limit=limit) == expected
+
+
+def test_a_context_without_a_dispatcher_has_the_disk_as_its_environment(
+    context: ToolContext, files: WorkspaceFileAPI
+) -> None:
+    assert isinstance(context.environment, LocalEnvironment)
+    assert context.environment.files is files

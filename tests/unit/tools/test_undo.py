@@ -12,6 +12,7 @@ import pytest
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
+from callgate.core.environment import LocalEnvironment
 from callgate.core.errors import (
     ToolCancelled,
     ToolError,
@@ -71,7 +72,7 @@ class World:
         return block.text
 
     def preview(self, call: str = "c1") -> str:
-        return Undo(self.history).preview({"call_id": call}, self.files())
+        return Undo(self.history).preview({"call_id": call}, LocalEnvironment(self.files()))
 
     async def refused(self, call: str = "c1", **more: Any) -> ToolError:
         before = self.seen()

@@ -16,7 +16,7 @@ from callgate.core.errors import (
     WorkspaceEscapeError,
 )
 from callgate.core.sessions import Root
-from callgate.core.tools import WorkspaceFiles
+from callgate.core.environment import WorkspaceFiles
 from callgate.workspace.files import Access, Entry, WorkspaceFileAPI
 from callgate.workspace.opening import Opener
 from tests.needs import needs

@@ -52,11 +52,13 @@ def whole(request_id: str, result: ToolResult) -> frames.ToolResult:
     """
     meta = {"callId": result.call_id, "durationMs": result.duration_ms}
     error = None if result.error is None else _failure(result.error)
+    fields = msgspec.structs.asdict(result)
+    del fields["diffs"]  # for those who show a call in a conversation
     if len(result.content) == 1 and result.value == getattr(result.content[0], "text", None):
-        result = msgspec.structs.replace(result, value=UNSET)  # not the same text twice
-    written: Any = result
+        del fields["value"]  # not the same text twice
+    written: Any = fields
     try:  # what a tool put into its metadata may be anything
-        written = msgspec.Raw(msgspec.json.encode(result, enc_hook=repr))
+        written = msgspec.Raw(msgspec.json.encode(fields, enc_hook=repr))
     except (TypeError, ValueError, RecursionError):
         pass  # it has no JSON spelling, and the wire says so
     kept = Envelope(ok=result.ok, meta=meta, error=error)

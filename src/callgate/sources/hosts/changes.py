@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -33,9 +33,17 @@ class Changes(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.added or self.removed or self.changed or self.about)
 
 
-def compare(host: str, before: Pinned | None, after: Pinned) -> Changes:
+Named = Callable[[list[dict[str, Any]], str], Iterable[str]]
+"""The names in a host's account of its tools. Raises `ToolRegistrationError`."""
+
+
+def _named(schemas: list[dict[str, Any]], host: str) -> Iterable[str]:
+    return [tool.name for tool in read_schemas(schemas, host)]
+
+
+def compare(host: str, before: Pinned | None, after: Pinned, named: Named = _named) -> Changes:
     """Without a `before`, every tool was added."""
-    old, new = _tools(host, before), _tools(host, after)
+    old, new = _tools(host, before, named), _tools(host, after, named)
     both = {tool: list(_differences("", old[tool], new[tool])) for tool in new if tool in old}
     return Changes(
         added={
@@ -49,14 +57,14 @@ def compare(host: str, before: Pinned | None, after: Pinned) -> Changes:
     )
 
 
-def _tools(host: str, said: Pinned | None) -> dict[str, dict[str, Any]]:
+def _tools(host: str, said: Pinned | None, named: Named) -> dict[str, dict[str, Any]]:
     if said is None:
         return {}
     try:
-        read = read_schemas(said.schemas, host)
+        names = named(said.schemas, host)
     except ToolRegistrationError:  # a file that somebody edited: nothing was seen
         return {}
-    return {tool.name: entry for tool, entry in zip(read, said.schemas, strict=True)}
+    return dict(zip(names, said.schemas, strict=True))
 
 
 def _about(said: Pinned | None, after: Pinned) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a host said of its tools when it was first seen.
+"""What a host, or an MCP server, said of its tools when it was first seen.
 
 Tools can be listed without starting anything, and a host that describes a tool differently
 later is noticed: what a person has seen and approved is not exchanged under its name.
@@ -6,7 +6,7 @@ later is noticed: what a person has seen and approved is not exchanged under its
     never seen              -> it may be learned: the first use
     as it was written       -> its tools are offered
     anything else           -> `PinDoubt`: nothing is offered, nor learned, until a person has
-                               accepted it (`callgate hosts reload`)
+                               accepted it (`callgate hosts reload`, `callgate mcp approve`)
 """
 
 from __future__ import annotations
@@ -34,10 +34,14 @@ class Pinned(msgspec.Struct, frozen=True, kw_only=True):
 class PinDoubt(ToolRegistrationError):
     """What is pinned for a host cannot be gone by."""
 
-    def __init__(self, host: str, problem: str, pinned: Pinned | None = None) -> None:
-        super().__init__(
-            f"{problem}: its tools are not offered before callgate hosts reload {host}"
-        )
+    def __init__(
+        self,
+        host: str,
+        problem: str,
+        pinned: Pinned | None = None,
+        accept: str = "callgate hosts reload",
+    ) -> None:
+        super().__init__(f"{problem}: its tools are not offered before {accept} {host}")
         self.problem = problem
         self.pinned = pinned
         """What was pinned, where that is known."""

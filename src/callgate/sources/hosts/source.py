@@ -38,6 +38,10 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hosts:
+    noun = "host"
+    accept = "callgate hosts reload"
+    """With which a person accepts what a host says now."""
+
     def __init__(self, specs: Iterable[HostSpec], pins: Pins) -> None:
         self._pins = pins
         self._specs = {spec.settings.name: spec for spec in specs}
@@ -153,6 +157,9 @@ class Hosts:
     def trouble(self, name: str) -> Trouble | None:
         """What went wrong with a host last, in whichever process, by its log."""
         return trouble(self._pins.log_path(name))
+
+    def command(self, name: str) -> tuple[str, ...]:
+        return self._specs[name].settings.command
 
     def log_path(self, name: str) -> str:
         return self._pins.log_path(name)

@@ -103,7 +103,7 @@ class HostedTool:
             output.content = [TextBlock(msgspec.json.encode(text.content).decode())]
             output.metadata = {**output.metadata, "provider_native": native}
 
-    async def preview(self, input: dict[str, Any], context: Any) -> str | None:
+    async def preview(self, input: dict[str, Any], environment: Any) -> str | None:
         """The host's own words for what a call will do; None where it has none."""
         params = frames.FormatToolCallPreview(tool_name=self._definition.name, arguments=input)
         await self._host.link()

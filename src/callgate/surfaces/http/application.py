@@ -26,6 +26,7 @@ from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.files import File, Files, find_files
 from callgate.surfaces.http.guard import STREAM, Guard
+from callgate.surfaces.http.mcp_door import MCP
 from callgate.surfaces.http.openapi import describe
 from callgate.surfaces.http.operations import Asked, Endpoint, Operation
 from callgate.surfaces.http.problems import not_found
@@ -49,8 +50,13 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def make_application(
-    door: Door, *, ping_s: float = PING_S, files: Mapping[str, File] | None = None
+    door: Door,
+    *,
+    ping_s: float = PING_S,
+    files: Mapping[str, File] | None = None,
+    mcp: ASGIApp | None = None,
 ) -> ASGIApp:
+    """`mcp` answers at `/mcp`, which is no operation: another protocol describes it."""
     files = find_files() if files is None else files
     placed = sorted(
         ((path, operation) for operation in OPERATIONS for path in operation.paths),
@@ -61,6 +67,8 @@ def make_application(
         for path, some in groupby(placed, key=lambda each: each[0])
     ]
     routes.append(WebSocketRoute(STREAM, Stream(door, ping_s)))
+    if mcp is not None:
+        routes.append(Route(MCP, mcp, methods=None))
     serve_file = Files(files)
     router = Router(routes, redirect_slashes=False, default=_Nothing())
 

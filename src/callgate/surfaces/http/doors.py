@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
@@ -11,6 +12,9 @@ from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.fanout import Fanout
 from callgate.surfaces.http.parts import Hosting, Served
 from callgate.workspace.history import History
+
+if TYPE_CHECKING:  # loaded where skills are used
+    from callgate.agent.skills import Skills
 
 
 class Door(NamedTuple):
@@ -22,3 +26,4 @@ class Door(NamedTuple):
     fanout: Fanout
     hosts: Hosting | None
     history: History
+    skills: Callable[[], Skills] | None = None

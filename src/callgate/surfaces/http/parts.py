@@ -13,6 +13,7 @@ from callgate.surfaces.http.addresses import Names
 
 if TYPE_CHECKING:  # heavy
     from callgate.agent.agent import Agent
+    from callgate.agent.skills import Skills
 
 
 class Hosting(Protocol):
@@ -52,3 +53,4 @@ class Parts(NamedTuple):
     names: Names
     options: dict[str, Any] = {}
     """For `make_application`."""
+    skills: Callable[[], Skills] | None = None

@@ -12,6 +12,7 @@ from callgate.surfaces.http import undo
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.fanout import Fanout
+from callgate.surfaces.http.mcp_door import McpDoor
 from callgate.surfaces.http.parts import Parts
 from callgate.surfaces.http.server import HttpServer
 from callgate.workspace.history import History
@@ -39,8 +40,10 @@ class Serving:
             fanout=Fanout(parts.runtime),
             hosts=parts.hosts,
             history=history,
+            skills=parts.skills,
         )
-        self._server = HttpServer(make_application(self.door, **parts.options))
+        self._mcp = McpDoor(self.door)
+        self._server = HttpServer(make_application(self.door, mcp=self._mcp, **parts.options))
 
     async def start(self, listening: socket.socket) -> None:
         await self._server.start(listening)
@@ -50,5 +53,6 @@ class Serving:
 
     async def close(self) -> None:
         await self.door.sessions.stop(_TURNS_S)
+        await self._mcp.close()
         await self._server.close()
         self.door.fanout.close()

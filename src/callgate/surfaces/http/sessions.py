@@ -38,6 +38,8 @@ class SessionQuery(Input, frozen=True, kw_only=True):
     workspace: str | None = None
     before: str | None = None
     limit: Limit = 50
+    workers: bool = False
+    """Also those of sub-agents."""
 
 
 class SessionList(Value, frozen=True, kw_only=True):
@@ -81,7 +83,9 @@ async def listed(door: Door, asked: Asked) -> SessionList:
     while len(found) < query.limit and looked_at < _MOST_LOOKED_AT:
         limit = query.limit - len(found)
         try:
-            page = await store.list_sessions(query.workspace, cursor=cursor, limit=limit)
+            page = await store.list_sessions(
+                query.workspace, cursor=cursor, limit=limit, workers=query.workers
+            )
         except ValueError:
             raise not_found("place to begin at") from None
         looked_at += len(page.sessions)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from callgate.core.errors import ToolRegistrationError
+from callgate.core.ops import NewSession
 from callgate.core.sessions import Mode
 from callgate.protocol.socket_v1.frames import HostEntry, HostTool
 from tests.unit.surfaces.http.instances import DONE, Client, Instance, serving
@@ -127,6 +128,16 @@ async def test_sessions_are_opened_listed_changed_and_closed(instance: Instance)
     assert (shown["owned"], shown["live"], shown["title"]) == (False, False, "renamed")
     assert (await client.http.delete(f"/v1/sessions/{one}")).status_code == 200
     assert (await client.http.delete("/v1/sessions/nobody")).status_code == 404
+
+
+async def test_the_sessions_of_sub_agents_are_listed_on_request_alone(instance: Instance) -> None:
+    client = instance.client()
+    parent = await client.session(title="parent")
+    store = await instance.wired.runtime.store()
+    await store.commit(NewSession(session="worker", workspace="/", parent=parent, at=1.0))
+    assert [each["id"] for each in (await client.get("/v1/sessions"))["sessions"]] == [parent]
+    listed = (await client.get("/v1/sessions", workers="true"))["sessions"]
+    assert {each["id"] for each in listed} == {parent, "worker"}
 
 
 async def test_closing_a_session_stops_its_calls_and_forgets_its_answers(instance: Instance) -> None:

@@ -473,5 +473,5 @@ async def test_many_may_come_and_go_and_nothing_is_left_behind(instance: Instanc
         while fanout._reading is not None:
             await asyncio.sleep(0)
     assert (fanout._kinds, fanout._users, fanout._ahead) == ({}, 0, {})
-    assert not instance.wired.dispatcher.authority.confirmations.can_ask("any")
+    assert not instance.wired.dispatcher.authority.confirmations.can_ask(Session(workspace="/"))
     assert serving_.door.access._rotated == []

@@ -1,0 +1,72 @@
+"""From a runtime to what the ACP surface works with."""
+
+from __future__ import annotations
+
+import os
+
+from callgate.config.keys import delete_key
+from callgate.config.load import SettingsError
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.sessions import Mode, Session
+from callgate.live_sessions import MODES, LiveSessions
+from callgate.models.make import find_table, key_name
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+from callgate.surfaces.acp.parts import Parts
+from callgate.surfaces.acp.stdio import AcpOptions
+from callgate.wiring import Wired
+
+def make_parts(wired: Wired, options: AcpOptions) -> Parts:
+    """`RpcError` where the options fit no settings."""
+    settings = wired.settings
+    modes = tuple(mode for mode in MODES if mode in settings.acp.modes)
+    model = options.model or settings.model
+
+    def open_session(workspace: str | None, id: str) -> Session:
+        return _session(wired, workspace or os.getcwd(), id)
+
+    def forget_key() -> None:
+        name, table = find_table(model, settings.models, os.environ)
+        delete_key(wired.home, key_name(name, table))
+
+    return Parts(
+        runtime=wired.runtime,
+        sessions=LiveSessions(
+            wired.runtime, open_session, lambda name: wired.open_agent(name or model)
+        ),
+        skills=wired.skills,
+        modes=modes,
+        mode=_first(modes, options.mode, settings.mode),
+        model=model,
+        models=sorted(settings.models),
+        roots=wired.roots,
+        forget_key=forget_key,
+        latch_s=settings.acp.cancel_latch_s,
+        unstable=options.unstable,
+        close=wired.close,
+    )
+
+
+def _first(modes: tuple[Mode, ...], asked: str | None, usual: Mode) -> Mode:
+    """The mode in which sessions begin: the one that was asked for, or the usual one, or the
+    widest below that which may be had."""
+    wanted = usual if asked is None else Mode(asked)
+    if wanted in modes:
+        return wanted
+    if asked is not None:
+        raise RpcError(
+            INVALID_PARAMS, f"--mode {asked}: the settings allow {', '.join(modes)} in editors"
+        )
+    narrower = [mode for mode in modes if MODES.index(mode) < MODES.index(wanted)]
+    return narrower[-1] if narrower else modes[0]
+
+
+def _session(wired: Wired, workspace: str, id: str) -> Session:
+    try:
+        made = wired.session(workspace)
+    except SettingsError as error:
+        raise RpcError(INTERNAL_ERROR, str(error), {"reason": "settings_invalid"}) from error
+    except OSError as error:
+        said = f"{workspace} cannot be used: {error.strerror or error}"
+        raise ToolPermissionDenied(said, reason="workspace_gone") from error
+    made.id = id
+    return made

@@ -1,0 +1,108 @@
+"""`callgate mcp approve` and `login`: what MCP servers say now, against what is pinned.
+
+    start -> compare with what is pinned -> a yes -> pin -> running instances take it over
+"""
+
+from __future__ import annotations
+
+import sys
+import webbrowser
+from argparse import Namespace
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from callgate.audit.redaction import redact
+from callgate.cli import remote_hosts
+from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.host_reloads import Reload, Reloaded, settings_of, shown
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.mcp_servers import ensure_known, servers_of, tell
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.stores import words
+from callgate.cli.terminal import is_terminal, say
+from callgate.cli.visible import visible
+from callgate.config.places import Home
+from callgate.core.errors import ToolErrorClass
+from callgate.sources.hosts.changes import Changes
+from callgate.sources.hosts.pins import Pinned
+from callgate.wiring_mcp import PREFIX, McpTools, ask, make_servers
+
+
+def approve(options: Namespace) -> int:
+    refuse_within_a_call("callgate mcp approve")
+    home = Home.from_environment()
+    servers = servers_of(home, options.workspace)
+    ensure_known(servers, options.words)
+    names = options.words or [*servers.hosts]
+    return run(home, names, options.workspace, yes=options.yes, json=options.json)
+
+
+def login(options: Namespace) -> int:
+    """Reach a server, so that it asks who we are. Its tools are looked at another time."""
+    refuse_within_a_call("callgate mcp login")
+    (name,) = words(options, "server")
+    home = Home.from_environment()
+    ensure_known(servers_of(home, options.workspace), [name])
+    (found,) = Approval(home, settings_of(home), options.workspace).look([name])
+    if found.problem is not None:
+        raise CliError(
+            f"MCP server {name}: {found.problem}",
+            error_class=ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_login",
+        )  # fmt: skip
+    say(f"MCP server {name} knows you now")
+    return OK
+
+
+def run(home: Home, names: Collection[str], workspace: str, *, yes: bool, json: bool) -> int:
+    """Look at these servers, and pin what they say after a yes."""
+    approval = Approval(home, settings_of(home), workspace)
+    found = approval.look(names)
+    if not json:
+        print("".join(approval.described(each) for each in found), end="", flush=True)
+    approval.accept(found, yes=yes, seen=not json and is_terminal(sys.stdout))
+    told = {
+        each.name: remote_hosts.renew(home.path, PREFIX + each.name, forget=False)
+        for each in found
+        if each.problem is None
+    }
+    failed = any(each.problem is not None for each in found)
+    if json:
+        print_json({"ok": not failed, "servers": [each.described() for each in found]})
+    for each in found:
+        if each.problem is not None:
+            say(f"error (host_unavailable): MCP server {each.name}: {visible(each.problem)}")
+        tell(each.name, told.get(each.name, ()), "takes MCP server {} over as it is now")
+    return EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE] if failed else OK
+
+
+class Approval(Reload):
+    _first_needs_a_yes = True
+
+    def _bring(self) -> tuple[Any, Any]:
+        servers = make_servers(self._home, self._settings, self._wired.sandbox, self._workspace)
+        return servers, McpTools(servers, self._wired.dispatcher.registry)
+
+    def _ask(self, names: Collection[str]) -> Mapping[str, Pinned | Exception]:
+        show = _show if is_terminal(sys.stderr) else None
+        surroundings = self._wired.sandbox.surroundings
+        return ask(self._home, self._settings, surroundings, self._workspace, names, show)
+
+    def _compare(self, name: str, before: Pinned | None, said: Pinned) -> Changes:
+        changes: Changes = self._hosts.compare(name, before, said)
+        return changes
+
+    def described(self, found: Reloaded) -> str:
+        """What is approved: the server itself, and all that it says of its tools."""
+        return "".join(f"{line}\n" for line in self._about(found)) + shown([found])
+
+    def _about(self, found: Reloaded) -> Iterator[str]:
+        if found.problem is None and found.is_new:
+            command = " ".join(redact(each) for each in self._hosts.command(found.name))
+            yield f"{found.name} is new: {visible(command)}"
+
+
+def _show(url: str) -> None:
+    say("Log in here, in a browser on this machine:")
+    say(f"  {visible(url)}")
+    webbrowser.open(url)

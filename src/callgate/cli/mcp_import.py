@@ -1,0 +1,214 @@
+"""`callgate mcp import FILE`: the MCP servers of another program's configuration.
+
+    {"mcpServers": {NAME: {...}}}       Claude Desktop, Cursor, Windsurf and most others
+    {"servers": {NAME: {...}}}          VS Code, also below "mcp"
+    {"context_servers": {NAME: {...}}}  Zed
+
+What would be added is shown, with secrets covered, and written after a yes into the user's own
+settings, which only their owner can read. Nothing is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from callgate.cli.exits import OK
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.mcp_add import Settings, written
+from callgate.cli.mcp_runners import around
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.stores import words
+from callgate.cli.terminal import say
+from callgate.cli.tty import Tty, open_tty
+from callgate.cli.visible import visible, visible_text
+from callgate.config.places import Home
+from callgate.core.errors import ToolErrorClass
+from callgate.protocol.strict_json import StrictJsonError, loads
+
+_LARGEST = 4 * 1024 * 1024
+_PLACES = (("mcpServers",), ("servers",), ("mcp", "servers"), ("context_servers",))
+_COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_TRAILING = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[\]}])', re.DOTALL)
+_INPUT = re.compile(r"\$\{(?!(?:env:)?[A-Za-z_][A-Za-z0-9_]*\})")
+_HERE = re.compile(r"\$\{workspaceFolder\}")
+_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_COVERED = "(hidden)"
+
+
+class Found(NamedTuple):
+    name: str
+    table: Mapping[str, Any] | None
+    problem: str | None = None
+
+
+def import_(options: Namespace) -> int:
+    refuse_within_a_call("callgate mcp import")
+    (path,) = words(options, "file")
+    home = Home.from_environment()
+    settings = Settings(home)
+    found = [_refused_if_there(each, settings) for each in read(_content(path))]
+    tables = {each.name: each.table for each in found if each.table is not None}
+    shown = "".join(written(name, covered(table)) for name, table in tables.items())
+    if options.json:
+        print_json({
+            "ok": True,
+            "added": sorted(tables) if options.yes else [],
+            "found": [{"name": each.name, "problem": each.problem} for each in found],
+        })  # fmt: skip
+    else:
+        print(visible_text(shown.lstrip("\n")), end="", flush=True)
+    for each in found:
+        if each.problem is not None:
+            say(f"{visible(each.name)} is left out: {each.problem}")
+    if not tables or (options.json and not options.yes):
+        return OK
+    if not options.yes:
+        _ask(home)
+    settings.add(tables)
+    settings.write()
+    say(f"added to {home.settings}; callgate mcp approve looks at their tools")
+    return OK
+
+
+setattr(sys.modules[__name__], "import", import_)  # as the command is called
+
+
+def read(text: str) -> list[Found]:
+    """The servers of a configuration, each as a table of our settings or with what is wrong."""
+    tree = _parsed(text)
+    for place in _PLACES:
+        servers: Any = tree
+        for key in place:
+            servers = servers.get(key) if isinstance(servers, dict) else None
+        if isinstance(servers, dict):
+            found = [_read(name, said) for name, said in servers.items()]
+            return [_refused_if_among(each, found[:at]) for at, each in enumerate(found)]
+    known = ", ".join(".".join(place) for place in _PLACES)
+    raise CliError(f"there are no MCP servers in it (none of {known})")
+
+
+def _parsed(text: str) -> Any:
+    """JSON; with comments and commas that are too many, as editors allow them."""
+    try:
+        return loads(text)
+    except StrictJsonError:
+        pass
+    plain = _COMMENT.sub(lambda found: found[1] or " ", text)
+    try:
+        return loads(_TRAILING.sub(lambda found: found[1] or "", plain))
+    except StrictJsonError as error:
+        raise CliError(f"it is no JSON: {error}") from None
+
+
+def _read(name: str, said: Any) -> Found:
+    ours = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:32].strip("-")
+    ours = ours if ours[:1].isalpha() else f"s-{ours}"[:32].strip("-")
+    if not isinstance(said, dict):
+        return Found(ours, None, "it is no object")
+    try:
+        table = {key: value for key, value in _keys(said) if value not in ({}, [], None)}
+    except (TypeError, ValueError, AttributeError) as error:
+        return Found(ours, None, str(error))
+    return Found(ours, table)
+
+
+def _keys(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if said.get("type") == "sse":
+        raise ValueError("it speaks the old SSE transport, which we do not")
+    if said.get("disabled") is True or said.get("enabled") is False:
+        raise ValueError("it is switched off there")
+    url = said.get("url") or said.get("serverUrl") or said.get("httpUrl")
+    if url is not None:
+        yield "url", _text(url)
+        yield "headers", _texts(said.get("headers"))
+        return
+    command: Any = said.get("command")
+    if isinstance(command, dict):  # Zed
+        said = {**said, **command}
+        command = command.get("path")
+    if not isinstance(command, str) or not command:
+        raise ValueError("it has neither a command nor an address")
+    args = [_text(each) for each in said.get("args") or []]
+    yield "command", _text(command)
+    yield "args", args
+    yield "set_env", _texts(said.get("env"))
+    if isinstance(said.get("cwd"), str):
+        yield "cwd", _text(said["cwd"])
+    yield from around([command]).items()
+
+
+def _texts(said: Any) -> dict[str, str]:
+    return {str(name): _text(value) for name, value in (said or {}).items()}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str | int | float | bool):
+        raise TypeError("a value in it is no text")
+    text = value if isinstance(value, str) else str(value).lower()
+    text = _VARIABLE.sub(r"${\1}", _HERE.sub(".", text))
+    unknown = _INPUT.search(text)
+    if unknown is not None:
+        raise ValueError(f"it needs {visible(text[unknown.start() :][:40])}, which only it knows")
+    return text
+
+
+def covered(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with what may be a secret hidden: values of variables, headers, long arguments."""
+    shown = dict(table)
+    for key in ("set_env", "headers"):
+        if key in shown:
+            shown[key] = {
+                name: value if value.startswith("${") else _COVERED
+                for name, value in shown[key].items()
+            }
+    return shown
+
+
+def _refused_if_among(found: Found, before: list[Found]) -> Found:
+    if any(each.name == found.name for each in before):
+        return Found(found.name, None, "another one would be called the same here")
+    return found
+
+
+def _refused_if_there(found: Found, settings: Settings) -> Found:
+    if found.table is not None and found.name in settings.servers:
+        return Found(found.name, None, "there is an MCP server of that name already")
+    return found
+
+
+def _content(path: str) -> str:
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            text = file.read(_LARGEST)
+    except UnicodeDecodeError:
+        raise CliError(f"{path} is not UTF-8") from None
+    except OSError as error:
+        raise CliError(f"{path} cannot be read: {error.strerror}") from None
+    return text
+
+
+def _ask(home: Home) -> None:
+    tty = open_tty()
+    if tty is None:
+        raise CliError(
+            "they are added only with a yes, and nobody can be asked here",
+            hint="--yes adds them without asking.",
+            error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
+        )  # fmt: skip
+
+    async def ask(tty: Tty) -> str | None:
+        with tty.asking():
+            return await tty.ask(f"Add these to {home.settings}?  [y]es  [n]o > ")
+
+    said = asyncio.run(ask(tty))
+    if said is None or said.strip().lower() not in ("y", "yes"):
+        raise CliError(
+            "nothing was added", error_class=ToolErrorClass.USER_DENIED, reason="user_denied"
+        )

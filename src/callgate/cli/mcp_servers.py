@@ -1,0 +1,151 @@
+"""`callgate mcp list`, `logs` and `restart`: how the MCP servers of the settings are.
+
+    list     nothing is started: what is pinned, and how a running instance finds them
+    restart  a running instance forgets the crashes of a server
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Collection
+from typing import Any
+
+import msgspec
+
+from callgate.cli import remote_hosts
+from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.host_logs import Log
+from callgate.cli.host_reloads import settings_of
+from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.output import print_json
+from callgate.cli.problems import CliError
+from callgate.cli.stores import not_found, words
+from callgate.cli.terminal import paint_for, say
+from callgate.cli.visible import visible
+from callgate.config.load import SettingsError
+from callgate.config.places import Home
+from callgate.core.errors import ToolErrorClass
+from callgate.dispatch.registry import Registry
+from callgate.dispatch.sandboxes import Sandbox
+from callgate.protocol.socket_v1.frames import HostEntry
+from callgate.sources.mcp.source import Servers
+from callgate.wiring import surroundings
+from callgate.wiring_mcp import PREFIX, McpTools, make_servers
+
+_COLOURS = {"running": "green", "quarantined": "red", "waiting": "yellow"}
+
+
+def list(options: Namespace) -> int:
+    words(options)
+    home = Home.from_environment()
+    tools = McpTools(servers_of(home), Registry())
+    tools.register_all()
+    entries = {each.name: each for each in tools.entries()}
+    answer = remote_hosts.hosts_of(home.path) if entries else None
+    for each in () if answer is None else answer.hosts:
+        name = each.name.removeprefix(PREFIX)
+        if each.name.startswith(PREFIX) and name in entries:
+            entries[name] = msgspec.structs.replace(each, name=name)
+    if options.json:
+        pid = None if answer is None else answer.instance.pid
+        print_json({"instance": pid, "servers": [_described(each) for each in entries.values()]})
+        return OK
+    if not entries:
+        say("the settings name no MCP servers; callgate mcp add, or import, adds some")
+    _print_table(entries.values())
+    return OK
+
+
+def logs(options: Namespace) -> int:
+    (name,) = words(options, "server")
+    servers = servers_of(Home.from_environment())
+    ensure_known(servers, [name])
+    log = Log(servers.log_path(name))
+    for line in log.last(options.n):
+        print(line)
+    for more in log.follow() if options.follow else ():
+        if more is None:
+            sys.stdout.flush()
+        else:
+            print(more)
+    return OK
+
+
+def restart(options: Namespace) -> int:
+    refuse_within_a_call("callgate mcp restart")
+    (name,) = words(options, "server")
+    home = Home.from_environment()
+    answers = remote_hosts.renew(home.path, PREFIX + name, forget=True)
+    if not answers:
+        ensure_known(servers_of(home), [name])
+        raise CliError(
+            "no instance runs",
+            hint="Without one, every command starts the servers that it needs itself.",
+            error_class=ToolErrorClass.NOT_FOUND, reason="no_instance",
+        )  # fmt: skip
+    if options.json:
+        described = [{"pid": each.instance.pid, "problem": each.problem} for each in answers]
+        done = any(each.problem is None for each in answers)
+        print_json({"ok": done, "instances": described})
+    tell(name, answers, "starts MCP server {} anew with its next call")
+    done = any(each.problem is None for each in answers)
+    return OK if done else EXIT_CODES[ToolErrorClass.NOT_FOUND]
+
+
+def servers_of(home: Home, workspace: str | None = None) -> Servers:
+    settings = settings_of(home)
+    try:
+        sandbox = Sandbox(surroundings(home, settings))
+        return make_servers(home, settings, sandbox, workspace or os.getcwd())
+    except SettingsError as error:
+        raise CliError(str(error), reason="settings_invalid") from error
+
+
+def ensure_known(servers: Servers, names: Collection[str]) -> None:
+    for name in names:
+        if name not in servers.hosts:
+            raise not_found(f"the settings name no MCP server {name!r}")
+
+
+def tell(name: str, answers: Collection[remote_hosts.Answer], done: str) -> None:
+    """What running instances made of it."""
+    for each in answers:
+        who = f"instance {each.instance.pid} ({each.instance.label})"
+        if each.problem is None:
+            say(f"{who} {done.format(name)}")
+        else:
+            say(f"{who} does not: {each.problem}")
+            say("hint: it may have read other settings; stop it and start it anew.")
+
+
+def _described(server: HostEntry) -> dict[str, Any]:
+    return {
+        "name": server.name,
+        "health": server.health,
+        "command": server.command,
+        "tools": [
+            {"name": tool.name, "effect": tool.effect, "changed": tool.changed}
+            for tool in server.tools
+        ],
+        "problem": server.problem,
+    }
+
+
+def _print_table(entries: Collection[HostEntry]) -> None:
+    paint = paint_for(sys.stdout)
+    width = max((len(visible(each.name)) for each in entries), default=0)
+    for each in entries:
+        health = paint(_COLOURS.get(each.health, "bold"), f"{visible(each.health):<11}")
+        count = "1 tool" if len(each.tools) == 1 else f"{len(each.tools)} tools"
+        command = visible(" ".join(each.command))
+        print(f"{visible(each.name):<{width}}  {health}  {count:<8}  {command}")
+        if each.health == "new":
+            print(f"{'':{width}}  not approved yet  -> callgate mcp approve {visible(each.name)}")
+        changed = [visible(tool.name) for tool in each.tools if tool.changed]
+        if changed:
+            print(f"{'':{width}}  {paint('red', 'changed')}: {', '.join(changed)}"
+                  f"  -> callgate mcp approve {visible(each.name)}")  # fmt: skip
+        if each.problem is not None:
+            print(f"{'':{width}}  problem: {visible(each.problem)}")

@@ -1,0 +1,178 @@
+"""`callgate mcp wrap -- COMMAND`: one MCP server for one client, with the gate between them.
+
+    client <--stdio--> callgate <--sandbox, stdio--> COMMAND
+
+Whoever writes the command into a client's configuration has chosen the server: what it says of its
+tools when it is first seen is pinned. What it says differently later is refused until a person
+has looked at it (`callgate mcp wrap --approve -- COMMAND`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from callgate.cli.loading import load
+from callgate.host.streams import take_streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from typing import Any
+
+    from callgate.config.schema import Settings
+    from callgate.core.sessions import Session
+    from callgate.surfaces.mcp.server import McpServer
+    from callgate.wiring import Wired
+
+_USAGE = 2
+_LONGEST = 32
+
+
+def wrap(options: Namespace) -> int:
+    problems = load("callgate.cli.problems")
+    if not options.words:
+        raise problems.CliError(
+            "which command?", hint="callgate mcp wrap -- npx -y some-server"
+        )
+    if options.approve:
+        return _approve(options)
+    if os.isatty(0):
+        say = load("callgate.cli.terminal").say
+        say("callgate mcp wrap is started by an MCP client, which speaks with it over stdin and")
+        say("stdout. docs/mcp_server.md says how clients are set up.")
+        return _USAGE
+    requests, answers = take_streams()
+    load("callgate.cli.lineage").refuse_within_a_call("callgate mcp wrap")
+    load("callgate.cli.mcp_serve").ensure_installed()
+    wired, session = load("callgate.cli.embedded").open_runtime(
+        options, audit=True, register=lambda wired, workspace: None
+    )
+    load("asyncio").run(_serve(requests, answers, wired, session, options))
+    return 0
+
+
+def name_of(options: Namespace) -> str:
+    """What rules and people call the server: what was said, or what its command says."""
+    if options.name is not None:
+        return str(options.name)
+    named = [each for each in options.words if not each.startswith("-")]
+    last = re.sub(r"@[^/@]*\Z", "", named[min(1, len(named) - 1)]) if named else ""
+    plain = re.sub(r"[^a-z0-9]+", "-", os.path.basename(last).lower()).strip("-")
+    kept = plain[:_LONGEST].strip("-")
+    return kept if kept[:1].isalpha() else "wrapped"
+
+
+def _settings(options: Namespace, settings: Settings) -> Settings:
+    """The user's, with this server and no other."""
+    msgspec = load("msgspec")
+    command = options.words
+    table: dict[str, Any] = {
+        "command": command[0],
+        "args": command[1:],
+        **load("callgate.cli.mcp_runners").around(command),
+        "env": options.env or [],
+        "trusted": options.trusted,
+        "sampling": options.sampling,
+    }
+    for key in ("effect", "profile", "network"):
+        if (said := getattr(options, key)) is not None:
+            table[key] = said
+    schema: Any = load("callgate.config.mcp")
+    try:
+        name = msgspec.convert(name_of(options), schema.McpName)
+        made = {name: msgspec.convert(table, schema.McpTable)}
+    except msgspec.ValidationError as error:
+        raise load("callgate.cli.problems").CliError(f"mcp wrap: {error}") from error
+    replaced: Settings = msgspec.structs.replace(settings, mcp=made)
+    return replaced
+
+
+async def _serve(
+    requests: int, answers: int, wired: Wired, session: Session, options: Namespace
+) -> None:
+    try:
+        server, servers = await _open(wired, session, options)
+        try:
+            await load("callgate.surfaces.mcp.stdio").serve(requests, answers, server)
+        finally:
+            await servers.close()
+    finally:
+        await wired.close()
+
+
+async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[McpServer, Any]:
+    """Raises `CliError` where the server cannot be used."""
+    wiring, name = load("callgate.wiring_mcp"), name_of(options)
+    forwards, server_module = load("callgate.surfaces.mcp.forwards"), load(
+        "callgate.surfaces.mcp.server"
+    )
+    registry = wired.dispatcher.registry
+
+    def open_model() -> Any:
+        return load("callgate.wiring_agents").open_model(wired.home, wired.settings, None)
+
+    asked = load("callgate.sources.mcp.questions").AskedCalls(
+        wired.runtime.call, registry, open_model
+    )
+    asks = forwards.ClientAsks(asked)
+    settings = _settings(options, wired.settings)
+    servers = wiring.make_servers(
+        wired.home, settings, wired.sandbox, session.workspace, asks
+    )
+    tools = wiring.McpTools(servers, registry)
+    await _pin_first(servers, name, session)
+    tools.register_all()
+    shown = {each.name: each.aliases[0].partition("/")[2] for each in servers.definitions(name)}
+    meant = {own: registered for registered, own in shown.items()}
+    server = server_module.McpServer(
+        wired.runtime,
+        lambda wish: session,
+        naming=server_module.Naming(
+            lambda registered: shown.get(registered, registered),
+            lambda own: meant.get(own, own),
+        ),
+        elicits=not options.no_elicit,
+    )
+    asks.server = server
+    return server, servers
+
+
+async def _pin_first(servers: Any, name: str, session: Session) -> None:
+    """What is seen for the first time is gone by from now on."""
+    doubt = servers.doubt(name)
+    if doubt is not None:
+        raise _unusable(name, f"{doubt}", "callgate mcp wrap --approve looks at it again.")
+    if name not in servers.unknown():
+        return
+    place = load("callgate.sources.mcp.servers").Place(session.workspace, session.extra_roots)
+    try:
+        said = await servers.ask(name, place)
+    except load("callgate.core.errors").ToolError as error:
+        await servers.close()
+        raise _unusable(name, str(error), "Does the command work without callgate?") from None
+    servers.pin_first(name, said)
+
+
+def _unusable(name: str, problem: str, hint: str) -> Exception:
+    errors = load("callgate.core.errors")
+    made: Exception = load("callgate.cli.problems").CliError(
+        f"MCP server {name}: {problem}", hint=hint,
+        error_class=errors.ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_unusable",
+    )  # fmt: skip
+    return made
+
+
+def _approve(options: Namespace) -> int:
+    """Show what the server says now, and pin it after a yes."""
+    load("callgate.cli.lineage").refuse_within_a_call("callgate mcp wrap --approve")
+    home = load("callgate.config.places").Home.from_environment()
+    settings = _settings(options, load("callgate.cli.host_reloads").settings_of(home))
+    approval = load("callgate.cli.mcp_approve").Approval(home, settings, options.workspace)
+    found = approval.look([name_of(options)])
+    for each in found:
+        if each.problem is not None:
+            raise _unusable(each.name, each.problem, "Does the command work without callgate?")
+    print("".join(approval.described(each) for each in found), end="", flush=True)
+    approval.accept(found, yes=options.yes, seen=True)
+    return 0

@@ -1,0 +1,186 @@
+"""What a client asks of us, what it only tells us, and our answers (`initialize` apart)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from callgate.protocol.acp.initialize import Initialize
+from callgate.protocol.acp.reading import Received, Sent
+from callgate.protocol.acp.values import Block, ConfigOption, Modes, StopReason
+
+
+class EnvVariable(Received, frozen=True, kw_only=True):
+    name: str
+    value: str
+
+
+class HttpHeader(Received, frozen=True, kw_only=True):
+    name: str
+    value: str
+
+
+class McpServer(Received, frozen=True, kw_only=True):
+    """One that the client wants us to use: a program, or an address."""
+
+    name: str
+    type: Literal["stdio", "http", "sse"] = "stdio"
+    command: str | None = None
+    args: list[str] | None = None
+    env: list[EnvVariable] | None = None
+    url: str | None = None
+    headers: list[HttpHeader] | None = None
+
+    def __post_init__(self) -> None:
+        program = (self.command, self.args, self.env)
+        needed = program if self.type == "stdio" else (self.url, self.headers)
+        if None in needed:
+            names = "command, args and env" if self.type == "stdio" else "url and headers"
+            raise ValueError(f"A server of type {self.type} needs {names}")
+
+
+class Authenticate(Received, frozen=True, kw_only=True):
+    method_id: str
+
+
+class Logout(Received, frozen=True, kw_only=True):
+    pass
+
+
+class NewSession(Received, frozen=True, kw_only=True):
+    cwd: str
+    mcp_servers: list[McpServer]
+    additional_directories: list[str] | None = None
+
+
+class LoadSession(Received, frozen=True, kw_only=True):
+    session_id: str
+    cwd: str
+    mcp_servers: list[McpServer]
+    additional_directories: list[str] | None = None
+
+
+class ResumeSession(Received, frozen=True, kw_only=True):
+    session_id: str
+    cwd: str
+    mcp_servers: list[McpServer] | None = None
+    additional_directories: list[str] | None = None
+
+
+class ForkSession(Received, frozen=True, kw_only=True):
+    """Not in the stable protocol."""
+
+    session_id: str
+    cwd: str
+    mcp_servers: list[McpServer] | None = None
+    additional_directories: list[str] | None = None
+
+
+class ListSessions(Received, frozen=True, kw_only=True):
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class DeleteSession(Received, frozen=True, kw_only=True):
+    session_id: str
+
+
+class CloseSession(Received, frozen=True, kw_only=True):
+    session_id: str
+
+
+class Prompt(Received, frozen=True, kw_only=True):
+    session_id: str
+    prompt: list[Block]
+
+
+class SetMode(Received, frozen=True, kw_only=True):
+    session_id: str
+    mode_id: str
+
+
+class SetConfigOption(Received, frozen=True, kw_only=True):
+    session_id: str
+    config_id: str
+    value: str | bool
+    type: Literal["boolean"] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.value, bool) != (self.type == "boolean"):
+            raise ValueError("A value is a text, or true or false with the type boolean")
+
+
+REQUESTS: Mapping[str, type[Received]] = {
+    "initialize": Initialize,
+    "authenticate": Authenticate,
+    "logout": Logout,
+    "session/new": NewSession,
+    "session/load": LoadSession,
+    "session/resume": ResumeSession,
+    "session/list": ListSessions,
+    "session/delete": DeleteSession,
+    "session/close": CloseSession,
+    "session/prompt": Prompt,
+    "session/set_mode": SetMode,
+    "session/set_config_option": SetConfigOption,
+}
+UNSTABLE: Mapping[str, type[Received]] = {"session/fork": ForkSession}
+
+
+class Cancel(Received, frozen=True, kw_only=True):
+    session_id: str
+
+
+NOTIFICATIONS: Mapping[str, type[Received]] = {"session/cancel": Cancel}
+
+
+# Answers. Those of the others are empty objects.
+
+
+class SessionOpened(Sent, frozen=True, kw_only=True):
+    """The answer to load and resume."""
+
+    modes: Modes | None = None
+    config_options: list[ConfigOption] | None = None
+
+
+class SessionMade(SessionOpened, frozen=True, kw_only=True):
+    """The answer to new and fork."""
+
+    session_id: str
+
+
+class SessionInfo(Sent, frozen=True, kw_only=True):
+    session_id: str
+    cwd: str
+    additional_directories: list[str] = []
+    title: str | None = None
+    updated_at: str | None = None
+    """ISO 8601."""
+
+
+class SessionList(Sent, frozen=True, kw_only=True):
+    sessions: list[SessionInfo]
+    next_cursor: str | None = None
+
+
+class ConfigOptionSet(Sent, frozen=True, kw_only=True):
+    config_options: list[ConfigOption]
+    """All of them."""
+
+
+class Usage(Sent, frozen=True, kw_only=True):
+    total_tokens: int
+    input_tokens: int
+    output_tokens: int
+    thought_tokens: int | None = None
+    cached_read_tokens: int | None = None
+    cached_write_tokens: int | None = None
+
+
+class Prompted(Sent, frozen=True, kw_only=True):
+    stop_reason: StopReason
+    usage: Usage | msgspec.UnsetType = msgspec.UNSET
+    """Not in the stable protocol."""

@@ -1,0 +1,117 @@
+"""The tools that an MCP server lists: what of it is pinned, and what is made of it.
+
+Of each tool these count: its name, title, description, both schemas and its annotations. What it
+claims there about its own harmlessness counts only from a server that is trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import msgspec
+
+from callgate.core.characters import escape, is_seen
+from callgate.core.effects import Capability, SideEffects
+from callgate.core.errors import ToolRegistrationError
+from callgate.core.tools import ToolDefinition
+from callgate.protocol.host_v1.excerpts import excerpt
+from callgate.sources.mcp.names import model_name, rule_name
+
+MOST_TOOLS = 1_000
+PINNED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
+LONGEST_DESCRIPTION = 32_000
+"""Characters."""
+_NAME = re.compile(r"[!-~]{1,128}\Z")
+
+
+class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the settings say of the tools of one server."""
+
+    effect: SideEffects = SideEffects.EXECUTE
+    effects: Mapping[str, SideEffects] = {}
+    trusted: bool = False
+    """Whether what it claims of its tools' effects counts."""
+    tools: tuple[str, ...] | None = None
+    """Globs: only these are offered."""
+    exclude: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+    """Arguments that name files in the workspace."""
+    timeout_s: float | None = None
+
+    def offers(self, tool: str) -> bool:
+        wanted = self.tools is None or any(fnmatchcase(tool, each) for each in self.tools)
+        return wanted and not any(fnmatchcase(tool, each) for each in self.exclude)
+
+
+def names_of(entries: list[dict[str, Any]], server: str) -> list[str]:
+    """Raises `ToolRegistrationError`, which names the server and the entry."""
+    names: list[str] = []
+    if len(entries) > MOST_TOOLS:
+        problem = f"it lists {len(entries)} tools; at most {MOST_TOOLS} are taken"
+        raise ToolRegistrationError(problem)
+    for number, entry in enumerate(entries):
+        name = entry.get("name")
+        if type(name) is not str or not _NAME.match(name):
+            shown = excerpt(name) if type(name) is str else "nothing"
+            raise ToolRegistrationError(
+                f"tool {number} of MCP server {server} has no usable name: {shown}"
+            )
+        names.append(name)
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ToolRegistrationError(f"MCP server {server} has two tools {excerpt(twice)}")
+    return names
+
+
+def definitions(
+    entries: list[dict[str, Any]], server: str, beliefs: Beliefs
+) -> Iterable[tuple[str, ToolDefinition]]:
+    """Those that are wanted, with the name that their server knows them by."""
+    for name, entry in zip(names_of(entries, server), entries, strict=True):
+        if beliefs.offers(name):
+            yield name, _definition(name, entry, server, beliefs)
+
+
+def _definition(
+    name: str, entry: Mapping[str, Any], server: str, beliefs: Beliefs
+) -> ToolDefinition:
+    schema = entry.get("inputSchema")
+    schema = schema if isinstance(schema, dict) else {}
+    said = beliefs.effects.get(name)
+    capabilities: frozenset[Capability] = frozenset()
+    if said is None and beliefs.trusted:
+        capabilities = claimed(entry.get("annotations"))
+    properties = schema.get("properties")
+    known = properties if isinstance(properties, dict) else {}
+    return ToolDefinition(
+        name=model_name(server, name),
+        aliases=(rule_name(server, name),),
+        description=_readable(entry.get("description") or entry.get("title") or ""),
+        input_schema=schema,
+        side_effects=None if capabilities else said or beliefs.effect,
+        capabilities=capabilities,
+        path_params=tuple(each for each in beliefs.paths if each in known),
+        timeout_s=beliefs.timeout_s,
+        source="mcp",
+    )
+
+
+def claimed(annotations: Any) -> frozenset[Capability]:
+    """What a server claims of a tool; where it claims nothing, the worst that there is to claim."""
+    hints: Mapping[str, Any] = annotations if isinstance(annotations, dict) else {}
+    reaches_out = hints.get("openWorldHint") is not False
+    if hints.get("readOnlyHint") is True:
+        online = {Capability.ACCESSES_NETWORK} if reaches_out else set()
+        return frozenset({Capability.READ_ONLY, *online})
+    effect = Capability.MUTATES_EXTERNAL if reaches_out else Capability.WRITES_FILES
+    harm = set() if hints.get("destructiveHint") is False else {Capability.DESTRUCTIVE}
+    return frozenset({effect, *harm})
+
+
+def _readable(description: Any) -> str:
+    """A description in which nothing stands that a person does not see and a model reads."""
+    text = str(description)[:LONGEST_DESCRIPTION]
+    return "".join(each if each in "\n\t" or is_seen(each) else escape(each) for each in text)

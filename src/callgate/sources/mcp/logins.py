@@ -1,0 +1,231 @@
+"""Logging in at an MCP server: OAuth 2.1, by the SDK, with the browser of the person at hand.
+
+    401 -> discover -> register -> browser (PKCE, state) -> 127.0.0.1:PORT/callback -> tokens
+
+Only a command that a person runs (`callgate mcp login`, `add`, `approve`) opens a browser; a call
+uses the tokens that there are, renews them, and otherwise says which command to run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+from mcp.client.auth import OAuthClientProvider
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthToken,
+)
+from pydantic import BaseModel, ValidationError
+
+from callgate.core.errors import ToolError
+
+M = TypeVar("M", bound=BaseModel)
+WAIT_S = 300.0
+"""For the person in the browser."""
+RENEW_BEFORE_S = 30.0
+_LONGEST = 16 * 1024
+_PAGE = (
+    "<!doctype html><meta charset=utf-8><title>callgate</title><p>{} You can close this page."
+)
+
+
+class Kept(Protocol):
+    """What is kept of a server; `config.mcp_tokens.TokenFile` implements it."""
+
+    def read(self) -> dict[str, Any]: ...
+    def write(self, kept: dict[str, Any]) -> None: ...
+
+
+class NotLoggedIn(ToolError):
+    def __init__(self, server: str) -> None:
+        super().__init__(
+            f"it wants to know who you are: callgate mcp login {server}", reason="mcp_login"
+        )
+
+
+def provider(
+    server: str,
+    url: str,
+    kept: Kept,
+    *,
+    show: Callable[[str], None] | None = None,
+    scopes: tuple[str, ...] = (),
+    client_id: str | None = None,
+    client_secret: str | None = None,
+    port: int | None = None,
+) -> OAuthClientProvider:
+    """`show` sends a person to an address; without, nobody is there."""
+    known = kept.read()
+    here = port or known.get("port") or 1
+    if show is not None:
+        here = _free_port(here)
+    if show is not None and here != known.get("port"):
+        # A registration is for one address to come back to.
+        known = {key: value for key, value in known.items() if key != "client"}
+        kept.write({**known, "port": here})
+    back = f"http://127.0.0.1:{here}/callback"
+    metadata = OAuthClientMetadata.model_validate(
+        {
+            "redirect_uris": [back],
+            "client_name": "callgate",
+            "scope": " ".join(scopes) or None,
+            "token_endpoint_auth_method": "none" if client_secret is None else None,
+        }
+    )
+    given = None
+    if client_id is not None:
+        given = OAuthClientInformationFull.model_validate(
+            {
+                "client_id": client_id,
+                "client_secret": client_secret,
+                "redirect_uris": [back],
+                "token_endpoint_auth_method": "none"
+                if client_secret is None
+                else "client_secret_post",
+            }
+        )
+    visit = _Visit(server, show, here)
+    return _Provider(
+        url,
+        metadata,
+        _Storage(kept, given),
+        redirect_handler=visit.go,
+        callback_handler=visit.come_back,
+    )
+
+
+class _Provider(OAuthClientProvider):
+    """Knows also of tokens that were kept when they expire, and so when to renew them."""
+
+    async def _initialize(self) -> None:
+        await super()._initialize()
+        storage, tokens = self.context.storage, self.context.current_tokens
+        if tokens is not None and isinstance(storage, _Storage):
+            expires = storage.expires_at()
+            unknown = 0.0 if tokens.refresh_token else None
+            self.context.token_expiry_time = unknown if expires is None else expires
+
+
+class _Storage:
+    def __init__(self, kept: Kept, given: OAuthClientInformationFull | None) -> None:
+        self._kept = kept
+        self._given = given
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return self._get("tokens", OAuthToken)
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        self._set("tokens", tokens)
+        lives = tokens.expires_in
+        expires = None if lives is None else time.time() + lives - RENEW_BEFORE_S
+        self._kept.write({**self._kept.read(), "expires_at": expires})
+
+    def expires_at(self) -> float | None:
+        said = self._kept.read().get("expires_at")
+        return said if isinstance(said, float) else None
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return self._given or self._get("client", OAuthClientInformationFull)
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        if self._given is None:
+            self._set("client", client_info)
+
+    def _get(self, name: str, kind: type[M]) -> M | None:
+        said = self._kept.read().get(name)
+        try:
+            return None if said is None else kind.model_validate(said)
+        except ValidationError:
+            return None
+
+    def _set(self, name: str, value: BaseModel) -> None:
+        said = value.model_dump(mode="json", exclude_none=True)
+        self._kept.write({**self._kept.read(), name: said})
+
+
+def _free_port(wanted: int) -> int:
+    """That one, if it is free."""
+    for each in (wanted, 0):
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
+            trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                trying.bind(("127.0.0.1", each))
+            except (OSError, TypeError, OverflowError):
+                continue
+            port: int = trying.getsockname()[1]
+            return port
+    raise ToolError("no port of this machine is free")
+
+
+class _Visit:
+    """One trip of a person to a browser and back."""
+
+    def __init__(
+        self, server: str, show: Callable[[str], None] | None, port: int
+    ) -> None:
+        self._server = server
+        self._show = show
+        self._port = port
+        self._state = ""
+        self._came: asyncio.Future[AuthorizationCodeResult] | None = None
+        self._listening: asyncio.Server | None = None
+
+    async def go(self, url: str) -> None:
+        if self._show is None:
+            raise NotLoggedIn(self._server)
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https"):
+            raise ToolError("it sends people to an address that is none of http or https")
+        self._state = parse_qs(parts.query).get("state", [""])[0]
+        self._came = asyncio.get_running_loop().create_future()
+        self._listening = await asyncio.start_server(
+            self._serve, "127.0.0.1", self._port, limit=_LONGEST
+        )
+        self._show(url)
+
+    async def come_back(self) -> AuthorizationCodeResult:
+        assert self._listening is not None and self._came is not None
+        async with self._listening, asyncio.timeout(WAIT_S):
+            return await self._came
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            async with asyncio.timeout(10):
+                head = await reader.readuntil(b"\r\n\r\n")
+            status, text = self._take(head)
+            page = _PAGE.format(text).encode()
+            writer.write(
+                f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\n"
+                f"Referrer-Policy: no-referrer\r\nContent-Length: {len(page)}\r\n\r\n".encode()
+                + page
+            )
+            await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+
+    def _take(self, head: bytes) -> tuple[str, str]:
+        """What a visitor brings; whoever does not know the state is not whom we wait for."""
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        parts = urlsplit(words[1] if len(words) == 3 and words[0] == "GET" else "")
+        said = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        known = secrets.compare_digest(said.get("state", "").encode(), self._state.encode())
+        came = self._came
+        if parts.path != "/callback" or not known or came is None or came.done():
+            return "404 Not Found", "There is nothing here."
+        if "code" not in said:
+            came.set_exception(ToolError("the login was refused", reason="mcp_login"))
+            return "200 OK", "The login was refused."
+        came.set_result(
+            AuthorizationCodeResult(code=said["code"], state=said["state"], iss=said.get("iss"))
+        )
+        return "200 OK", "You are logged in."

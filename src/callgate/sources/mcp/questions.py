@@ -1,0 +1,229 @@
+"""What MCP servers ask back becomes calls of our own: the same questions to a person, wherever
+one is, the same events and the same record as for any other call.
+
+    elicitation -> `mcp_form`    runs once a person said yes; what was filled in is its result
+    sampling    -> `mcp_sample`  runs once a person said yes; then our model is asked
+
+Nobody else can call these two: no session but the one made here sees them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import urlsplit
+
+import jsonschema_rs
+import msgspec
+
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.content import TextBlock
+from callgate.core.effects import SideEffects
+from callgate.core.errors import DENIALS, ToolErrorClass, ToolExecutionError, ToolValidationError
+from callgate.core.messages import Message
+from callgate.core.models import Model, ModelError, Prompt, Reply
+from callgate.core.results import ToolResult
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.dispatch.contexts import CallContext
+from callgate.dispatch.raw_open import watched
+from callgate.dispatch.registry import Registry
+from callgate.sources.mcp.asks import Calling, Filled, Form, Refused, Sample, Sampled
+
+TAG = "callgate:mcp"
+FORM, SAMPLE = "mcp_form", "mcp_sample"
+_TEXT = {"type": "string"}
+
+_FORM = ToolDefinition(
+    name=FORM,
+    description="An MCP server asks a person for something while a call of it runs.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "server": _TEXT,
+            "message": _TEXT,
+            "url": _TEXT,
+            "content": {"type": "object", "additionalProperties": True},
+            "form": {"type": "object", "additionalProperties": True},
+        },
+        "required": ["server", "message"],
+    },
+    side_effects=SideEffects.READ,
+    path_params=(),
+    required_tags=frozenset({TAG}),
+    source="builtin",
+    always_ask=True,
+)
+_SAMPLE = ToolDefinition(
+    name=SAMPLE,
+    description="An MCP server asks our model for something while a call of it runs.",
+    input_schema={
+        "type": "object",
+        "properties": {
+            "server": _TEXT,
+            "system": _TEXT,
+            "messages": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {"role": {"enum": ["user", "assistant"]}, "text": _TEXT},
+                    "required": ["role", "text"],
+                },
+            },
+            "max_tokens": {"type": "integer"},
+        },
+        "required": ["server", "messages", "max_tokens"],
+    },
+    side_effects=SideEffects.READ,
+    path_params=(),
+    required_tags=frozenset({TAG}),
+    source="builtin",
+    always_ask=True,
+)
+
+OpenModel = Callable[[], Model]
+"""The usual one of the settings. May run a command for its key; raises `ModelError`."""
+
+
+class FillForm:
+    definition = _FORM
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        content, form = input.get("content", {}), input.get("form", {})
+        try:
+            validator = jsonschema_rs.validator_for(form, offline=True, mask="the value")
+            problems = [
+                f"{'.'.join(map(str, each.instance_path)) or 'the form'}: {each.message}"
+                for each in validator.iter_errors(content)
+            ]
+        except ValueError:
+            raise ToolExecutionError("The form cannot be read.", reason="mcp_form") from None
+        if problems:
+            said = f"The form is not filled in: {'; '.join(problems[:10])}"
+            raise ToolValidationError(said, validation_errors=problems)
+        return ToolOutput(content=[TextBlock("accepted")], value=content)
+
+    async def cancel(self) -> bool:
+        return False
+
+
+class AskModel:
+    definition = _SAMPLE
+
+    def __init__(self, open_model: OpenModel) -> None:
+        self._open_model = open_model
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        try:
+            model = await asyncio.to_thread(self._open_model)
+        except ModelError as error:
+            raise ToolExecutionError(error.message, reason="model") from None
+        try:
+            reply = await _reply(model, input)
+        except ModelError as error:
+            raise ToolExecutionError(error.message, reason="model") from None
+        finally:
+            await model.close()
+        text = "\n".join(
+            block.text for block in reply.message.content if isinstance(block, TextBlock)
+        )
+        stop = "maxTokens" if reply.stop == "max_tokens" else "endTurn"
+        value = {"text": text, "model": reply.model or model.name, "stop": stop}
+        return ToolOutput(content=[TextBlock(text)], value=value)
+
+    async def cancel(self) -> bool:
+        return False
+
+
+async def _reply(model: Model, input: Mapping[str, Any]) -> Reply:
+    prompt = Prompt(
+        messages=[Message.text(each["role"], each["text"]) for each in input["messages"]],
+        system=input.get("system", ""),
+        max_tokens=input["max_tokens"],
+    )
+    async with aclosing(model.stream(prompt)) as pieces:
+        async for piece in pieces:
+            if isinstance(piece, Reply):
+                return piece
+    raise ToolExecutionError("The model did not answer.", reason="model")
+
+
+class AskedCalls:
+    """`asks.Asks` by calls of our own."""
+
+    def __init__(
+        self,
+        call: Callable[[ToolCall], Coroutine[Any, Any, ToolResult]],
+        registry: Registry,
+        open_model: OpenModel,
+    ) -> None:
+        self._call = call
+        registry.register(FillForm)
+        registry.register(lambda: AskModel(open_model))
+
+    async def fill(self, server: str, form: Form, calling: Calling) -> Filled:
+        arguments: dict[str, Any] = {"server": server, "message": form.message}
+        if form.url is not None:
+            if urlsplit(form.url).scheme not in ("http", "https"):
+                raise Refused("only addresses of http and https are shown")
+            arguments["url"] = form.url
+        else:
+            arguments |= {"content": _prepared(form.schema), "form": form.schema}
+        result = await self._ask(FORM, arguments, calling)
+        if result.ok:
+            return Filled(action="accept", content=None if form.url else result.value)
+        said_no = result.error is not None and result.error.error_class in DENIALS
+        timed_out = ToolErrorClass.CONFIRMATION_TIMEOUT
+        if said_no and result.error is not None and result.error.error_class is not timed_out:
+            return Filled(action="decline")
+        return Filled(action="cancel")
+
+    async def sample(self, server: str, sample: Sample, calling: Calling) -> Sampled:
+        arguments = {
+            "server": server,
+            "system": sample.system,
+            "messages": [{"role": each.role, "text": each.text} for each in sample.turns],
+            "max_tokens": sample.max_tokens,
+        }
+        result = await self._ask(SAMPLE, arguments, calling)
+        if not result.ok:
+            raise Refused("the user did not allow it, or the model did not answer")
+        return msgspec.convert(result.value, Sampled)
+
+    async def _ask(
+        self, tool: str, arguments: dict[str, Any], calling: Calling
+    ) -> ToolResult:
+        """In the surroundings of the call that it is asked for, whichever task we are in."""
+        context = calling.context
+        if not isinstance(context, CallContext):
+            raise Refused("nobody can be asked here")
+        made = context.call
+        session = msgspec.structs.replace(made.session, tags=made.session.tags | {TAG})
+        call = ToolCall(
+            tool=tool,
+            arguments=arguments,
+            session=session,
+            caller=CallerKind.MCP,
+            turn_id=made.turn_id,
+        )
+
+        async def ask() -> ToolResult:
+            watched.set(["", session.id])  # the call that waits for this has a slot already
+            return await self._call(call)
+
+        variables = calling.variables.copy()
+        return await asyncio.get_running_loop().create_task(ask(), context=variables)
+
+
+def _prepared(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """What is filled in unless a person changes it: the defaults of the form, and a yes to what
+    can only be answered by yes or no. The person sees it."""
+    named = schema.get("properties")
+    content: dict[str, Any] = {}
+    for name, field in named.items() if isinstance(named, dict) else ():
+        if isinstance(field, dict) and "default" in field:
+            content[name] = field["default"]
+        elif isinstance(field, dict) and field.get("type") == "boolean":
+            content[name] = True
+    return content

@@ -1,0 +1,90 @@
+"""The tools of an MCP server, as the dispatcher sees them.
+
+What a server says of its tools was pinned when a person approved it: a tool whose description is
+another by now is refused until somebody has looked at it (`callgate mcp approve`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from importlib import import_module
+from typing import Any
+
+from callgate.core.errors import (
+    ToolError,
+    ToolExecutionError,
+    ToolPermissionDenied,
+    ToolProtocolError,
+)
+from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.dispatch.contexts import CallContext
+from callgate.sources.hosts.logs import PROBLEM
+from callgate.sources.mcp.servers import Place, Server
+
+LONGEST_ERROR = 2_000
+
+
+def place_of(context: ToolContext) -> Place:
+    """Where the session of a call works."""
+    roots = context.call.session.extra_roots if isinstance(context, CallContext) else ()
+    return Place(context.workspace_path, roots)
+
+
+class McpTool:
+    """One call of a server's tool."""
+
+    stoppable = False
+    """A server is told of a cancellation; whether it heeds it, nobody learns."""
+
+    def __init__(self, server: Server, name: str, definition: ToolDefinition, pin: str) -> None:
+        self._server = server
+        self._name = name
+        """By which its server knows it."""
+        self._definition = definition
+        self._pin = pin
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._definition
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        connection = await self._server.connection(place_of(context))
+        if connection.prints.get(self._name) != self._pin:
+            raise self._changed()
+        try:
+            result = await connection.call(self._name, input, context)
+        except (ToolError, asyncio.CancelledError):
+            raise
+        except Exception as error:  # of the SDK, which speaks with a stranger
+            if await connection.is_lost(error):
+                raise self._server.died(connection) from None
+            raise to_error(self._server, error) from None
+        output: ToolOutput = import_module("callgate.sources.mcp.outputs").to_output(result)
+        return output
+
+    async def cancel(self) -> bool:
+        return False  # the task in which it waits is cancelled, and that tells the server
+
+    def _changed(self) -> ToolPermissionDenied:
+        server = self._server
+        said = f"tool {self._name} is described differently than it was approved"
+        server.log.note(PROBLEM + said)
+        return ToolPermissionDenied(
+            f"Tool {self._definition.name!r} is described differently than when it was approved: "
+            f"look at it, and accept it, with callgate mcp approve {server.settings.name}.",
+            reason="definition_changed",
+        )
+
+
+def to_error(server: Server, error: Exception) -> ToolError:
+    """What is told of a failure: a server's own words, cut; of the SDK's only what kind it is."""
+    name = server.settings.name
+    code = getattr(error, "code", None)
+    if isinstance(code, int):
+        text = str(error)[:LONGEST_ERROR] or "it did not say why"
+        return ToolExecutionError(text, reason="mcp_error", details={"server": name, "code": code})
+    server.log.note(f"{PROBLEM}its answer cannot be taken: {str(error)[:300]}")
+    return ToolProtocolError(
+        f"MCP server {name!r}: its answer cannot be taken ({type(error).__name__}).",
+        reason="mcp_answer",
+    )

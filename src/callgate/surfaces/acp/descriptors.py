@@ -1,0 +1,153 @@
+"""The two descriptors of a connection, whatever they are: pipes, sockets, one socket, or files.
+
+Pipes and sockets are the loop's: nothing blocks. What a loop cannot wait for (files, devices)
+is read in a thread, and written at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable
+
+from callgate.surfaces.acp.peer import Peer
+
+_BLOCK = 256 * 1024
+
+
+class Descriptors:
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        self._read_fd, self._write_fd = read_fd, write_fd
+        self._transports: list[asyncio.BaseTransport] = []
+        self._output: asyncio.WriteTransport | None = None
+        self._lost: Callable[[], None] = lambda: None
+
+    async def open(self, peer: Peer, ended: asyncio.Event) -> None:
+        """Feed the peer from now on. `ended` is set when nothing more comes."""
+        self._lost = peer.lost
+        loop = asyncio.get_running_loop()
+        if self._is_one_socket():
+            both = socket.socket(fileno=self._read_fd)
+            duplex, _ = await loop.connect_accepted_socket(lambda: _Both(peer, ended), both)
+            self._transports, self._output = [duplex], duplex
+            return
+        if _can_be_waited_for(self._write_fd):
+            output = open(self._write_fd, "wb", 0)  # noqa: SIM115 - the transport closes it
+            writing, _ = await loop.connect_write_pipe(lambda: _Output(peer), output)
+            self._transports, self._output = [writing], writing
+        if _can_be_waited_for(self._read_fd):
+            input = open(self._read_fd, "rb", 0)  # noqa: SIM115
+            reading, _ = await loop.connect_read_pipe(lambda: _Input(peer, ended), input)
+            self._transports.append(reading)
+        else:
+            reader = threading.Thread(
+                target=_read, args=(self._read_fd, loop, peer.feed, ended.set), daemon=True
+            )
+            reader.start()
+
+    def write(self, data: bytes) -> None:
+        if self._output is not None:
+            self._output.write(data)
+            return
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[os.write(self._write_fd, rest) :]
+        except OSError:
+            self._lost()
+
+    def close(self) -> None:
+        """What has not been written by now is dropped."""
+        for transport in self._transports:
+            if transport.is_closing():
+                continue
+            # Others may have the same pipe, and not expect it like this.
+            end = transport.get_extra_info("pipe") or transport.get_extra_info("socket")
+            os.set_blocking(end.fileno(), True)
+            if isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
+            else:
+                transport.close()
+
+    def _is_one_socket(self) -> bool:
+        ours, other = os.fstat(self._read_fd), os.fstat(self._write_fd)
+        return stat.S_ISSOCK(ours.st_mode) and os.path.samestat(ours, other)
+
+
+def _can_be_waited_for(fd: int) -> bool:
+    mode = os.fstat(fd).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _read(
+    fd: int,
+    loop: asyncio.AbstractEventLoop,
+    feed: Callable[[bytes], None],
+    ended: Callable[[], None],
+) -> None:
+    try:
+        while data := os.read(fd, _BLOCK):
+            loop.call_soon_threadsafe(feed, data)
+    except OSError:
+        pass
+    except RuntimeError:  # the loop is closed: nobody wants it any more
+        return
+    try:
+        loop.call_soon_threadsafe(ended)
+    except RuntimeError:
+        pass
+
+
+class _Input(asyncio.Protocol):
+    def __init__(self, peer: Peer, ended: asyncio.Event) -> None:
+        self._peer, self._ended = peer, ended
+        self._transport: asyncio.ReadTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.ReadTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._peer.feed(data)
+        if self._transport is not None and self._peer.is_behind(self._go_on):
+            self._transport.pause_reading()
+
+    def _go_on(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def eof_received(self) -> bool:
+        self._ended.set()
+        return True  # where it is a socket: there may be something to say yet
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended.set()
+
+
+class _Output(asyncio.Protocol):
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+
+    def pause_writing(self) -> None:
+        self._peer.pause()
+
+    def resume_writing(self) -> None:
+        self._peer.resume()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._peer.lost()
+
+
+class _Both(_Input):
+    def pause_writing(self) -> None:
+        self._peer.pause()
+
+    def resume_writing(self) -> None:
+        self._peer.resume()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended.set()
+        self._peer.lost()

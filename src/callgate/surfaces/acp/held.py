@@ -1,0 +1,213 @@
+"""One session as an editor works in it: its cards, its model, its prompt under way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from typing import Any
+
+import msgspec
+
+from callgate.core.content import ToolResultBlock, ToolUseBlock
+from callgate.core.environment import Offered
+from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Event
+from callgate.core.sessions import Session
+from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.protocol.acp.initialize import ClientCapabilities
+from callgate.protocol.acp.updates import (
+    AvailableCommands,
+    Command,
+    CommandInput,
+    ConfigOptions,
+    CurrentMode,
+    SessionUpdate,
+    ToolCall,
+    ToolCallUpdate,
+    Update,
+)
+from callgate.protocol.acp.values import SESSION_UPDATE, ToolFields
+from callgate.protocol.ndjson import Unsendable
+from callgate.surfaces.acp import options, permissions
+from callgate.surfaces.acp.cards import Cards
+from callgate.surfaces.acp.contents import kind_of, locations_of
+from callgate.surfaces.acp.editor import EditorFiles, EditorTerminals
+from callgate.surfaces.acp.parts import Parts
+from callgate.surfaces.acp.peer import Peer
+from callgate.surfaces.acp.telling import Telling
+
+_HINT = CommandInput(hint="additional context (optional)")
+_WORKER = "sub-agent: "
+_log = logging.getLogger("callgate.acp")
+
+
+class Held:
+    def __init__(
+        self,
+        session: Session,
+        parts: Parts,
+        peer: Peer,
+        client: ClientCapabilities,
+        name: str,
+        adopted: Callable[[str], None],
+    ) -> None:
+        """`name` is the editor's, under which its answers are recorded; `adopted` hears of each
+        session that works for this one and has asked something."""
+        self.session = session
+        self.model = parts.model
+        self._parts = parts
+        self._peer = peer
+        self._name = name
+        self._find = parts.runtime.dispatcher.registry.find
+        self.cards = Cards(session, self._find, self.tell, shows_output=client.shows_output)
+        self.telling = Telling(self.cards, client, self.tell, self._mode_changed)
+        self._adopted = adopted
+        self._busy = False
+        self._cancelled = False
+        self._latched_until = 0.0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._given = ExitStack()
+        self._given.enter_context(parts.runtime.attach(self._confirm, session.id))
+        self._offer(client)
+
+    def _offer(self, client: ClientCapabilities) -> None:
+        environments, id = self._parts.runtime.dispatcher.environments, self.session.id
+        files = None
+        if client.reads_files or client.writes_files:
+            files = EditorFiles(
+                self._peer, id, reads=client.reads_files, writes=client.writes_files
+            )
+        terminals = None
+        if client.has_terminals:
+            terminals = EditorTerminals(self._peer, id, self.cards.terminal, self._own)
+        if files is not None or terminals is not None:
+            environments.offer(id, Offered(files, terminals))
+            self._given.callback(environments.withdraw, id)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        """Nothing more is told or asked of this session."""
+        self._given.close()
+        self.cards.close("The session was closed.")
+
+    # What the editor is told
+
+    def tell(self, update: Update) -> None:
+        try:
+            self._notify(update)
+        except Unsendable as error:
+            _log.warning("an update of %s cannot be sent whole: %s", self.session.id, error)
+            if isinstance(update, ToolCall | ToolCallUpdate):
+                self._notify(msgspec.structs.replace(update, raw_input=None, content=[]))
+
+    def _notify(self, update: Update) -> None:
+        self._peer.notify(SESSION_UPDATE, SessionUpdate(session_id=self.session.id, update=update))
+
+    def tell_commands(self) -> None:
+        """What can be asked for with a slash, as it is now."""
+        skills = self._parts.skills.available(self.session)
+        commands = [
+            Command(name=skill.name, description=skill.description, input=_HINT)
+            for skill in skills
+        ]
+        tool = Command(
+            name="tool",
+            description="Make one call yourself, without a model.",
+            input=CommandInput(hint='NAME {"argument": "value"}'),
+        )
+        self.tell(AvailableCommands(available_commands=[*commands, tool]))
+
+    def opened(self) -> dict[str, Any]:
+        """What the answers to new, load and resume say of a session."""
+        parts, mode = self._parts, self.session.mode
+        return {"modes": options.modes(parts.modes, mode), "config_options": self.options()}
+
+    def options(self) -> list[Any]:
+        parts = self._parts
+        return options.config_options(parts.modes, self.session.mode, parts.models, self.model)
+
+    def _mode_changed(self) -> None:
+        self.tell(CurrentMode(current_mode_id=self.session.mode))
+        self.tell(ConfigOptions(config_options=self.options()))
+
+    def happened(self, event: Event) -> None:
+        """An event of this session, or of one that works for it."""
+        if event.session_id == self.session.id:
+            self.telling.happened(event)
+        else:
+            self._worker_did(event)
+
+    def _worker_did(self, event: Event) -> None:
+        """Of what a sub-agent does, only what the person was asked about has a card."""
+        id = str(event.payload.get("tool_use_id"))
+        if event.type in (CALLED, OUTPUT_DELTA):
+            self.telling.happened(event)
+        elif event.type in TERMINAL:
+            failed = event.type != COMPLETED or event.payload.get("success") is False
+            self.cards.finished(ToolResultBlock(tool_use_id=id, content=[], is_error=failed))
+
+    # What the person is asked
+
+    async def _confirm(self, question: Confirmation) -> Answer:
+        prefix = ""
+        if question.session_id != self.session.id:
+            self._adopted(question.session_id)
+            prefix = _WORKER
+        arguments = dict(question.arguments)
+        use = ToolUseBlock(id=question.tool_use_id, name=question.tool, input=arguments)
+        self.cards.started(use, prefix=prefix)
+        tool = self._find(question.tool)
+        fields = ToolFields(
+            tool_call_id=use.id,
+            title=self.cards.title(use.id),
+            kind=kind_of(tool),
+            status="pending",
+            content=permissions.content_of(question),
+            locations=locations_of(tool, arguments, self.session.workspace),
+            raw_input=arguments,
+        )
+        return await permissions.ask(
+            self._peer, self.session.id, question, fields, self.cancel, self._name
+        )
+
+    # Prompts and cancels
+
+    @property
+    def is_busy(self) -> bool:
+        return self._busy
+
+    @property
+    def is_cancelled(self) -> bool:
+        """The prompt under way was cancelled."""
+        return self._cancelled
+
+    def begin(self) -> bool:
+        """A prompt has come; False if a cancel was quicker."""
+        now = asyncio.get_running_loop().time()
+        latched, self._latched_until = now < self._latched_until, 0.0
+        self._busy, self._cancelled = not latched, False
+        return not latched
+
+    def end(self) -> None:
+        self._busy = False
+
+    def cancel(self) -> None:
+        """Stop the prompt under way; without one, the next that comes soon."""
+        if self._busy:
+            self._cancelled = True
+            self._parts.sessions.cancel_turn(self.session.id)
+        else:
+            now = asyncio.get_running_loop().time()
+            self._latched_until = now + self._parts.latch_s
+
+
+def is_directory(path: str) -> bool:
+    return os.path.isabs(path) and "\0" not in path and os.path.isdir(path)
+
+

@@ -1,0 +1,95 @@
+"""The question about a call, put to the person at the editor.
+
+The editor shows it on the card of the call. Whoever answers first wins, here, in the dashboard
+or at a terminal: the question is then taken back from the others. Whatever is not a plain yes
+is a no; a person who stops the turn instead answers nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from callgate.core.characters import escape, is_seen
+from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.policy.rules import Outcome
+from callgate.protocol.acp.client import (
+    METHODS,
+    Cancelled,
+    PermissionAnswer,
+    PermissionOption,
+    RequestPermission,
+)
+from callgate.protocol.acp.reading import read_result
+from callgate.protocol.acp.values import Shown, ToolContent, ToolFields
+from callgate.protocol.jsonrpc import RpcError, shown
+from callgate.surfaces.acp.contents import change, text
+from callgate.surfaces.acp.peer import Peer
+
+_log = logging.getLogger("callgate.acp")
+
+_ANSWERS = {
+    "allow_once": (Outcome.ALLOW, Scope.ONCE),
+    "allow_always": (Outcome.ALLOW, Scope.SESSION),
+    "reject_once": (Outcome.DENY, Scope.ONCE),
+    "reject_always": (Outcome.DENY, Scope.SESSION),
+}
+
+
+async def ask(
+    peer: Peer,
+    session_id: str,
+    question: Confirmation,
+    fields: ToolFields,
+    cancel: Callable[[], None],
+    by: str,
+) -> Answer:
+    """`session_id` is the one that the editor knows; `cancel` stops its turn."""
+    asked = RequestPermission(
+        session_id=session_id, tool_call=fields, options=_options(question.tool)
+    )
+    method, answer = METHODS[RequestPermission]
+    try:
+        said = read_result(answer, await peer.request(method, asked))
+    except RpcError as error:
+        _log.warning("the question about %s was not answered: %s", question.tool, error)
+        reason = f"the editor could not ask: {shown(error.message)}"
+        return Answer(decision=Outcome.DENY, reason=reason, by=by)
+    assert isinstance(said, PermissionAnswer)
+    if isinstance(said.outcome, Cancelled):
+        cancel()
+        await asyncio.get_running_loop().create_future()  # until the question is withdrawn
+    chosen = getattr(said.outcome, "option_id", "")
+    decision, scope = _ANSWERS.get(chosen, (Outcome.DENY, Scope.ONCE))
+    return Answer(decision=decision, scope=scope, by=by)
+
+
+def _options(tool: str) -> list[PermissionOption]:
+    always = f"any {tool} in this session"
+    return [
+        PermissionOption(option_id="allow_once", name="Allow", kind="allow_once"),
+        PermissionOption(
+            option_id="allow_always", name=f"Always allow {always}", kind="allow_always"
+        ),
+        PermissionOption(option_id="reject_once", name="Deny", kind="reject_once"),
+        PermissionOption(
+            option_id="reject_always", name=f"Always deny {always}", kind="reject_always"
+        ),
+    ]
+
+
+def content_of(question: Confirmation) -> list[ToolContent]:
+    """What the person has to know: the change or the command, where it runs, why it is asked."""
+    shown: list[ToolContent] = [*map(change, question.diffs)]
+    words = [question.why]
+    if question.preview and not shown:
+        words.insert(0, question.preview)
+    if question.sandbox is not None:
+        words.append(f"Runs in: {question.sandbox}.")
+    return [*shown, Shown(content=text(_seen("\n\n".join(words))))]
+
+
+def _seen(said: str) -> str:
+    """With what hides or moves text made visible."""
+    return "".join(char if char in "\n\t" or is_seen(char) else escape(char) for char in said)

@@ -1,0 +1,113 @@
+"""What a person sends from an editor, as a message for a model.
+
+Text stays as it is. A link becomes a tag with its name and address, and nothing is fetched; a
+resource becomes a tag around its text. What comes from the editor cannot end such a tag or add
+an attribute to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+import msgspec
+
+from callgate.core.content import ImageBlock, ImageSource, TextBlock
+from callgate.core.messages import Message
+from callgate.protocol.acp.values import (
+    Audio,
+    Block,
+    Contents,
+    Image,
+    Resource,
+    ResourceLink,
+    Text,
+)
+from callgate.protocol.jsonrpc import INVALID_PARAMS, RpcError
+from callgate.surfaces.acp.contents import sendable
+
+MOST_IMAGE = 5 * 1024 * 1024
+"""Bytes, as for the images that tools show."""
+_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
+class Said(msgspec.Struct, frozen=True):
+    text: str
+    """All that is text, one block below the other."""
+    images: list[ImageBlock]
+
+    def message(self, text: str) -> Message:
+        """With another text in place of the one that was typed."""
+        return Message(role="user", content=[TextBlock(text), *self.images])
+
+
+def read_prompt(blocks: Sequence[Block]) -> Said:
+    """Raises `RpcError` -32602 for what cannot be taken."""
+    texts: list[str] = []
+    images: list[ImageBlock] = []
+    for block in blocks:
+        match block:
+            case Text(text=text):
+                texts.append(text)
+            case ResourceLink():
+                texts.append(_link(block))
+            case Resource(resource=contents):
+                if contents.blob is not None and contents.mime_type in _IMAGES:
+                    images.append(_image(contents.blob, contents.mime_type))
+                else:
+                    texts.append(_resource(contents))
+            case Image(data=data, mime_type=kind):
+                images.append(_image(data, kind))
+            case Audio():
+                raise refused("audio is not taken")
+    text = "\n".join(texts)
+    if not text.strip() and not images:
+        raise refused("the prompt is empty")
+    return Said(sendable(text), images)
+
+
+def _link(link: ResourceLink) -> str:
+    mime = "" if link.mime_type is None else f" mime={_quoted(link.mime_type)}"
+    said = _escaped(link.description or "")
+    name, uri = _quoted(link.name), _quoted(link.uri)
+    return f"<resource_link name={name} uri={uri}{mime}>{said}</resource_link>"
+
+
+def _resource(contents: Contents) -> str:
+    mime = "" if contents.mime_type is None else f" mime={_quoted(contents.mime_type)}"
+    if contents.text is not None:
+        # Left as it is, so that code stays code; only what would end the tag is not.
+        said = contents.text.replace("</resource", "&lt;/resource")
+    else:
+        said = f"[{len(_bytes(contents.blob or '')):,} bytes that are no text, not shown]"
+    return f"<resource uri={_quoted(contents.uri)}{mime}>\n{said}\n</resource>"
+
+
+def _image(data: str, kind: str) -> ImageBlock:
+    if kind not in _IMAGES:
+        raise refused("an image is a PNG, JPEG, GIF or WebP")
+    if len(_bytes(data)) > MOST_IMAGE:
+        raise refused(f"an image has at most {MOST_IMAGE:,} bytes")
+    return ImageBlock(source=ImageSource(data=data), media_type=kind)
+
+
+def _bytes(data: str) -> bytes:
+    try:
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, ValueError):
+        raise refused("the data is not base64") from None
+
+
+def refused(why: str) -> RpcError:
+    return RpcError(INVALID_PARAMS, f"Invalid params: {why}")
+
+
+def _escaped(said: str) -> str:
+    return said.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _quoted(said: str) -> str:
+    """An attribute; a line end in it would begin what looks like another line of the prompt."""
+    flat = _escaped(said).replace('"', "&quot;").replace("\n", "&#10;").replace("\r", "&#13;")
+    return f'"{flat}"'

@@ -1,0 +1,151 @@
+"""A prompt of the editor, from its blocks to the reason for which its turn stopped.
+
+    /tool NAME {json}   one call, made by the person, without a model
+    /SKILL extra        what the skill says; by a sub-agent, where it says so
+    anything else       a turn of the model
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from typing import TYPE_CHECKING, Any
+
+from callgate.agent.skills import SkillUnreadable, UnknownSkill
+from callgate.agent.subagents import SPAWN_AGENT
+from callgate.core.calls import CallerKind
+from callgate.core.content import ToolUseBlock
+from callgate.core.ids import call_id
+from callgate.core.models import ModelError, ModelErrorKind
+from callgate.core.stores import StoreError
+from callgate.live_sessions import TurnUnderWay
+from callgate.protocol import strict_json
+from callgate.protocol.acp.requests import Prompt, Prompted, Usage
+from callgate.protocol.acp.updates import SessionInfoUpdate
+from callgate.protocol.acp.values import AUTH_REQUIRED
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
+from callgate.surfaces.acp.contents import iso, sendable
+from callgate.surfaces.acp.held import Held
+from callgate.surfaces.acp.parts import Parts
+from callgate.surfaces.acp.prompts import Said, read_prompt, refused
+
+if TYPE_CHECKING:  # heavy
+    from callgate.agent.turns import TurnEnd
+
+_TOOL = re.compile(r"/tool[ \t]+([^\s{]+)[ \t]*(\{.*\})?\s*\Z", re.DOTALL)
+_log = logging.getLogger("callgate.acp")
+
+
+async def prompt(parts: Parts, held: Held, asked: Prompt) -> Prompted:
+    """One turn. Everything that is told of it comes before this returns."""
+    if held.is_busy:
+        raise refused("a prompt of this session is under way")
+    said = read_prompt(asked.prompt)
+    if not held.begin():
+        return Prompted(stop_reason="cancelled")
+    work = asyncio.get_running_loop().create_task(_turn(parts, held, said))
+    work.add_done_callback(lambda done: held.end())
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        held.cancel()
+        await asyncio.wait([work])
+        raise
+
+
+async def _turn(parts: Parts, held: Held, said: Said) -> Prompted:
+    title = held.session.title
+    held.tell_commands()
+    try:
+        turn = await _begin(parts, held, said)
+        if turn is None:
+            return Prompted(stop_reason="cancelled")
+        if held.is_cancelled:  # while it was begun
+            parts.sessions.cancel_turn(held.session.id)
+        end = await parts.sessions.turn_end(held.session.id, turn)
+    except (StoreError, TurnUnderWay) as error:
+        raise RpcError(INTERNAL_ERROR, str(error)) from error
+    _tell_info(held, title)
+    return _answer(parts, held, end)
+
+
+async def _begin(parts: Parts, held: Held, said: Said) -> str | None:
+    """The turn that was begun; None if it was cancelled before."""
+    sessions, id, show = parts.sessions, held.session.id, held.telling.show
+    if (use := _direct(said.text)) is not None:
+        return await sessions.begin_call(id, said.message(said.text), use, CallerKind.ACP, show)
+    try:
+        composed = parts.skills.compose(said.text, held.session)
+    except UnknownSkill as error:
+        raise refused(str(error)) from error
+    except SkillUnreadable as error:
+        raise RpcError(INTERNAL_ERROR, str(error)) from error
+    agent = await open_agent(parts, held.model)
+    if said.images and not agent.model.images:
+        raise refused(f"the model {agent.model.name} cannot be shown images")
+    held.telling.window = agent.model.context_tokens
+    if held.is_cancelled:
+        return None
+    if composed.delegate:
+        given = {"task": composed.text}
+        if composed.skill is not None:
+            given["title"] = composed.skill.name
+        use = ToolUseBlock(id=call_id(), name=SPAWN_AGENT, input=given)
+        return await sessions.begin_call(
+            id, said.message(said.text), use, CallerKind.ACP, show, agent
+        )
+    return await sessions.begin_turn(id, said.message(composed.text), held.model, show)
+
+
+async def open_agent(parts: Parts, model: str | None) -> Any:
+    """Raises `RpcError` with what to do where there is no model to work with."""
+    try:
+        return await parts.sessions.agent(model)
+    except ModelError as error:
+        lacking = error.kind in (ModelErrorKind.KEY, ModelErrorKind.REQUEST)
+        code = AUTH_REQUIRED if lacking else INTERNAL_ERROR
+        raise RpcError(code, error.message, {"reason": f"model_{error.kind}"}) from error
+
+
+def _direct(text: str) -> ToolUseBlock | None:
+    """The call that a person makes; None for any other prompt."""
+    if not text.startswith("/tool") or text[5:6] not in ("", " ", "\t", "\n"):
+        return None
+    found = _TOOL.match(text)
+    if found is None:
+        raise refused('a call is written /tool NAME {"argument": "value"}')
+    try:
+        given = strict_json.loads((found[2] or "{}").encode())
+    except strict_json.StrictJsonError as error:
+        raise refused(f"the arguments of {found[1]} are not JSON: {error}") from error
+    return ToolUseBlock(id=call_id(), name=found[1], input=given)
+
+
+def _tell_info(held: Held, title: str | None) -> None:
+    session = held.session
+    fields: dict[str, Any] = {"updated_at": iso(time.time())}
+    if session.title and session.title != title:
+        fields["title"] = sendable(session.title)
+    held.tell(SessionInfoUpdate(**fields))
+
+
+def _answer(parts: Parts, held: Held, end: TurnEnd | None) -> Prompted:
+    if end is None or end.stop == "waiting" or (end.stop == "error" and held.is_cancelled):
+        return Prompted(stop_reason="cancelled")
+    if end.stop == "error":
+        raise RpcError(INTERNAL_ERROR, end.notice or "The turn failed.")
+    if not parts.unstable:
+        return Prompted(stop_reason=end.stop)
+    used = end.usage
+    return Prompted(
+        stop_reason=end.stop,
+        usage=Usage(
+            total_tokens=used.input + used.output,
+            input_tokens=used.input,
+            output_tokens=used.output,
+            cached_read_tokens=used.cache_read,
+            cached_write_tokens=used.cache_write,
+        ),
+    )

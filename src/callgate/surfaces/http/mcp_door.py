@@ -1,0 +1,65 @@
+"""`/mcp` before anybody spoke MCP: nothing is loaded until somebody does."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from starlette.types import Receive, Scope, Send
+
+from callgate.core.errors import ToolErrorClass
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.problems import Problem
+
+if TYPE_CHECKING:  # heavy
+    from callgate.surfaces.mcp.http import Endpoint
+
+MCP = "/mcp"
+_ENDPOINT = "callgate.surfaces.mcp.http"
+_log = logging.getLogger("callgate.http")
+
+
+class McpDoor:
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._opening: asyncio.Task[Endpoint] | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        try:
+            endpoint = await asyncio.shield(self._opening)
+        except ImportError:
+            await _refuse(send, "MCP is not installed here: pip install 'callgate[mcp]'.")
+            return
+        except Exception:  # the instance goes on without it
+            _log.exception("MCP could not be started")
+            await _refuse(send, "MCP could not be started; the log says why.")
+            return
+        await endpoint(scope, receive, send)
+
+    async def _open(self) -> Endpoint:
+        module = await asyncio.to_thread(import_module, _ENDPOINT)
+        endpoint: Endpoint = await module.open_endpoint(self._door)
+        return endpoint
+
+    async def close(self) -> None:
+        """Twice equals once."""
+        if self._opening is None:
+            return
+        if not self._opening.done():
+            self._opening.cancel()
+        await asyncio.wait([self._opening])
+        if not self._opening.cancelled() and self._opening.exception() is None:
+            await self._opening.result().close()
+
+
+async def _refuse(send: Send, said: str) -> None:
+    problem = Problem(503, ToolErrorClass.EXECUTION_ERROR, said, "mcp_unavailable")
+    body = encode(problem.body)
+    head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": problem.status, "headers": head})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,71 @@
+"""Telling clients that something changed: their tools, their prompts, a resource that they watch.
+
+A client of the first generation hears it on its own stream, one of the second on the streams
+that it opened for it (`subscriptions/listen`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import mcp_types as types
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
+from mcp.shared.subscriptions import event_to_notification
+
+from callgate.surfaces.mcp.visits import Visits
+
+_S = 5.0
+"""How long one client may take to hear of something."""
+
+
+class Changes:
+    def __init__(
+        self, visits: Visits, own: Callable[[Coroutine[Any, Any, None]], object]
+    ) -> None:
+        """`own` sees work through to its end."""
+        self._visits = visits
+        self._own = own
+        self._bus = InMemorySubscriptionBus()
+        self.listen = ListenHandler(self._bus)
+
+    def tools(self) -> None:
+        self._own(self._tell(ToolsListChanged()))
+
+    def prompts(self) -> None:
+        self._own(self._tell(PromptsListChanged()))
+
+    def resources(self) -> None:
+        self._own(self._tell(ResourcesListChanged()))
+
+    def updated(self, uri: str) -> None:
+        self._own(self._tell(ResourceUpdated(uri=uri)))
+
+    def close(self) -> None:
+        self.listen.close()
+
+    async def _tell(self, event: ServerEvent) -> None:
+        await self._bus.publish(event)
+        for visit in self._visits:
+            if visit.channel is None:
+                continue
+            if isinstance(event, ResourceUpdated) and event.uri not in visit.watched:
+                continue
+            try:
+                async with asyncio.timeout(_S):
+                    await visit.channel.send_notification(_legacy(event))
+            except TimeoutError:
+                pass  # it does not read; it will list again when it wants to know
+
+
+def _legacy(event: ServerEvent) -> types.ServerNotification:
+    return event_to_notification(event, {})

@@ -1,0 +1,67 @@
+"""A question about a call as a form that an MCP client shows, and its answer.
+
+Everything that a tool, a model or a file brought is shown with its invisible characters made
+visible. A client that closes the form without an answer has said no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import mcp_types as types
+
+from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.policy.rules import Outcome
+from callgate.sessions.markdown import visible_lines
+
+_LONGEST = 4_000
+"""Characters of a preview, or of the arguments."""
+_CHOICES: Mapping[str, Answer] = {
+    "Allow once": Answer(decision=Outcome.ALLOW, by="mcp"),
+    "Allow this tool for the rest of the session": Answer(
+        decision=Outcome.ALLOW, scope=Scope.SESSION, by="mcp"
+    ),
+    "Deny": Answer(decision=Outcome.DENY, by="mcp"),
+}
+
+
+def form(question: Confirmation) -> types.ElicitRequest:
+    decision = {"type": "string", "title": "Decision", "enum": list(_CHOICES)}
+    return types.ElicitRequest(
+        params=types.ElicitRequestFormParams(
+            message=_message(question),
+            requested_schema={
+                "type": "object",
+                "properties": {"decision": decision},
+                "required": ["decision"],
+            },
+        )
+    )
+
+
+def read(said: object) -> Answer:
+    if isinstance(said, types.ElicitResult) and said.action == "accept" and said.content:
+        word = said.content.get("decision")
+        if isinstance(word, str) and word in _CHOICES:
+            return _CHOICES[word]
+    return Answer(decision=Outcome.DENY, by="mcp", reason="The question was dismissed.")
+
+
+def _message(question: Confirmation) -> str:
+    effect = f"{question.side_effects}{', destructive' if question.destructive else ''}"
+    parts = [
+        f"May {question.tool} run ({effect})?",
+        _shown(question.why),
+        f"In: {_shown(question.workspace)}",
+        f"Arguments: {_shown(question.input_summary)}",
+    ]
+    if question.sandbox is not None:
+        parts.append(f"Runs in: {_shown(question.sandbox)}")
+    if question.preview:
+        parts.append(_shown(question.preview))
+    return "\n\n".join(parts)
+
+
+def _shown(text: str) -> str:
+    shown = visible_lines(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}\n[{len(shown):,} characters]"

@@ -1,0 +1,298 @@
+"""One request of a client that takes its time: its work, and what the client hears meanwhile.
+
+    begun ---> attended: progress and log lines, then the answer
+                  |
+                  |-- the work asks the client something
+                  |      2025-11-25: a request to the client, the work goes on with its answer
+                  |      2026-07-28: `input_required`; parked until the client comes back
+                  '-- the client cancels or goes away: the work is stopped
+
+The work does not know which generation the client speaks: it calls `ask`. What is parked waits
+under a name that cannot be guessed, for the same request of the same client, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import mcp_types as types
+from mcp.server.context import ServerRequestContext
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from callgate.core.errors import ToolExecutionError
+from callgate.surfaces.mcp.answers import fits
+from callgate.surfaces.mcp.news import Line, News, Step
+
+Context = ServerRequestContext[Any, Any]
+T = TypeVar("T")
+
+RESULTS: Mapping[type, type[types.ElicitResult | types.CreateMessageResult | types.ListRootsResult]]
+RESULTS = {
+    types.ElicitRequest: types.ElicitResult,
+    types.CreateMessageRequest: types.CreateMessageResult,
+    types.ListRootsRequest: types.ListRootsResult,
+}
+CAPABILITIES: Mapping[type, str] = {
+    types.ElicitRequest: "elicitation",
+    types.CreateMessageRequest: "sampling",
+    types.ListRootsRequest: "roots",
+}
+LACKS = "client_capability"
+"""Why a call failed that needs something of a client which it does not have."""
+_MOST_PARKED = 256
+_MOST_HOLDING = 3
+"""Running tools of one visitor that wait for it: it may never come back, and others need slots."""
+
+
+class Ask:
+    """What the work wants to know of the client, by names of its own."""
+
+    def __init__(self, requests: Mapping[str, types.InputRequest], holds: bool) -> None:
+        self.holds = holds
+        self.requests = dict(requests)
+        """Those that are not answered."""
+        self.answers: dict[str, types.InputResponse] = {}
+        loop = asyncio.get_running_loop()
+        self.done: asyncio.Future[Mapping[str, types.InputResponse]] = loop.create_future()
+
+    def answer(self, name: str, said: object) -> bool:
+        """Take an answer, if it is one to what was asked."""
+        request = self.requests.get(name)
+        if request is None or self.done.done() or not fits(request, said):
+            return False
+        del self.requests[name]
+        self.answers[name] = said  # type: ignore[assignment]
+        if not self.requests:
+            self.done.set_result(self.answers)
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done.done():
+            self.done.set_exception(error)
+
+
+class Asked(NamedTuple):
+    """The client has to come back with answers to these."""
+
+    requests: dict[str, types.InputRequest]
+
+
+class Exchange(Generic[T]):
+    def __init__(
+        self,
+        ctx: Context,
+        work: Callable[[Exchange[T]], Coroutine[Any, Any, T]],
+        stop: Callable[[], None] | None = None,
+    ) -> None:
+        """`stop` has the work ended; without it, its task is cancelled."""
+        self.capabilities = ctx.session.client_capabilities
+        self.asked_by = identity(ctx)
+        self.least: types.LoggingLevel | None = None
+        """From which level on the client hears of log lines."""
+        self.news = News(self._wake)
+        self._stop = stop
+        self._changed = asyncio.Event()
+        self._asks: list[Ask] = []
+        self.task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work(self))
+        self.task.add_done_callback(lambda _: self._wake())
+
+    def can(self, kind: type) -> bool:
+        """Whether the client can be asked such a thing."""
+        said = self.capabilities
+        return said is not None and getattr(said, CAPABILITIES[kind]) is not None
+
+    @property
+    def shows_forms(self) -> bool:
+        said = None if self.capabilities is None else self.capabilities.elicitation
+        return said is not None and (said.form is not None or said.url is None)
+
+    async def ask(
+        self, requests: Mapping[str, types.InputRequest], *, holds: bool = True
+    ) -> Mapping[str, types.InputResponse]:
+        """Ask the client, whatever generation it speaks. `holds`: a running tool waits for it,
+        which takes a slot of its session. Raises a `ToolError` where the client cannot be asked,
+        and `MCPError` where it answers with an error."""
+        for each in requests.values():
+            if not self.can(type(each)):
+                raise _lacks(CAPABILITIES[type(each)])
+        ask = Ask(requests, holds)
+        self._asks.append(ask)
+        self._wake()
+        try:
+            return await ask.done
+        finally:
+            self._asks.remove(ask)
+            ask.done.cancel()
+            self._wake()
+
+    async def attend(
+        self,
+        ctx: Context,
+        responses: Mapping[str, object] | None = None,
+        least: types.LoggingLevel | None = None,
+    ) -> T | Asked:
+        """Stay until the work has ended, or until the client has to come back with answers. If
+        the client goes, the work is stopped. `least` is the level of log lines it wants."""
+        given = dict(responses or {})
+        self.least = least
+        teller = Teller(ctx)
+        sending: dict[Ask, asyncio.Task[None]] = {}
+        try:
+            while True:
+                self._changed.clear()
+                done = self.task.done()  # before what it said last is taken
+                await teller.tell(self.news.take())
+                if done:
+                    return self.task.result()
+                for ask in [each for each in self._asks if not each.done.done()]:
+                    if not teller.modern:
+                        if ask not in sending:
+                            sending[ask] = _send(ctx, ask)
+                        continue
+                    for name in list(ask.requests):
+                        if name in given:
+                            ask.answer(name, given.pop(name))
+                for ask in [each for each in sending if each.done.done()]:
+                    sending.pop(ask).cancel()  # answered, here or elsewhere
+                if teller.modern and (requests := self._open()):
+                    return Asked(requests)
+                await self._changed.wait()
+        except asyncio.CancelledError:
+            self.end()
+            raise
+        finally:
+            for task in sending.values():
+                task.cancel()
+
+    def _open(self) -> dict[str, types.InputRequest]:
+        return {
+            name: request
+            for ask in self._asks
+            if not ask.done.done()
+            for name, request in ask.requests.items()
+        }
+
+    @property
+    def holds(self) -> bool:
+        """Whether a running tool waits for the client."""
+        return any(ask.holds for ask in self._asks)
+
+    def end(self) -> None:
+        """Stop the work; nobody waits for it any more."""
+        if self.task.done():
+            return
+        if self._stop is None:
+            self.task.cancel()
+        else:
+            self._stop()
+
+    def _wake(self) -> None:
+        self._changed.set()
+
+
+class Teller:
+    """Says to the client of one request what happens in it."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+    async def tell(self, news: deque[Step | Line]) -> None:
+        for each in news:
+            if isinstance(each, Step):  # nothing is said where it was not asked for
+                await self._ctx.session.report_progress(each.progress, each.total, each.message)
+            else:
+                await self._ctx.session.send_notification(
+                    types.LoggingMessageNotification(
+                        params=types.LoggingMessageNotificationParams(
+                            level=each.level, data=each.text, logger=each.logger
+                        )
+                    ),
+                    related_request_id=self._ctx.request_id,
+                )
+
+
+def _send(ctx: Context, ask: Ask) -> asyncio.Task[None]:
+    """Put an ask to a client of the first generation, as requests of ours."""
+
+    async def one(name: str, request: types.InputRequest) -> None:
+        said = await ctx.session.send_request(
+            request,
+            RESULTS[type(request)],
+            metadata=ServerMessageMetadata(related_request_id=ctx.request_id),
+        )
+        if not ask.answer(name, said):
+            problem = "The client's answer does not fit what was asked."
+            raise ToolExecutionError(problem, reason="client_answer")
+
+    async def all_of_them() -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for name, request in list(ask.requests.items()):
+                    tasks.create_task(one(name, request))
+        except* Exception as group:  # the client's error, or one of the connection
+            ask.fail(group.exceptions[0])
+
+    return asyncio.get_running_loop().create_task(all_of_them())
+
+
+def _lacks(capability: str) -> ToolExecutionError:
+    return ToolExecutionError(
+        f"The client does not support {capability}.",
+        reason=LACKS,
+        details={"requiredCapabilities": {capability: {}}},
+    )
+
+
+def identity(ctx: Context) -> tuple[str, object]:
+    """What a request has to have in common with the one that it goes on with."""
+    params = {key: value for key, value in (ctx.params or {}).items() if key not in _APART}
+    return ctx.method, params
+
+
+_APART = frozenset({"_meta", "inputResponses", "requestState"})
+
+
+class Parked:
+    """Exchanges that wait for their client to come back."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, tuple[str, Exchange[Any]]] = {}
+        """By a name that cannot be guessed: whose it is, and the exchange."""
+
+    def park(self, visitor: str, exchange: Exchange[Any]) -> str:
+        while len(self._waiting) >= _MOST_PARKED:
+            self._give_up(next(iter(self._waiting)))
+        if exchange.holds:
+            holding = [
+                state
+                for state, (whose, each) in self._waiting.items()
+                if whose == visitor and each.holds
+            ]
+            for state in holding[: max(0, len(holding) - _MOST_HOLDING + 1)]:
+                self._give_up(state)
+        state = secrets.token_urlsafe(32)
+        self._waiting[state] = visitor, exchange
+        return state
+
+    def take(self, state: str, visitor: str, ctx: Context) -> Exchange[Any]:
+        """The exchange that a request goes on with. Raises `MCPError`."""
+        whose, exchange = self._waiting.get(state, ("", None))
+        if exchange is None or whose != visitor or exchange.asked_by != identity(ctx):
+            raise MCPError(types.INVALID_PARAMS, "requestState is not one of this request's")
+        del self._waiting[state]
+        return exchange
+
+    def _give_up(self, state: str) -> None:
+        self._waiting.pop(state)[1].end()
+
+    def close(self) -> None:
+        for _, exchange in self._waiting.values():
+            exchange.end()
+        self._waiting.clear()

@@ -1,0 +1,99 @@
+"""What a wrapped server asks while a call of it runs, to the client behind the call.
+
+A form of the server is shown by the client, under the server's name; a prompt goes to the
+client's own model. Where the client can do neither, it is asked here as for any other server.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from callgate.core.errors import ToolError
+from callgate.sessions.markdown import visible_lines
+from callgate.sources.mcp.asks import Asks, Calling, Filled, Form, Refused, Sample, Sampled
+from callgate.surfaces.mcp.exchanges import Exchange
+from callgate.surfaces.mcp.server import McpServer
+
+
+class ClientAsks:
+    """`sources.mcp.asks.Asks` by the client of the call."""
+
+    def __init__(self, otherwise: Asks) -> None:
+        self._otherwise = otherwise
+        self.server: McpServer | None = None
+        """Whose clients are asked; set once there is one."""
+
+    async def fill(self, server: str, form: Form, calling: Calling) -> Filled:
+        exchange = self._exchange(calling)
+        if exchange is None or not _shows(exchange, form):
+            return await self._otherwise.fill(server, form, calling)
+        said = await _ask(exchange, _request(server, form))
+        assert isinstance(said, types.ElicitResult)
+        content = None if said.content is None else dict(said.content)
+        return Filled(action=said.action, content=content)
+
+    async def sample(self, server: str, sample: Sample, calling: Calling) -> Sampled:
+        exchange = self._exchange(calling)
+        if exchange is None or not exchange.can(types.CreateMessageRequest):
+            return await self._otherwise.sample(server, sample, calling)
+        said = await _ask(exchange, _prompt(sample))
+        content = getattr(said, "content", None)
+        if not isinstance(said, types.CreateMessageResult) or not isinstance(
+            content, types.TextContent
+        ):
+            raise Refused("the client's model gave no text")
+        return Sampled(text=content.text, model=said.model, stop=said.stop_reason or "endTurn")
+
+    def _exchange(self, calling: Calling) -> Exchange[object] | None:
+        if self.server is None:
+            return None
+        return self.server.exchange_of(calling.context.tool_use_id)
+
+
+def _shows(exchange: Exchange[object], form: Form) -> bool:
+    if form.url is None:
+        return exchange.shows_forms
+    said = None if exchange.capabilities is None else exchange.capabilities.elicitation
+    return said is not None and said.url is not None
+
+
+async def _ask(
+    exchange: Exchange[object], request: types.InputRequest
+) -> types.InputResponse:
+    name = secrets.token_hex(8)
+    try:
+        return (await exchange.ask({name: request}))[name]
+    except (MCPError, ToolError) as error:
+        raise Refused(str(error)) from None
+
+
+def _request(server: str, form: Form) -> types.ElicitRequest:
+    """Under the name of the server, so that it cannot pass for a question of ours."""
+    message = f"The MCP server {server} asks: {visible_lines(form.message)}"
+    if form.url is None:
+        params = types.ElicitRequestFormParams(message=message, requested_schema=form.schema)
+        return types.ElicitRequest(params=params)
+    return types.ElicitRequest(
+        params=types.ElicitRequestURLParams(
+            message=message, url=form.url, elicitation_id=secrets.token_hex(16)
+        )
+    )
+
+
+def _prompt(sample: Sample) -> types.CreateMessageRequest:
+    messages = [
+        types.SamplingMessage.model_validate(
+            {"role": each.role, "content": {"type": "text", "text": each.text}}
+        )
+        for each in sample.turns
+    ]
+    return types.CreateMessageRequest(
+        params=types.CreateMessageRequestParams(
+            messages=messages,
+            system_prompt=sample.system or None,
+            max_tokens=sample.max_tokens,
+        )
+    )

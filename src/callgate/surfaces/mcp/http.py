@@ -1,0 +1,101 @@
+"""MCP on an instance's port: `/mcp`, behind the same wall as everything else there.
+
+Who comes here has shown the token, and the right Host and Origin. Both generations are served
+at the one address; a client that ends its session (DELETE) has its calls stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from mcp.server.streamable_http import EventStore
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from starlette.types import Receive, Scope, Send
+
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.sessions import Mode, Session
+from callgate.surfaces.http.doors import Door
+from callgate.surfaces.mcp.local import full_server
+from callgate.surfaces.mcp.replays import Replays
+from callgate.surfaces.mcp.server import McpServer
+from callgate.surfaces.mcp.visits import SESSION_HEADER, Wish, session_key
+
+_IDLE_S = 30 * 60.0
+_MOST_SESSIONS = 1_000
+_RETRY_MS = 1_000
+"""After how long a client that lost its stream comes back."""
+
+
+class _Manager(StreamableHTTPSessionManager):
+    @property
+    def event_store(self) -> EventStore:
+        """Each session has one of its own: streams have names that are unique in a session only,
+        and nobody is to hear what was said to another."""
+        return Replays()
+
+    @event_store.setter
+    def event_store(self, given: EventStore | None) -> None:
+        """It is the one above."""
+
+
+class Endpoint:
+    """An ASGI application. Start it in the event loop that it answers in."""
+
+    def __init__(self, server: McpServer) -> None:
+        self.server = server
+        self._manager = _Manager(
+            server.sdk,
+            retry_interval=_RETRY_MS,
+            session_idle_timeout=_IDLE_S,
+            max_sessions=_MOST_SESSIONS,
+        )
+        self._stopped = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        ready = asyncio.Event()
+
+        async def run() -> None:
+            async with self._manager.run():
+                ready.set()
+                await self._stopped.wait()
+
+        self._running = asyncio.get_running_loop().create_task(run())
+        await ready.wait()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._manager.handle_request(scope, receive, send)
+        if scope["method"] == "DELETE":
+            ids = [value for key, value in scope["headers"] if key == SESSION_HEADER.encode()]
+            for id in ids:
+                await self.server.visits.end(session_key(id.decode("latin-1")))
+
+    async def close(self) -> None:
+        """Stop what is under way and end every stream. Twice equals once."""
+        await self.server.close()
+        self._stopped.set()
+        if self._running is not None:
+            with suppress(asyncio.CancelledError):
+                await self._running
+
+
+async def open_endpoint(door: Door) -> Endpoint:
+    """The endpoint of an instance."""
+
+    def open_session(wish: Wish) -> Session:
+        if wish.mode is not None and wish.mode not in list(Mode):
+            raise ToolPermissionDenied(f"There is no mode {wish.mode[:20]!r}.", reason="mode")
+        mode = None if wish.mode is None else min(Mode(wish.mode), door.served.mode, key=_width)
+        return door.sessions.fresh(wish.workspace, mode)
+
+    server = full_server(
+        door.runtime, open_session, home=door.served.home, skills=door.skills
+    )
+    endpoint = Endpoint(server)
+    await endpoint.start()
+    return endpoint
+
+
+def _width(mode: Mode) -> int:
+    return list(Mode).index(mode)

@@ -1,0 +1,59 @@
+"""What a server offers beside tools: resources to read, and prompts to begin with.
+
+A source of them is one small class; a server has several, and asks each. Whatever has to be
+allowed goes through the runtime, also here: a source that reads files makes a call for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import mcp_types as types
+
+from callgate.core.calls import ToolCall
+from callgate.core.results import ToolResult
+from callgate.core.sessions import Session
+from callgate.surfaces.mcp.exchanges import Exchange
+
+T = TypeVar("T")
+
+Run = Callable[[ToolCall], Awaitable[ToolResult]]
+"""Makes a call as part of a request, so that its questions reach the client."""
+
+
+class Here:
+    """The request for which something is offered."""
+
+    def __init__(self, session: Session, run: Run, client: Exchange[object] | None = None) -> None:
+        self.session = session
+        self.run = run
+        self.client = client
+        """Who can be asked something meanwhile; None where nothing may be asked."""
+
+
+Contents = types.TextResourceContents | types.BlobResourceContents
+
+
+class Resources(Protocol):
+    async def listed(self, here: Here) -> Sequence[types.Resource]: ...
+
+    def templates(self) -> Sequence[types.ResourceTemplate]: ...
+
+    async def read(self, uri: str, here: Here) -> Sequence[Contents] | None:
+        """None where it has no such resource. Raises a `ToolError`."""
+        ...
+
+    async def complete(self, template: str, name: str, value: str, here: Here) -> Sequence[str]:
+        """How the value of a template's parameter may go on."""
+        ...
+
+
+class Prompts(Protocol):
+    async def listed(self, here: Here) -> Sequence[types.Prompt]: ...
+
+    async def get(
+        self, name: str, arguments: Mapping[str, str], here: Here
+    ) -> types.GetPromptResult | None:
+        """None where it has no such prompt. Raises a `ToolError`."""
+        ...

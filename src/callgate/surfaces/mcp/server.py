@@ -1,0 +1,384 @@
+"""The MCP server: every request of the protocol, and what of ours answers it.
+
+    tools/list, call        the tools of the session, through the dispatcher
+    resources/*, prompts/*  what the sources of `offers` have
+    logging, completion, subscriptions
+
+Whatever a client calls runs in the session of its visit, with the caller kind `mcp`. What a
+person must be asked is asked in a form where the client shows forms; else the question stays
+open for the dashboard and the terminal. Wherever it is answered first, that counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import mcp_types as types
+from mcp.server.lowlevel.server import NotificationOptions, Server
+from mcp.server.models import InitializationOptions
+from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+
+from callgate import __version__
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.errors import ToolError
+from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
+from callgate.core.results import ToolResult
+from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.registry import Registered
+from callgate.runtime import Runtime
+from callgate.surfaces.mcp import confirming, logs, shapes
+from callgate.surfaces.mcp.changes import Changes
+from callgate.surfaces.mcp.exchanges import Asked, Context, Exchange, Parked
+from callgate.surfaces.mcp.news import Line
+from callgate.surfaces.mcp.offers import Here, Prompts, Resources
+from callgate.surfaces.mcp.pages import page
+from callgate.surfaces.mcp.visits import OpenSession, Visit, Visits
+from callgate.surfaces.mcp.workspace import workspace_uri
+
+_INSTRUCTIONS = """\
+Tools of a workspace behind callgate: each call is checked by the user's policy. A call that is
+refused says by which rule; asking the user is better than trying another way around it."""
+_MOST_AT_ONCE = 256
+"""Calls that have not ended."""
+_MOST_COMPLETIONS = 100
+
+_log = logging.getLogger("callgate.mcp")
+T = TypeVar("T")
+
+
+class Naming(NamedTuple):
+    """The names under which tools are offered."""
+
+    shown: Callable[[str], str] = str
+    """From the registered name."""
+    meant: Callable[[str], str] = str
+    """Back."""
+
+
+AS_THEY_ARE = Naming()
+
+
+class _Sdk(Server[Any]):
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **more: Any
+    ) -> InitializationOptions:
+        says = NotificationOptions(
+            prompts_changed=True, resources_changed=True, tools_changed=True
+        )
+        return super().create_initialization_options(notification_options or says, *args, **more)
+
+
+class McpServer:
+    def __init__(
+        self,
+        runtime: Runtime,
+        open_session: OpenSession,
+        *,
+        resources: Sequence[Resources] = (),
+        prompts: Sequence[Prompts] = (),
+        naming: Naming = AS_THEY_ARE,
+        elicits: bool = True,
+        instructions: str | None = _INSTRUCTIONS,
+    ) -> None:
+        """Make it in the event loop. `elicits` False: no client is asked, only other places."""
+        self._runtime = runtime
+        self._resources = resources
+        self._prompts = prompts
+        self._naming = naming
+        self._elicits = elicits
+        self._exchanges: dict[str, Exchange[Any]] = {}
+        """By call."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._parked = Parked()
+        self.visits = Visits(runtime, open_session, self._confirm)
+        self.changes = Changes(self.visits, self._own)
+        self.sdk = self._make(instructions)
+        self._log = logs.ToolLog(self._logged)
+        self._log.attach()
+        self._unlisten = runtime.listen(self._heard)
+        self._known = self._registered()
+
+    def _make(self, instructions: str | None) -> Server[Any]:
+        sdk = _Sdk(
+            "callgate",
+            version=__version__,
+            instructions=instructions,
+            get_tool_input_schema=self._input_schema,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
+            on_subscribe_resource=self._subscribe,
+            on_unsubscribe_resource=self._unsubscribe,
+            on_subscriptions_listen=self.changes.listen,
+            on_list_prompts=self._list_prompts,
+            on_get_prompt=self._get_prompt,
+            on_completion=self._complete,
+        )
+        sdk.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_level)
+        sdk.middleware.clear()  # spans that nobody collects
+        return sdk
+
+    def exchange_of(self, call_id: str) -> Exchange[Any] | None:
+        """Who can be asked something on behalf of a call."""
+        return self._exchanges.get(call_id)
+
+    async def close(self) -> None:
+        """Stop what clients have under way. Twice equals once."""
+        self._unlisten()
+        self._log.detach()
+        self.changes.close()
+        self._parked.close()
+        await self.visits.close()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    # Tools.
+
+    async def _list_tools(
+        self, ctx: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListToolsResult:
+        visit = self._visit(ctx)
+        tools = [
+            shapes.tool_of(each, self._naming.shown(each.name))
+            for each in self._runtime.tools(visit.session)
+        ]
+        shown, more = page(tools, lambda each: each.name, _cursor(params))
+        return types.ListToolsResult(tools=shown, next_cursor=more)
+
+    async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
+        visit = self._visit(ctx)
+        result = await self._attend(ctx, visit, params, lambda: self._begin(ctx, visit, params))
+        if isinstance(result, types.InputRequiredResult):
+            return result
+        return shapes.result_of(result, modern=_is_modern(ctx))
+
+    def _begin(
+        self, ctx: Context, visit: Visit, params: types.CallToolRequestParams
+    ) -> Exchange[ToolResult]:
+        call = ToolCall(
+            tool=self._naming.meant(params.name),
+            arguments=params.arguments or {},
+            session=visit.session,
+            caller=CallerKind.MCP,
+            external_id=str(ctx.request_id),
+        )
+        return Exchange(
+            ctx,
+            lambda exchange: self._run(exchange, call),
+            lambda: self._own(self._cancel(call.id)),
+        )
+
+    async def _run(self, exchange: Exchange[Any], call: ToolCall) -> ToolResult:
+        if len(self._exchanges) >= _MOST_AT_ONCE:
+            raise MCPError(types.INTERNAL_ERROR, "Too many calls are under way.")
+        self._exchanges[call.id] = exchange
+        try:
+            return await self._runtime.call(call)
+        finally:
+            del self._exchanges[call.id]
+
+    async def _cancel(self, call_id: str) -> None:
+        await self._runtime.cancel(call_id)
+
+    async def _attend(
+        self,
+        ctx: Context,
+        visit: Visit,
+        params: types.InputResponseRequestParams,
+        begin: Callable[[], Exchange[T]],
+    ) -> T | types.InputRequiredResult:
+        """Go on with what a request is about, or begin it, and stay with it."""
+        state = params.request_state
+        exchange = begin() if state is None else self._parked.take(state, visit.key, ctx)
+        said = await exchange.attend(ctx, params.input_responses, logs.wanted(ctx, visit))
+        if not isinstance(said, Asked):
+            return said
+        return types.InputRequiredResult(
+            input_requests=said.requests, request_state=self._parked.park(visit.key, exchange)
+        )
+
+    # Resources.
+
+    async def _list_resources(
+        self, ctx: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourcesResult:
+        here = self._here(ctx, self._visit(ctx))
+        found = [each for some in self._resources for each in await some.listed(here)]
+        shown, more = page(found, lambda each: str(each.uri), _cursor(params))
+        return types.ListResourcesResult(resources=shown, next_cursor=more)
+
+    async def _list_templates(
+        self, ctx: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListResourceTemplatesResult:
+        found = [each for some in self._resources for each in some.templates()]
+        shown, more = page(found, lambda each: each.uri_template, _cursor(params))
+        return types.ListResourceTemplatesResult(resource_templates=shown, next_cursor=more)
+
+    async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
+        visit = self._visit(ctx)
+        uri = str(params.uri)
+
+        async def work(exchange: Exchange[Any]) -> types.ReadResourceResult:
+            here = self._here(ctx, visit, exchange)
+            for each in self._resources:
+                if (contents := await each.read(uri, here)) is not None:
+                    return types.ReadResourceResult(contents=list(contents))
+            raise shapes.unknown_resource(uri, modern=_is_modern(ctx))
+
+        return await self._attend(ctx, visit, params, lambda: Exchange(ctx, _plain(work, uri)))
+
+    async def _subscribe(
+        self, ctx: Context, params: types.SubscribeRequestParams
+    ) -> types.EmptyResult:
+        self._visit(ctx).watched.add(str(params.uri))
+        return types.EmptyResult()
+
+    async def _unsubscribe(
+        self, ctx: Context, params: types.UnsubscribeRequestParams
+    ) -> types.EmptyResult:
+        self._visit(ctx).watched.discard(str(params.uri))
+        return types.EmptyResult()
+
+    # Prompts, completion, logging.
+
+    async def _list_prompts(
+        self, ctx: Context, params: types.PaginatedRequestParams | None
+    ) -> types.ListPromptsResult:
+        here = self._here(ctx, self._visit(ctx))
+        found = [each for some in self._prompts for each in await some.listed(here)]
+        shown, more = page(found, lambda each: each.name, _cursor(params))
+        return types.ListPromptsResult(prompts=shown, next_cursor=more)
+
+    async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
+        visit = self._visit(ctx)
+
+        async def work(exchange: Exchange[Any]) -> types.GetPromptResult:
+            here = self._here(ctx, visit, exchange)
+            for each in self._prompts:
+                found = await each.get(params.name, params.arguments or {}, here)
+                if found is not None:
+                    return found
+            raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name[:200]}")
+
+        return await self._attend(ctx, visit, params, lambda: Exchange(ctx, _plain(work)))
+
+    async def _complete(
+        self, ctx: Context, params: types.CompleteRequestParams
+    ) -> types.CompleteResult:
+        here = self._here(ctx, self._visit(ctx))
+        found: list[str] = []
+        if isinstance(params.ref, types.ResourceTemplateReference):
+            argument = params.argument
+            for each in self._resources:
+                found += await each.complete(params.ref.uri, argument.name, argument.value, here)
+        return types.CompleteResult(
+            completion=types.Completion(
+                values=found[:_MOST_COMPLETIONS],
+                total=len(found),
+                has_more=len(found) > _MOST_COMPLETIONS,
+            )
+        )
+
+    async def _set_level(
+        self, ctx: Context, params: types.SetLevelRequestParams
+    ) -> types.EmptyResult:
+        self._visit(ctx).level = params.level
+        return types.EmptyResult()
+
+    # What is common to all.
+
+    def _registered(self) -> tuple[Registered, ...]:
+        """Tells whether a tool came, went or became another."""
+        return tuple(self._runtime.dispatcher.registry)
+
+    def _look_for_changes(self) -> None:
+        known, self._known = self._known, self._registered()
+        if known != self._known:
+            self.changes.tools()
+
+    def _visit(self, ctx: Context) -> Visit:
+        self._look_for_changes()
+        try:
+            visit = self.visits.of(ctx)
+        except ToolError as error:
+            raise MCPError(types.INVALID_REQUEST, str(error), {"reason": error.reason}) from None
+        for each in self.visits.crowded():
+            self._own(self.visits.end(each.key))
+        return visit
+
+    def _here(self, ctx: Context, visit: Visit, exchange: Exchange[Any] | None = None) -> Here:
+        async def run(call: ToolCall) -> ToolResult:
+            if exchange is None:
+                return await self._runtime.call(call)
+            return await self._run(exchange, call)
+
+        return Here(visit.session, run, exchange)
+
+    def _input_schema(self, name: str) -> dict[str, Any] | None:
+        tool = self._runtime.dispatcher.registry.find(self._naming.meant(name))
+        return None if tool is None else tool.definition.input_schema
+
+    async def _confirm(self, question: Confirmation) -> Answer:
+        """Ask the client of the call. Where it cannot be asked, somebody else will answer."""
+        exchange = self._exchanges.get(question.call_id)
+        if exchange is not None and exchange.shows_forms and self._elicits:
+            try:
+                asked = {question.id: confirming.form(question)}
+                said = await exchange.ask(asked, holds=False)
+                return confirming.read(said[question.id])
+            except (MCPError, ToolError, ValueError) as error:
+                _log.warning("the client could not be asked: %s", error)
+        never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        return await never
+
+    def _heard(self, event: Event) -> None:
+        if event.type in (PROGRESS, OUTPUT_DELTA):
+            exchange = self._exchanges.get(str(event.payload.get("call_id")))
+            if exchange is not None:
+                exchange.news.note(event)
+        elif event.type == COMPLETED:
+            for path in event.payload.get("files_modified") or ():
+                self.changes.updated(workspace_uri(path))
+
+    def _logged(self, call_id: str, line: Line) -> None:
+        exchange = self._exchanges.get(call_id)
+        if exchange is not None and logs.reaches(line.level, exchange.least):
+            exchange.news.log(line)
+
+    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("work for an MCP client failed", exc_info=task.exception())
+
+
+def _plain(
+    work: Callable[[Exchange[Any]], Coroutine[Any, Any, T]], uri: str | None = None
+) -> Callable[[Exchange[Any]], Coroutine[Any, Any, T]]:
+    """Work whose refusals and failures are errors of the protocol."""
+
+    async def working(exchange: Exchange[Any]) -> T:
+        try:
+            return await work(exchange)
+        except ToolError as error:
+            raise shapes.error_of(error, uri) from None
+
+    return working
+
+
+def _cursor(params: types.PaginatedRequestParams | None) -> str | None:
+    return None if params is None else params.cursor
+
+
+def _is_modern(ctx: Context) -> bool:
+    return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS

@@ -1,0 +1,65 @@
+"""Tools and results of ours in the shapes of MCP. Pure functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+
+from callgate.core.errors import ToolError, ToolErrorClass
+from callgate.core.results import ErrorInfo, ToolResult
+from callgate.dispatch.registry import Registered
+from callgate.protocol.definitions import to_mcp
+from callgate.protocol.results import to_mcp_result
+from callgate.surfaces.mcp.exchanges import LACKS
+
+RAW_CONTENT = "mcp_content"
+"""In a result's `meta`: its content as an MCP server gave it, which ours cannot say as well."""
+
+
+def tool_of(tool: Registered, name: str) -> types.Tool:
+    shaped = to_mcp(tool.definition)
+    hints = {"openWorldHint": False, **shaped["annotations"]}  # unsaid, it would mean yes
+    return types.Tool.model_validate({**shaped, "name": name, "annotations": hints})
+
+
+def result_of(result: ToolResult, *, modern: bool) -> dict[str, Any]:
+    """The answer to `tools/call`. Raises `MCPError` for what is no tool's failure."""
+    if result.error is not None:
+        _ensure_of_tool(result.error, result.tool, modern)
+    shaped = to_mcp_result(result)
+    raw = shaped["_meta"].pop(RAW_CONTENT, None)
+    if raw is not None:
+        shaped["content"] = raw
+    if result.error is None and not isinstance(result.value, dict):
+        shaped.pop("structuredContent", None)  # it would say the text once more
+    if modern:
+        shaped["resultType"] = "complete"
+    return shaped
+
+
+def _ensure_of_tool(error: ErrorInfo, tool: str, modern: bool) -> None:
+    if error.error_class is ToolErrorClass.NOT_FOUND and error.reason != LACKS:
+        raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {tool[:200]}")
+    if modern and error.reason == LACKS:
+        raise MCPError(
+            types.MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, dict(error.details or {})
+        )
+
+
+def error_of(error: ToolError, uri: str | None = None) -> MCPError:
+    """A refusal or a failure where there is no tool whose result could say so."""
+    info = ErrorInfo.of(error)
+    said = {"class": str(info.error_class), "reason": info.reason}
+    if uri is not None:
+        said["uri"] = uri
+    return MCPError(types.INTERNAL_ERROR, info.message, said)
+
+
+def unknown_resource(uri: str, *, modern: bool) -> MCPError:
+    code = types.INVALID_PARAMS if modern else _NOT_FOUND_2025
+    return MCPError(code, f"Unknown resource: {uri[:200]}", {"uri": uri})
+
+
+_NOT_FOUND_2025 = -32002

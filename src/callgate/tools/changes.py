@@ -1,0 +1,79 @@
+"""A text file as it was before a call and as it is after it, on the disk or in an editor."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from callgate.core.content import LARGEST_DIFF, FileDiff
+from callgate.core.environment import Environment, WorkspaceFiles
+from callgate.core.errors import ToolError
+from callgate.workspace import refusals
+from callgate.workspace.excerpts import image_type
+from callgate.workspace.files import WorkspaceFileAPI
+
+MISSING = "file_not_found"
+_HEAD = 16
+"""Bytes that tell an image."""
+
+
+def is_image_on_disk(files: WorkspaceFiles, path: str) -> bool:
+    """Whether there is an image on the disk; what is not there may be in an editor still."""
+    try:
+        return image_type(_head(files, path, _HEAD)) is not None
+    except ToolError as error:
+        if error.reason != MISSING:
+            raise
+        return False
+
+
+def _head(files: WorkspaceFiles, path: str, most: int) -> bytes:
+    if isinstance(files, WorkspaceFileAPI):
+        return files.head(path, most)
+    return files.read_bytes(path)[:most]
+
+
+class Before(NamedTuple):
+    """What stood where a file is to be written."""
+
+    existed: bool
+    text: str | None = None
+    known: bool = True
+    """False: it is no text, or too long to be shown."""
+
+
+async def before(environment: Environment, path: str) -> Before:
+    """What a write to a path will replace."""
+    try:
+        if environment.reads_disk:
+            content = _head(environment.files, path, LARGEST_DIFF + 1)
+            if len(content) > LARGEST_DIFF:
+                return Before(True, known=False)
+            return Before(True, text_of(path, content))
+        return Before(True, await environment.read_text(path))
+    except ToolError as error:  # what cannot be read may still be replaced
+        if error.reason == MISSING:
+            return Before(False)
+        return Before(environment.files.exists(path), known=False)
+
+
+def diffs(
+    files: WorkspaceFiles, path: str, old: str | None, new: str
+) -> tuple[FileDiff, ...]:
+    """The change of one file, if it can be shown; `old` None: there was none."""
+    if isinstance(files, WorkspaceFileAPI):
+        absolute = files.absolute(files.locate(path))
+    else:
+        absolute = os.path.abspath(os.path.join(files.workspace_root, path))
+    return FileDiff.of(absolute, old, new)
+
+
+def text_of(path: str, content: bytes) -> str:
+    """Raises where it is none."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise refusals.not_text(path) from None
+    if "\0" in text:
+        raise refusals.not_text(path)
+    return text

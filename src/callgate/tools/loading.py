@@ -1,0 +1,71 @@
+"""Tools whose code is loaded when they are called: a table has their definitions.
+
+    Row (definition, function, preview) -> LoadedTool -> module.function(input, context, shared)
+
+To have such a tool costs its row. Functions are named `package.module:function`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+from callgate.core.environment import Environment
+from callgate.core.errors import ToolCancelled
+from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactory, ToolOutput
+from callgate.dispatch.raw_open import watched
+
+
+class Row(NamedTuple):
+    definition: ToolDefinition
+    function: str
+    """`async (input, context, shared) -> ToolOutput`."""
+    preview: str | None = None
+    """`(input, environment, shared) -> Preview | str | None`, which may be async."""
+
+
+Function = Callable[[dict[str, Any], ToolContext, Any], Coroutine[Any, Any, ToolOutput]]
+
+
+def load(name: str) -> Any:
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)
+
+
+def factories(rows: Iterable[Row], shared: Any) -> Iterator[ToolFactory]:
+    """One for each row; `shared` is what the functions get of the runtime."""
+    for row in rows:
+        yield partial(LoadedTool, row, shared)
+
+
+class LoadedTool:
+    def __init__(self, row: Row, shared: Any) -> None:
+        self._row, self._shared = row, shared
+
+    @property
+    def definition(self) -> ToolDefinition:
+        return self._row.definition
+
+    async def preview(
+        self, input: dict[str, Any], environment: Environment
+    ) -> Preview | str | None:
+        if self._row.preview is None:
+            return None
+        said: Any = load(self._row.preview)(input, environment, self._shared)
+        if inspect.isawaitable(said):
+            said = await said
+        shown: Preview | str | None = said
+        return shown
+
+    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
+        if context.cancel_event.is_set():
+            raise ToolCancelled
+        watched.set(["", context.session_id])  # what is opened from here on, we open
+        function: Function = load(self._row.function)
+        return await function(input, context, self._shared)
+
+    async def cancel(self) -> bool:
+        return False  # a request ends with the task that waits for it

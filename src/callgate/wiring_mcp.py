@@ -1,0 +1,300 @@
+"""From settings to MCP servers: how each is reached, and what may be asked back.
+
+    settings -> `make_servers` -> `McpTools`  their tools in a registry, and how each server is
+             -> `ask`                         start them once, to hear what they say
+
+Nothing is started before a call needs it: what is offered is what a person has approved
+(`callgate mcp approve`). Loaded only where the settings name MCP servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from callgate.audit.redaction import redact
+from callgate.config.load import load_workspace_mcp
+from callgate.config.mcp import McpTable, MissingVariable, expanded, filled
+from callgate.config.mcp_tokens import TokenFile
+from callgate.config.pins import PinFiles
+from callgate.config.places import Home
+from callgate.config.schema import Settings
+from callgate.config.trust import is_trusted
+from callgate.core.commands import Command
+from callgate.core.errors import ToolError
+from callgate.core.models import Model
+from callgate.core.sessions import Mode, Root, Session
+from callgate.dispatch.registry import Registry
+from callgate.dispatch.sandboxes import Enclosure, Sandbox, Surroundings
+from callgate.protocol.socket_v1.frames import HostEntry
+from callgate.runtime import Runtime
+from callgate.sandbox import allowed_hosts
+from callgate.sandbox.jails import Network
+from callgate.sandbox.launch import child_environment
+from callgate.sandbox.profiles import Profile
+from callgate.sources.hosts.logs import HostLog
+from callgate.sources.hosts.pins import Pinned
+from callgate.sources.mcp.asks import Asks
+from callgate.sources.mcp.definitions import Beliefs
+from callgate.sources.mcp.questions import AskedCalls
+from callgate.sources.mcp.servers import Place, Reach, ServerSettings
+from callgate.sources.mcp.source import Servers
+from callgate.wiring_hosts import BroughtTools, HostedTools
+
+PREFIX = "mcp."
+Login = Callable[[str], None]
+Tables = dict[str, tuple[McpTable, str | None]]
+"""By name, with the workspace that brought each; None: the user did."""
+
+
+def tables(home: Home, settings: Settings, workspace: str) -> Tables:
+    """The servers of the user and those that the workspace brings, if it is trusted. The user's
+    own come first: nothing replaces them."""
+    found: Tables = {name: (table, None) for name, table in settings.mcp.items()}
+    if is_trusted(home, workspace):
+        real = os.path.realpath(workspace)
+        for name, table in load_workspace_mcp(real).items():
+            found.setdefault(name, (table, real))
+    return found
+
+
+def make_servers(
+    home: Home,
+    settings: Settings,
+    sandbox: Sandbox,
+    workspace: str,
+    asks: Asks | None = None,
+    login: Login | None = None,
+) -> Servers:
+    """`login` sends a person to a browser; without, nobody is there."""
+    found = tables(home, settings, workspace)
+    specs = [
+        _settings(name, table, owner, home, sandbox, login)
+        for name, (table, owner) in found.items()
+    ]
+    return Servers(specs, pin_files(home), asks)
+
+
+def pin_files(home: Home) -> PinFiles:
+    return PinFiles(home.path, "mcp", Servers.accept)
+
+
+def _settings(
+    name: str,
+    table: McpTable,
+    owner: str | None,
+    home: Home,
+    sandbox: Sandbox,
+    login: Login | None,
+) -> ServerSettings:
+    pin = name
+    if owner is not None:
+        pin = f"{name}@{hashlib.sha256(owner.encode()).hexdigest()[:12]}"
+    reach = _process(table, sandbox) if table.url is None else _address(table, home, pin, login)
+    return ServerSettings(
+        name=name,
+        command=table.identity,
+        start_timeout_s=table.start_timeout_s,
+        elicitation=table.elicitation,
+        sampling=table.sampling,
+        only_in=owner,
+        pin=pin,
+        beliefs=Beliefs(
+            effect=table.effect,
+            effects=table.effects,
+            trusted=table.trusted,
+            tools=None if table.tools is None else tuple(table.tools),
+            exclude=tuple(table.exclude),
+            paths=tuple(table.paths),
+            timeout_s=table.timeout_s,
+        ),
+        reach=reach,
+    )
+
+
+def _process(table: McpTable, sandbox: Sandbox) -> Reach:
+    async def reach(place: Place, log: HostLog) -> Callable[[], Any]:
+        try:
+            given = filled(table.set_env, os.environ)
+        except MissingVariable as error:
+            raise ToolError(f"set_env: {error}") from None
+        passed = {key: os.environ[key] for key in table.env if key in os.environ}
+        cwd = expanded(table.cwd, place.workspace)
+        os.makedirs(cwd, exist_ok=True)
+        command = Command(
+            argv=(os.path.expanduser(str(table.command)), *table.args),
+            cwd=cwd,
+            env={**child_environment(os.environ), **passed, **given},
+        )
+        await sandbox.ready()
+        beside = [Root(expanded(each, "/"), writable=True) for each in table.writable]
+        session = Session(
+            workspace=place.workspace, mode=Mode.WRITE, extra_roots=(*place.roots, *beside)
+        )
+        launcher = sandbox.launcher(_enclosure(table, sandbox.surroundings), session)
+        links = import_module("callgate.sources.mcp.links")
+        return lambda: links.Link(launcher, command, log)
+
+    return reach
+
+
+def _enclosure(table: McpTable, surroundings: Surroundings) -> Enclosure:
+    if surroundings.profile is None:
+        return Enclosure(None, Network.ALL)
+    if table.profile == "open":
+        return Enclosure(Profile.OPEN, Network.ALL)
+    if isinstance(table.network, list):
+        named = tuple(map(allowed_hosts.parse, table.network))
+        return Enclosure(Profile.WORKSPACE, Network.HOSTS, hosts=named)
+    return Enclosure(Profile.WORKSPACE, Network(table.network))
+
+
+def token_file(home: Home, pin: str) -> TokenFile:
+    return TokenFile(os.path.join(home.path, "mcp", f"{pin}.tokens"))
+
+
+def _address(table: McpTable, home: Home, pin: str, login: Login | None) -> Reach:
+    async def reach(place: Place, log: HostLog) -> Callable[[], Any]:
+        try:
+            headers = filled(table.headers, os.environ)
+        except MissingVariable as error:
+            raise ToolError(f"headers: {error}") from None
+        http = import_module("callgate.sources.mcp.http")
+        auth = None
+        named = {name.lower() for name in headers}
+        if table.oauth is not False and "authorization" not in named:
+            logins = import_module("callgate.sources.mcp.logins")
+            asked = table.oauth if table.oauth is not True else None
+            auth = logins.provider(
+                pin.partition("@")[0],
+                str(table.url),
+                token_file(home, pin),
+                show=login,
+                scopes=() if asked is None else tuple(asked.scopes),
+                client_id=None if asked is None else asked.client_id,
+                client_secret=None
+                if asked is None or asked.client_secret_env is None
+                else os.environ.get(asked.client_secret_env),
+                port=None if asked is None else asked.port,
+            )
+        return lambda: http.transport(str(table.url), headers, auth)
+
+    return reach
+
+
+class McpTools(BroughtTools):
+    """The MCP servers of a runtime."""
+
+    _hosts: Servers
+
+    def __init__(self, servers: Servers, registry: Registry) -> None:
+        super().__init__(servers, registry)
+        self.servers = servers
+
+    def offer(self, host: str, factories: Any) -> None:
+        super().offer(host, factories)
+        only_in = self.servers.only_in(host)
+        if only_in is None:
+            return
+
+        def why_not(session: Session) -> str | None:
+            here = os.path.realpath(session.workspace) == only_in
+            return None if here else f"it belongs to the workspace {only_in}"
+
+        for name in self._names[host]:
+            self._registry.offer_where(name, why_not)
+
+    def news(self) -> list[str]:
+        """What whoever started us should know: servers that bring no tools, and why."""
+        return list(self._news())
+
+    def _news(self) -> Iterator[str]:
+        new = set(self.servers.unknown())
+        for name in self.servers.hosts:
+            doubt = self.servers.doubt(name)
+            if doubt is not None:
+                yield f"MCP server {name} brings no tools: {doubt}"
+            elif name in new:
+                yield f"MCP server {name} is new: callgate mcp approve {name} looks at its tools"
+
+    def entry(self, name: str) -> HostEntry:
+        found = super().entry(name)
+        return msgspec.structs.replace(found, command=[redact(each) for each in found.command])
+
+
+class AllBrought:
+    """Hosts and MCP servers in one list: a server is called `mcp.NAME` there."""
+
+    def __init__(self, hosts: HostedTools | None, mcp: McpTools) -> None:
+        self._hosts = hosts
+        self._mcp = mcp
+
+    def entries(self) -> list[HostEntry]:
+        hosts = [] if self._hosts is None else self._hosts.entries()
+        return [*hosts, *map(_named, self._mcp.entries())]
+
+    async def renew(self, name: str, *, forget: bool) -> HostEntry:
+        """Raises `KeyError`, `ToolError` or `ToolRegistrationError`."""
+        if name.startswith(PREFIX):
+            return _named(await self._mcp.renew(name.removeprefix(PREFIX), forget=forget))
+        if self._hosts is None:
+            raise KeyError(name)
+        return await self._hosts.renew(name, forget=forget)
+
+
+def _named(entry: HostEntry) -> HostEntry:
+    return msgspec.structs.replace(entry, name=PREFIX + entry.name)
+
+
+def register_servers(
+    home: Home, settings: Settings, sandbox: Sandbox, workspace: str, runtime: Runtime
+) -> McpTools | None:
+    """Register what is pinned; None where there are no servers."""
+    if not tables(home, settings, workspace):
+        return None
+    registry = runtime.dispatcher.registry
+
+    def open_model() -> Model:
+        agents = import_module("callgate.wiring_agents")  # only where a server asks for a model
+        model: Model = agents.open_model(home, settings, None)
+        return model
+
+    asks = AskedCalls(runtime.call, registry, open_model)
+    tools = McpTools(make_servers(home, settings, sandbox, workspace, asks), registry)
+    tools.register_all()
+    return tools
+
+
+def ask(
+    home: Home, settings: Settings, surroundings: Surroundings, workspace: str,
+    names: Collection[str], login: Login | None = None,
+) -> Mapping[str, Pinned | ToolError]:  # fmt: skip
+    """Start these servers, side by side: what each says of itself, or why it says nothing. Pins
+    nothing. To be called where no event loop runs."""
+    if not names:
+        return {}
+    sandbox = Sandbox(surroundings)
+    servers = make_servers(home, settings, sandbox, workspace, login=login)
+
+    async def ask_one(name: str) -> Pinned | ToolError:
+        try:
+            return await servers.ask(name, Place(workspace))
+        except ToolError as error:
+            return error
+
+    async def ask_all() -> Mapping[str, Pinned | ToolError]:
+        await sandbox.ready()
+        try:
+            said = await asyncio.gather(*map(ask_one, names))
+        finally:
+            await servers.close()
+            sandbox.close()
+        return dict(zip(names, said, strict=True))
+
+    return asyncio.run(ask_all())

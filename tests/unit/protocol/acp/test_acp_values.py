@@ -1,0 +1,334 @@
+"""The Agent Client Protocol as values: what is read, what is refused by name, what is written."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from callgate.protocol.acp import client, requests, updates, values
+from callgate.protocol.acp.initialize import ClientCapabilities, Initialize, agreed
+from callgate.protocol.acp.reading import read_params, read_result
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+
+
+def written(value: Any) -> Any:
+    return json.loads(msgspec.json.encode(value))
+
+
+def refused(method: str, params: Any) -> str:
+    with pytest.raises(RpcError) as failed:
+        read_params(requests.REQUESTS[method], params)
+    assert failed.value.code == INVALID_PARAMS
+    return failed.value.message
+
+
+def test_meta_is_never_an_argument() -> None:
+    read = read_params(
+        requests.NewSession,
+        {"cwd": "/tmp", "mcpServers": [], "_meta": {"cwd": "/etc", "mcpServers": 1}, "meta": {"cwd": "/etc"}},
+    )
+    assert read == requests.NewSession(cwd="/tmp", mcp_servers=[], meta={"cwd": "/etc", "mcpServers": 1})
+    assert "cwd" in refused("session/new", {"mcpServers": [], "_meta": {"cwd": "/etc"}})
+
+
+@pytest.mark.parametrize("meta", [None, 5, "text", [1], {"a": {"b": 1}}])
+def test_whatever_is_in_meta_is_no_reason_to_refuse(meta: Any) -> None:
+    assert read_params(requests.Cancel, {"sessionId": "a", "_meta": meta}).meta == meta
+
+
+def test_unknown_fields_are_passed_over_at_every_depth() -> None:
+    block = {"type": "text", "text": "hi", "annotations": {"priority": 1}, "new": 1}
+    read = read_params(requests.Prompt, {"sessionId": "a", "prompt": [block], "later": {"x": 1}})
+    assert read == requests.Prompt(session_id="a", prompt=[values.Text(text="hi")])
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "place"),
+    [
+        ("session/new", {"cwd": 5, "mcpServers": []}, "cwd:"),
+        ("session/new", {"cwd": "/", "mcpServers": {}}, "mcpServers:"),
+        ("session/new", {"cwd": "/", "mcpServers": [{"name": 1}]}, "mcpServers[0].name:"),
+        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "command": "x"}]}, "mcpServers[0]:"),
+        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "type": "http"}]}, "mcpServers[0]:"),
+        ("session/new", {"cwd": "/", "mcpServers": [], "additionalDirectories": [1]}, "additionalDirectories[0]:"),
+        ("session/new", ["/", []], "params:"),
+        ("session/new", None, "params:"),
+        ("session/prompt", {"sessionId": "a", "prompt": "hi"}, "prompt:"),
+        ("session/prompt", {"sessionId": "a", "prompt": [{"type": "video"}]}, "prompt[0].type:"),
+        ("session/prompt", {"sessionId": "a", "prompt": [{"text": "hi"}]}, "prompt[0]:"),
+        ("session/prompt", {"sessionId": "a", "prompt": [{"type": "text"}]}, "prompt[0]:"),
+        ("session/prompt", {"sessionId": "a", "prompt": [{"type": "resource", "resource": {"uri": "u"}}]}, "prompt[0].resource:"),
+        ("session/set_mode", {"sessionId": "a", "modeId": None}, "modeId:"),
+        ("session/set_config_option", {"sessionId": "a", "configId": "b", "value": True}, "params:"),
+        ("session/set_config_option", {"sessionId": "a", "configId": "b", "value": "x", "type": "boolean"}, "params:"),
+        ("session/set_config_option", {"sessionId": "a", "configId": "b", "value": 1}, "value:"),
+        ("session/list", {"cursor": 5}, "cursor:"),
+        ("initialize", {"protocolVersion": "1"}, "protocolVersion:"),
+        ("initialize", {"protocolVersion": True}, "protocolVersion:"),
+        ("initialize", {"protocolVersion": 1, "clientCapabilities": {"fs": {"readTextFile": "yes"}}}, "clientCapabilities.fs.readTextFile:"),
+    ],
+)  # fmt: skip
+def test_a_wrong_type_is_refused_by_the_place_where_it_stands(method: str, params: Any, place: str) -> None:
+    assert f" {place} " in refused(method, params)
+
+
+def test_a_refusal_repeats_little_and_nothing_that_acts() -> None:
+    said = refused("session/prompt", {"sessionId": "a", "prompt": [{"type": "\x1b[2J" * 2_000}]})
+    assert said.isprintable()
+    assert len(said) < 300
+
+
+@pytest.mark.spec("S2-03")
+def test_the_highest_common_version_is_agreed_and_zero_is_refused() -> None:
+    assert [agreed(version) for version in (1, 2, 65_535)] == [1, 1, 1]
+    for version in (0, -1, 65_536):
+        assert "protocolVersion" in refused("initialize", {"protocolVersion": version})
+
+
+def test_every_kind_of_prompt_content_is_read() -> None:
+    read = read_params(
+        requests.Prompt,
+        {
+            "sessionId": "a",
+            "prompt": [
+                {"type": "text", "text": "a"},
+                {"type": "image", "data": "aa==", "mimeType": "image/png"},
+                {"type": "audio", "data": "aa==", "mimeType": "audio/wav"},
+                {"type": "resource_link", "name": "n", "uri": "file:///a", "size": 3, "title": None},
+                {"type": "resource", "resource": {"uri": "file:///a", "text": "t", "mimeType": "text/plain"}},
+                {"type": "resource", "resource": {"uri": "file:///b", "blob": "aa=="}},
+            ],
+        },
+    )
+    assert read.prompt == [
+        values.Text(text="a"),
+        values.Image(data="aa==", mime_type="image/png"),
+        values.Audio(data="aa==", mime_type="audio/wav"),
+        values.ResourceLink(name="n", uri="file:///a", size=3),
+        values.Resource(resource=values.Contents(uri="file:///a", text="t", mime_type="text/plain")),
+        values.Resource(resource=values.Contents(uri="file:///b", blob="aa==")),
+    ]
+
+
+def test_servers_of_a_client_are_programs_or_addresses() -> None:
+    read = read_params(
+        requests.NewSession,
+        {
+            "cwd": "/",
+            "mcpServers": [
+                {"name": "a", "command": "/bin/a", "args": ["-x"], "env": [{"name": "K", "value": "v"}]},
+                {"type": "http", "name": "b", "url": "https://b", "headers": [{"name": "H", "value": "v"}]},
+            ],
+        },
+    )
+    assert read.mcp_servers == [
+        requests.McpServer(name="a", command="/bin/a", args=["-x"], env=[requests.EnvVariable(name="K", value="v")]),
+        requests.McpServer(name="b", type="http", url="https://b", headers=[requests.HttpHeader(name="H", value="v")]),
+    ]
+
+
+ABILITIES = (
+    "reads_files", "writes_files", "has_terminals", "signs_in_at_a_terminal", "shows_notices",
+    "shows_compaction", "takes_booleans", "shows_forms", "opens_urls", "shows_output",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "able"),
+    [
+        ({}, []),
+        ({"fs": None, "session": None, "auth": None, "elicitation": None, "terminal": None}, []),
+        ({"fs": {}, "elicitation": {}, "session": {"configOptions": {}}, "auth": {}}, []),
+        ({"fs": {"readTextFile": True, "writeTextFile": False}}, ["reads_files"]),
+        ({"fs": {"writeTextFile": True}, "terminal": True}, ["writes_files", "has_terminals"]),
+        ({"auth": {"terminal": True}}, ["signs_in_at_a_terminal"]),
+        ({"session": {"notices": {}, "compaction": {}}}, ["shows_notices", "shows_compaction"]),
+        ({"session": {"configOptions": {"boolean": {}}}}, ["takes_booleans"]),
+        ({"elicitation": {"form": {}, "url": {}}}, ["shows_forms", "opens_urls"]),
+        ({"_meta": {"terminal_output": True}}, ["shows_output"]),
+        ({"_meta": {"terminal_output": 1}}, []),
+    ],
+)
+def test_what_a_client_does_not_say_it_cannot_do(said: Any, able: list[str]) -> None:
+    read = read_params(Initialize, {"protocolVersion": 1, "clientCapabilities": said})
+    assert [name for name in ABILITIES if getattr(read.capabilities, name)] == able
+    assert read_params(Initialize, {"protocolVersion": 1}).capabilities == ClientCapabilities()
+
+
+TEXT = values.Text(text="hi")
+HI = {"type": "text", "text": "hi"}
+OPTION = values.SelectOption(
+    id="mode", name="Mode", category="mode", current_value="ask", options=[values.Choice(value="ask", name="Ask")]
+)
+OPTION_WRITTEN = {
+    "type": "select", "id": "mode", "name": "Mode", "category": "mode", "currentValue": "ask",
+    "options": [{"value": "ask", "name": "Ask"}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("update", "expected"),
+    [
+        (updates.UserMessageChunk(content=TEXT), {"sessionUpdate": "user_message_chunk", "content": HI}),
+        (updates.AgentMessageChunk(content=TEXT, message_id="m"), {"sessionUpdate": "agent_message_chunk", "content": HI, "messageId": "m"}),
+        (updates.AgentThoughtChunk(content=TEXT), {"sessionUpdate": "agent_thought_chunk", "content": HI}),
+        (
+            updates.ToolCall(
+                tool_call_id="t", title="Write a", kind="edit", status="pending", raw_input={"a": 1},
+                content=[values.Diff(path="/a", new_text="n")], locations=[values.Location(path="/a", line=1)],
+            ),
+            {
+                "sessionUpdate": "tool_call", "toolCallId": "t", "title": "Write a", "kind": "edit", "status": "pending",
+                "rawInput": {"a": 1}, "content": [{"type": "diff", "path": "/a", "newText": "n"}],
+                "locations": [{"path": "/a", "line": 1}],
+            },
+        ),
+        (
+            updates.ToolCallUpdate(tool_call_id="t", status="completed", content=[values.Shown(content=TEXT), values.Terminal(terminal_id="x")]),
+            {
+                "sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "completed",
+                "content": [{"type": "content", "content": HI}, {"type": "terminal", "terminalId": "x"}],
+            },
+        ),
+        (
+            updates.ToolCallUpdate(tool_call_id="t", content=[], meta={"terminal_output": {"data": "x"}}),
+            {"sessionUpdate": "tool_call_update", "toolCallId": "t", "content": [], "_meta": {"terminal_output": {"data": "x"}}},
+        ),
+        (
+            updates.Plan(entries=[updates.PlanEntry(content="a", priority="high", status="in_progress")]),
+            {"sessionUpdate": "plan", "entries": [{"content": "a", "priority": "high", "status": "in_progress"}]},
+        ),
+        (
+            updates.AvailableCommands(available_commands=[updates.Command(name="a", description="b", input=updates.CommandInput(hint="h"))]),
+            {"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "a", "description": "b", "input": {"hint": "h"}}]},
+        ),
+        (updates.AvailableCommands(available_commands=[]), {"sessionUpdate": "available_commands_update", "availableCommands": []}),
+        (updates.CurrentMode(current_mode_id="ask"), {"sessionUpdate": "current_mode_update", "currentModeId": "ask"}),
+        (updates.ConfigOptions(config_options=[OPTION]), {"sessionUpdate": "config_option_update", "configOptions": [OPTION_WRITTEN]}),
+        (updates.SessionInfoUpdate(title=None), {"sessionUpdate": "session_info_update", "title": None}),
+        (updates.SessionInfoUpdate(updated_at="2026-01-01T00:00:00Z"), {"sessionUpdate": "session_info_update", "updatedAt": "2026-01-01T00:00:00Z"}),
+        (
+            updates.UsageUpdate(used=0, size=200, cost=updates.Cost(amount=0.5, currency="USD")),
+            {"sessionUpdate": "usage_update", "used": 0, "size": 200, "cost": {"amount": 0.5, "currency": "USD"}},
+        ),
+        (updates.Notice(severity="warning", title="t"), {"sessionUpdate": "notice", "severity": "warning", "title": "t"}),
+        (
+            updates.Compaction(compaction_id="c", status="completed", summary=[TEXT]),
+            {"sessionUpdate": "compaction_update", "compactionId": "c", "status": "completed", "summary": [HI]},
+        ),
+        (updates.CompactionChunk(compaction_id="c", content=TEXT), {"sessionUpdate": "compaction_summary_chunk", "compactionId": "c", "content": HI}),
+    ],
+)  # fmt: skip
+def test_an_update_is_written_as_the_protocol_spells_it(update: Any, expected: Any) -> None:
+    told = updates.SessionUpdate(session_id="s", update=update)
+    assert written(told) == {"sessionId": "s", "update": expected}
+
+
+def test_answers_leave_out_what_there_is_not() -> None:
+    assert written(requests.SessionOpened()) == {}
+    assert written(requests.Prompted(stop_reason="end_turn")) == {"stopReason": "end_turn"}
+    usage = requests.Usage(total_tokens=3, input_tokens=2, output_tokens=1)
+    assert written(requests.Prompted(stop_reason="refusal", usage=usage)) == {
+        "stopReason": "refusal", "usage": {"totalTokens": 3, "inputTokens": 2, "outputTokens": 1},
+    }  # fmt: skip
+    listed = requests.SessionList(sessions=[requests.SessionInfo(session_id="a", cwd="/")])
+    assert written(listed) == {"sessions": [{"sessionId": "a", "cwd": "/"}]}
+    modes = values.Modes(current_mode_id="ask", available_modes=[values.Mode(id="ask", name="Ask")])
+    assert written(requests.SessionMade(session_id="a", modes=modes, config_options=[OPTION])) == {
+        "sessionId": "a", "configOptions": [OPTION_WRITTEN],
+        "modes": {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}]},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asked", "method", "expected"),
+    [
+        (client.ReadTextFile(session_id="s", path="/a", line=1), "fs/read_text_file", {"sessionId": "s", "path": "/a", "line": 1}),
+        (client.WriteTextFile(session_id="s", path="/a", content=""), "fs/write_text_file", {"sessionId": "s", "path": "/a", "content": ""}),
+        (
+            client.CreateTerminal(session_id="s", command="ls", args=["-l"], env=[client.Variable(name="A", value="b")], cwd="/", output_byte_limit=9),
+            "terminal/create",
+            {"sessionId": "s", "command": "ls", "args": ["-l"], "env": [{"name": "A", "value": "b"}], "cwd": "/", "outputByteLimit": 9},
+        ),
+        (client.TerminalOutput(session_id="s", terminal_id="t"), "terminal/output", {"sessionId": "s", "terminalId": "t"}),
+        (client.WaitForExit(session_id="s", terminal_id="t"), "terminal/wait_for_exit", {"sessionId": "s", "terminalId": "t"}),
+        (client.KillTerminal(session_id="s", terminal_id="t"), "terminal/kill", {"sessionId": "s", "terminalId": "t"}),
+        (client.ReleaseTerminal(session_id="s", terminal_id="t"), "terminal/release", {"sessionId": "s", "terminalId": "t"}),
+        (
+            client.RequestPermission(
+                session_id="s", tool_call=values.ToolFields(tool_call_id="t", title="x"),
+                options=[client.PermissionOption(option_id="o", name="Allow", kind="allow_once")],
+            ),
+            "session/request_permission",
+            {"sessionId": "s", "toolCall": {"toolCallId": "t", "title": "x"}, "options": [{"optionId": "o", "name": "Allow", "kind": "allow_once"}]},
+        ),
+        (
+            client.AskForm(message="m", requested_schema={"type": "object"}, session_id="s", tool_call_id="t"),
+            "elicitation/create",
+            {"mode": "form", "message": "m", "requestedSchema": {"type": "object"}, "sessionId": "s", "toolCallId": "t"},
+        ),
+        (
+            client.AskUrl(message="m", elicitation_id="e", url="https://x", request_id=0),
+            "elicitation/create",
+            {"mode": "url", "message": "m", "elicitationId": "e", "url": "https://x", "requestId": 0},
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_asked_of_a_client_is_written_as_the_protocol_spells_it(asked: Any, method: str, expected: Any) -> None:
+    assert client.METHODS[type(asked)][0] == method
+    assert written(asked) == expected
+
+
+def test_answers_of_a_client_are_read() -> None:
+    assert read_result(client.TextFile, {"content": "a", "more": 1}) == client.TextFile(content="a")
+    assert read_result(client.Done, None) == client.Done()
+    assert read_result(client.ExitStatus, {"exitCode": 0, "signal": None}) == client.ExitStatus(exit_code=0)
+    output = read_result(client.Output, {"output": "a", "truncated": False, "exitStatus": {"signal": "KILL"}})
+    assert output == client.Output(output="a", truncated=False, exit_status=client.ExitStatus(signal="KILL"))
+    chosen = read_result(client.PermissionAnswer, {"outcome": {"outcome": "selected", "optionId": "o"}})
+    assert chosen.outcome == client.Selected(option_id="o")
+    assert read_result(client.PermissionAnswer, {"outcome": {"outcome": "cancelled"}}).outcome == client.Cancelled()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "result"),
+    [
+        (client.PermissionAnswer, {"outcome": {"outcome": "allowed"}}),
+        (client.PermissionAnswer, {"outcome": {"outcome": "selected"}}),
+        (client.PermissionAnswer, {"outcome": "selected"}),
+        (client.PermissionAnswer, True),
+        (client.TextFile, {"content": None}),
+        (client.TextFile, None),
+        (client.ExitStatus, {"exitCode": -1}),
+        (client.TerminalMade, []),
+    ],
+)
+def test_a_wrong_answer_of_a_client_is_a_failure(wanted: type, result: Any) -> None:
+    with pytest.raises(RpcError) as failed:
+        read_result(wanted, result)
+    assert failed.value.code == INTERNAL_ERROR
+
+
+ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+        st.sampled_from(["sessionId", "cwd", "mcpServers", "prompt", "type", "text", "name", "value", "protocolVersion", "_meta"]),
+        inner, max_size=5,
+    ),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@given(st.sampled_from(sorted(requests.REQUESTS)), ANY)
+def test_any_parameters_are_read_or_refused(method: str, params: Any) -> None:
+    try:
+        read = read_params(requests.REQUESTS[method], params)
+    except RpcError as error:
+        assert (error.code, error.message.isprintable()) == (INVALID_PARAMS, True)
+    else:
+        assert isinstance(read, requests.REQUESTS[method])
