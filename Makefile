@@ -11,7 +11,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint soak spec bench pictures constraints clean
+.PHONY: help demo test lint soak spec mcp-conformance bench pictures constraints clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
@@ -19,6 +19,7 @@ help:
 	@echo "make lint         ruff, mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
+	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
 	@echo "make bench        the benchmark table, beside other libraries"
 	@echo "make pictures     the screenshots of the documentation, made anew"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
@@ -35,6 +36,7 @@ test: lint
 	@sh scripts/get_bubblewrap.sh
 	@sh scripts/get_chromium.sh
 	@sh scripts/get_acp_clients.sh
+	@sh scripts/get_mcp_suite.sh
 	$(BIN)/python -m pytest -n 4 -m "not soak"
 	@echo "Left out: the long tests (make soak)."
 
@@ -47,7 +49,12 @@ soak: .venv/.ready-dev
 	@sh scripts/get_bubblewrap.sh
 	@sh scripts/get_chromium.sh
 	@sh scripts/get_acp_clients.sh
+	@sh scripts/get_mcp_suite.sh
 	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 1800
+
+mcp-conformance: .venv/.ready-dev
+	@sh scripts/get_mcp_suite.sh
+	@$(BIN)/python -m tests.mcp_conformance.run
 
 spec: .venv/.ready-dev
 	@$(BIN)/python -m tests.spec.report $(ARGS)

@@ -28,7 +28,8 @@ cp "$wanted/package.json" "$wanted/package-lock.json" "$made" || without "$tools
 # Not `npm ci`: it fails where a registry lacks packages for other systems.
 (cd "$made" && timeout 300 npm install --ignore-scripts --no-save --no-audit --no-fund \
   --loglevel=error --fetch-retries=1) >"$made/said" 2>&1 ||
-  without "$(grep 'npm error' "$made/said" | tail -n 2 | head -n 1 | grep . || echo 'npm did not answer')"
+  without "$(sed -n 's/^npm error //p' "$made/said" | grep -v '^A complete log' | tail -n 1 |
+    grep . || echo 'npm did not answer')"
 # What is there must be what the lock file names: npm checks a hash only where there is one.
 node - "$wanted/package-lock.json" "$made/node_modules/.package-lock.json" 2>"$made/said" <<'CHECK' ||
 const [wanted, made] = process.argv.slice(2).map(

@@ -13,17 +13,21 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 _ACP_CLIENTS = Path(__file__).parents[1] / ".tools/acp/package-lock.json"
+_EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "linux": (lambda: sys.platform == "linux", "this is not Linux"),
     "root": (lambda: os.geteuid() == 0, "the tests do not run as root"),
     "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
     "acp clients": (_ACP_CLIENTS.exists, "see scripts/get_acp_clients.sh"),
+    "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
+    "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }
 """Every other name is a program that must be found on PATH."""
 

@@ -132,7 +132,8 @@ class LiveSessions:
             resumed = await self._runtime.resume(id)
             session = resumed.session
             session.extra_roots += roots
-            if workspace is not None and fit.workspace != session.workspace:
+            where = (fit.workspace, session.extra_roots)
+            if workspace is not None and where != (stored.workspace, stored.extra_roots):
                 await self._runtime.conversations.move(session, fit.workspace)
             await self._narrow(session)
             if session.turn_id is not None:

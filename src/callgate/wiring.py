@@ -15,6 +15,7 @@ import msgspec
 from callgate.agent.plans import UpdatePlan
 from callgate.agent.subagents import SpawnAgent, Subagents
 from callgate.audit.log import AuditLog
+from callgate.config.google import GoogleAccounts
 from callgate.config.load import SettingsError
 from callgate.config.places import Home, workspace_settings
 from callgate.config.policies import PolicyBook
@@ -48,8 +49,11 @@ from callgate.sandbox.profiles import Profile
 from callgate.sessions.conversations import Conversations
 from callgate.sessions.recovery import record, recover
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
+from callgate.tools.google.catalogue import Spec
+from callgate.tools.google.tool import GoogleTools
 from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
+from callgate.wiring_catalogue import register_catalogue
 from callgate.workspace.history import History
 
 if TYPE_CHECKING:  # heavy, and most homes have none
@@ -87,6 +91,7 @@ class Wired:
         self.mcp: McpTools | None = None
         """The MCP servers, once their tools were registered."""
         self._isolates: Isolates | None = None
+        self._google: GoogleTools | None = None
         self._agents: list[Agent] = []
         self.host_news: list[str] = []
         """Hosts that were met for the first time, or bring no tools."""
@@ -136,6 +141,17 @@ class Wired:
             self.runtime.register(factory)
             name = factory().definition.name
             self.dispatcher.registry.offer_where(name, self.subagents.why_not)
+        self._register_google()
+        register_catalogue(self.runtime, self.home, self.settings)
+
+    def _register_google(self) -> None:
+        """They are known to everyone, and offered where an account is logged in."""
+        table = self.settings.google
+        self._google = GoogleTools(GoogleAccounts(self.home, table), table.endpoint)
+        for spec, factory in self._google.factories():
+            self.runtime.register(factory)
+            why_not = partial(_lacks, self._google, spec)
+            self.dispatcher.registry.offer_where(spec.definition.name, why_not)
 
     def _isolated(self, factory: ToolFactory) -> ToolFactory:
         if self._isolates is None:
@@ -241,6 +257,8 @@ class Wired:
             await self.mcp.close()
         if self._isolates is not None:
             await self._isolates.close()
+        if self._google is not None:
+            await self._google.close()
         self.sandbox.close()
         await self.log.close()
         if self._audit is not None:
@@ -338,6 +356,10 @@ def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
             raise SettingsError(error.file, error.line, error.problem) from error
         loaded += [(spec, factory) for factory in factories]
     return loaded
+
+
+def _lacks(google: GoogleTools, spec: Spec, session: Session) -> str | None:
+    return google.why_not(spec)
 
 
 def surroundings(home: Home, settings: Settings) -> Surroundings:

@@ -6,6 +6,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 
 from callgate.agent.agent import Agent
 from callgate.agent.limits import TurnLimits
@@ -74,7 +75,19 @@ def make_agent(
 
     def own(session: Session) -> str:
         project = _project(session.workspace) if is_trusted(home, session.workspace) else ""
-        return f"{said.instructions}\n\n{project}\n\n{_told(runtime, skills, session)}".strip()
+        parts = (said.instructions, project, _told(runtime, skills, session), noted(session))
+        return "\n\n".join(parts).strip()
+
+    def noted(session: Session) -> str:
+        table = settings.memory
+        if not table.told_chars or session.is_worker:
+            return ""
+        store = import_module("callgate.tools.memory.store")  # most settings do not ask for it
+        memory = store.Memory(
+            home.path, session.workspace, max_entries=table.max_entries, max_chars=table.max_chars
+        )
+        noted: str = store.told(memory, table.told_chars)
+        return noted
 
     speaker = Speaker(launcher, on_failure=_log.warning) if said.speak else None
     return Agent(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,16 +101,3 @@ def workspace(tmp_path: Path) -> Path:
     made = tmp_path / "project"
     made.mkdir()
     return made
-
-
-@pytest.fixture
-def workspaces(tmp_path: Path) -> Iterator[Path]:
-    """One directory after another."""
-
-    def made() -> Iterator[Path]:
-        for number in itertools.count(1):
-            path = tmp_path / f"project{number}"
-            path.mkdir()
-            yield path
-
-    return made()

@@ -47,9 +47,10 @@ class _Asked:
 
 
 class Editor:
-    def __init__(self, process: asyncio.subprocess.Process, log: Path, *, unstable: bool = False) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, home: Path, *, unstable: bool = False) -> None:
         self.process = process
-        self.log = log
+        self.home = home
+        self.log = _log(home)
         self.lines: list[bytes] = []
         """Everything on the agent's stdout."""
         self.received: list[dict[str, Any]] = []
@@ -77,14 +78,13 @@ class Editor:
         unstable: bool = False,
     ) -> Editor:
         """An agent that nobody has greeted yet; end it with `stop`."""
-        log = home.parent / f"{home.name}.log"
-        with open(log, "ab") as stderr:
+        with open(_log(home), "ab") as stderr:
             process = await asyncio.create_subprocess_exec(
                 *command, "acp", *arguments,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr,
                 env={**environment(home), **(env or {})}, limit=64 * 1024 * 1024, start_new_session=True,
             )  # fmt: skip
-        return cls(process, log, unstable=unstable)
+        return cls(process, home, unstable=unstable)
 
     @classmethod
     @asynccontextmanager
@@ -289,6 +289,11 @@ class Editor:
 
     def logged(self) -> str:
         return self.log.read_text(errors="replace")
+
+
+def _log(home: Path) -> Path:
+    """Where the stderr of all agents of a home goes."""
+    return home.parent / f"{home.name}.log"
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.acp.editor import Editor
+from tests.acp.editor import CALLGATE, LIMIT_S, Editor, environment
 from tests.acp.models import Asks, Models, Says
 from tests.acp.talks import Fault, Talk
 from tests.acp.test_files import fails
@@ -192,3 +194,37 @@ async def test_a_late_answer_to_a_question_that_is_over_changes_nothing(rich: Ed
     rich.send({"jsonrpc": "2.0", "id": ids[-1], "result": allowed})
     assert await rich.refused("session/nothing", {}) == -32601
     assert talk.buffers == {}
+
+
+@pytest.mark.parametrize(("word", "end"), [("allow", "completed"), ("deny", "failed")])
+async def test_whoever_answers_first_wins_and_the_editor_is_told_to_forget_the_question(
+    rich: Editor, workspace: Path, word: str, end: str
+) -> None:
+    asked, withdrawn = asyncio.Event(), asyncio.Event()
+
+    async def never(params: dict[str, Any]) -> Any:
+        asked.set()
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            withdrawn.set()
+            raise
+
+    talk = await rich.new(workspace)
+    talk.answers["session/request_permission"] = never
+    running = talk.start('/tool write_file {"path": "a.txt", "content": "x"}')
+    await asyncio.wait_for(asked.wait(), LIMIT_S)
+    [question] = json.loads(await _callgate(rich, "confirmations", "--session", talk.id, "--json"))["confirmations"]
+    await _callgate(rich, "confirmations", word, question["id"])
+    assert (await asyncio.wait_for(running, LIMIT_S))["stopReason"] == "end_turn"
+    assert [card["status"] for card in talk.cards()] == [end]
+    await asyncio.wait_for(withdrawn.wait(), LIMIT_S)
+
+
+async def _callgate(editor: Editor, *arguments: str) -> bytes:
+    """What a person at a terminal sees, who has the same home."""
+    ran = await asyncio.to_thread(
+        subprocess.run, [*CALLGATE, *arguments], env=environment(editor.home), capture_output=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout

@@ -93,12 +93,13 @@ async def test_at_a_terminal_it_says_that_it_is_for_editors(tmp_path: Path) -> N
 class Alive:
     """A command that holds a pipe open as long as any of its processes lives."""
 
-    def __init__(self, workspace: Path) -> None:
+    def __init__(self, workspace: Path, *, stubborn: bool) -> None:
+        """With a child of its own session, which no signal to a group reaches; a stubborn one
+        also ignores signals, until it is killed 5 s later."""
         self.path = workspace / "alive"
         os.mkfifo(self.path)
-        keep = "exec 3>alive; echo begun >&3"
-        # A child of its own session, which no signal to a group reaches, and one that ignores them.
-        self.command = f"{keep}; setsid sleep 1000 & (trap '' TERM INT HUP; sleep 1000; sleep 1000) & sleep 1000"
+        deaf = "trap '' TERM INT HUP; " if stubborn else ""
+        self.command = f"exec 3>alive; setsid sleep 1000 & ({deaf}echo begun >&3; sleep 1000; sleep 1000) & sleep 1000"
         self._opened = asyncio.ensure_future(asyncio.to_thread(self._open))
 
     def _open(self) -> int:
@@ -121,9 +122,11 @@ class Alive:
 
 
 @asynccontextmanager
-async def busy(home: Path, workspace: Path, models: Models) -> AsyncIterator[tuple[Editor, asyncio.Future, Alive]]:
+async def busy(
+    home: Path, workspace: Path, models: Models, *, stubborn: bool
+) -> AsyncIterator[tuple[Editor, asyncio.Future, Alive]]:
     """An agent in the middle of a turn whose command runs here."""
-    alive = Alive(workspace)
+    alive = Alive(workspace, stubborn=stubborn)
     editor = await Editor.spawned(home)
     try:
         await editor.greet({})
@@ -137,13 +140,15 @@ async def busy(home: Path, workspace: Path, models: Models) -> AsyncIterator[tup
 
 
 @pytest.mark.spec("S2-78", "S2-23")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, None], ids=str)
+@pytest.mark.parametrize(
+    ("number", "stubborn"), [(signal.SIGKILL, True), (signal.SIGTERM, False), (signal.SIGINT, False), (None, True)]
+)
 async def test_however_an_agent_ends_no_child_and_no_lock_is_left(
-    new_home: NewHome, workspace: Path, models: Models, number: signal.Signals | None
+    new_home: NewHome, workspace: Path, models: Models, number: signal.Signals | None, stubborn: bool
 ) -> None:
     """Killed, told to end, interrupted, or left by its editor."""
     home = new_home()
-    async with busy(home, workspace, models) as (editor, running, alive):
+    async with busy(home, workspace, models, stubborn=stubborn) as (editor, running, alive):
         if number is None:
             assert editor.process.stdin is not None
             editor.process.stdin.close()

@@ -379,3 +379,20 @@ async def test_the_same_session_goes_on_with_an_editor_that_can_do_more(
         again = await second.load(talk.id, workspace)
         again.buffers[str(workspace / "a.txt")] = "in the buffer\n"
         assert "in the buffer" in shown(await again.tool("read_file", '{"path": "a.txt"}'))
+
+
+async def test_what_is_not_stable_is_there_only_when_it_is_asked_for(new_home: NewHome, models: Models, workspace: Path) -> None:
+    async with Editor.opened(new_home(), "--unstable", unstable=True) as editor:
+        assert editor.greeting["agentCapabilities"]["sessionCapabilities"]["fork"] == {}
+        talk = await editor.new(workspace)
+        play = models.play(Says("hi", usage=(1000, 50, 200, 0)))
+        result = await talk.start(f"hello {play}")
+        assert (result["stopReason"], result["usage"]["outputTokens"]) == ("end_turn", 50)
+        forked = await editor.ask("session/fork", {"sessionId": talk.id, "cwd": str(workspace), "mcpServers": []})
+        assert forked["sessionId"] != talk.id
+        other = editor.talks[forked["sessionId"]]
+        after = models.play(Says("yes"))
+        assert await other.prompt(f"still there? {after}") == "end_turn"
+        assert "hi" in [texts(each) for each in after.requests[0]["messages"]]
+    async with Editor.opened(new_home()) as editor:
+        assert await editor.refused("session/fork", {"sessionId": talk.id, "cwd": str(workspace)}) == -32601

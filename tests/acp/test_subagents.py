@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.acp.editor import Editor
+from tests.acp.editor import CALLGATE, Editor, environment
 from tests.acp.models import Asks, Held, Models, Play, Says
 from tests.acp.test_files import shown
 
@@ -81,6 +82,11 @@ async def test_it_is_in_no_list_and_cannot_be_opened(poor: Editor, models: Model
     assert await talk.prompt(f"go {parent(models, child)}") == "end_turn"
     listed = (await poor.ask("session/list", {"cwd": str(workspace)}))["sessions"]
     assert [each["sessionId"] for each in listed] == [talk.id]
+    command = [*CALLGATE, "sessions", "list", "--workspace", workspace, "--workers", "--json"]
+    ran = await asyncio.to_thread(subprocess.run, command, env=environment(poor.home), capture_output=True, check=True)
+    [worker] = {each["id"] for each in json.loads(ran.stdout)["sessions"]} - {talk.id}
+    for method in ("session/load", "session/resume"):
+        assert await poor.refused(method, {"sessionId": worker, "cwd": str(workspace), "mcpServers": []}) == -32602
 
 
 @pytest.mark.spec("S2-74")

@@ -14,6 +14,7 @@ from tests.acp.editor import EVERYTHING, Editor
 from tests.acp.models import Asks, Models, Says, texts
 from tests.acp.talks import Talk
 from tests.acp.test_files import shown
+from tests.needs import needs
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -94,6 +95,18 @@ async def test_mode_read_runs_no_command_in_the_editor(rich: Editor, workspace: 
     assert not (workspace / "made.txt").exists()
     assert talk.asked("session/request_permission") == []
     assert card["status"] in ("completed", "failed")
+
+
+@needs("bwrap")
+@pytest.mark.spec("S2-12")
+async def test_in_mode_read_a_command_runs_here_and_can_only_read(rich: Editor, workspace: Path) -> None:
+    (workspace / "a.txt").write_text("on the disk\n")
+    talk = await rich.new(workspace, mode="read")
+    card = await talk.tool("shell", command("cat a.txt; touch made.txt || echo not made"))
+    assert (card["status"], talk.terminals.requests) == ("completed", [])
+    lines = shown(card).splitlines()
+    assert ("on the disk" in lines, "not made" in lines) == (True, True), lines
+    assert not (workspace / "made.txt").exists()
 
 
 @pytest.mark.spec("S2-12", "T-13")
@@ -191,3 +204,29 @@ async def test_output_that_is_no_text_or_much_of_it_is_taken(rich: Editor, works
 async def _begun(talk: Talk) -> None:
     """Until the command has written its first line into the terminal."""
     await asyncio.wait_for(talk.terminals.said(b"begun"), 30)
+
+
+async def test_a_command_that_runs_here_is_shown_live_where_the_editor_knows_how(new_home: NewHome, workspace: Path) -> None:
+    """By the convention in `_meta` that some editors advertise."""
+    async with Editor.opened(new_home(), capabilities={"_meta": {"terminal_output": True}}) as editor:
+        talk = await editor.new(workspace, mode="write")
+        running = talk.start("/tool shell " + command(FOREVER))
+
+        def told() -> list[dict[str, Any]]:
+            return [each["_meta"] for each in talk.updates("tool_call_update") if each.get("_meta")]
+
+        await editor.until(lambda: any("begun" in each.get("terminal_output", {}).get("data", "") for each in told()))
+        talk.cancel()
+        assert (await running)["stopReason"] == "cancelled"
+        ids = {each["terminal_id"] for meta in told() for each in meta.values()}
+        assert ({name for meta in told() for name in meta}, len(ids)) == (
+            {"terminal_info", "terminal_output", "terminal_exit"}, 1,
+        )  # fmt: skip
+
+
+async def test_what_a_command_writes_is_on_its_card_while_it_runs(poor: Editor, workspace: Path) -> None:
+    talk = await poor.new(workspace, mode="write")
+    running = talk.start("/tool shell " + command(FOREVER))
+    await poor.until(lambda: any("begun" in shown(each) for each in talk.updates("tool_call_update") if each.get("content")))
+    talk.cancel()
+    assert (await running)["stopReason"] == "cancelled"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mcp_types as types
 
@@ -17,7 +17,8 @@ from callgate.core.content import ContentBlock, ImageBlock, ImageSource, TextBlo
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolExecutionError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
-from callgate.surfaces.mcp.exchanges import Exchange
+from callgate.surfaces.mcp import tasks
+from callgate.surfaces.mcp.exchanges import LACKS, Exchange
 from callgate.surfaces.mcp.offers import Contents, Here
 from callgate.surfaces.mcp.server import McpServer
 from callgate.surfaces.mcp.shapes import RAW_CONTENT
@@ -31,12 +32,20 @@ _STEP_S = 0.02
 Work = Callable[["Suite", dict[str, Any], ToolContext], Awaitable[ToolOutput | str]]
 
 
+class Fixed(NamedTuple):
+    name: str
+    said: str
+    work: Work
+    schema: dict[str, Any]
+    tags: frozenset[str] = frozenset()
+
+
 class Suite:
     """The fixtures of one server."""
 
     def __init__(self) -> None:
         self.server: McpServer | None = None
-        self.tools: list[ToolFactory] = [self._tool(*each) for each in _TOOLS]
+        self.tools: list[ToolFactory] = [self._tool(Fixed(*each)) for each in (*_TOOLS, *_LONG)]
 
     def client(self, context: ToolContext) -> Exchange[Any]:
         assert self.server is not None
@@ -44,12 +53,13 @@ class Suite:
         assert exchange is not None
         return exchange
 
-    def _tool(self, name: str, said: str, work: Work, schema: dict[str, Any]) -> ToolFactory:
-        suite = self
+    def _tool(self, fixed: Fixed) -> ToolFactory:
+        suite, work = self, fixed.work
         described = ToolDefinition(
-            name=name,
-            description=said,
-            input_schema=schema,
+            name=fixed.name,
+            description=fixed.said,
+            input_schema=fixed.schema,
+            tags=fixed.tags,
             side_effects=SideEffects.NONE,
             requires_workspace=False,
             source="mcp",
@@ -351,6 +361,55 @@ _TOOLS: tuple[tuple[str, str, Work, dict[str, Any]], ...] = (
 )
 
 
+# Calls that become tasks.
+
+
+async def _greet(suite: Suite, input: dict[str, Any], context: ToolContext) -> str:
+    return f"Hello, {input.get('name', 'you')}!"
+
+
+async def _slow(suite: Suite, input: dict[str, Any], context: ToolContext) -> str:
+    await asyncio.sleep(float(input.get("seconds", 0)))
+    return "computed"
+
+
+async def _break_down(suite: Suite, input: dict[str, Any], context: ToolContext) -> str:
+    raise ToolExecutionError("The client lacks something.", reason=LACKS)
+
+
+async def _confirm(suite: Suite, input: dict[str, Any], context: ToolContext) -> str:
+    form = _form("Really?", _object(confirm={"type": "boolean"}))
+    del form.params.requested_schema["required"]  # type: ignore[union-attr]
+    await suite.client(context).ask({"confirm": form})
+    return "deleted"
+
+
+async def _two_forms(suite: Suite, input: dict[str, Any], context: ToolContext) -> str:
+    schema = {"type": "object", "properties": {"value": {"type": "string"}}}
+    forms = {name: _form(f"The {name}?", schema) for name in ("first", "second")}
+    await suite.client(context).ask(forms)
+    return "both"
+
+
+async def _then_long(suite: Suite, input: dict[str, Any], context: ToolContext) -> str:
+    said = await _ask_name(suite, input, context)
+    await asyncio.sleep(tasks.PATIENCE_S + 0.5)
+    return said
+
+
+_ANYTHING = {"type": "object", "additionalProperties": True}
+_AS_TASK = frozenset({tasks.TASK})
+_LONG: tuple[tuple[Any, ...], ...] = (
+    ("greet", "Says hello.", _greet, _ANYTHING),
+    ("slow_compute", "Takes its time.", _slow, _ANYTHING, _AS_TASK),
+    ("failing_job", "Fails.", _fail, _ANYTHING, _AS_TASK | {tasks.REQUIRED}),
+    ("protocol_error_job", "Fails otherwise.", _break_down, _ANYTHING, _AS_TASK),
+    ("confirm_delete", "Asks.", _confirm, _ANYTHING, _AS_TASK),
+    ("multi_input", "Asks twice at once.", _two_forms, _ANYTHING, _AS_TASK),
+    ("test_tool_with_task", "Asks, then takes its time.", _then_long, _ANYTHING),
+)
+
+
 class SuiteResources:
     async def listed(self, here: Here) -> Sequence[types.Resource]:
         return [
@@ -359,7 +418,7 @@ class SuiteResources:
             types.Resource(uri="test://watched-resource", name="watched", mime_type="text/plain"),
         ]
 
-    def templates(self) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, here: Here) -> Sequence[types.ResourceTemplate]:
         return [
             types.ResourceTemplate(
                 name="template",

@@ -13,7 +13,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,6 +54,37 @@ async def server_count(revision: str) -> Count:
     return read(said)
 
 
+@asynccontextmanager
+async def _warm() -> AsyncIterator[str]:
+    """Where clients are forked."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = f"{directory}/door"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "tests.mcp_conformance.warm", path,
+            cwd=_ROOT,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                while not os.path.exists(path) and process.returncode is None:
+                    await asyncio.sleep(0.05)
+            yield path
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+
+async def client_count(revision: str) -> Count:
+    async with _warm() as door:
+        knock = Path(__file__).with_name("knock.py")
+        command = f"{sys.executable} -I -S {knock} {door}"
+        said = await _run("client", "--command", command, "--requirements", revision)
+    return read(said)
+
+
 async def _run(*arguments: str) -> str:
     with tempfile.TemporaryDirectory() as directory:
         process = await asyncio.create_subprocess_exec(
@@ -75,7 +107,7 @@ async def _run(*arguments: str) -> str:
 
 def read(said: str) -> Count:
     """What the summary of the suite says."""
-    summary = said[said.rindex("=== SUMMARY ===") :].splitlines()
+    summary = said[said.rindex("SUMMARY ===") :].splitlines()
     unscored = {found["name"] for line in summary if (found := _UNSCORED.match(line))}
     passed: Mapping[str, bool] = {
         found["name"]: found["mark"] == "✓" and found["failed"] == "0"
@@ -96,12 +128,13 @@ async def main() -> int:
         print(why)
         return 1
     whole = True
-    for revision in REVISIONS:
-        count = await server_count(revision)
-        print(f"server {revision}: {count.passed}/{count.of}", *count.failures)
-        if count.beside:
-            print("  not required, and failed:", ", ".join(count.beside))
-        whole = whole and not count.failures
+    for side, counted in (("server", server_count), ("client", client_count)):
+        for revision in REVISIONS:
+            count = await counted(revision)
+            print(f"{side} {revision}: {count.passed}/{count.of}", *count.failures, flush=True)
+            if count.beside:
+                print("  not required, and failed:", ", ".join(count.beside))
+            whole = whole and not count.failures
     return 0 if whole else 1
 
 

@@ -37,6 +37,8 @@ async def suite_server(directory: Path) -> AsyncIterator[str]:
     home, workspace = directory / "home", directory / "workspace"
     home.mkdir(mode=0o700)
     workspace.mkdir()
+    # The suite leaves many calls behind, all of them as one client.
+    (home / "settings.toml").write_text("[limits]\nconcurrency = 64\n")
     wired = Wired(Home(str(home)))
     suite = Suite()
     for factory in suite.tools:

@@ -136,6 +136,7 @@ class Batch:
         return block
 
     def _refuse(self, wanted: Wanted, error: ToolError) -> None:
+        self._screen(Started(wanted.use))
         block = self._dispatcher.refuse(self._call(wanted), error).block(wanted.use.id)
         self._screen(Finished(block))
         self._answer(block)

@@ -64,14 +64,15 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """A call begins its way through the dispatcher; what a model shows without a tool is none."""
+    """A call begins its way through the dispatcher, or is refused before; what a model shows
+    without a tool is none."""
 
     use: ToolUseBlock
     """Under our id."""
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A call has its result: once, also if it was refused without `Started`.
+    """A call that was `Started` has its result: once.
 
     Only a call that waits for a person while the runtime goes away has none yet."""
 

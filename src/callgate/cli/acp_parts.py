@@ -11,9 +11,11 @@ from callgate.core.sessions import Mode, Session
 from callgate.live_sessions import MODES, LiveSessions
 from callgate.models.make import find_table, key_name
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+from callgate.surfaces.acp.options import nearest
 from callgate.surfaces.acp.parts import Parts
 from callgate.surfaces.acp.stdio import AcpOptions
 from callgate.wiring import Wired
+
 
 def make_parts(wired: Wired, options: AcpOptions) -> Parts:
     """`RpcError` where the options fit no settings."""
@@ -47,17 +49,15 @@ def make_parts(wired: Wired, options: AcpOptions) -> Parts:
 
 
 def _first(modes: tuple[Mode, ...], asked: str | None, usual: Mode) -> Mode:
-    """The mode in which sessions begin: the one that was asked for, or the usual one, or the
-    widest below that which may be had."""
-    wanted = usual if asked is None else Mode(asked)
-    if wanted in modes:
-        return wanted
-    if asked is not None:
+    """The mode in which sessions begin: the one that was asked for, or what comes nearest to
+    the usual one."""
+    if asked is None:
+        return nearest(modes, usual)
+    if asked not in modes:
         raise RpcError(
             INVALID_PARAMS, f"--mode {asked}: the settings allow {', '.join(modes)} in editors"
         )
-    narrower = [mode for mode in modes if MODES.index(mode) < MODES.index(wanted)]
-    return narrower[-1] if narrower else modes[0]
+    return Mode(asked)
 
 
 def _session(wired: Wired, workspace: str, id: str) -> Session:

@@ -268,6 +268,21 @@ def _skills_new(parser: Parser) -> None:
     _json(parser)
 
 
+def _memory(parser: Parser) -> None:
+    _add(parser, options.WORKSPACE)
+    _json(parser)
+
+
+def _memory_list(parser: Parser) -> None:
+    parser.add_argument("--scope", choices=("user", "workspace"), help="only these")
+    _memory(parser)
+
+
+def _memory_forget(parser: Parser) -> None:
+    parser.add_argument("--for-good", action="store_true", help="also what it said before")
+    _memory(parser)
+
+
 def _host(parser: Parser) -> None:
     parser.add_argument("--script", action="store_true", help="of executables, not of Python")
 
@@ -402,6 +417,22 @@ def _mcp_wrap(parser: Parser) -> None:
     _mcp_serve(parser)
 
 
+def _auth_google(parser: Parser) -> None:
+    parser.add_argument("--account", metavar="NAME", help="which; default: the usual one")
+    parser.add_argument(
+        "--client-file", metavar="FILE", help="login: as Google's console gives it out"
+    )
+    parser.add_argument("--read-only", action="store_true", help="login: change nothing at Google")
+    parser.add_argument(
+        "--scope", metavar="SCOPE", action="append", help="login: ask for this too; repeatable"
+    )
+    parser.add_argument("--no-open", action="store_true", help="login: print the link only")
+    parser.add_argument(
+        "--port", metavar="N", type=_positive, help="login: where the browser comes back to"
+    )
+    _json(parser)
+
+
 def _nothing(parser: Parser) -> None:
     """No options of its own."""
 
@@ -526,6 +557,12 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "skills show": Command("show what a skill says", "NAME", _skills_show),
     "skills new": Command("write a skill to begin with", "NAME", _skills_new),
+    "memory list": Command("list what agents noted for later, newest first", "", _memory_list),
+    "memory edit": Command(
+        "put an entry right", "ID [TEXT]", _memory,
+        "Without a TEXT it is read from stdin; at a terminal your EDITOR opens.",
+    ),
+    "memory forget": Command("have entries forgotten", "ID ...", _memory_forget),
     "mcp serve": Command(
         "offer the tools to an MCP client, over stdin and stdout", "", _mcp_serve,
         "A client starts it. Where a person must be asked, the client shows the question if it\n"
@@ -572,6 +609,12 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "keys list": Command("say for which models there is a key, and where it comes from", "", _json),
     "keys delete": Command("forget a key that was stored", "NAME", _json),
+    "auth google": Command(
+        "log in to Google, for mail, files, calendar, documents, sheets and tasks",
+        "login [SERVICE ...] | status | logout", _auth_google,
+        "A SERVICE is one of gmail, drive, calendar, docs, sheets, tasks; without one it is all.\n"
+        "What was allowed before stays allowed. logout takes the leave back at Google too.",
+    ),
     "doctor": Command("check the installation, one line a check", "", _json),
     "init": Command("write commented settings and a sample tool", "", _init),
     "completion": Command("print a completion script", "|".join(SHELLS), _nothing),

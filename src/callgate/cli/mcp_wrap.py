@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _USAGE = 2
 _LONGEST = 32
+_BESIDE = ("resources/list", "resources/read", "prompts/list", "prompts/get", "completion")
+"""What a server has beside tools: offered as what it is, and called like a tool that reads."""
 
 
 def wrap(options: Namespace) -> int:
@@ -74,6 +76,7 @@ def _settings(options: Namespace, settings: Settings) -> Settings:
         "env": options.env or [],
         "trusted": options.trusted,
         "sampling": options.sampling,
+        "effects": dict.fromkeys(_BESIDE, "read"),
     }
     for key in ("effect", "profile", "network"):
         if (said := getattr(options, key)) is not None:
@@ -123,15 +126,18 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     tools = wiring.McpTools(servers, registry)
     await _pin_first(servers, name, session)
     tools.register_all()
-    shown = {each.name: each.aliases[0].partition("/")[2] for each in servers.definitions(name)}
-    meant = {own: registered for registered, own in shown.items()}
+    wrapped = load("callgate.surfaces.mcp.wrapped")
+    own = {each.aliases[0].partition("/")[2]: each.name for each in servers.definitions(name)}
+    beside = [each for each in own if each in _BESIDE]
+    meant = {each: registered for each, registered in own.items() if each not in _BESIDE}
+    shown = {registered: each for each, registered in meant.items()}
     server = server_module.McpServer(
         wired.runtime,
         lambda wish: session,
-        naming=server_module.Naming(
-            lambda registered: shown.get(registered, registered),
-            lambda own: meant.get(own, own),
-        ),
+        resources=[wrapped.WrappedResources(name, beside)],
+        prompts=[wrapped.WrappedPrompts(name, beside)],
+        naming=server_module.Naming(shown.get, lambda each: meant.get(each, "")),
+        instructions=None,
         elicits=not options.no_elicit,
     )
     asks.server = server

@@ -7,7 +7,9 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
+from ipaddress import ip_network
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -27,6 +29,7 @@ from callgate.core.effects import SideEffects
 from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import BUILT_IN, Origin, Outcome, Policy, PolicyMode, Rule, Setting
 from callgate.sandbox import allowed_hosts
+from callgate.tools.tables import WebTable
 
 T = TypeVar("T", Settings, WorkspaceSettings, SavedRules)
 
@@ -67,6 +70,7 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)
     _check_mcp(settings.mcp, file)
+    _check_web(settings.web, file)
     policy = _policy(settings.policy, file, ("policy",))
     saved, saved_file = _read(home.saved_rules, SavedRules)
     rules = tuple(
@@ -116,6 +120,23 @@ def _check_mcp(tables: Mapping[str, McpTable], file: _File) -> None:
             raise file.error(("mcp", name, problem[0]), f"mcp.{name}.{problem[0]}: {problem[1]}")
         if isinstance(table.network, list):
             _hosts(table.network, file, ("mcp", name, "network"))
+
+
+def _check_web(table: WebTable, file: _File) -> None:
+    for key, entries in (("allow", table.allow), ("only", table.only or [])):
+        for text in entries:
+            try:
+                if key == "allow" and "/" in text:
+                    ip_network(text)
+                else:
+                    allowed_hosts.parse(text)
+            except ValueError as error:
+                raise file.error(("web", key), f"web.{key}: {error}") from None
+    parts = urlsplit(table.search_url or "https://example.org")
+    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
+        raise file.error(
+            ("web", "search_url"), "web.search_url: must be http://HOST or https://HOST"
+        )
 
 
 def _read(path: str, kind: type[T]) -> tuple[T, _File]:

@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -16,6 +15,7 @@ McpName = Annotated[
     str, msgspec.Meta(pattern=r"^[a-z][a-z0-9]*(?:[_-][a-z0-9]+)*\Z", max_length=32)
 ]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
+_URL = re.compile(r"https?://((?:(?![/?#\\])[!-~])+)(?:[/?#][!-~]*)?\Z")
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 NOT_FOR_A_WORKSPACE = (
     "env", "trusted", "effect", "effects", "sampling", "profile", "writable", "oauth",
@@ -99,10 +99,10 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def _url_problem(table: McpTable) -> tuple[str, str] | None:
-    parts = urlsplit(str(table.url))
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    found = _URL.match(str(table.url))
+    if found is None:
         return "url", "must begin with http:// or https:// and name a host"
-    if "@" in parts.netloc:
+    if "@" in found[1]:
         return "url", "must hold no password: headers and oauth are for that"
     for key in ("args", "env", "set_env", "writable"):
         if getattr(table, key):

@@ -12,6 +12,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
 from callgate.models.tables import ModelTable
 from callgate.policy.rules import Outcome
+from callgate.tools.tables import DocumentsTable, MemoryTable, WebTable
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
@@ -152,6 +153,20 @@ class AcpTable(_Table, frozen=True):
     """How long a cancel that came while nothing was under way stops the next prompt."""
 
 
+class GoogleTable(_Table, frozen=True):
+    """`[google]`."""
+
+    client_file: str | None = None
+    """As Google's console gives it out; counts from the home."""
+    account: str | None = None
+    """The usual one, instead of the one that was logged in first."""
+    endpoint: str | None = None
+    """Of all services, where something else stands in for Google."""
+    auth_endpoint: str | None = None
+    token_endpoint: str | None = None
+    revoke_endpoint: str | None = None
+
+
 class Settings(_Table, frozen=True):
     mode: Mode = Mode.ASK
     policy: PolicyTable = PolicyTable()
@@ -164,6 +179,10 @@ class Settings(_Table, frozen=True):
     mcp: dict[McpName, McpTable] = {}
     agent: AgentTable = AgentTable()
     acp: AcpTable = AcpTable()
+    google: GoogleTable = GoogleTable()
+    web: WebTable = WebTable()
+    memory: MemoryTable = MemoryTable()
+    documents: DocumentsTable = DocumentsTable()
     model: str | None = None
     """The model to use where none is named: one of `models`, or kind and model at once."""
     models: dict[ModelName, ModelTable] = {}

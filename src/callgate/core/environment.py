@@ -49,6 +49,11 @@ class Environment(Protocol):
         """Whether what is read is what the local files say."""
         ...
 
+    @property
+    def writes_disk(self) -> bool:
+        """Whether what is written goes to the local files at once."""
+        ...
+
     async def read_text(
         self, path: str, *, line: int | None = None, limit: int | None = None
     ) -> str:
@@ -92,6 +97,7 @@ class LocalEnvironment:
     __slots__ = ("files",)
 
     reads_disk = True
+    writes_disk = True
 
     def __init__(self, files: WorkspaceFiles) -> None:
         self.files = files

@@ -148,6 +148,8 @@ class ArgumentSchema:
     def compile(self) -> None:
         """Raises `ToolRegistrationError` where the schema is wrong."""
         schema, tool = self.schema, self._tool
+        if not self._foreign:
+            check_subset(schema, tool)
         try:
             self._validator = _foreign(schema) if self._foreign else _own(schema)
         except (ValueError, TypeError, RecursionError) as error:

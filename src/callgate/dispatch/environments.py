@@ -92,6 +92,10 @@ class EditorEnvironment:
     def reads_disk(self) -> bool:
         return not self._editor.reads
 
+    @property
+    def writes_disk(self) -> bool:
+        return not self._editor.writes
+
     async def read_text(
         self, path: str, *, line: int | None = None, limit: int | None = None
     ) -> str:

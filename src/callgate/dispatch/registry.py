@@ -17,7 +17,7 @@ import msgspec
 from callgate.audit.summaries import ArgumentSummary
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.schemas import MAX_BYTES, ArgumentSchema, check_subset
+from callgate.core.schemas import MAX_BYTES, ArgumentSchema
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
 
@@ -58,6 +58,7 @@ class Registry:
         """Folded name or alias to the name it belongs to."""
         self._disabled: dict[str, str] = {}
         self._conditions: dict[str, Callable[[Session], str | None]] = {}
+        self._unlisted: set[str] = set()
 
     def register(self, factory: ToolFactory) -> Registered:
         """Take a factory; raise `ToolRegistrationError` where its definition is wrong."""
@@ -94,6 +95,10 @@ class Registry:
         """Hide a tool from the sessions for which `why_not` has a reason."""
         self._conditions[name] = why_not
 
+    def unlist(self, name: str) -> None:
+        """Tell nobody of a tool; whoever knows its name may call it."""
+        self._unlisted.add(name)
+
     def missing_because(self, tool: Registered, session: Session) -> str | None:
         """What a session lacks for a tool that depends on it; None where it lacks nothing."""
         condition = self._conditions.get(tool.name)
@@ -116,7 +121,11 @@ class Registry:
         """The tools that a session is told of."""
         if session.mode is Mode.NONE:
             return []
-        return [tool for tool in self if self.hidden_because(tool, session) is None]
+        return [
+            tool
+            for tool in self
+            if tool.name not in self._unlisted and self.hidden_because(tool, session) is None
+        ]
 
     def __iter__(self) -> Iterator[Registered]:
         return iter(tuple(self._tools.values()))
@@ -151,13 +160,11 @@ def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -
                 f"tool name {spelling!r} must be snake_case: a-z, 0-9 and _, at most 64"
             )
     effect, capabilities = _effect(definition)
-    if definition.source != "mcp":  # an MCP server's schema may use all of JSON Schema
-        check_subset(definition.input_schema, name)
     schema = ArgumentSchema(
         definition.input_schema,
         name,
         max_bytes=max_bytes,
-        foreign=definition.source == "mcp",
+        foreign=definition.source == "mcp",  # whose schema may use all of JSON Schema
         lazy=definition.source == "builtin",
     )
     if definition.timeout_s is not None and not definition.timeout_s > 0:

@@ -34,7 +34,7 @@ _SHOWN = 80
 _INT64 = range(-(2**63), 2**63)
 _INT32 = range(-(2**31), 2**31)
 
-# The beginning of a message that is too long, where it says beyond doubt whose it is.
+# The beginning of a message that cannot be read, where it says beyond doubt whose it is.
 _HEAD = 1_024
 _BEGINS = re.compile(
     rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?'
@@ -107,6 +107,11 @@ def read(data: bytes) -> Message:
     try:
         value = loads(data, max_bytes=len(data))
     except StrictJsonError as error:
+        begins = _BEGINS.match(data[:_HEAD])
+        if begins is not None and begins[2] != b"method":  # or who asked would wait for ever
+            id = msgspec.json.decode(begins[1])
+            said = f"the answer cannot be read: {shown(str(error))}"
+            return Response(id, error=RpcError(INTERNAL_ERROR, said))
         return Invalid(None, PARSE_ERROR, f"Parse error: {shown(str(error))}")
     if type(value) is not dict:
         kind = "an array: batches are not taken" if type(value) is list else "no object"

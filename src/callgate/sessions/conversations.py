@@ -147,9 +147,9 @@ class Conversations:
         await self._update(session, title=title)
 
     async def move(self, session: Session, workspace: str) -> None:
-        """Go on with a session in another directory."""
+        """Go on with a session in another directory, and with the roots that it has by now."""
         session.workspace = workspace
-        await self._update(session, workspace=workspace)
+        await self._update(session, workspace=workspace, extra_roots=session.extra_roots)
 
     async def set_mode(self, session: Session, mode: Mode) -> None:
         """Change the ceiling of what may run, from the next decision on."""

@@ -11,7 +11,9 @@ import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from callgate.core.environment import Environment
 from callgate.core.errors import ToolCancelled
@@ -19,7 +21,7 @@ from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactor
 from callgate.dispatch.raw_open import watched
 
 
-class Row(NamedTuple):
+class Row(msgspec.Struct, frozen=True):
     definition: ToolDefinition
     function: str
     """`async (input, context, shared) -> ToolOutput`."""

@@ -25,7 +25,7 @@ def cards(bench: Bench) -> list[tuple[str, str]]:
             shown.append(("started", names[show.use.id]))
         elif isinstance(show, Finished):
             error = " with an error" if show.result.is_error else ""
-            shown.append((f"finished{error}", names.get(show.result.tool_use_id, "?")))
+            shown.append((f"finished{error}", names[show.result.tool_use_id]))
     return shown
 
 
@@ -59,13 +59,13 @@ async def test_what_a_model_shows_without_a_tool_is_no_call(tmp_path: Path) -> N
     assert cards(bench) == [("started", "look"), ("finished", "look")]
 
 
-async def test_a_call_that_is_refused_is_shown_with_its_result_alone(tmp_path: Path) -> None:
+async def test_a_call_that_is_refused_is_shown_too(tmp_path: Path) -> None:
     reply = uses(("a", "look", {"what": "x"}), ("b", "look", {"what": "y"}))
     limits = TurnLimits(calls_per_cycle=1)
     async with talk(tmp_path, reply, native=True, limits=limits) as bench:
         await bench.turn()
     assert sorted(cards(bench)) == [
-        ("finished", "a"), ("finished with an error", "?"), ("started", "a"),
+        ("finished", "a"), ("finished with an error", "b"), ("started", "a"), ("started", "b"),
     ]  # fmt: skip
 
 
@@ -106,5 +106,6 @@ async def test_after_a_cancel_each_call_has_been_shown_to_its_end(tmp_path: Path
         bench.agent.cancel(bench.gate.session.id)
         await turn
     assert cards(bench) == [
-        ("started", "a"), ("finished with an error", "a"), ("finished with an error", "?"),
+        ("started", "a"), ("finished with an error", "a"),
+        ("started", "b"), ("finished with an error", "b"),
     ]  # fmt: skip

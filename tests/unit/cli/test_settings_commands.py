@@ -10,14 +10,24 @@ import pytest
 
 from callgate.cli.exits import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
+from callgate.tools.google.catalogue import CATALOGUE
 from tests.unit.cli.running import callgate
 
+NO_ACCOUNT = "no Google account is logged in; run: callgate auth google login"
 BUILT_IN = [
-    "delete_file", "find_files", "list_dir", "patch_file", "read_file", "search_text", "shell",
+    "api_call", "custom", "delete_file", "file_get", "file_ingest", "file_put", "file_upload",
+    "find_files", "list_dir", "memory_add", "memory_consolidate", "memory_replace",
+    "memory_search", "patch_file", "read_file", "search", "search_text", "shell", "web_fetch",
     "write_file",
 ]  # fmt: skip
+NO_SEARCH = (
+    "no search service is configured; name one in [web] search of settings.toml:"
+    " searxng, brave, tavily or ddgs"
+)
 AGENTS = ["spawn_agent", "update_plan"]
 """Offered to an agent at work alone."""
+GOOGLE = [spec.definition.name for spec in CATALOGUE]
+"""Offered where an account is logged in."""
 
 
 def test_tools_are_listed_with_their_effect_and_first_line(ws: Path) -> None:
@@ -39,6 +49,7 @@ def test_hidden_tools_are_listed_on_request_with_the_reason(ws: Path, home: Path
         if not each["visible"]
     }
     nobody = "no agent is at work in this session"
+    assert {name: hidden.pop(name) for name in GOOGLE} == dict.fromkeys(GOOGLE, NO_ACCOUNT)
     assert hidden == {"shell": "disabled in settings"} | dict.fromkeys(AGENTS, nobody)
     assert "disabled in settings" in callgate("tools", "--all", cwd=ws).out
 
@@ -46,7 +57,7 @@ def test_hidden_tools_are_listed_on_request_with_the_reason(ws: Path, home: Path
 def test_mode_none_hides_every_tool(ws: Path) -> None:
     assert callgate("tools", "--mode", "none", cwd=ws).out == ""
     listed = callgate("tools", "--mode", "none", "--all", "--json", cwd=ws).json
-    assert [each["name"] for each in listed] == sorted([*BUILT_IN, *AGENTS])
+    assert [each["name"] for each in listed] == sorted([*BUILT_IN, *AGENTS, *GOOGLE])
     assert not any(each["visible"] for each in listed)
 
 

@@ -19,7 +19,7 @@ from tests.unit.storage.processes import all_events, child, kill_again_and_again
 
 @pytest.mark.spec("T46")
 @pytest.mark.timeout(1700)
-@pytest.mark.parametrize("kills", [100, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("kills", [40, pytest.param(10_000, marks=pytest.mark.soak)])
 async def test_what_was_acknowledged_survives_every_kill_once(home: Path, kills: int) -> None:
     heard = await kill_again_and_again(child("killed", home), kills)
     async with await SqliteStore.open(str(home)) as store:

@@ -15,27 +15,26 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
 from typing import Any, TypeVar
-from urllib.request import pathname2url
 
 import mcp_types as types
 from mcp.client.client import Client
-from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ConfigDict
 
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.tools import ToolContext
 from callgate.sources.hosts.logs import HostLog
 from callgate.sources.hosts.pins import LARGEST, fingerprint
-from callgate.sources.mcp import asks as asking
-from callgate.sources.mcp.asks import Asks, Calling, Filled, Form, Refused, Sample, Turn, current
+from callgate.sources.mcp.asks import Asks, Calling, current
+from callgate.sources.mcp.callbacks import Callbacks
 from callgate.sources.mcp.definitions import MOST_TOOLS, PINNED, names_of
 from callgate.sources.mcp.links import Link
 from callgate.sources.mcp.outputs import plain
 
 MOST_PAGES = 100
-MOST_TURNS = 100
 LONGEST_PROGRESS = 1_000
 """Characters of what a server says of its progress."""
 SETTLE_S = 0.5
@@ -70,11 +69,10 @@ class Connection:
         self.problem: str | None = None
         """Why what it lists cannot be used."""
         self._transport = transport
-        self._roots = roots
-        self._asks = asks
-        self._elicitation, self._sampling = elicitation, sampling
+        self._callbacks = Callbacks(server, roots, asks)
+        self._elicitation = asks is not None and elicitation
+        self._sampling = asks is not None and sampling
         self._client: Client | None = None
-        self._calls: list[Calling] = []
         self._leave = asyncio.Event()
         self._stale = asyncio.Event()
         """It said that its tools have changed."""
@@ -129,7 +127,7 @@ class Connection:
 
     @property
     def busy(self) -> int:
-        return len(self._calls)
+        return len(self._callbacks.calls)
 
     async def _live(self) -> None:
         try:
@@ -161,10 +159,10 @@ class Connection:
             transport,
             client_info=_IDENTITY,
             cache=None,
-            list_roots_callback=self._list_roots,
+            list_roots_callback=self._callbacks.list_roots,
             message_handler=self._notice,
-            elicitation_callback=self._fill if self._asks and self._elicitation else None,
-            sampling_callback=self._sample if self._asks and self._sampling else None,
+            elicitation_callback=self._callbacks.fill if self._elicitation else None,
+            sampling_callback=self._callbacks.sample if self._sampling else None,
         ) as client:
             yield client
 
@@ -259,20 +257,55 @@ class Connection:
             context, lambda: self.client.call_tool(tool, arguments, progress_callback=tell)
         )
 
-    async def read(self, uri: str, context: ToolContext) -> types.ReadResourceResult:
-        return await self._for(context, lambda: self.client.read_resource(uri))
+    async def beside(self) -> list[str]:
+        """What it has beside tools. Many say that they could have some, and have none."""
+        client, found = self.client, list[str]()
+        said = client.server_capabilities
+        try:
+            if said.resources is not None and (
+                (await client.list_resources()).resources
+                or (await client.list_resource_templates()).resource_templates
+            ):
+                found.append("resources")
+            if said.prompts is not None and (await client.list_prompts()).prompts:
+                found.append("prompts")
+        except (MCPError, ValueError) as error:
+            self.log.note(f"what it has beside tools cannot be listed: {error}")
+        return [*found, *(["completions"] if found and said.completions is not None else [])]
 
-    async def prompt(
-        self, name: str, arguments: dict[str, str], context: ToolContext
-    ) -> types.GetPromptResult:
-        return await self._for(context, lambda: self.client.get_prompt(name, arguments))
+    async def ask(self, what: str, said: dict[str, Any], context: ToolContext) -> Any:
+        """One of `extras`, by the name that rules know it by."""
+        return await self._for(context, lambda: self._ask(what, said))
+
+    async def _ask(self, what: str, said: dict[str, Any]) -> Any:
+        client = self.client
+        match what:
+            case "resources/list":
+                templates = None
+                found = await client.list_resources(cursor=said.get("cursor"))
+                if "cursor" not in said:
+                    templates = (await client.list_resource_templates()).resource_templates
+                shown = [*map(plain, templates or ())]
+                return _Listed.model_validate({**plain(found), "resourceTemplates": shown})
+            case "resources/read":
+                return await client.read_resource(said["uri"])
+            case "prompts/list":
+                return await client.list_prompts(cursor=said.get("cursor"))
+            case "prompts/get":
+                return await client.get_prompt(said["name"], said.get("arguments"))
+        ref = (
+            types.PromptReference(type="ref/prompt", name=said["prompt"])
+            if "prompt" in said
+            else types.ResourceTemplateReference(type="ref/resource", uri=said.get("template", ""))
+        )
+        return await client.complete(ref, {"name": said["argument"], "value": said["value"]})
 
     async def _for(
         self, context: ToolContext, ask: Callable[[], Coroutine[Any, Any, T]]
     ) -> T:
         """In a task of its own: the SDK's scopes stay in it, wherever the caller's task goes."""
-        calling = Calling(context, contextvars.copy_context())
-        self._calls.append(calling)
+        calling, calls = Calling(context, contextvars.copy_context()), self._callbacks.calls
+        calls.append(calling)
         self.quiet.clear()
 
         async def work() -> T:
@@ -282,74 +315,15 @@ class Connection:
         try:
             return await asyncio.get_running_loop().create_task(work())
         finally:
-            self._calls.remove(calling)
-            if not self._calls:
+            calls.remove(calling)
+            if not calls:
                 self.quiet.set()
 
-    def _whose(self) -> Calling:
-        """The call for which the server asks: known by HTTP and in the newer generation, else
-        the one that runs. Of calls of two sessions nobody can tell which one it is."""
-        calling = current.get()
-        if calling is not None:
-            return calling
-        if len({each.context.session_id for each in self._calls}) != 1:
-            raise Refused("no call, or calls of several sessions, could have asked for this")
-        return self._calls[-1]
 
-    async def _list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
-        uris = [f"file://{pathname2url(each)}" for each in self._roots]
-        return types.ListRootsResult.model_validate({"roots": [{"uri": uri} for uri in uris]})
+class _Listed(BaseModel):
+    """Resources and their templates, in one answer."""
 
-    async def _fill(
-        self, context: ClientRequestContext, params: types.ElicitRequestParams
-    ) -> types.ElicitResult | types.ErrorData:
-        assert self._asks is not None
-        said = plain(params)
-        form = Form(
-            message=str(said.get("message", "")),
-            schema=said.get("requestedSchema") or {},
-            url=said.get("url"),
-        )
-        try:
-            filled: Filled = await self._asks.fill(self.server, form, self._whose())
-        except Refused as refused:
-            return types.ErrorData(code=types.INVALID_REQUEST, message=str(refused))
-        return types.ElicitResult.model_validate(
-            {"action": filled.action, "content": filled.content}
-        )
-
-    async def _sample(
-        self, context: ClientRequestContext, params: types.CreateMessageRequestParams
-    ) -> types.CreateMessageResult | types.ErrorData:
-        assert self._asks is not None
-        try:
-            sample = _read_sample(plain(params))
-            sampled: asking.Sampled = await self._asks.sample(self.server, sample, self._whose())
-        except Refused as refused:
-            return types.ErrorData(code=-1, message=str(refused))
-        return types.CreateMessageResult(
-            role="assistant",
-            content=types.TextContent(type="text", text=sampled.text),
-            model=sampled.model,
-            stop_reason=sampled.stop,
-        )
-
-
-def _read_sample(said: dict[str, Any]) -> Sample:
-    turns: list[Turn] = []
-    for message in said.get("messages", [])[: MOST_TURNS + 1]:
-        content = message["content"]
-        for block in content if isinstance(content, list) else [content]:
-            if block.get("type") != "text":
-                raise Refused("only text can be given to the model")
-            turns.append(Turn(role=message["role"], text=block["text"]))
-    if not turns or len(turns) > MOST_TURNS:
-        raise Refused(f"1 to {MOST_TURNS} messages are taken")
-    return Sample(
-        turns=tuple(turns),
-        system=said.get("systemPrompt") or "",
-        max_tokens=max(1, min(int(said.get("maxTokens", 1_000)), 32_000)),
-    )
+    model_config = ConfigDict(extra="allow")
 
 
 def _pinned(tool: types.Tool) -> dict[str, Any]:

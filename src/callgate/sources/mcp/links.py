@@ -39,6 +39,7 @@ class Link:
         self._command = command
         self._log = log
         self._lines = Lines()
+        self._given_up = False
         self._into, self._out = anyio.create_memory_object_stream[SessionMessage | Exception](
             MOST_WAITING
         )
@@ -102,12 +103,15 @@ class Link:
         if stream == "stderr":
             self._log.add(data)
             return
+        if self._given_up:
+            return
         for message in self._lines.feed(data):
             self._take(message)
         for note in self._lines.notes:
             self._log.note(note)
         self._lines.notes.clear()
-        if self._lines.hopeless and not self.ended.is_set():
+        if self._lines.hopeless:
+            self._given_up = True
             self._log.note("ended: it says too much that means nothing")
             self.kill()
 

@@ -16,11 +16,13 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 from mcp.client.auth import OAuthClientProvider
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
     OAuthClientMetadata,
+    OAuthMetadata,
     OAuthToken,
 )
 from pydantic import BaseModel, ValidationError
@@ -103,15 +105,20 @@ def provider(
 
 
 class _Provider(OAuthClientProvider):
-    """Knows also of tokens that were kept when they expire, and so when to renew them."""
+    """Knows also of tokens that were kept when they expire, and where they are renewed."""
 
     async def _initialize(self) -> None:
         await super()._initialize()
         storage, tokens = self.context.storage, self.context.current_tokens
         if tokens is not None and isinstance(storage, _Storage):
-            expires = storage.expires_at()
-            unknown = 0.0 if tokens.refresh_token else None
-            self.context.token_expiry_time = unknown if expires is None else expires
+            self.context.token_expiry_time = storage.expires_at()
+            self.context.oauth_metadata = storage.get("metadata", OAuthMetadata)
+
+    async def _handle_token_response(self, response: httpx2.Response) -> None:
+        await super()._handle_token_response(response)
+        storage, metadata = self.context.storage, self.context.oauth_metadata
+        if metadata is not None and isinstance(storage, _Storage):
+            storage.set("metadata", metadata)
 
 
 class _Storage:
@@ -120,10 +127,10 @@ class _Storage:
         self._given = given
 
     async def get_tokens(self) -> OAuthToken | None:
-        return self._get("tokens", OAuthToken)
+        return self.get("tokens", OAuthToken)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        self._set("tokens", tokens)
+        self.set("tokens", tokens)
         lives = tokens.expires_in
         expires = None if lives is None else time.time() + lives - RENEW_BEFORE_S
         self._kept.write({**self._kept.read(), "expires_at": expires})
@@ -133,20 +140,20 @@ class _Storage:
         return said if isinstance(said, float) else None
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        return self._given or self._get("client", OAuthClientInformationFull)
+        return self._given or self.get("client", OAuthClientInformationFull)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         if self._given is None:
-            self._set("client", client_info)
+            self.set("client", client_info)
 
-    def _get(self, name: str, kind: type[M]) -> M | None:
+    def get(self, name: str, kind: type[M]) -> M | None:
         said = self._kept.read().get(name)
         try:
             return None if said is None else kind.model_validate(said)
         except ValidationError:
             return None
 
-    def _set(self, name: str, value: BaseModel) -> None:
+    def set(self, name: str, value: BaseModel) -> None:
         said = value.model_dump(mode="json", exclude_none=True)
         self._kept.write({**self._kept.read(), name: said})
 

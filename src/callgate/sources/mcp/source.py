@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
+from itertools import starmap
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from callgate.sources.hosts.logs import HostLog, Trouble, trouble
 from callgate.sources.hosts.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions, names_of
+from callgate.sources.mcp.extras import Extra, extras
 from callgate.sources.mcp.servers import Place, Server, ServerSettings
 from callgate.sources.mcp.tools import McpTool
 
@@ -74,7 +77,13 @@ class Servers:
     async def ask(self, name: str, place: Place) -> Pinned:
         """Start a server in a place, and what it says of itself. Raises a `ToolError`."""
         connection = await self.hosts[name].connection(place)
-        pinned = Pinned(command=self._settings[name].command, schemas=connection.tools)
+        said = self._settings[name]
+        try:
+            async with asyncio.timeout(said.start_timeout_s):
+                beside = await connection.beside()
+        except TimeoutError:
+            beside = []
+        pinned = Pinned(command=said.command, schemas=connection.tools, tags=beside)
         if len(msgspec.json.encode(pinned)) > LARGEST:
             raise ToolError(f"It says more than {LARGEST} bytes of itself.", reason="mcp_schema")
         return pinned
@@ -86,11 +95,12 @@ class Servers:
 
     def factories_of(self, name: str, pinned: Pinned) -> list[ToolFactory]:
         prints = _prints(pinned.schemas, name)
-        found = definitions(pinned.schemas, name, self._settings[name].beliefs)
-        return [
-            _factory(self.hosts[name], tool, definition, prints[tool])
-            for tool, definition in found
+        server, beliefs = self.hosts[name], self._settings[name].beliefs
+        tools = [
+            _factory(server, tool, definition, prints[tool])
+            for tool, definition in definitions(pinned.schemas, name, beliefs)
         ]
+        return [*tools, *starmap(partial(_extra, server), extras(server, pinned.tags, beliefs))]
 
     def definitions(self, name: str) -> list[ToolDefinition]:
         """As it is pinned; none if it is not."""
@@ -98,7 +108,9 @@ class Servers:
         if pinned is None:
             return []
         beliefs = self._settings[name].beliefs
-        return [definition for _, definition in definitions(pinned.schemas, name, beliefs)]
+        tools = definitions(pinned.schemas, name, beliefs)
+        beside = extras(self.hosts[name], pinned.tags, beliefs)
+        return [definition for _, definition in (*tools, *beside)]
 
     def changed(self, name: str) -> set[str]:
         """The tools that a running server describes differently than they are pinned, by the
@@ -137,6 +149,10 @@ class Servers:
 
 def _factory(server: Server, tool: str, definition: ToolDefinition, pin: str) -> ToolFactory:
     return lambda: McpTool(server, tool, definition, pin)
+
+
+def _extra(server: Server, name: str, definition: ToolDefinition) -> ToolFactory:
+    return lambda: Extra(server, name, definition)
 
 
 def _prints(schemas: list[dict[str, Any]], server: str) -> dict[str, str]:

@@ -2,8 +2,9 @@
 
     new, load, resume, fork ---> Held ---prompt, cancel, set_mode, ...---> close, delete
 
-A request that names a session which is not open here is refused. Sessions work side by side; a
-question in one holds up no other.
+A request that names a session which is not open here is refused, and so is one about a session
+that is being opened or closed at that moment. Sessions work side by side; a question in one holds
+up no other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -76,7 +78,8 @@ class AcpAgent:
         self._held: dict[str, Held] = {}
         self._workers: dict[str, Held] = {}
         """By the session that works for one of ours."""
-        self._opening: set[str] = set()
+        self._changing: set[str] = set()
+        """Sessions that are being opened, closed or deleted."""
         self._stop_listening = parts.runtime.listen(self._happened)
         self._methods: Mapping[str, Callable[[Any], Awaitable[Any]]] = {
             "authenticate": self._authenticate,
@@ -122,14 +125,17 @@ class AcpAgent:
         except RpcError as error:
             _log.warning("%s: %s", method, error.message)
             return
-        if isinstance(told, Cancel) and (held := self._held.get(told.session_id)) is not None:
-            held.cancel()
+        if isinstance(told, Cancel) and told.session_id not in self._changing:
+            held = self._held.get(told.session_id)
+            if held is not None:
+                held.cancel()
 
     async def close(self) -> None:
         """The client has gone: stop every turn and let go of everything."""
         self._stop_listening()
-        for id in list(self._held):
-            await self._let_go(id)
+        for held in self._held.values():  # nobody goes on while another is waited for
+            held.cancel()
+        await asyncio.gather(*map(self._let_go, list(self._held)))
         await self._parts.close()
 
     def _happened(self, event: Event) -> None:
@@ -151,21 +157,26 @@ class AcpAgent:
 
     async def _new(self, asked: NewSession) -> SessionMade:
         roots = self._places(asked.cwd, asked.additional_directories)
-        made = await self._parts.sessions.open(asked.cwd, self._parts.mode, roots=roots)
-        held = self._hold(made)
+        sessions = self._parts.sessions
+        held = self._hold(
+            await self._whole(sessions.open(asked.cwd, self._parts.mode, roots=roots))
+        )
+        made = held.session
         return SessionMade(session_id=made.id, **self._opened(held))
 
     async def _load(self, asked: LoadSession) -> SessionOpened:
-        held = await self._take(asked)
-        try:
-            await self._replay(held.session, held)
-        except BaseException:
-            await self._let_go(held.session.id)
-            raise
-        return SessionOpened(**self._opened(held))
+        with self._alone(asked.session_id):
+            held = await self._take(asked)
+            try:
+                await self._replay(held.session, held)
+            except BaseException:
+                await self._let_go(held.session.id)
+                raise
+            return SessionOpened(**self._opened(held))
 
     async def _resume(self, asked: ResumeSession) -> SessionOpened:
-        return SessionOpened(**self._opened(await self._take(asked)))
+        with self._alone(asked.session_id):
+            return SessionOpened(**self._opened(await self._take(asked)))
 
     async def _fork(self, asked: ForkSession) -> SessionMade:
         await self._stored(asked.session_id)
@@ -180,17 +191,43 @@ class AcpAgent:
         """Open a session that was kept."""
         id = asked.session_id
         roots = self._places(asked.cwd, asked.additional_directories)
-        if id in self._held or id in self._opening:
+        if id in self._held:
             raise refused(f"session {shown(id)} is open already")
-        self._opening.add(id)
+        await self._stored(id)
+        return self._hold(await self._whole(self._taken(id, asked.cwd, roots)))
+
+    async def _taken(self, id: str, cwd: str, roots: tuple[Root, ...]) -> Session:
+        session = await self._parts.sessions.take(id, cwd, roots)
+        mode = options.nearest(self._parts.modes, session.mode)
+        if mode is not session.mode:  # the settings were other ones
+            await self._parts.runtime.conversations.set_mode(session, mode)
+        return session
+
+    async def _whole(self, opening: Coroutine[Any, Any, Session]) -> Session:
+        """The session that is opened. If nobody wants it any more, it is closed again: half
+        open, it would be locked and belong to nobody."""
+        work = asyncio.get_running_loop().create_task(opening)
         try:
-            await self._stored(id)
-            session = await self._parts.sessions.take(id, asked.cwd, roots)
-            if session.mode not in self._parts.modes:  # the settings were other ones
-                await self._parts.runtime.conversations.set_mode(session, self._parts.mode)
-            return self._hold(session)
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])
+            if not work.cancelled() and work.exception() is None:
+                await self._parts.sessions.close(work.result().id)
+            raise
+
+    @contextmanager
+    def _alone(self, id: str) -> Iterator[None]:
+        """Nothing else is done with a session meanwhile."""
+        self._ensure_settled(id)
+        self._changing.add(id)
+        try:
+            yield
         finally:
-            self._opening.discard(id)
+            self._changing.discard(id)
+
+    def _ensure_settled(self, id: str) -> None:
+        if id in self._changing:
+            raise refused(f"session {shown(id)} is being opened or closed")
 
     async def _stored(self, id: str) -> StoredSession:
         """A session of a person's. `SessionNotFound` for any other."""
@@ -247,21 +284,24 @@ class AcpAgent:
         )
 
     async def _delete(self, asked: DeleteSession) -> None:
-        await self._let_go(asked.session_id)
-        try:
-            await self._stored(asked.session_id)
-        except SessionNotFound:
-            return
-        await self._parts.runtime.delete_session(asked.session_id)
+        with self._alone(asked.session_id):
+            await self._let_go(asked.session_id)
+            try:
+                await self._stored(asked.session_id)
+            except SessionNotFound:
+                return
+            await self._parts.runtime.delete_session(asked.session_id)
 
     async def _close(self, asked: CloseSession) -> None:
         self._of(asked.session_id)
-        await self._let_go(asked.session_id)
+        with self._alone(asked.session_id):
+            await self._let_go(asked.session_id)
 
     async def _let_go(self, id: str) -> None:
         held = self._held.pop(id, None)
         if held is None:
             return
+        await held.stop()  # or a prompt that is about to begin would open it once more
         await self._parts.sessions.close(id)
         held.close()
         self._workers = {key: each for key, each in self._workers.items() if each is not held}
@@ -275,6 +315,7 @@ class AcpAgent:
         return tuple(Root(path, writable=True) for path in more or ())
 
     def _of(self, id: str) -> Held:
+        self._ensure_settled(id)
         held = self._held.get(id)
         if held is None:
             raise refused(f"session not found: {shown(id)}")

@@ -33,6 +33,8 @@ EVERY_S = 0.1
 """Between two pictures of the output of one call."""
 _TAIL = 8 * 1024
 """Characters of output that a card shows."""
+_MOST_UNTOLD = 64 * 1024
+"""Characters of output between two pictures; of more, the last are told."""
 _LONGEST_WHY = 500
 
 Tell = Callable[[Update], None]
@@ -106,8 +108,10 @@ class Cards:
         shown = self._open.get(id)
         if shown is None or (shown.terminal is not None and not shown.is_ours):
             return
-        shown.tail = (shown.tail + said)[-_TAIL:]
-        shown.untold += said
+        if shown.is_ours:
+            shown.untold = (shown.untold + said)[-_MOST_UNTOLD:]
+        else:
+            shown.tail = (shown.tail + said)[-_TAIL:]
         self._soon(id, shown)
 
     def progress(self, id: str, step: str) -> None:
@@ -169,7 +173,7 @@ def card(
     return ToolCall(
         tool_call_id=use.id,
         title=prefix + title_of(use.name, use.input),
-        name=use.name,
+        name=title_of(use.name, None),
         kind=kind_of(tool),
         status="pending",
         locations=locations_of(tool, use.input, session.workspace),

@@ -5,8 +5,9 @@
                                         | stopped
                                         +-> kill -> wait_for_exit -> output -> release
 
-Whatever happens to a terminal, it is released. A request that the editor answers with an error
-fails the tool; only "there is no such file" is told apart.
+Whatever happens to a terminal, it is released; where it is we who go, without waiting for it. A
+request that the editor answers with an error fails the tool; only "there is no such file" is told
+apart.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ from callgate.surfaces.acp.peer import Peer, PeerGone
 MOST_OUTPUT = 1024 * 1024
 """Bytes that an editor keeps of a command's output."""
 _PATIENCE_S = 10.0
-"""How long an editor may take for what is no work: to make, read, kill or release a terminal."""
+"""How long an editor may take for what is no work: to read, kill or release a terminal."""
+
+_GONE = "editor_gone"
 
 _log = logging.getLogger("callgate.acp")
 
@@ -153,9 +156,10 @@ class EditorTerminal:
             self._on_output("stdout", _CUT)
         self._on_output("stdout", output.output.encode("utf-8", "replace"))
         status = status or output.exit_status or ExitStatus()
+        signal = _number(status.signal)
         self._ended = Exit(
-            code=status.exit_code,
-            signal=_number(status.signal),
+            code=status.exit_code if signal is None else None,  # a signal is no success
+            signal=signal,
             stopped=self._killing is not None,
         )
         return self._ended
@@ -180,7 +184,10 @@ class EditorTerminal:
         try:
             await _ask(self._peer, asked, _PATIENCE_S)
         except ToolExecutionError as error:
-            _log.warning("%s", error)
+            if error.reason == _GONE:  # nothing comes from it any more, but it may still read
+                self._peer.request_unheard(METHODS[type(asked)][0], asked)
+            else:
+                _log.warning("%s", error)
 
 
 _CUT = b"[the editor kept only the end of the output]\n"
@@ -204,12 +211,12 @@ async def _ask(peer: Peer, asked: Sent, limit_s: float | None = None) -> Any:
         said = f"The editor did not answer {method}."
         raise ToolExecutionError(said, reason="editor_failed") from error
     except PeerGone as error:
-        raise ToolExecutionError("The editor has gone.", reason="editor_gone") from error
+        raise ToolExecutionError("The editor has gone.", reason=_GONE) from error
 
 
 def _number(name: str | None) -> int | None:
     """The number of a signal; -1 for one that this system does not know."""
-    if name is None:
+    if not name:
         return None
     try:
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"].value

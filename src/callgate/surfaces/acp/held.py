@@ -17,6 +17,7 @@ from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Even
 from callgate.core.sessions import Session
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.protocol.acp.initialize import ClientCapabilities
+from callgate.protocol.acp.requests import Prompted
 from callgate.protocol.acp.updates import (
     AvailableCommands,
     Command,
@@ -40,6 +41,9 @@ from callgate.surfaces.acp.telling import Telling
 
 _HINT = CommandInput(hint="additional context (optional)")
 _WORKER = "sub-agent: "
+_PATIENCE_S = 5.0
+"""How long a prompt that was cancelled may take until it is known whether it had begun."""
+_BARE: dict[str, Any] = {"name": None, "raw_input": None, "content": [], "meta": None}
 _log = logging.getLogger("callgate.acp")
 
 
@@ -64,7 +68,8 @@ class Held:
         self.cards = Cards(session, self._find, self.tell, shows_output=client.shows_output)
         self.telling = Telling(self.cards, client, self.tell, self._mode_changed)
         self._adopted = adopted
-        self._busy = False
+        self._work: asyncio.Task[Prompted] | None = None
+        """The prompt under way."""
         self._cancelled = False
         self._latched_until = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -103,8 +108,8 @@ class Held:
             self._notify(update)
         except Unsendable as error:
             _log.warning("an update of %s cannot be sent whole: %s", self.session.id, error)
-            if isinstance(update, ToolCall | ToolCallUpdate):
-                self._notify(msgspec.structs.replace(update, raw_input=None, content=[]))
+            if isinstance(update, ToolCall | ToolCallUpdate):  # a card without it has no end
+                self._notify(msgspec.structs.replace(update, **_BARE))
 
     def _notify(self, update: Update) -> None:
         self._peer.notify(SESSION_UPDATE, SessionUpdate(session_id=self.session.id, update=update))
@@ -180,31 +185,44 @@ class Held:
 
     @property
     def is_busy(self) -> bool:
-        return self._busy
+        return self._work is not None
 
     @property
     def is_cancelled(self) -> bool:
         """The prompt under way was cancelled."""
         return self._cancelled
 
-    def begin(self) -> bool:
-        """A prompt has come; False if a cancel was quicker."""
-        now = asyncio.get_running_loop().time()
-        latched, self._latched_until = now < self._latched_until, 0.0
-        self._busy, self._cancelled = not latched, False
-        return not latched
+    def begin(
+        self, work: Callable[[], Coroutine[Any, Any, Prompted]]
+    ) -> asyncio.Task[Prompted] | None:
+        """A prompt has come: its work, begun. None if a cancel was quicker."""
+        loop = asyncio.get_running_loop()
+        latched, self._latched_until = loop.time() < self._latched_until, 0.0
+        if latched:
+            return None
+        self._cancelled = False
+        self._work = loop.create_task(work())
+        self._work.add_done_callback(self._ended)
+        return self._work
 
-    def end(self) -> None:
-        self._busy = False
+    def _ended(self, work: asyncio.Task[Prompted]) -> None:
+        self._work = None
 
     def cancel(self) -> None:
         """Stop the prompt under way; without one, the next that comes soon."""
-        if self._busy:
+        if self._work is not None:
             self._cancelled = True
             self._parts.sessions.cancel_turn(self.session.id)
         else:
             now = asyncio.get_running_loop().time()
             self._latched_until = now + self._parts.latch_s
+
+    async def stop(self) -> None:
+        """Cancel the prompt under way, and wait for its end. One that has not begun yet may wait
+        for something else, and will not begin."""
+        if self._work is not None:
+            self.cancel()
+            await asyncio.wait([self._work], timeout=_PATIENCE_S)
 
 
 def is_directory(path: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callgate.core.sessions import Mode
+from callgate.live_sessions import MODES
 from callgate.protocol.acp.values import Choice, ConfigOption, Modes, SelectOption
 from callgate.protocol.acp.values import Mode as ModeChoice
 
@@ -17,6 +18,13 @@ _MODES = {
     Mode.ASK: ("Ask", "What changes something is asked about, as the settings say."),
     Mode.WRITE: ("Write", "Everything runs without a question, but for what a rule asks about."),
 }
+
+
+def nearest(enabled: Sequence[Mode], wanted: Mode) -> Mode:
+    """The mode itself where it may be had, else the widest of those below it, else the
+    narrowest there is. `enabled` begins with that."""
+    below = [mode for mode in enabled if MODES.index(mode) <= MODES.index(wanted)]
+    return below[-1] if below else enabled[0]
 
 
 def modes(enabled: Sequence[Mode], current: Mode) -> Modes:

@@ -202,7 +202,7 @@ class Peer:
     def _cancel(self, params: Any) -> None:
         id = params.get("requestId") if isinstance(params, dict) else None
         task = self._answering.get(id) if jsonrpc.is_id(id) else None
-        if task is not None:
+        if task is not None and not task.cancelling():  # once: it may have to see to its end
             task.cancel()
 
     def _settle(self, response: Response) -> None:
@@ -238,6 +238,10 @@ class Peer:
             raise
         finally:
             self._asked.pop(id, None)
+
+    def request_unheard(self, method: str, params: Any) -> None:
+        """A request whose answer nobody waits for: the last that a peer is asked."""
+        self._send(jsonrpc.request(next(self._ids), method, params))
 
     def notify(self, method: str, params: Any) -> None:
         """Tell the peer something, if it is there. Raises `Unsendable`."""

@@ -25,7 +25,7 @@ from callgate.protocol.acp.reading import read_result
 from callgate.protocol.acp.values import Shown, ToolContent, ToolFields
 from callgate.protocol.jsonrpc import RpcError, shown
 from callgate.surfaces.acp.contents import change, text
-from callgate.surfaces.acp.peer import Peer
+from callgate.surfaces.acp.peer import Peer, PeerGone
 
 _log = logging.getLogger("callgate.acp")
 
@@ -46,12 +46,15 @@ async def ask(
     by: str,
 ) -> Answer:
     """`session_id` is the one that the editor knows; `cancel` stops its turn."""
-    asked = RequestPermission(
-        session_id=session_id, tool_call=fields, options=_options(question.tool)
-    )
+    offered = _options(question.tool)
+    if question.session_id != session_id:  # no answer to a sub-agent is remembered
+        offered = [each for each in offered if each.kind in ("allow_once", "reject_once")]
+    asked = RequestPermission(session_id=session_id, tool_call=fields, options=offered)
     method, answer = METHODS[RequestPermission]
     try:
         said = read_result(answer, await peer.request(method, asked))
+    except PeerGone:  # the turn is being stopped
+        return await _nobody()
     except RpcError as error:
         _log.warning("the question about %s was not answered: %s", question.tool, error)
         reason = f"the editor could not ask: {shown(error.message)}"
@@ -59,10 +62,16 @@ async def ask(
     assert isinstance(said, PermissionAnswer)
     if isinstance(said.outcome, Cancelled):
         cancel()
-        await asyncio.get_running_loop().create_future()  # until the question is withdrawn
+        return await _nobody()
     chosen = getattr(said.outcome, "option_id", "")
     decision, scope = _ANSWERS.get(chosen, (Outcome.DENY, Scope.ONCE))
     return Answer(decision=decision, scope=scope, by=by)
+
+
+async def _nobody() -> Answer:
+    """No answer comes from here; this ends when the question is withdrawn."""
+    never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    return await never
 
 
 def _options(tool: str) -> list[PermissionOption]:

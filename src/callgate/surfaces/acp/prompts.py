@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -30,6 +31,8 @@ from callgate.surfaces.acp.contents import sendable
 MOST_IMAGE = 5 * 1024 * 1024
 """Bytes, as for the images that tools show."""
 _IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+_ENDS = re.compile(r"<\s*/\s*resource", re.IGNORECASE)
+"""What a model may take for the end of a tag."""
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -78,7 +81,7 @@ def _resource(contents: Contents) -> str:
     mime = "" if contents.mime_type is None else f" mime={_quoted(contents.mime_type)}"
     if contents.text is not None:
         # Left as it is, so that code stays code; only what would end the tag is not.
-        said = contents.text.replace("</resource", "&lt;/resource")
+        said = _ENDS.sub(lambda tag: f"&lt;{tag[0][1:]}", contents.text)
     else:
         said = f"[{len(_bytes(contents.blob or '')):,} bytes that are no text, not shown]"
     return f"<resource uri={_quoted(contents.uri)}{mime}>\n{said}\n</resource>"

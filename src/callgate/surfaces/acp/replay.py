@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
+from callgate.agent.plans import UPDATE_PLAN
 from callgate.core.content import (
     ImageBlock,
     JsonBlock,
@@ -32,7 +33,6 @@ from callgate.surfaces.acp.cards import card
 from callgate.surfaces.acp.contents import as_block, result_content, text
 from callgate.surfaces.acp.telling import plan_of
 
-UPDATE_PLAN = "update_plan"
 _ORPHAN = "The process ended while this call was under way. Whether it had an effect is not known."
 
 

@@ -5,8 +5,8 @@
     the rest     waits for the agent, and is the agent's
 
 The end of the input, an output that nobody reads any more and a signal all end it in the same
-way: nothing is asked of the client any more, the agent lets go of its sessions, what is still
-under way is ended. If that takes too long, the process ends all the same.
+way: no answer of the client is waited for any more, the agent lets go of its sessions, what is
+still under way is ended. If that takes too long, the process ends all the same.
 """
 
 from __future__ import annotations

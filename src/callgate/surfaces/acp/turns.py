@@ -43,10 +43,9 @@ async def prompt(parts: Parts, held: Held, asked: Prompt) -> Prompted:
     if held.is_busy:
         raise refused("a prompt of this session is under way")
     said = read_prompt(asked.prompt)
-    if not held.begin():
+    work = held.begin(lambda: _turn(parts, held, said))
+    if work is None:
         return Prompted(stop_reason="cancelled")
-    work = asyncio.get_running_loop().create_task(_turn(parts, held, said))
-    work.add_done_callback(lambda done: held.end())
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
@@ -132,7 +131,7 @@ def _tell_info(held: Held, title: str | None) -> None:
 
 
 def _answer(parts: Parts, held: Held, end: TurnEnd | None) -> Prompted:
-    if end is None or end.stop == "waiting" or (end.stop == "error" and held.is_cancelled):
+    if end is None or end.stop == "waiting" or held.is_cancelled:
         return Prompted(stop_reason="cancelled")
     if end.stop == "error":
         raise RpcError(INTERNAL_ERROR, end.notice or "The turn failed.")

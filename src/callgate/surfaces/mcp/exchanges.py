@@ -83,6 +83,10 @@ class Asked(NamedTuple):
     requests: dict[str, types.InputRequest]
 
 
+class Long(NamedTuple):
+    """It takes longer than the client has to wait."""
+
+
 class Exchange(Generic[T]):
     def __init__(
         self,
@@ -136,13 +140,18 @@ class Exchange(Generic[T]):
         ctx: Context,
         responses: Mapping[str, object] | None = None,
         least: types.LoggingLevel | None = None,
-    ) -> T | Asked:
+        patience_s: float | None = None,
+    ) -> T | Asked | Long:
         """Stay until the work has ended, or until the client has to come back with answers. If
-        the client goes, the work is stopped. `least` is the level of log lines it wants."""
+        the client goes, the work is stopped. `least` is the level of log lines it wants; nobody
+        waits for longer than `patience_s`."""
         given = dict(responses or {})
         self.least = least
         teller = Teller(ctx)
         sending: dict[Ask, asyncio.Task[None]] = {}
+        loop = asyncio.get_running_loop()
+        ends_at = None if patience_s is None else loop.time() + patience_s
+        timer = None if ends_at is None else loop.call_at(ends_at, self._wake)
         try:
             while True:
                 self._changed.clear()
@@ -150,27 +159,37 @@ class Exchange(Generic[T]):
                 await teller.tell(self.news.take())
                 if done:
                     return self.task.result()
-                for ask in [each for each in self._asks if not each.done.done()]:
-                    if not teller.modern:
-                        if ask not in sending:
+                if teller.modern:
+                    self.answer(given)
+                else:
+                    for ask in self._asks:
+                        if not ask.done.done() and ask not in sending:
                             sending[ask] = _send(ctx, ask)
-                        continue
-                    for name in list(ask.requests):
-                        if name in given:
-                            ask.answer(name, given.pop(name))
                 for ask in [each for each in sending if each.done.done()]:
                     sending.pop(ask).cancel()  # answered, here or elsewhere
-                if teller.modern and (requests := self._open()):
+                if ends_at is not None and loop.time() >= ends_at:
+                    return Long()
+                if teller.modern and (requests := self.open_requests()):
                     return Asked(requests)
                 await self._changed.wait()
         except asyncio.CancelledError:
             self.end()
             raise
         finally:
+            if timer is not None:
+                timer.cancel()
             for task in sending.values():
                 task.cancel()
 
-    def _open(self) -> dict[str, types.InputRequest]:
+    def answer(self, given: dict[str, object]) -> None:
+        """Take the answers that are ones to what is asked; the others stay where they are."""
+        for ask in self._asks:
+            for name in list(ask.requests):
+                if name in given:
+                    ask.answer(name, given.pop(name))
+
+    def open_requests(self) -> dict[str, types.InputRequest]:
+        """What the client is to answer."""
         return {
             name: request
             for ask in self._asks

@@ -21,6 +21,8 @@ class ClientGone(Exception):
 
 
 class Pipes:
+    """The descriptors are its own from now on."""
+
     def __init__(self, read_fd: int, write_fd: int) -> None:
         self._read_fd, self._write_fd = read_fd, write_fd
         self._reader: asyncio.StreamReader | None = None
@@ -32,12 +34,12 @@ class Pipes:
         if _can_be_waited_for(self._read_fd):
             self._reader = asyncio.StreamReader(limit=_AT_ONCE // 2)
             protocol = asyncio.StreamReaderProtocol(self._reader)
-            source = open(os.dup(self._read_fd), "rb", 0)  # noqa: SIM115 - the transport closes it
+            source = open(self._read_fd, "rb", 0)  # noqa: SIM115 - the transport closes it
             reading, _ = await loop.connect_read_pipe(lambda: protocol, source)
             self._transports.append(reading)
         if _can_be_waited_for(self._write_fd):
             flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-            sink = open(os.dup(self._write_fd), "wb", 0)  # noqa: SIM115
+            sink = open(self._write_fd, "wb", 0)  # noqa: SIM115
             writing, _ = await loop.connect_write_pipe(lambda: flow, sink)
             writing.set_write_buffer_limits(high=_AT_ONCE)
             self._writer = asyncio.StreamWriter(writing, flow, None, loop)
@@ -66,14 +68,16 @@ class Pipes:
             raise ClientGone from None
 
     def close(self) -> None:
-        """What has not been written by now is dropped."""
+        """What has not been written by now is dropped. Twice equals once."""
         for transport in self._transports:
+            if transport.is_closing():
+                continue
+            # Others may have the same pipe, and not expect it like this.
+            os.set_blocking(transport.get_extra_info("pipe").fileno(), True)
             if isinstance(transport, asyncio.WriteTransport):
                 transport.abort()
             else:
                 transport.close()
-        for fd in (self._read_fd, self._write_fd):
-            os.set_blocking(fd, True)  # others may have the same pipe, and not expect it
 
 
 def _can_be_waited_for(fd: int) -> bool:

@@ -30,12 +30,13 @@ from callgate.core.results import ToolResult
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.registry import Registered
 from callgate.runtime import Runtime
-from callgate.surfaces.mcp import confirming, logs, shapes
+from callgate.surfaces.mcp import confirming, logs, shapes, tasks
 from callgate.surfaces.mcp.changes import Changes
-from callgate.surfaces.mcp.exchanges import Asked, Context, Exchange, Parked
+from callgate.surfaces.mcp.exchanges import Asked, Context, Exchange, Long, Parked
 from callgate.surfaces.mcp.news import Line
 from callgate.surfaces.mcp.offers import Here, Prompts, Resources
 from callgate.surfaces.mcp.pages import page
+from callgate.surfaces.mcp.tasks import Tasks
 from callgate.surfaces.mcp.visits import OpenSession, Visit, Visits
 from callgate.surfaces.mcp.workspace import workspace_uri
 
@@ -53,8 +54,8 @@ T = TypeVar("T")
 class Naming(NamedTuple):
     """The names under which tools are offered."""
 
-    shown: Callable[[str], str] = str
-    """From the registered name."""
+    shown: Callable[[str], str | None] = str
+    """From the registered name; None: it is not offered as a tool."""
     meant: Callable[[str], str] = str
     """Back."""
 
@@ -92,8 +93,9 @@ class McpServer:
         self._elicits = elicits
         self._exchanges: dict[str, Exchange[Any]] = {}
         """By call."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._working: set[asyncio.Task[None]] = set()
         self._parked = Parked()
+        self._tasks = Tasks()
         self.visits = Visits(runtime, open_session, self._confirm)
         self.changes = Changes(self.visits, self._own)
         self.sdk = self._make(instructions)
@@ -121,6 +123,13 @@ class McpServer:
             on_completion=self._complete,
         )
         sdk.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_level)
+        for method, answer in (
+            ("tasks/get", self._get_task),
+            ("tasks/update", self._update_task),
+            ("tasks/cancel", self._cancel_task),
+        ):
+            sdk.add_request_handler(method, tasks.TaskParams, answer)
+        sdk.extensions = {tasks.EXTENSION: {}}
         sdk.middleware.clear()  # spans that nobody collects
         return sdk
 
@@ -134,9 +143,10 @@ class McpServer:
         self._log.detach()
         self.changes.close()
         self._parked.close()
+        self._tasks.close()
         await self.visits.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self._working:
+            await asyncio.wait(self._working)
 
     # Tools.
 
@@ -145,18 +155,38 @@ class McpServer:
     ) -> types.ListToolsResult:
         visit = self._visit(ctx)
         tools = [
-            shapes.tool_of(each, self._naming.shown(each.name))
+            shapes.tool_of(each, name)
             for each in self._runtime.tools(visit.session)
+            if (name := self._naming.shown(each.name)) is not None
         ]
         shown, more = page(tools, lambda each: each.name, _cursor(params))
         return types.ListToolsResult(tools=shown, next_cursor=more)
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
         visit = self._visit(ctx)
-        result = await self._attend(ctx, visit, params, lambda: self._begin(ctx, visit, params))
-        if isinstance(result, types.InputRequiredResult):
-            return result
-        return shapes.result_of(result, modern=_is_modern(ctx))
+        patience_s = self._patience(ctx, params.name)
+        modern = _is_modern(ctx)
+
+        def shape(result: ToolResult) -> dict[str, Any]:
+            return shapes.result_of(result, modern=modern)
+
+        exchange = self._resumed(ctx, visit, params) or self._begin(ctx, visit, params)
+        said = await exchange.attend(
+            ctx, params.input_responses, logs.wanted(ctx, visit), patience_s
+        )
+        if isinstance(said, Long):
+            return self._tasks.add(visit.key, exchange, shape)
+        return self._asked(visit, exchange, said) if isinstance(said, Asked) else shape(said)
+
+    def _patience(self, ctx: Context, name: str) -> float | None:
+        """How long a client waits for a call before it becomes a task; None: to its end."""
+        tool = self._runtime.dispatcher.registry.find(self._naming.meant(name))
+        tags = frozenset[str]() if tool is None else tool.definition.tags
+        if tasks.REQUIRED in tags:
+            tasks.ensure_wanted(ctx)
+        if not tasks.wants_tasks(ctx):
+            return None
+        return 0.0 if tasks.TASK in tags else tasks.PATIENCE_S
 
     def _begin(
         self, ctx: Context, visit: Visit, params: types.CallToolRequestParams
@@ -194,14 +224,38 @@ class McpServer:
         begin: Callable[[], Exchange[T]],
     ) -> T | types.InputRequiredResult:
         """Go on with what a request is about, or begin it, and stay with it."""
-        state = params.request_state
-        exchange = begin() if state is None else self._parked.take(state, visit.key, ctx)
+        exchange = self._resumed(ctx, visit, params) or begin()
         said = await exchange.attend(ctx, params.input_responses, logs.wanted(ctx, visit))
-        if not isinstance(said, Asked):
-            return said
-        return types.InputRequiredResult(
-            input_requests=said.requests, request_state=self._parked.park(visit.key, exchange)
-        )
+        assert not isinstance(said, Long)  # nobody was impatient
+        return self._asked(visit, exchange, said) if isinstance(said, Asked) else said
+
+    def _resumed(
+        self, ctx: Context, visit: Visit, params: types.InputResponseRequestParams
+    ) -> Exchange[Any] | None:
+        state = params.request_state
+        return None if state is None else self._parked.take(state, visit.key, ctx)
+
+    def _asked(
+        self, visit: Visit, exchange: Exchange[Any], said: Asked
+    ) -> types.InputRequiredResult:
+        state = self._parked.park(visit.key, exchange)
+        return types.InputRequiredResult(input_requests=said.requests, request_state=state)
+
+    async def _get_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
+        tasks.ensure_wanted(ctx)
+        tasks.ensure_named(ctx, params.task_id)
+        return self._tasks.get(params.task_id, self._visit(ctx).key)
+
+    async def _update_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
+        tasks.ensure_wanted(ctx)
+        tasks.ensure_named(ctx, params.task_id)
+        visitor = self._visit(ctx).key
+        return self._tasks.update(params.task_id, visitor, params.input_responses)
+
+    async def _cancel_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
+        tasks.ensure_wanted(ctx)
+        tasks.ensure_named(ctx, params.task_id)
+        return self._tasks.cancel(params.task_id, self._visit(ctx).key)
 
     # Resources.
 
@@ -216,7 +270,8 @@ class McpServer:
     async def _list_templates(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        found = [each for some in self._resources for each in some.templates()]
+        here = self._here(ctx, self._visit(ctx))
+        found = [each for some in self._resources for each in await some.templates(here)]
         shown, more = page(found, lambda each: each.uri_template, _cursor(params))
         return types.ListResourceTemplatesResult(resource_templates=shown, next_cursor=more)
 
@@ -353,11 +408,11 @@ class McpServer:
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._working.add(task)
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._working.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("work for an MCP client failed", exc_info=task.exception())
 

@@ -7,6 +7,7 @@ let go while it comes. The end of the input stops every call of the client.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -99,7 +100,14 @@ def _message(line: bytes | None) -> SessionMessage | types.JSONRPCError:
         if error.errors(include_input=False)[0]["type"] == "json_invalid":
             return _error(types.PARSE_ERROR, "This is no JSON.")
         return _error(types.INVALID_REQUEST, "This is no message of JSON-RPC.")
+    if isinstance(message, types.JSONRPCNotification) and _has_id(line):
+        return _error(types.INVALID_REQUEST, "An id is a text or a number.")
     return SessionMessage(message)
+
+
+def _has_id(line: bytes) -> bool:
+    """Whether what was read as a notification was meant as a request."""
+    return b'"id"' in line and "id" in json.loads(line)
 
 
 def _error(code: int, said: str) -> types.JSONRPCError:

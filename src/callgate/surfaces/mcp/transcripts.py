@@ -100,7 +100,7 @@ class Transcripts:
             for id, title in await self._known(here.session)
         ]
 
-    def templates(self) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, here: Here) -> Sequence[types.ResourceTemplate]:
         return [
             types.ResourceTemplate(
                 name="transcript",

@@ -120,7 +120,7 @@ class WorkspaceResources:
         found = [_resource(workspace_uri(path), path) for path in paths]
         return found + [_resource(_ARTIFACT + quote(name), name) for name in self._kept(here)]
 
-    def templates(self) -> Sequence[types.ResourceTemplate]:
+    async def templates(self, here: Here) -> Sequence[types.ResourceTemplate]:
         return [
             types.ResourceTemplate(
                 name="workspace file",

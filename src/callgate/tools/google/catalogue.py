@@ -1,6 +1,6 @@
 """Which Google tools there are: a table. Light to import; nothing here makes a request.
 
-Each row names its function as `module.function` in this package. The scopes of a row are those
+Each row names its function, as `module.function` of this package. The scopes of a row are those
 of which one is enough, the smallest first: it is the one a person is asked for.
 """
 
@@ -153,7 +153,12 @@ def _row(
         argument_aliases=aliases,
         source="builtin",
     )
-    return Spec(definition, function, scopes, preview)
+    return Spec(definition, _named(function), scopes, None if preview is None else _named(preview))
+
+
+def _named(function: str) -> str:
+    """As `tools.loading` finds it."""
+    return f"{__package__}.{function.replace('.', ':')}"
 
 
 def _gmail() -> Iterator[Spec]:

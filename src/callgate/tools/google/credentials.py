@@ -7,6 +7,8 @@ from typing import Protocol
 
 import msgspec
 
+from callgate.core.errors import ToolError, ToolExecutionError
+
 SCOPE = "https://www.googleapis.com/auth/"
 """Before the names of scopes, which are short everywhere but on the wire."""
 
@@ -51,3 +53,13 @@ def login_command(account: str | None = None, scope: str | None = None) -> str:
     words += [] if account is None else [f"--account {account}"]
     words += [] if scope is None else [f"--scope {short(scope)}"]
     return " ".join(words)
+
+
+def not_allowed(account: str, scope: str) -> ToolError:
+    """The person has not allowed that much."""
+    return ToolExecutionError(
+        f"The Google account {account} has not allowed {short(scope)} yet; run: "
+        + login_command(account, scope),
+        reason="google_scope",
+        details={"status": 403},
+    )

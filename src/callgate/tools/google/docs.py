@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.outputs import one_line, told
 from callgate.tools.google.requests import path
@@ -76,7 +77,8 @@ def _run(element: Mapping[str, Any]) -> str:
         return str(link.get("title") or person.get("name") or person.get("email") or "")
     text = str(run.get("content", ""))
     url = ((run.get("textStyle") or {}).get("link") or {}).get("url")
-    return f"[{text}]({url})" if url and text.strip() else text
+    words = text.rstrip("\n")
+    return f"[{words}]({url})" if url and words.strip() else text
 
 
 def _table(table: Mapping[str, Any], depth: int) -> Iterator[str]:
@@ -95,7 +97,14 @@ async def create_document(call: Call) -> ToolOutput:
     document_id = made["documentId"]
     if call.input.get("text"):
         insert = {"insertText": {"location": {"index": 1}, "text": call.input["text"]}}
-        await _change(call, document_id, insert)
+        try:
+            await _change(call, document_id, insert)
+        except ToolError as error:
+            raise ToolExecutionError(
+                f"The document was created, as {document_id}, but its text is missing:"
+                f" {error.message}",
+                reason=error.reason,
+            ) from None
     link = _LINK.format(document_id)
     value = {"documentId": document_id, "title": made.get("title"), "url": link}
     return told(f"Created {one_line(made.get('title', ''))}, as {document_id}\n{link}", value)

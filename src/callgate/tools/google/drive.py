@@ -147,7 +147,7 @@ def _text(answer: Answer, kind: str) -> str | None:
         if not is_known:
             return None
     try:
-        return answer.body.decode(said or "utf-16" if b"\0" in answer.body else said or "latin-1")
+        return answer.body.decode(said or ("utf-16" if b"\0" in answer.body else "latin-1"))
     except (UnicodeDecodeError, LookupError):
         return answer.body.decode("utf-8", "replace")
 
@@ -256,7 +256,7 @@ async def delete_file(call: Call) -> ToolOutput:
     return told(f"Moved {name} to the trash", {**file, "trashed": True})
 
 
-def preview_delete(input: dict[str, Any], environment: Environment) -> str:
+def preview_delete(input: dict[str, Any], environment: Environment, shared: object) -> str:
     if input["permanent"]:
         return f"Delete the file {input['fileId']} for good: nothing brings it back"
     return f"Move the file {input['fileId']} to the trash"

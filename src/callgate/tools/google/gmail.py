@@ -190,7 +190,7 @@ async def _answered(google: Google, message_id: str) -> tuple[mime.Reply, str | 
     return mime.Reply(headers.get("message-id", "").strip(), references), message.get("threadId")
 
 
-def preview_send(input: dict[str, Any], environment: Environment) -> str:
+def preview_send(input: dict[str, Any], environment: Environment, shared: object) -> str:
     """The mail as it would go out."""
     lines = []
     for name in ("to", "cc", "bcc"):

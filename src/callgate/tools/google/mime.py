@@ -16,12 +16,15 @@ from email.utils import getaddresses
 from typing import Any, NamedTuple
 
 from callgate.core.errors import ToolExecutionError, ToolValidationError
-from callgate.tools.google.html_text import html_to_text
+from callgate.tools.web.markdown import convert, without_unseen
 
 MAX_DEPTH = 50
+MAX_HTML = 4 * 1024 * 1024
+"""Characters of which a text is made."""
 MAX_MAIL = 25 * 1024 * 1024
 """Bytes that Gmail takes."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[^\W_](?:[\w.-]*[^\W_])?\Z")
 
 
 class Part(NamedTuple):
@@ -108,8 +111,8 @@ def text_of(part: Part, content: bytes) -> str:
     except LookupError:
         text = content.decode("utf-8", "replace")
     if part.media_type == "text/html":
-        return html_to_text(text)
-    return text.replace("\r\n", "\n")
+        return convert(text[:MAX_HTML], "").markdown
+    return without_unseen(text.replace("\r\n", "\n"))
 
 
 def shown_parts(payload: Mapping[str, Any]) -> list[Part]:
@@ -169,9 +172,10 @@ def addresses(name: str, said: str | list[str]) -> tuple[Address, ...]:
     texts = [said] if isinstance(said, str) else said
     found: list[Address] = []
     for display, address in getaddresses([_header(name, text) for text in texts]):
-        user, _, domain = address.rpartition("@")
-        if not user or not domain:
+        # Python reads `a@b c` as a@bc: what is sent to must stand there as it is.
+        if not _ADDRESS.match(address) or not any(address in text for text in texts):
             raise ToolValidationError(f"{name}: {(display or address)!r} is no mail address.")
+        user, _, domain = address.rpartition("@")
         try:
             found.append(Address(display, user, domain))
         except (ValueError, HeaderParseError):

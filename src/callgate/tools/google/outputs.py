@@ -21,10 +21,14 @@ def told(text: str, value: Any, **more: Any) -> ToolOutput:
 
 def listed(lines: Iterable[str], value: Any, *, nothing: str, more: bool = False) -> ToolOutput:
     """One line an item; `more` says that there are others."""
+    return told(in_lines(lines, nothing, more), value, metadata={"more": more})
+
+
+def in_lines(lines: Iterable[str], nothing: str, more: bool) -> str:
     shown = list(lines)
     if more and shown:
         shown.append(f"[the first {len(shown)}; there are more]")
-    return told("\n".join(shown) or nothing, value, metadata={"more": more})
+    return "\n".join(shown) or nothing
 
 
 def one_line(text: str) -> str:

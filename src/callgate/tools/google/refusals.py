@@ -11,7 +11,7 @@ import msgspec
 from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.outgoing.retries import retry_after
 from callgate.outgoing.said import Masked, quoted
-from callgate.tools.google.credentials import login_command
+from callgate.tools.google.credentials import login_command, not_allowed
 
 MAX_BODY = 64 * 1024
 """Bytes of an answer that is an error."""
@@ -93,7 +93,7 @@ def refusal(
     if status >= 500 or status == 408:
         text = f"Google is not available ({status}){rest}"
         return Failure(_error(text, "google_unavailable", status), True, None, wait)
-    sentence, reason = _SENTENCES.get(status, ("Google does not take the request", "google_request"))
+    sentence, reason = _SENTENCES.get(status, _OTHERWISE)
     return Failure(_error(f"{sentence} ({status}){rest}", reason, status))
 
 
@@ -106,13 +106,7 @@ _SENTENCES = {
     413: ("It is larger than Google takes", "google_request"),
 }
 
-
-def not_allowed(account: str, scope: str) -> ToolError:
-    """The person has not allowed that much."""
-    command = login_command(account, scope)
-    return _error(
-        f"The account {account} has not allowed that yet; run: {command}", "google_scope", 403
-    )
+_OTHERWISE = ("Google does not take the request", "google_request")
 
 
 def unreached(text: str, *, sent: bool) -> Failure:

@@ -148,7 +148,14 @@ class Google:
         return answer.json()
 
     async def pages(
-        self, service: str, path: str, params: Mapping[str, Any], key: str, most: int, size: str, largest: int
+        self,
+        service: str,
+        path: str,
+        params: Mapping[str, Any],
+        key: str,
+        most: int,
+        size: str,
+        largest: int,
     ) -> Page:
         """The first items of a list; `size` is what the service calls the size of a page."""
         found: list[Any] = []
@@ -184,7 +191,7 @@ class Google:
         if content is not None:
             headers["content-type"] = content_type
         request = (method, self._connections.url(service, path), _params(params), content)
-        attempt, renewed = 0, False
+        attempt, renewed, perhaps_done = 0, False, False
         while True:
             attempt += 1
             self.unanswered = changes
@@ -193,12 +200,15 @@ class Google:
             if isinstance(got, Answer):
                 return got
             if isinstance(got, Refused):
+                if method == "DELETE" and perhaps_done and got.status in (404, 410):
+                    return Answer(b"", "")  # the attempt before did it
                 if got.status == 401 and not renewed:
                     granted, renewed = await self._credentials.renewed(granted), True
                     continue
                 got = self._refusal(got, granted)
             if changes and not repeats and got.done is None:
                 raise unknown_outcome(got)
+            perhaps_done = perhaps_done or got.done is None
             await self._wait(got, attempt)
 
     def _refusal(self, answer: Refused, granted: Granted) -> Failure:

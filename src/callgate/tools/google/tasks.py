@@ -8,7 +8,7 @@ from typing import Any
 from callgate.core.errors import ToolValidationError
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.moments import due_day
-from callgate.tools.google.outputs import given, listed, one_line, told
+from callgate.tools.google.outputs import given, in_lines, one_line, told
 from callgate.tools.google.requests import path
 from callgate.tools.google.tool import Call
 
@@ -28,10 +28,9 @@ async def list_tasks(call: Call) -> ToolOutput:
         "tasks": page.items,
         "taskLists": [given(each, "id", "title") for each in lists.items],
     }
-    shown = listed(map(_line, page.items), value, nothing="There are no tasks", more=page.more)
+    shown = in_lines(map(_line, page.items), "There are no tasks", page.more)
     named = "\n".join(f"  {each['id']}  {one_line(each.get('title', ''))}" for each in lists.items)
-    text = shown.content[0].text if hasattr(shown.content[0], "text") else ""
-    return told(f"{text}\n\nLists:\n{named}", value, metadata=shown.metadata)
+    return told(f"{shown}\n\nLists:\n{named}", value, metadata={"more": page.more})
 
 
 def _line(task: Mapping[str, Any]) -> str:

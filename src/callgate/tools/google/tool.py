@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from callgate.core.environment import Environment
-from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactory, ToolOutput
+from callgate.core.errors import ToolCancelled
+from callgate.core.tools import ToolContext, ToolFactory, ToolOutput
+from callgate.dispatch.raw_open import watched
 from callgate.tools.google.catalogue import CATALOGUE, Spec
 from callgate.tools.google.credentials import Credentials
+from callgate.tools.loading import LoadedTool, Row, load
 
 if TYPE_CHECKING:  # loaded with the first call
     from callgate.tools.google.requests import Connections, Google
@@ -46,8 +46,8 @@ class GoogleTools:
 
     def connections(self) -> Connections:
         if self._connections is None:
-            requests = import_module("callgate.tools.google.requests")
-            self._connections = requests.Connections(self._endpoint)
+            opened = load("callgate.tools.google.requests:Connections")
+            self._connections = opened(self._endpoint)
         connections: Connections = self._connections
         return connections
 
@@ -56,26 +56,17 @@ class GoogleTools:
             await self._connections.close()
 
 
-class GoogleTool:
+class GoogleTool(LoadedTool):
     def __init__(self, spec: Spec, shared: GoogleTools) -> None:
-        self._spec, self._shared = spec, shared
+        super().__init__(Row(spec.definition, spec.function, spec.preview), shared)
+        self._spec = spec
         self._google: Google | None = None
 
-    @property
-    def definition(self) -> ToolDefinition:
-        return self._spec.definition
-
-    async def preview(self, input: dict[str, Any], environment: Environment) -> Preview | None:
-        """What a person would allow, where the arguments alone do not say it well."""
-        if self._spec.preview is None:
-            return None
-        said = self._function(self._spec.preview)(input, environment)
-        if inspect.isawaitable(said):
-            said = await said
-        return Preview(said)
-
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        google = import_module("callgate.tools.google.requests").Google(
+        if context.cancel_event.is_set():
+            raise ToolCancelled
+        watched.set(["", context.session_id])  # what is opened from here on, we open
+        google = load("callgate.tools.google.requests:Google")(
             self._shared.connections(),
             self._shared.credentials,
             context,
@@ -84,18 +75,10 @@ class GoogleTool:
             writes=self._spec.writes,
         )
         self._google = google
-        function: Function = self._function(self._spec.function)
+        function: Function = load(self._spec.function)
         return await function(Call(google, input, context))
 
     @property
     def stoppable(self) -> bool:
         """False while Google may be doing what it was asked to."""
         return self._google is None or not self._google.unanswered
-
-    async def cancel(self) -> bool:
-        return False  # a request ends with the task that waits for it
-
-    @staticmethod
-    def _function(name: str) -> Any:
-        module, _, function = name.partition(".")
-        return getattr(import_module(f"callgate.tools.google.{module}"), function)

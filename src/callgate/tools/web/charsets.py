@@ -18,7 +18,7 @@ _KNOWN = re.compile(
 """Of Python's names, those that are in use on the web: others are no charsets, or too strange."""
 _WIDER = {"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gbk"}
 """Browsers read these as their supersets, and so pages are written."""
-_PARAMETER = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
+_PARAMETER = re.compile(r"(?:charset|encoding)\s*=\s*[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _SAID_IN = 2_048
 """Bytes at the beginning in which a page may say its own."""
 
@@ -27,26 +27,22 @@ def media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def decode(body: bytes, content_type: str) -> tuple[str, str]:
-    """The text, and the charset it was read in."""
+def decode(body: bytes, content_type: str, *, cut: bool = False) -> tuple[str, str]:
+    """The text, and the charset it was read in. Of a body that was cut the last character may be
+    half there."""
     for mark, name in _MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace"), name
-    for said in (content_type, body[:_SAID_IN].decode("latin-1")):
+    markup = media_type(content_type).endswith(("html", "xml"))
+    for said in (content_type, body[:_SAID_IN].decode("latin-1") if markup else ""):
         found = _PARAMETER.search(said)
         known = None if found is None else _named(found[1])
         if known is not None:
             return body.decode(known, "replace"), known
     try:
-        return _utf8(body), "utf-8"
+        return codecs.utf_8_decode(body, "strict", not cut)[0], "utf-8"
     except UnicodeDecodeError:
         return body.decode("cp1252", "replace"), "cp1252"
-
-
-def _utf8(body: bytes) -> str:
-    """Also where the last character was cut in two."""
-    text, _ = codecs.utf_8_decode(body, "strict", False)
-    return text
 
 
 def _named(name: str) -> str | None:

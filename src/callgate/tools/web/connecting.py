@@ -1,5 +1,9 @@
 """Connections to addresses that were judged. There is no other look-up after the judgement, so a
-name that changes its answer in between leads nowhere else."""
+name that changes its answer in between leads nowhere else.
+
+Time is limited here and in `fetching` by asyncio alone: two libraries that cancel one task at the
+same moment would leave it cancelled for good.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import httpcore2
 from httpcore2 import SOCKET_OPTION, AsyncNetworkStream
 
+from callgate.outgoing.clients import CONNECT_S
 from callgate.sandbox import allowed_hosts, egress
 from callgate.tools.web.reach import Reach
 
@@ -34,22 +39,25 @@ class Judging(httpcore2.AsyncNetworkBackend):
     ) -> AsyncNetworkStream:
         name = allowed_hosts.normal_host(f"[{host}]" if ":" in host else host)
         self._reach.ensure_named(name, port)
-        addresses = await self._addresses(name, port, timeout)
+        addresses = await self._addresses(name, port)
         failure: Exception = httpcore2.ConnectError(f"{name} has no address")
         for address in self._reach.permitted(name, port, addresses):
             try:
-                return await self._network.connect_tcp(
-                    address, port, timeout, local_address, socket_options
-                )
-            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                async with asyncio.timeout(CONNECT_S):
+                    return await self._network.connect_tcp(
+                        address, port, None, local_address, socket_options
+                    )
+            except TimeoutError:
+                failure = httpcore2.ConnectTimeout(f"{name} does not answer")
+            except httpcore2.ConnectError as error:
                 failure = error
         raise failure
 
-    async def _addresses(self, name: str, port: int, timeout: float | None) -> list[str]:
+    async def _addresses(self, name: str, port: int) -> list[str]:
         if allowed_hosts.is_address(name):
             return [name]
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(CONNECT_S):
                 return await self._resolve(name, port)
         except TimeoutError:
             raise httpcore2.ConnectTimeout(f"{name} could not be looked up") from None

@@ -20,7 +20,7 @@ import msgspec
 
 from callgate import __version__
 from callgate.core.errors import ToolExecutionError
-from callgate.outgoing.clients import CONNECT_S, is_untrusted
+from callgate.outgoing.clients import is_untrusted
 from callgate.tools.web.compression import Encoded, decoder
 from callgate.tools.web.connecting import Judging, Resolve, look_up
 from callgate.tools.web.reach import Reach, Target, parse
@@ -153,20 +153,17 @@ async def _once(
         headers["content-length"] = str(len(request.content))
     elif request.method not in SAFE:
         headers["content-length"] = "0"
-    silent_s = limits.timeout_s
-    timeouts = {"connect": min(CONNECT_S, silent_s), "read": silent_s, "write": silent_s}
     pool = httpcore2.AsyncConnectionPool(
         ssl_context=_trust() if target.scheme == "https" else _TRUSTS_NOBODY,
         network_backend=Judging(reach, resolve),
     )
     try:
         async with pool, pool.stream(
-            request.method, url, headers=list(headers.items()), content=request.content,
-            extensions={"timeout": timeouts},
+            request.method, url, headers=list(headers.items()), content=request.content
         ) as response:  # fmt: skip
             return await _answer(response, request.method, limits.max_bytes)
     except Exception as error:
-        raise _failure(error, target, limits) from None
+        raise _failure(error, target) from None
 
 
 async def _answer(response: httpcore2.Response, method: str, most: int) -> _Answer:
@@ -178,7 +175,7 @@ async def _answer(response: httpcore2.Response, method: str, most: int) -> _Answ
     location = said.get("location") if response.status in _REDIRECTS else None
     if method == "HEAD":
         return _Answer(response.status, headers, b"", False, location)
-    async with aclosing(response.aiter_stream()) as chunks:  # type: ignore[type-var]
+    async with aclosing(response.aiter_stream()) as chunks:
         body, truncated = await _body(chunks, decoder(said.get("content-encoding", "")), most)
     return _Answer(response.status, headers, body, truncated, location)
 
@@ -206,7 +203,7 @@ def _trust() -> ssl.SSLContext:
     return context
 
 
-def _failure(error: Exception, target: Target, limits: Limits) -> Exception:
+def _failure(error: Exception, target: Target) -> Exception:
     where = target.authority
     if is_untrusted(error):
         return ToolExecutionError(
@@ -214,10 +211,6 @@ def _failure(error: Exception, target: Target, limits: Limits) -> Exception:
         )
     if isinstance(error, httpcore2.ConnectTimeout):
         return _unreached(f"{where} does not take the connection.")
-    if isinstance(error, httpcore2.TimeoutException):
-        return ToolExecutionError(
-            f"{where} was silent for {limits.timeout_s:g} s.", reason="web_timeout"
-        )
     if isinstance(error, httpcore2.ConnectError):
         return _unreached(f"{where} cannot be reached.")
     if isinstance(error, httpcore2.LocalProtocolError | httpcore2.UnsupportedProtocol):

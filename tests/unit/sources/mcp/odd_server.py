@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 ANY = {"type": "object"}
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -23,6 +22,7 @@ TOOLS = {
     "stopped": ANY,
 }  # fmt: skip
 MODERN = "--modern" in sys.argv
+BESIDE = {"resources": {}, "prompts": {}, "completions": {}} if "--more" in sys.argv else {}
 FILE = sys.argv[sys.argv.index("--file") + 1] if "--file" in sys.argv else None
 lock = threading.Lock()
 asked = {}
@@ -142,7 +142,8 @@ def call(id, params):
         return text("done")
     if name == "huge":
         with lock:
-            sys.stdout.write('{"jsonrpc": "2.0", "id": %s, "result": {"content": [{"type": "text", "text": "' % json.dumps(id))
+            sys.stdout.write('{"jsonrpc": "2.0", "id": ' + json.dumps(id))
+            sys.stdout.write(', "result": {"content": [{"type": "text", "text": "')
             for _ in range(100):
                 sys.stdout.write("x" * 1_000_000)
             sys.stdout.write('"}]}}\n')
@@ -163,18 +164,30 @@ def call(id, params):
     return {"__error__": {"code": -32602, "message": f"There is no {name}."}}
 
 
+MORE = {
+    "resources/list": {"resources": [{"uri": "odd://a", "name": "a"}]},
+    "resources/templates/list": {"resourceTemplates": [{"uriTemplate": "odd://{x}", "name": "x"}]},
+    "resources/read": {"contents": [{"uri": "odd://a", "text": "inside"}]},
+    "prompts/list": {"prompts": [{"name": "greet"}]},
+    "prompts/get": {"messages": [{"role": "user", "content": {"type": "text", "text": "Greet."}}]},
+    "completion/complete": {"completion": {"values": ["green"]}},
+}
+
+
 def answer(message):
     id, method, params = message["id"], message["method"], message.get("params", {})
     if method == "server/discover" and MODERN:
-        result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+        result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}, **BESIDE},
                   "resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
     elif method == "initialize" and not MODERN:
-        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}},
+        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}, **BESIDE},
                   "serverInfo": {"name": "odd", "version": "1"}}
     elif method == "tools/list":
         result = {"tools": listed()}
     elif method == "tools/call":
         result = call(id, params)
+    elif method in MORE and "--more" in sys.argv:
+        result = dict(MORE[method])
     elif method == "ping":
         result = {}
     else:
@@ -186,7 +199,7 @@ def answer(message):
         return
     if MODERN:
         result.setdefault("resultType", "complete")
-        if method == "tools/list":
+        if method.startswith(("tools/list", "resources/", "prompts/list")):
             result |= {"ttlMs": 0, "cacheScope": "public"}
     send({"id": id, "result": result})
 

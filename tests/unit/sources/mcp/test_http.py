@@ -65,7 +65,7 @@ class Web:
                 Route(f"{well}/oauth-authorization-server", self.server),
                 Route("/register", self.register, methods=["POST"]),
                 Route("/authorize", self.authorize),
-                Route("/token", self.token, methods=["POST"]),
+                Route("/elsewhere/token", self.token, methods=["POST"]),
             ]
         )
 
@@ -97,7 +97,7 @@ class Web:
         base = f"http://127.0.0.1:{self.port}"
         return JSONResponse({
             "issuer": base, "authorization_endpoint": f"{base}/authorize",
-            "token_endpoint": f"{base}/token", "registration_endpoint": f"{base}/register",
+            "token_endpoint": f"{base}/elsewhere/token", "registration_endpoint": f"{base}/register",
             "response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"],
         })  # fmt: skip
 

@@ -1,0 +1,81 @@
+"""A page on this machine to which a browser comes back after a login elsewhere.
+
+It listens on 127.0.0.1, answers one visitor who knows the state, and is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Self
+from urllib.parse import parse_qs, urlsplit
+
+_LONGEST = 16 * 1024
+_VISIT_S = 10.0
+_PAGE = (
+    "<!doctype html><meta charset=utf-8><title>callgate</title><p>{} You can close this page."
+)
+
+
+class Loopback:
+    """`async with Loopback() as back:` send the browser off with `back.address` and
+    `back.state`, then `await back.visit(seconds)`."""
+
+    def __init__(self, port: int | None = None) -> None:
+        self._port = port or 0
+        self.state = secrets.token_urlsafe(24)
+
+    async def __aenter__(self) -> Self:
+        """`OSError` where the port is taken."""
+        self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self._port, limit=_LONGEST
+        )
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        self._server.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)  # the page is still on its way
+        await self._server.wait_closed()
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+
+    async def visit(self, seconds: float) -> dict[str, str]:
+        """What the visitor brought. `TimeoutError` where nobody came."""
+        async with asyncio.timeout(seconds):
+            return await self._came
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            async with asyncio.timeout(_VISIT_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, text = self._take(head)
+                page = _PAGE.format(text).encode()
+                writer.write(
+                    f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\n"
+                    f"Referrer-Policy: no-referrer\r\nContent-Length: {len(page)}\r\n\r\n".encode()
+                    + page
+                )
+                await writer.drain()
+        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    def _take(self, head: bytes) -> tuple[str, str]:
+        """Whoever does not know the state is not whom we wait for."""
+        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
+        parts = urlsplit(words[1] if len(words) == 3 and words[0] == "GET" else "")
+        said = {name: values[0] for name, values in parse_qs(parts.query).items()}
+        known = secrets.compare_digest(said.get("state", "").encode(), self.state.encode())
+        if parts.path != "/" or not known or self._came.done():
+            return "404 Not Found", "There is nothing here."
+        self._came.set_result(said)
+        return "200 OK", "The login was refused." if "error" in said else "You are logged in."

@@ -1,0 +1,91 @@
+"""The resources and prompts of a wrapped server, each asked for by a call through the gate.
+
+The server's source brings a tool for each of these requests (`sources.mcp.extras`); here they
+become what they were. A server that lacks one of them is not asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+
+import mcp_types as types
+from pydantic import BaseModel
+
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.sources.mcp.names import rule_name
+from callgate.surfaces.mcp.offers import Contents, Here
+from callgate.surfaces.mcp.workspace import value_of
+
+_MOST_PAGES = 20
+_UNKNOWN = (types.INVALID_PARAMS, -32002)
+"""Codes by which a server says that there is no such resource or prompt."""
+
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Asked:
+    def __init__(self, server: str, has: Collection[str]) -> None:
+        """`has` are the requests that the server answers, as rules name them."""
+        self._server = server
+        self._has = has
+
+    async def _ask(self, what: str, said: dict[str, Any], here: Here) -> dict[str, Any] | None:
+        """None where the server does not answer this, or knows of no such thing."""
+        if what not in self._has:
+            return None
+        call = ToolCall(
+            tool=rule_name(self._server, what),
+            arguments=said,
+            session=here.session,
+            caller=CallerKind.MCP,
+        )
+        result = await here.run(call)
+        if result.error is not None and (result.error.details or {}).get("code") in _UNKNOWN:
+            return None
+        answer: dict[str, Any] = value_of(result)
+        return answer
+
+    async def _all(self, what: str, key: str, kind: type[M], here: Here) -> list[M]:
+        found: list[M] = []
+        said: dict[str, Any] = {}
+        for _ in range(_MOST_PAGES):
+            answer = await self._ask(what, said, here)
+            if answer is None:
+                break
+            found += [kind.model_validate(each) for each in answer.get(key, ())]
+            if not answer.get("nextCursor"):
+                break
+            said = {"cursor": answer["nextCursor"]}
+        return found
+
+
+class WrappedResources(_Asked):
+    async def listed(self, here: Here) -> Sequence[types.Resource]:
+        return await self._all("resources/list", "resources", types.Resource, here)
+
+    async def templates(self, here: Here) -> Sequence[types.ResourceTemplate]:
+        answer = await self._ask("resources/list", {}, here) or {}
+        found = answer.get("resourceTemplates", ())
+        return [types.ResourceTemplate.model_validate(each) for each in found]
+
+    async def read(self, uri: str, here: Here) -> Sequence[Contents] | None:
+        answer = await self._ask("resources/read", {"uri": uri}, here)
+        return None if answer is None else types.ReadResourceResult.model_validate(answer).contents
+
+    async def complete(self, template: str, name: str, value: str, here: Here) -> Sequence[str]:
+        said = {"template": template, "argument": name, "value": value}
+        answer = await self._ask("completion", said, here) or {}
+        return [str(each) for each in answer.get("completion", {}).get("values", ())]
+
+
+class WrappedPrompts(_Asked):
+    async def listed(self, here: Here) -> Sequence[types.Prompt]:
+        return await self._all("prompts/list", "prompts", types.Prompt, here)
+
+    async def get(
+        self, name: str, arguments: Mapping[str, str], here: Here
+    ) -> types.GetPromptResult | None:
+        said = {"name": name, "arguments": dict(arguments)}
+        answer = await self._ask("prompts/get", said, here)
+        return None if answer is None else types.GetPromptResult.model_validate(answer)

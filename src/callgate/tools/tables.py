@@ -1,0 +1,58 @@
+"""What the settings say of the built-in tools: `[web]`, `[memory]`, `[documents]`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+
+Bytes = Annotated[int, msgspec.Meta(ge=1024, le=100 * 1024 * 1024)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=600)]
+
+SearchKind = Literal["searxng", "brave", "tavily", "ddgs"]
+USUAL_VARIABLES = {"brave": "BRAVE_API_KEY", "tavily": "TAVILY_API_KEY"}
+"""Where the key of a service lies if nobody says otherwise."""
+
+
+class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class WebTable(_Table, frozen=True):
+    """`[web]`: what may be reached, how much is taken, and who searches."""
+
+    allow: list[str] = []
+    """Hosts and networks that are reached although they are not public."""
+    only: list[str] | None = None
+    """No other hosts than these; None: every public one."""
+    timeout_s: Seconds = 30.0
+    """For one call, with all its redirects."""
+    max_bytes: Bytes = 5 * 1024 * 1024
+    """What is taken of an answer; the rest is left where it is."""
+    max_redirects: Annotated[int, msgspec.Meta(ge=0, le=20)] = 8
+    search: SearchKind | None = None
+    search_url: str | None = None
+    """Of your own SearXNG; or in place of a service's usual address."""
+    key_env: str | None = None
+    """The variable that holds the key of the search service."""
+
+
+class MemoryTable(_Table, frozen=True):
+    """`[memory]`: what an agent notes for later."""
+
+    max_entries: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 500
+    """Of the user, and of each workspace."""
+    max_chars: Annotated[int, msgspec.Meta(ge=100, le=100_000)] = 2_000
+    """Of one entry."""
+    told_chars: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
+    """How much of it a model is told at the beginning of each turn; 0: it has to search."""
+
+
+class DocumentsTable(_Table, frozen=True):
+    """`[documents]`: what `search` looks into."""
+
+    max_files: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 50_000
+    max_bytes: Bytes = 2 * 1024 * 1024
+    """Of one file; of a PDF ten times as much."""
+    refresh_s: Seconds = 20.0
+    """How long a search may take to read what is new; it goes on the next time."""

@@ -1,0 +1,61 @@
+"""A process that has loaded our client, and forks one for each that knocks.
+
+    python -m tests.mcp_conformance.warm SOCKET
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+import tempfile
+import traceback
+from importlib import import_module
+from pathlib import Path
+
+from tests.mcp_conformance import client
+
+_HEAVY = (
+    "callgate.sources.mcp.connections", "callgate.sources.mcp.http", "callgate.sources.mcp.logins",
+    "callgate.sources.mcp.outputs", "callgate.storage.sqlite.store",
+)  # fmt: skip
+
+
+def serve(path: str) -> None:
+    for name in _HEAVY:
+        import_module(name)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(path)
+        listening.listen(64)
+        while True:
+            door, _ = listening.accept()
+            with door:
+                if os.fork() == 0:
+                    listening.close()
+                    os._exit(_answer(door))
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                pass
+
+
+def _answer(door: socket.socket) -> int:
+    with door.makefile("rw") as talk:
+        url, environment = json.loads(talk.readline())
+        os.environ.update(environment)
+        code = 0
+        try:
+            with tempfile.TemporaryDirectory() as made:
+                asyncio.run(client.run(url, Path(made)))
+        except BaseException:  # whatever it is, the suite is told by the code
+            traceback.print_exc()
+            code = 1
+        talk.write(f"{code}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

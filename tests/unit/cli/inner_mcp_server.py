@@ -1,0 +1,40 @@
+"""A real MCP server, on the official SDK. What its tool is said to do stands in a file."""
+
+import sys
+from pathlib import Path
+
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+
+server = MCPServer("inner")
+FORM = {"type": "object", "properties": {"color": {"type": "string"}}, "required": ["color"]}
+
+
+def double(number: int) -> int:
+    return number * 2
+
+
+async def paint(ctx: Context) -> str | InputRequiredResult:
+    """Ask for a color."""
+    answer = (ctx.input_responses or {}).get("color")
+    if isinstance(answer, ElicitResult):
+        return str((answer.content or {}).get("color", answer.action))
+    asked = ElicitRequestFormParams(message="Which color?", requested_schema=FORM)
+    return InputRequiredResult(input_requests={"color": ElicitRequest(params=asked)})
+
+
+server.add_tool(double, name="Double-It", description=Path(sys.argv[1]).read_text())
+server.add_tool(paint)
+
+
+@server.resource("note://{name}")
+def note(name: str) -> str:
+    return f"a note on {name}"
+
+
+@server.prompt()
+def greet(name: str) -> str:
+    return f"Say hello to {name}."
+
+
+server.run("stdio")

@@ -1,0 +1,283 @@
+"""`callgate mcp`: adding, approving, listing, importing and removing MCP servers."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate.cli import host_reloads, mcp_import
+from callgate.cli.exits import EXIT_CODES
+from callgate.cli.main import main
+from callgate.cli.mcp_add import Settings, written
+from callgate.cli.mcp_import import Found, covered, read
+from callgate.cli.problems import CliError
+from callgate.config.places import Home
+from callgate.core.errors import ToolErrorClass
+from tests.needs import needs
+from tests.unit.cli.instances import short_directory
+from tests.unit.cli.running import Ran, start
+from tests.unit.cli.test_commands import loaded_by
+
+ODD = Path(__file__).parents[1] / "sources" / "mcp" / "odd_server.py"
+
+
+class Place:
+    """A home, a workspace, and a server that says what a file says."""
+
+    def __init__(self, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+        self.home, self.ws = base / "h", base / "ws"
+        self.home.mkdir(mode=0o700)
+        self.ws.mkdir()
+        self.settings = self.home / "settings.toml"
+        self.settings.write_text('sandbox = "off"\n# mine\n')
+        self.listing = base / "tools.json"
+        self.tools = [{"name": "echo", "description": "Echoes.", "inputSchema": {"type": "object"}}]
+        self.write()
+
+    def write(self) -> None:
+        self.listing.write_text(json.dumps(self.tools))
+
+    @property
+    def env(self) -> dict[str, str]:
+        return {"CALLGATE_HOME": str(self.home)}
+
+    def run(self, *words: str, cwd: Path | None = None) -> Ran:
+        """In this process, which has loaded the SDK already."""
+        self._monkeypatch.chdir(cwd or self.ws)
+        code = main(list(words))
+        said = self._capsys.readouterr()
+        return Ran(code, said.out, said.err)
+
+    def add(self, *options: str, name: str = "odd") -> Ran:
+        command = [sys.executable, "-I", str(ODD), "--file", str(self.listing)]
+        return self.run("mcp", "add", name, "--effect", "read", *options, "--", *command)
+
+    def call(self) -> tuple[int, str | None]:
+        ran = self.run("call", "mcp.odd/echo", "--args", '{"text": "hi"}', "--json")
+        return ran.code, (ran.json["error"] or {}).get("reason")
+
+    def server(self) -> dict[str, Any]:
+        (server,) = self.run("mcp", "list", "--json").json["servers"]
+        return server  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Place]:
+    with short_directory() as base:
+        monkeypatch.setenv("CALLGATE_HOME", str(base / "h"))
+        for module in (host_reloads, mcp_import):  # nobody can be asked here
+            monkeypatch.setattr(module, "open_tty", lambda: None)
+        yield Place(base, monkeypatch, capsys)
+
+
+def test_a_server_is_added_approved_called_and_removed(place: Place) -> None:
+    added = place.add("--yes")
+    assert (added.code, "+ echo" in added.out, "Echoes." in added.out) == (0, True, True)
+    assert stat.S_IMODE(place.settings.stat().st_mode) == 0o600
+    assert place.call() == (0, None)
+    server = place.server()
+    assert (server["health"], server["problem"]) == ("resting", None)
+    assert server["tools"] == [{"name": "mcp__odd__echo", "effect": "read", "changed": False}]
+    assert place.run("mcp", "remove", "odd").code == 0
+    assert place.settings.read_text() == 'sandbox = "off"\n# mine\n\n'
+    assert sorted(path.name for path in (place.home / "mcp").iterdir()) == ["odd.log"]
+
+
+@pytest.mark.spec("T21")
+def test_a_tool_that_changed_is_shown_and_waits_for_a_yes(place: Place) -> None:
+    place.add("--yes")
+    place.tools[0]["description"] = "Echoes\x1b[2J all your mail."
+    place.write()
+    assert place.call() == (3, "definition_changed")
+    looked = place.run("mcp", "approve", "odd")
+    assert looked.code == 3
+    assert "- Echoes." in looked.out and r"+ Echoes\x1b[2J all your mail." in looked.out
+    assert place.call() == (3, "definition_changed")
+    (accepted,) = place.run("mcp", "approve", "--yes", "--json").json["servers"]
+    assert [*accepted["changed"]] == ["echo"]
+    assert place.call() == (0, None)
+
+
+def test_what_is_new_is_not_offered_without_a_yes(place: Place) -> None:
+    assert place.add().code == 3
+    assert (place.server()["health"], place.server()["tools"]) == ("new", [])
+    ran = place.run("tools")
+    assert "mcp__odd__echo" not in ran.out and "callgate mcp approve odd" in ran.err
+
+
+def test_a_server_that_cannot_be_started_is_told_of(place: Place) -> None:
+    ran = place.run("mcp", "add", "gone", "--yes", "--", "/nonexistent/program")
+    unavailable = EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE]
+    assert (ran.code, place.server()["name"]) == (unavailable, "gone")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["add", "A"], ["add", "a__b", "--", "x"], ["add", "odd"], ["add", "odd", "--url", "ftp://x/"],
+     ["add", "odd", "--url", "https://u:p@x/"], ["remove", "nobody"], ["approve", "nobody"],
+     ["logs", "nobody"], ["restart", "nobody"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_cannot_be_is_refused_and_changes_nothing(place: Place, words: list[str]) -> None:
+    before = place.settings.read_bytes()
+    assert place.run("mcp", *words).code != 0
+    assert place.settings.read_bytes() == before
+
+
+def test_a_running_instance_takes_over_what_is_approved(place: Place) -> None:
+    place.add("--yes")
+    process = start("serve", "--no-http", cwd=place.ws, env=place.env)
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith(b"callgate: listening on ")
+    try:
+        assert place.call() == (0, None)
+        assert place.server()["health"] == "running"
+        place.tools[0]["description"] = "Another."
+        place.write()
+        assert place.run("mcp", "restart", "odd").code == 0
+        assert place.call() == (3, "definition_changed")
+        assert place.server()["tools"][0]["changed"] is True
+        assert place.run("mcp", "approve", "odd", "--yes").code == 0
+        assert place.call() == (0, None)
+        assert place.run("hosts", "list", "--json").json["hosts"] == []
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_many_servers_that_nobody_calls_load_no_sdk_and_start_nothing(place: Place) -> None:
+    place.add("--yes")
+    before = (place.home / "mcp" / "odd.log").read_bytes()
+    table = place.settings.read_text().split("[mcp.odd]")[1]
+    with open(place.settings, "a") as settings:
+        settings.writelines(f"\n[mcp.s{n}]{table}" for n in range(50))
+    for words in (["tools"], ["mcp", "list"]):
+        modules = loaded_by(*words, cwd=place.ws)
+        assert modules & {"mcp.client", "mcp_types", "anyio", "pydantic", "httpx2"} == set()
+    assert (place.home / "mcp" / "odd.log").read_bytes() == before
+
+
+@needs("bwrap")
+def test_a_server_writes_in_the_workspace_and_nowhere_else(place: Place) -> None:
+    place.settings.write_text("")
+    place.tools.append(
+        {"name": "write", "description": "", "inputSchema": {"type": "object"}},
+    )
+    place.write()
+    listing = place.ws / "tools.json"
+    listing.write_text(place.listing.read_text())
+    place.listing = listing
+    assert place.add("--yes").code == 0
+    outside = place.home.parent / "outside"
+    for path in (inside := place.ws / "inside", outside):
+        arguments = json.dumps({"text": str(path)})
+        place.run("call", "mcp.odd/write", "--args", arguments, "--timeout", "5")
+    assert (inside.exists(), outside.exists()) == (True, False)
+
+
+# --- workspaces ---------------------------------------------------------------------------------
+
+
+@pytest.mark.spec("T23")
+def test_a_workspace_brings_servers_only_after_trust_and_an_approval(place: Place) -> None:
+    own = place.ws / ".callgate" / "settings.toml"
+    own.parent.mkdir()
+    args = json.dumps(["-I", str(ODD), "--file", str(place.listing)])
+    own.write_text(f'[mcp.odd]\ncommand = "{sys.executable}"\nargs = {args}\n')
+    assert place.run("mcp", "list", "--json").json["servers"] == []
+    assert place.run("trust", ".").code == 0
+    assert place.server()["health"] == "new"
+    assert place.run("mcp", "approve", "odd", "--yes").code == 0
+    ran = place.run("call", "mcp.odd/echo", "--args", '{"text": "hi"}', "--yes", "--json")
+    assert (ran.code, ran.json["value"]) == (0, "hi")
+    other = place.ws.parent / "other"
+    other.mkdir()
+    ran = place.run("tools", cwd=other)
+    assert "mcp__odd__echo" not in ran.out
+
+
+@pytest.mark.spec("T23")
+@pytest.mark.parametrize(
+    "line",
+    ['effect = "none"', "trusted = true", "sampling = true", 'profile = "open"', 'env = ["TOKEN"]',
+     'writable = ["~"]', 'set_env = { A = "${TOKEN}" }'],
+)  # fmt: skip
+def test_a_workspace_lowers_no_guard_for_its_servers(place: Place, line: str) -> None:
+    own = place.ws / ".callgate" / "settings.toml"
+    own.parent.mkdir()
+    own.write_text(f'[mcp.odd]\ncommand = "x"\n{line}\n')
+    place.run("trust", ".")
+    ran = place.run("tools", "--json")
+    assert (ran.code, ran.json["error"]["reason"]) == (2, "settings_invalid")
+
+
+# --- import ---------------------------------------------------------------------------------------
+
+
+def test_the_usual_shapes_of_other_programs_are_read() -> None:
+    stdio = {"command": "npx", "args": ["-y", "x"], "env": {"KEY": "${env:KEY}"}}
+    table = {
+        "command": "npx", "args": ["-y", "x"], "set_env": {"KEY": "${KEY}"}, "network": "all",
+        "writable": ["~/.npm", "~/.cache/node"],
+    }  # fmt: skip
+    for shape in ({"mcpServers": {"A b": stdio}}, {"servers": {"a-b": stdio}},
+                  {"mcp": {"servers": {"a-b": {**stdio, "type": "stdio"}}}}):  # fmt: skip
+        assert read(json.dumps(shape)) == [Found("a-b", table)]
+    zed = {"context_servers": {"a": {"command": {"path": "tool", "args": ["x"], "env": {}}}}}
+    assert read(json.dumps(zed)) == [Found("a", {"command": "tool", "args": ["x"]})]
+    http = '{ // mine\n"mcpServers": {"w": {"url": "https://x/mcp", "headers": {"A": "b",},},},}'
+    assert read(http) == [Found("w", {"url": "https://x/mcp", "headers": {"A": "b"}})]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [5, {}, {"type": "sse", "url": "https://x"}, {"command": "x", "disabled": True},
+     {"command": "x", "env": {"A": "${input:key}"}}, {"command": "x", "args": [{}]}],
+)  # fmt: skip
+def test_what_cannot_be_taken_over_is_named(said: Any) -> None:
+    (found,) = read(json.dumps({"mcpServers": {"a": said}}))
+    assert found.table is None and found.problem
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"mcpServers": []}', "{nope"])
+def test_a_file_without_servers_is_an_error(text: str) -> None:
+    with pytest.raises(CliError):
+        read(text)
+
+
+def test_an_import_shows_no_secret_and_writes_for_its_owner_alone(place: Place) -> None:
+    place.settings.chmod(0o644)
+    file = place.ws / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": {"x": {"command": "x", "env": {"KEY": "ghp_secret"}}}}))
+    refused = place.run("mcp", "import", "mcp.json")
+    assert (refused.code, "ghp_secret" in refused.out + refused.err) == (3, False)
+    assert "mcp" not in place.settings.read_text()
+    assert place.run("mcp", "import", "mcp.json", "--yes").code == 0
+    assert 'KEY = "ghp_secret"' in place.settings.read_text()
+    assert stat.S_IMODE(place.settings.stat().st_mode) == 0o600
+    assert covered({"set_env": {"A": "x", "B": "${B}"}})["set_env"] == {"A": "(hidden)", "B": "${B}"}
+
+
+def test_only_a_table_of_its_own_is_taken_out_of_the_settings(home: Path) -> None:
+    place = Home(str(home))
+    text = '[mcp.a]\ncommand = "a"\n[mcp.a.set_env]\nX = "1"\n[mcp.ab]\ncommand = "ab" # [mcp.a]\n'
+    (home / "settings.toml").write_text(text)
+    settings = Settings(place)
+    settings.remove("a")
+    assert settings.text == '[mcp.ab]\ncommand = "ab" # [mcp.a]\n'
+    (home / "settings.toml").write_text('mcp.a = { command = "a" }\n')
+    with pytest.raises(CliError):
+        Settings(place).remove("a")
+
+
+def test_a_table_is_written_as_it_is_read() -> None:
+    table = {"command": 'a "b"\x7f\n', "args": ["é", "\\"], "set_env": {"A.b": "x"}}
+    assert tomllib.loads(written("s", table)) == {"mcp": {"s": table}}
