@@ -50,6 +50,8 @@ soak: .venv/.ready-dev
 	@sh scripts/get_chromium.sh
 	@sh scripts/get_acp_clients.sh
 	@sh scripts/get_mcp_suite.sh
+	@sh scripts/get_mcp_servers.sh
+	@sh scripts/get_emulate.sh
 	$(BIN)/python -m pytest -m soak --hypothesis-profile soak --timeout 1800
 
 mcp-conformance: .venv/.ready-dev

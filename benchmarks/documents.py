@@ -2,7 +2,7 @@
 
     python benchmarks/documents.py [--files N] [--rounds N] [--quick] [--json]
 
-A workspace of 10,000 files of code and prose, about 2 KB each, in 100 directories. `index` is the
+A workspace of 10,000 files of code and prose, about 3 KB each, in 100 directories. `index` is the
 first search, which reads everything; `unchanged` one that finds nothing new to read; `one changed`
 one after a file was written. Wall time through the whole dispatcher, the median of all rounds;
 beside it what it takes to read the same files and to insert the same texts into FTS5, and no more.
@@ -84,7 +84,7 @@ def made(count: int) -> Iterator[tuple[str, str]]:
     chance = random.Random(1)
     common = [f"word{number}" for number in range(2_000)]
     for number in range(count):
-        words = chance.choices(common, k=WORDS) + ["word1", "word2", f"rare{number % 1_000}"]
+        words = [*chance.choices(common, k=WORDS), "word1", "word2", f"rare{number % 1_000}"]
         lines = (" ".join(words[at : at + 10]) for at in range(0, len(words), 10))
         ending = ("md", "py", "txt", "rst")[number % 4]
         yield f"dir{number % 100}/file{number}.{ending}", "\n".join(lines)

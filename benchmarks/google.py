@@ -122,6 +122,7 @@ async def calls(rounds: int, count: int) -> dict[str, Any]:
                         await once()
                         into.append((time.perf_counter() - begun, time.process_time() - cpu))
             await tools.close()
+            await bench.log.close()
     return {
         "calls": count,
         "ours_wall_ms": round(1e3 * median(each[0] for each in ours), 1),

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 _ACP_CLIENTS = Path(__file__).parents[1] / ".tools/acp/package-lock.json"
+_MCP_SERVERS = Path(__file__).parents[1] / ".tools/mcp_servers/requirements.txt"
 _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
@@ -26,6 +27,7 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "root": (lambda: os.geteuid() == 0, "the tests do not run as root"),
     "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
     "acp clients": (_ACP_CLIENTS.exists, "see scripts/get_acp_clients.sh"),
+    "mcp servers": (_MCP_SERVERS.exists, "see scripts/get_mcp_servers.sh"),
     "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
     "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }

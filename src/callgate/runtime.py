@@ -56,7 +56,7 @@ class Runtime:
     def all_tools(self, session: Session) -> list[tuple[Registered, str | None]]:
         """Every registered tool, and why the session does not see it."""
         registry = self.dispatcher.registry
-        return [(tool, registry.hidden_because(tool, session)) for tool in registry]
+        return [(tool, registry.hidden_because(tool, session)) for tool in registry.of(session)]
 
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)

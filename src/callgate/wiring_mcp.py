@@ -39,7 +39,7 @@ from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
 from callgate.sources.hosts.logs import HostLog
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.hosts.pins import PinDoubt, Pinned
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
 from callgate.sources.mcp.questions import AskedCalls
@@ -49,6 +49,8 @@ from callgate.wiring_hosts import BroughtTools, HostedTools
 
 PREFIX = "mcp."
 Login = Callable[[str], None]
+Fill = Callable[[str, Mapping[str, str]], dict[str, str]]
+"""What the values of a key stand for. Raises a `ToolError`."""
 Tables = dict[str, tuple[McpTable, str | None]]
 """By name, with the workspace that brought each; None: the user did."""
 
@@ -96,7 +98,10 @@ def _settings(
     pin = name
     if owner is not None:
         pin = f"{name}@{hashlib.sha256(owner.encode()).hexdigest()[:12]}"
-    reach = _process(table, sandbox) if table.url is None else _address(table, home, pin, login)
+    if table.url is None:
+        reach = reach_process(table, sandbox)
+    else:
+        reach = reach_address(table, home, pin, login)
     return ServerSettings(
         name=name,
         command=table.identity,
@@ -118,12 +123,16 @@ def _settings(
     )
 
 
-def _process(table: McpTable, sandbox: Sandbox) -> Reach:
+def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:
+    try:
+        return filled(values, os.environ)
+    except MissingVariable as error:
+        raise ToolError(f"{key}: {error}") from None
+
+
+def reach_process(table: McpTable, sandbox: Sandbox, fill: Fill = from_environment) -> Reach:
     async def reach(place: Place, log: HostLog) -> Callable[[], Any]:
-        try:
-            given = filled(table.set_env, os.environ)
-        except MissingVariable as error:
-            raise ToolError(f"set_env: {error}") from None
+        given = fill("set_env", table.set_env)
         passed = {key: os.environ[key] for key in table.env if key in os.environ}
         cwd = expanded(table.cwd, place.workspace)
         os.makedirs(cwd, exist_ok=True)
@@ -159,12 +168,11 @@ def token_file(home: Home, pin: str) -> TokenFile:
     return TokenFile(os.path.join(home.path, "mcp", f"{pin}.tokens"))
 
 
-def _address(table: McpTable, home: Home, pin: str, login: Login | None) -> Reach:
+def reach_address(
+    table: McpTable, home: Home, pin: str, login: Login | None, fill: Fill = from_environment
+) -> Reach:
     async def reach(place: Place, log: HostLog) -> Callable[[], Any]:
-        try:
-            headers = filled(table.headers, os.environ)
-        except MissingVariable as error:
-            raise ToolError(f"headers: {error}") from None
+        headers = fill("headers", table.headers)
         http = import_module("callgate.sources.mcp.http")
         auth = None
         named = {name.lower() for name in headers}
@@ -215,12 +223,13 @@ class McpTools(BroughtTools):
         return list(self._news())
 
     def _news(self) -> Iterator[str]:
-        new = set(self.servers.unknown())
         for name in self.servers.hosts:
-            doubt = self.servers.doubt(name)
-            if doubt is not None:
+            try:
+                pinned = self.servers.pinned(name)
+            except PinDoubt as doubt:
                 yield f"MCP server {name} brings no tools: {doubt}"
-            elif name in new:
+                continue
+            if pinned is None:
                 yield f"MCP server {name} is new: callgate mcp approve {name} looks at its tools"
 
     def entry(self, name: str) -> HostEntry:
@@ -258,17 +267,20 @@ def register_servers(
     """Register what is pinned; None where there are no servers."""
     if not tables(home, settings, workspace):
         return None
-    registry = runtime.dispatcher.registry
+    asks = make_asks(home, settings, runtime)
+    servers = make_servers(home, settings, sandbox, workspace, asks)
+    tools = McpTools(servers, runtime.dispatcher.registry)
+    tools.register_all()
+    return tools
 
+
+def make_asks(home: Home, settings: Settings, runtime: Runtime) -> Asks:
     def open_model() -> Model:
         agents = import_module("callgate.wiring_agents")  # only where a server asks for a model
         model: Model = agents.open_model(home, settings, None)
         return model
 
-    asks = AskedCalls(runtime.call, registry, open_model)
-    tools = McpTools(make_servers(home, settings, sandbox, workspace, asks), registry)
-    tools.register_all()
-    return tools
+    return AskedCalls(runtime.call, runtime.dispatcher.registry, open_model)
 
 
 def ask(

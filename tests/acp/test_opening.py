@@ -34,7 +34,7 @@ async def test_the_greeting_says_what_there_is_and_no_more(rich: Editor) -> None
     assert capabilities["loadSession"] is True
     assert capabilities["promptCapabilities"] == {"image": True, "audio": False, "embeddedContext": True}
     assert set(capabilities["sessionCapabilities"]) == {"list", "resume", "close", "delete", "additionalDirectories"}
-    assert "mcpCapabilities" not in capabilities
+    assert capabilities["mcpCapabilities"] == {"http": True, "sse": False}
     assert answer["authMethods"] != []
 
 

@@ -339,15 +339,6 @@ async def test_what_is_asked_of_an_unknown_session_is_refused(rich: Editor) -> N
     assert await rich.refused("session/nothing", {}) == -32601  # it is still there
 
 
-@pytest.mark.spec("S2-04")
-async def test_mcp_servers_of_the_editor_are_left_alone_for_now(rich: Editor, workspace: Path) -> None:
-    marker = workspace / "started"
-    server = {"name": "m", "command": "/bin/sh", "args": ["-c", f"touch {marker}"], "env": []}
-    opened = await rich.ask("session/new", {"cwd": str(workspace), "mcpServers": [server]})
-    assert (await rich.talks[opened["sessionId"]].tool("list_dir", "{}"))["status"] == "completed"
-    assert not marker.exists()
-
-
 async def test_a_pending_question_holds_up_no_other_session(rich: Editor, models: Models, workspace: Path) -> None:
     asked, answer = asyncio.Event(), asyncio.Event()
 

@@ -111,6 +111,7 @@ async def visit(home: Path, workspace: Path) -> dict[str, Any]:
         said["revoked"] = getattr(error, "reason", None)
     said["still"] = expired.ok
     await tools.close()
+    await bench.log.close()
     return said
 
 

@@ -161,12 +161,12 @@ class Batch:
         )
 
     def _has_effects(self, wanted: Wanted) -> bool:
-        tool = self._dispatcher.registry.find(wanted.use.name)
+        tool = self._dispatcher.registry.find(wanted.use.name, self._session)
         return tool is not None and tool.has_effects
 
     def _must_wait(self, wanted: Wanted) -> bool:
         """For the end of the reply: what it does cannot be taken back if the reply is void."""
-        tool = self._dispatcher.registry.find(wanted.use.name)
+        tool = self._dispatcher.registry.find(wanted.use.name, self._session)
         return tool is not None and (tool.has_effects or tool.name == SPAWN_AGENT)
 
     async def _ended(self) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from callgate.config.keys import delete_key
 from callgate.config.load import SettingsError
@@ -12,9 +15,12 @@ from callgate.live_sessions import MODES, LiveSessions
 from callgate.models.make import find_table, key_name
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
 from callgate.surfaces.acp.options import nearest
-from callgate.surfaces.acp.parts import Parts
+from callgate.surfaces.acp.parts import OpenServers, Parts
 from callgate.surfaces.acp.stdio import AcpOptions
 from callgate.wiring import Wired
+
+if TYPE_CHECKING:  # most sessions have none
+    from callgate.wiring_mcp_sessions import EditorServers
 
 
 def make_parts(wired: Wired, options: AcpOptions) -> Parts:
@@ -30,6 +36,12 @@ def make_parts(wired: Wired, options: AcpOptions) -> Parts:
         name, table = find_table(model, settings.models, os.environ)
         delete_key(wired.home, key_name(name, table))
 
+    servers = _Servers(wired)
+
+    async def close() -> None:
+        await servers.close()
+        await wired.close()
+
     return Parts(
         runtime=wired.runtime,
         sessions=LiveSessions(
@@ -44,8 +56,31 @@ def make_parts(wired: Wired, options: AcpOptions) -> Parts:
         forget_key=forget_key,
         latch_s=settings.acp.cancel_latch_s,
         unstable=options.unstable,
-        close=wired.close,
+        mcp=servers.load,
+        close=close,
     )
+
+
+class _Servers:
+    """The MCP servers of the editor, once it has named any."""
+
+    def __init__(self, wired: Wired) -> None:
+        self._wired = wired
+        self._made: EditorServers | None = None
+
+    async def load(self) -> OpenServers:
+        loaded = await asyncio.to_thread(import_module, "callgate.wiring_mcp_sessions")
+        if self._made is None:
+            wired = self._wired
+            self._made = loaded.EditorServers(
+                wired.home, wired.settings, wired.sandbox, wired.runtime
+            )
+        made: EditorServers = self._made
+        return made.open
+
+    async def close(self) -> None:
+        if self._made is not None:
+            await self._made.close()
 
 
 def _first(modes: tuple[Mode, ...], asked: str | None, usual: Mode) -> Mode:

@@ -28,6 +28,7 @@ from callgate.cli.stores import words
 from callgate.cli.terminal import say
 from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import visible, visible_text
+from callgate.config.mcp import name_for
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol.strict_json import StrictJsonError, loads
@@ -108,8 +109,7 @@ def _parsed(text: str) -> Any:
 
 
 def _read(name: str, said: Any) -> Found:
-    ours = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")[:32].strip("-")
-    ours = ours if ours[:1].isalpha() else f"s-{ours}"[:32].strip("-")
+    ours = name_for(name)
     if not isinstance(said, dict):
         return Found(ours, None, "it is no object")
     try:

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 
 _USAGE = 2
 _LONGEST = 32
+_SAY_NOTHING = frozenset(
+    {"index", "main", "__main__", "cli", "server", "dist", "build", "src", "bin"}
+)
+"""Files and directories that are called so everywhere."""
 _BESIDE = ("resources/list", "resources/read", "prompts/list", "prompts/get", "completion")
 """What a server has beside tools: offered as what it is, and called like a tool that reads."""
 
@@ -60,7 +64,10 @@ def name_of(options: Namespace) -> str:
         return str(options.name)
     named = [each for each in options.words if not each.startswith("-")]
     last = re.sub(r"@[^/@]*\Z", "", named[min(1, len(named) - 1)]) if named else ""
-    plain = re.sub(r"[^a-z0-9]+", "-", os.path.basename(last).lower()).strip("-")
+    parts = re.sub(r"\.[a-z]{1,3}\Z", "", last.lower()).split("/")
+    while len(parts) > 1 and parts[-1] in _SAY_NOTHING:
+        parts.pop()
+    plain = re.sub(r"[^a-z0-9]+", "-", parts[-1]).strip("-")
     kept = plain[:_LONGEST].strip("-")
     return kept if kept[:1].isalpha() else "wrapped"
 

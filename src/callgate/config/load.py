@@ -70,6 +70,8 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     if isinstance(settings.sandbox, SandboxTable):
         _check_sandbox(settings.sandbox, file)
     _check_mcp(settings.mcp, file)
+    if isinstance(settings.acp.mcp.network, list):
+        _hosts(settings.acp.mcp.network, file, ("acp", "mcp", "network"))
     _check_web(settings.web, file)
     policy = _policy(settings.policy, file, ("policy",))
     saved, saved_file = _read(home.saved_rules, SavedRules)

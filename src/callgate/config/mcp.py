@@ -23,6 +23,15 @@ NOT_FOR_A_WORKSPACE = (
 """What lowers a guard, or hands out what is the user's: a workspace may not say it."""
 
 
+class EnclosureTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[acp.mcp]`: what is around the programs that an editor wants started as MCP servers."""
+
+    network: Literal["none", "loopback", "all"] | list[str] = "none"
+    profile: Literal["workspace", "open"] = "workspace"
+    writable: list[str] = []
+    """Directories beside the workspace in which they may write, such as a cache."""
+
+
 class OAuthTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """`[mcp.NAME.oauth]`, where a server does not register its clients itself."""
 
@@ -108,6 +117,12 @@ def _url_problem(table: McpTable) -> tuple[str, str] | None:
         if getattr(table, key):
             return key, "an address has none: they are for a command"
     return None
+
+
+def name_for(said: str) -> str:
+    """What a server is called here that is called `said` elsewhere."""
+    ours = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")[:32].strip("-")
+    return ours if ours[:1].isalpha() else f"s-{ours}"[:32].strip("-")
 
 
 class MissingVariable(ValueError):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from callgate.config.mcp import McpName, McpTable
+from callgate.config.mcp import EnclosureTable, McpName, McpTable
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
@@ -151,6 +151,7 @@ class AcpTable(_Table, frozen=True):
     """Those that a session in an editor may have."""
     cancel_latch_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
     """How long a cancel that came while nothing was under way stops the next prompt."""
+    mcp: EnclosureTable = EnclosureTable()
 
 
 class GoogleTable(_Table, frozen=True):

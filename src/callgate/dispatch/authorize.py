@@ -123,6 +123,23 @@ def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) ->
         )
 
 
+def ensure_still_allowed(
+    call: ToolCall, subject: Subject, authority: Authority, decided: Decision | None
+) -> None:
+    """After a wait for a slot: as before, and what nobody was asked about then must not need
+    to be asked about now."""
+    ensure_not_denied(call, subject, authority)
+    if decided is None or decided.outcome is not Outcome.ALLOW:
+        return
+    now = judge(call, subject, authority)
+    if now.outcome is not Outcome.ALLOW:
+        raise ToolPermissionDenied(
+            f"What may run changed while the call waited: {now.sentence} ({now.origin}) Nothing"
+            " was run; make the call again to be asked.",
+            reason="changed_while_waiting",
+        )
+
+
 def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     """What the policy says of a call at this moment."""
     decision = _policy(call, subject, authority)

@@ -34,7 +34,7 @@ from callgate.dispatch.authorize import (
     Authority,
     Subject,
     authorize,
-    ensure_not_denied,
+    ensure_still_allowed,
     judge,
     question,
 )
@@ -217,7 +217,7 @@ class ToolDispatcher:
         if ticket is not None:
             try:
                 await running.until(ticket)
-                ensure_not_denied(call, subject, self.authority)
+                ensure_still_allowed(call, subject, self.authority, journal.decision)
             except BaseException:
                 if ticket.done() and not ticket.cancelled():
                     leave()

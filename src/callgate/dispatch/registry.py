@@ -2,6 +2,10 @@
 
 A name belongs to whoever registered it first. Names and aliases are compared after NFKC
 and case folding, so that no look-alike can stand in for another tool.
+
+A session may be given tools of its own (`give`): it sees them, and whoever works for it; to all
+others they do not exist. Two sessions may be given different tools of one name. Where a tool of
+everyone has the name, that one is meant, whoever came first.
 """
 
 from __future__ import annotations
@@ -50,6 +54,16 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     """All that a decision without rules depends on."""
 
 
+class _Given:
+    """The tools of one session alone."""
+
+    def __init__(self) -> None:
+        self.tools: dict[str, Registered] = {}
+        self.names: dict[str, str] = {}
+        self.withheld: dict[str, str] = {}
+        """Why a tool is not to be used at the moment, by its name."""
+
+
 class Registry:
     def __init__(self, *, max_argument_bytes: int = MAX_BYTES) -> None:
         self._max_argument_bytes = max_argument_bytes
@@ -59,6 +73,8 @@ class Registry:
         self._disabled: dict[str, str] = {}
         self._conditions: dict[str, Callable[[Session], str | None]] = {}
         self._unlisted: set[str] = set()
+        self._given: dict[str, _Given] = {}
+        """By session."""
 
     def register(self, factory: ToolFactory) -> Registered:
         """Take a factory; raise `ToolRegistrationError` where its definition is wrong."""
@@ -81,11 +97,59 @@ class Registry:
                 del self._names[_fold(taken)]
                 self._names.pop(taken, None)
 
-    def find(self, name: str) -> Registered | None:
-        tool = self._tools.get(name)
-        if tool is None and (owner := self._names.get(name)) is not None:
-            return self._tools[owner]
+    def give(self, session_id: str, factory: ToolFactory) -> Registered:
+        """Take a factory for one session. `ToolRegistrationError` where its definition is wrong,
+        or a tool of everyone, or of this session, has one of its names."""
+        definition = _definition(factory)
+        tool = _examine(definition, factory, self._max_argument_bytes)
+        given = self._given.setdefault(session_id, _Given())
+        for name in (definition.name, *definition.aliases):
+            owner = self._names.get(_fold(name)) or given.names.get(_fold(name))
+            if owner is not None:
+                raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner!r}")
+        for name in (definition.name, *definition.aliases):
+            given.names[_fold(name)] = given.names[name] = definition.name
+        given.tools[definition.name] = tool
         return tool
+
+    def withhold(self, session_id: str, name: str, why: str | None) -> None:
+        """Hide a tool that a session was given; None: show it again."""
+        given = self._given[session_id]
+        if why is None:
+            given.withheld.pop(name, None)
+        else:
+            given.withheld[name] = why
+
+    def take_back(self, session_id: str) -> None:
+        """All that a session was given; calls that run already finish."""
+        self._given.pop(session_id, None)
+
+    def find(self, name: str, session: Session | None = None) -> Registered | None:
+        """A tool of everyone, or one that the session was given."""
+        tool = self._tools.get(name)
+        if tool is not None:
+            return tool
+        if (owner := self._names.get(name)) is not None:
+            return self._tools[owner]
+        given = self._given_to(session)
+        if given is None or (owner := given.names.get(name)) is None:
+            return None
+        return given.tools[owner]
+
+    def _given_to(self, session: Session | None) -> _Given | None:
+        """What a session was given, or the one that it works for."""
+        if not self._given or session is None:
+            return None
+        given = self._given.get(session.id)
+        if given is None and session.parent is not None:
+            return self._given.get(session.parent)
+        return given
+
+    def of(self, session: Session) -> list[Registered]:
+        """Every tool that there is for a session, whether or not it sees it."""
+        given = self._given_to(session)
+        own = () if given is None else given.tools.values()
+        return [*self, *(tool for tool in own if self.find(tool.name, session) is tool)]
 
     def disable(self, name: str, reason: str) -> None:
         """Keep a tool registered but out of everyone's sight."""
@@ -101,6 +165,9 @@ class Registry:
 
     def missing_because(self, tool: Registered, session: Session) -> str | None:
         """What a session lacks for a tool that depends on it; None where it lacks nothing."""
+        given = self._given_to(session)
+        if given is not None and given.tools.get(tool.name) is tool:
+            return given.withheld.get(tool.name)
         condition = self._conditions.get(tool.name)
         return None if condition is None else condition(session)
 
@@ -108,7 +175,7 @@ class Registry:
         """Why a session does not see a tool; None where it does."""
         if self._disabled and (reason := self._disabled.get(tool.name)) is not None:
             return reason
-        if tool.everyone_sees_it and tool.name not in self._conditions:
+        if tool.everyone_sees_it and tool.name not in self._conditions and not self._given:
             return None
         definition = tool.definition
         if definition.required_tags and (missing := definition.required_tags - session.tags):
@@ -123,7 +190,7 @@ class Registry:
             return []
         return [
             tool
-            for tool in self
+            for tool in self.of(session)
             if tool.name not in self._unlisted and self.hidden_because(tool, session) is None
         ]
 

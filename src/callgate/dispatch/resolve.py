@@ -15,7 +15,7 @@ _COMPARED = 2_000
 
 def resolve(call: ToolCall, registry: Registry) -> Registered:
     """The registered tool, by name or alias."""
-    tool = registry.find(call.tool)
+    tool = registry.find(call.tool, call.session)
     if tool is None or registry.hidden_because(tool, call.session) is not None:
         asked_for = str(call.tool)[:128]
         if tool is not None and (lacks := registry.missing_because(tool, call.session)):
@@ -26,7 +26,9 @@ def resolve(call: ToolCall, registry: Registry) -> Registered:
 
 def _suggestion(call: ToolCall, registry: Registry) -> str:
     visible = (
-        tool.name for tool in registry if registry.hidden_because(tool, call.session) is None
+        tool.name
+        for tool in registry.of(call.session)
+        if registry.hidden_because(tool, call.session) is None
     )
     near = difflib.get_close_matches(str(call.tool)[:64], list(islice(visible, _COMPARED)), n=1)
     return f" Did you mean {near[0]!r}?" if near else ""

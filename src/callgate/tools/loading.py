@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from callgate.core.effects import SideEffects
 from callgate.core.environment import Environment
 from callgate.core.errors import ToolCancelled
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactory, ToolOutput
@@ -46,6 +47,7 @@ def factories(rows: Iterable[Row], shared: Any) -> Iterator[ToolFactory]:
 class LoadedTool:
     def __init__(self, row: Row, shared: Any) -> None:
         self._row, self._shared = row, shared
+        self._at_work = False
 
     @property
     def definition(self) -> ToolDefinition:
@@ -67,7 +69,15 @@ class LoadedTool:
             raise ToolCancelled
         watched.set(["", context.session_id])  # what is opened from here on, we open
         function: Function = load(self._row.function)
-        return await function(input, context, self._shared)
+        self._at_work = True
+        output = await function(input, context, self._shared)
+        self._at_work = False
+        return output
+
+    @property
+    def stoppable(self) -> bool:
+        """False while somebody elsewhere may be doing what they were asked to."""
+        return not (self._at_work and self.definition.side_effects is SideEffects.NETWORK)
 
     async def cancel(self) -> bool:
         return False  # a request ends with the task that waits for it

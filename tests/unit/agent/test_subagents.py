@@ -153,7 +153,8 @@ async def test_a_worker_has_a_session_of_its_own_that_no_list_shows(tmp_path: Pa
     first, within, last = those.model.prompts
     assert told(within) == task
     offered = [{tool.name for tool in prompt.tools} for prompt in (first, within, last)]
-    assert offered[0] - offered[1] == {SPAWN_AGENT, "update_plan"}
+    noting = {"memory_add", "memory_replace", "memory_consolidate", "memory_search"}
+    assert offered[0] - offered[1] == {SPAWN_AGENT, "update_plan"} | noting
     assert offered[0] == offered[2]
 
 

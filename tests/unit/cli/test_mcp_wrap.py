@@ -98,6 +98,8 @@ async def test_a_wrapped_server_works_through_the_gate_until_it_changes(
         (["npx", "-y", "@modelcontextprotocol/server-everything@1.2"], "server-everything"),
         (["uvx", "mcp-server-git"], "mcp-server-git"),
         (["/opt/Some Server"], "some-server"),
+        (["node", "/x/server-files/dist/index.js"], "server-files"),
+        (["python", "clock.py"], "clock"),
         (["7zip"], "wrapped"),
     ],
 )

@@ -50,14 +50,15 @@ def test_hidden_tools_are_listed_on_request_with_the_reason(ws: Path, home: Path
     }
     nobody = "no agent is at work in this session"
     assert {name: hidden.pop(name) for name in GOOGLE} == dict.fromkeys(GOOGLE, NO_ACCOUNT)
-    assert hidden == {"shell": "disabled in settings"} | dict.fromkeys(AGENTS, nobody)
+    others = {"shell": "disabled in settings", "web_search": NO_SEARCH}
+    assert hidden == others | dict.fromkeys(AGENTS, nobody)
     assert "disabled in settings" in callgate("tools", "--all", cwd=ws).out
 
 
 def test_mode_none_hides_every_tool(ws: Path) -> None:
     assert callgate("tools", "--mode", "none", cwd=ws).out == ""
     listed = callgate("tools", "--mode", "none", "--all", "--json", cwd=ws).json
-    assert [each["name"] for each in listed] == sorted([*BUILT_IN, *AGENTS, *GOOGLE])
+    assert [each["name"] for each in listed] == sorted([*BUILT_IN, *AGENTS, *GOOGLE, "web_search"])
     assert not any(each["visible"] for each in listed)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.effects import SideEffects
-from callgate.core.sessions import Session
+from callgate.core.sessions import Mode, Session
 from callgate.dispatch.dispatcher import Limits
 from callgate.dispatch.lanes import Lanes
 from tests.support import QUICK, Bench, make_tool
@@ -54,6 +54,19 @@ async def test_six_calls_under_a_cap_of_four_start_in_order_and_all_finish() -> 
     assert [block.content for block in blocks] == [[TextBlock(str(n))] for n in range(6)]
     assert gauge.started == [0, 1, 2, 3, 4, 5]
     assert gauge.most == 4
+
+
+@pytest.mark.parametrize("narrower", [Mode.ASK, Mode.READ, Mode.NONE])
+async def test_a_queued_call_does_not_start_in_a_mode_that_would_not_let_it(narrower: Mode) -> None:
+    gauge = Gauge()
+    probe = make_tool(effect=SideEffects.WRITE, schema=NUMBER, run=gauge)
+    bench = Bench("/", probe, mode=Mode.WRITE)
+    batch = asyncio.create_task(bench.dispatcher.dispatch_all(uses(5), bench.session))
+    await bench.recorder.seen("tool.called", 4)
+    bench.session.mode = narrower
+    gauge.release.set()
+    assert [block.is_error for block in await batch] == [False] * 4 + [True]
+    assert gauge.started == [0, 1, 2, 3]
 
 
 @pytest.mark.spec("S4-30")

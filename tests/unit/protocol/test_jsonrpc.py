@@ -210,3 +210,11 @@ def test_no_line_of_ours_is_taken_for_two() -> None:
     line = jsonrpc.notification("m", {"text": "a\u2028b\u0085c\nd"})
     assert len(line.decode().splitlines()) == 1
     assert msgspec.json.decode(line)["params"] == {"text": "a\u2028b\u0085c\nd"}
+
+
+@pytest.mark.parametrize("result", [rb'"\ud800"', b"NaN", b'{"a": 1, "a": 2}', b'"\xff"', b"[" * 100, b"{]"])
+def test_an_answer_that_cannot_be_read_fails_what_was_asked(result: bytes) -> None:
+    """Or whoever asked would wait for ever."""
+    message = read(b'{"jsonrpc": "2.0", "id": 7, "result": ' + result + b"}")
+    assert isinstance(message, Response) and message.error is not None
+    assert (message.id, message.result, message.error.code) == (7, None, jsonrpc.INTERNAL_ERROR)

@@ -129,6 +129,13 @@ class PromptCapabilities(msgspec.Struct, frozen=True, kw_only=True, rename="came
     embedded_context: bool
 
 
+class McpCapabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Which servers we can use beside programs, which everyone can."""
+
+    http: bool
+    sse: bool
+
+
 class SessionCapabilities(Sent, frozen=True, kw_only=True):
     list: Able | None = None
     resume: Able | None = None
@@ -146,6 +153,7 @@ class AgentAuth(Sent, frozen=True, kw_only=True):
 class AgentCapabilities(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     load_session: bool
     prompt_capabilities: PromptCapabilities
+    mcp_capabilities: McpCapabilities
     session_capabilities: SessionCapabilities
     auth: AgentAuth
 

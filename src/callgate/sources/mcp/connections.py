@@ -59,7 +59,9 @@ class Connection:
         asks: Asks | None = None,
         elicitation: bool = True,
         sampling: bool = False,
+        relearned: Callable[[Connection], None] | None = None,
     ) -> None:
+        """`relearned` hears of it when its tools are others than when it was opened."""
         self.server = server
         self.log = log
         self.tools: list[dict[str, Any]] = []
@@ -69,6 +71,7 @@ class Connection:
         self.problem: str | None = None
         """Why what it lists cannot be used."""
         self._transport = transport
+        self._on_relearned = relearned
         self._callbacks = Callbacks(server, roots, asks)
         self._elicitation = asks is not None and elicitation
         self._sampling = asks is not None and sampling
@@ -229,6 +232,8 @@ class Connection:
         self.log.note("its tools have changed" + (f": {self.problem}" if self.problem else ""))
         self._relearned.set()
         self._relearned.clear()
+        if self._on_relearned is not None:
+            self._on_relearned(self)
 
     async def relearned(self) -> None:
         """Wait until it was looked at again what it lists."""

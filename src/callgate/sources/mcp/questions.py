@@ -159,8 +159,9 @@ class AskedCalls:
         open_model: OpenModel,
     ) -> None:
         self._call = call
-        registry.register(FillForm)
-        registry.register(lambda: AskModel(open_model))
+        if registry.find(FORM) is None:  # another one here may have brought them
+            registry.register(FillForm)
+            registry.register(lambda: AskModel(open_model))
 
     async def fill(self, server: str, form: Form, calling: Calling) -> Filled:
         arguments: dict[str, Any] = {"server": server, "message": form.message}

@@ -64,18 +64,28 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace whose settings brought it: no other may use it."""
     pin: str
     """Under which name what it said of itself is kept."""
+    of_session: bool = False
+    """It was brought by a session, and ends with it."""
+    covered: Callable[[str], str] = str
+    """Takes what it was given in secret out of a text."""
     beliefs: Beliefs = Beliefs()
     reach: Reach
 
 
 class Server:
     def __init__(
-        self, settings: ServerSettings, log: HostLog, asks: Asks | None = None
+        self,
+        settings: ServerSettings,
+        log: HostLog,
+        asks: Asks | None = None,
+        heard: Callable[[Connection], None] | None = None,
     ) -> None:
+        """`heard` is told of each connection that was opened, and again when its tools change."""
         self.settings = settings
         self.log = log
         self.restarts = 0
         self._asks = asks
+        self._heard = heard
         self._crashes = Crashes()
         self._open: dict[Place, Connection] = {}
         self._starting: dict[Place, asyncio.Task[Connection]] = {}
@@ -103,9 +113,12 @@ class Server:
         problem = self._crashes.problem
         if not self._crashes.quarantined:
             return problem
+        until = "the session is opened anew"
+        if not self.settings.of_session:
+            until = f"callgate mcp restart {self.settings.name}"
         return (
             f"{problem}, for the {crashes.MOST}th time within {crashes.WITHIN_S:.0f} s; it is not "
-            f"started again before callgate mcp restart {self.settings.name}"
+            f"started again before {until}"
         )
 
     # --- its life -----------------------------------------------------------------------------
@@ -171,12 +184,16 @@ class Server:
         return ToolHostUnavailable(
             f"MCP server {name!r} is not available: {problem}.",
             reason=reason,
-            details={"server": name, "stderr": self.log.tail},
+            details={"server": name, "stderr": self._tail},
         )
+
+    @property
+    def _tail(self) -> str:
+        return self.settings.covered(self.log.tail)
 
     def died(self, connection: Connection) -> ToolHostUnavailable:
         """What a caller is told whose server went away under its call."""
-        shown = f"\n{self.log.tail}" if self.log.tail else ""
+        shown = f"\n{self._tail}" if self._tail else ""
         name, exit = self.settings.name, None if connection.link is None else connection.link.exit
         return ToolHostUnavailable(
             f"MCP server {name!r} went away before it answered.{shown}",
@@ -185,7 +202,7 @@ class Server:
                 "server": name,
                 "exit_code": None if exit is None else exit.code,
                 "signal": None if exit is None else exit.signal,
-                "stderr": self.log.tail,
+                "stderr": self._tail,
             },
         )
 
@@ -200,6 +217,8 @@ class Server:
             self._end_later(connection)
             return
         self._open[place] = connection
+        if self._heard is not None:
+            self._heard(connection)
         self._own(self._watch(place, connection))
         idle = [each for each in self._open if not self._open[each].busy and each != place]
         for each in idle[: max(len(self._open) - MOST_PLACES, 0)]:
@@ -221,6 +240,7 @@ class Server:
         connection: Connection = connections.Connection(
             said.name, transport, place.paths, self.log,
             asks=self._asks, elicitation=said.elicitation, sampling=said.sampling,
+            relearned=self._heard,
         )  # fmt: skip
         try:
             async with asyncio.timeout(said.start_timeout_s):
@@ -242,6 +262,7 @@ class Server:
         await connection.close()
 
     def _failed(self, problem: str) -> ToolHostUnavailable:
+        problem = self.settings.covered(problem)
         self._crashed(problem)
         return self.unavailable(problem, "mcp_not_started")
 

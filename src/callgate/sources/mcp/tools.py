@@ -69,9 +69,12 @@ class McpTool:
         server = self._server
         said = f"tool {self._name} is described differently than it was approved"
         server.log.note(PROBLEM + said)
+        approve = f"callgate mcp approve {server.settings.name}"
+        since = f"it was approved: look at it, and accept it, with {approve}"
+        if server.settings.of_session:
+            since = "this session was opened: it is not used before that is done anew"
         return ToolPermissionDenied(
-            f"Tool {self._definition.name!r} is described differently than when it was approved: "
-            f"look at it, and accept it, with callgate mcp approve {server.settings.name}.",
+            f"Tool {self._definition.name!r} is described differently than when {since}.",
             reason="definition_changed",
         )
 
@@ -81,7 +84,7 @@ def to_error(server: Server, error: Exception) -> ToolError:
     name = server.settings.name
     code = getattr(error, "code", None)
     if isinstance(code, int):
-        text = str(error)[:LONGEST_ERROR] or "it did not say why"
+        text = server.settings.covered(str(error))[:LONGEST_ERROR] or "it did not say why"
         return ToolExecutionError(text, reason="mcp_error", details={"server": name, "code": code})
     server.log.note(f"{PROBLEM}its answer cannot be taken: {str(error)[:300]}")
     return ToolProtocolError(

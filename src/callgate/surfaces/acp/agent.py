@@ -12,8 +12,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -41,6 +50,7 @@ from callgate.protocol.acp.requests import (
     ListSessions,
     LoadSession,
     Logout,
+    McpServer,
     NewSession,
     Prompt,
     Prompted,
@@ -157,9 +167,9 @@ class AcpAgent:
 
     async def _new(self, asked: NewSession) -> SessionMade:
         roots = self._places(asked.cwd, asked.additional_directories)
-        sessions = self._parts.sessions
+        sessions, servers = self._parts.sessions, await self._mcp(asked.mcp_servers)
         held = self._hold(
-            await self._whole(sessions.open(asked.cwd, self._parts.mode, roots=roots))
+            await self._whole(sessions.open(asked.cwd, self._parts.mode, roots=roots)), servers
         )
         made = held.session
         return SessionMade(session_id=made.id, **self._opened(held))
@@ -194,7 +204,8 @@ class AcpAgent:
         if id in self._held:
             raise refused(f"session {shown(id)} is open already")
         await self._stored(id)
-        return self._hold(await self._whole(self._taken(id, asked.cwd, roots)))
+        servers = await self._mcp(asked.mcp_servers)
+        return self._hold(await self._whole(self._taken(id, asked.cwd, roots)), servers)
 
     async def _taken(self, id: str, cwd: str, roots: tuple[Root, ...]) -> Session:
         session = await self._parts.sessions.take(id, cwd, roots)
@@ -238,12 +249,21 @@ class AcpAgent:
             raise SessionNotFound(id)
         return stored
 
-    def _hold(self, session: Session) -> Held:
+    async def _mcp(self, wanted: Sequence[McpServer] | None) -> Callable[[Held], None]:
+        """What brings MCP servers into a session. Nothing is awaited there: an agent that is
+        closed meanwhile would not know of them."""
+        if not wanted:
+            return lambda held: None
+        open_servers = await self._parts.mcp()
+        return lambda held: held.bring(open_servers, wanted)
+
+    def _hold(self, session: Session, bring: Callable[[Held], None]) -> Held:
         def adopt(worker: str) -> None:
             self._workers[worker] = held
 
         held = Held(session, self._parts, self._peer, self._client, self._name, adopt)
         self._held[session.id] = held
+        bring(held)
         _log.info("session %s in %s", session.id, sendable(session.workspace))
         return held
 
@@ -254,7 +274,7 @@ class AcpAgent:
         return held.opened()
 
     async def _replay(self, session: Session, held: Held) -> None:
-        find = self._parts.runtime.dispatcher.registry.find
+        find = partial(self._parts.runtime.dispatcher.registry.find, session=session)
         told = 0
         async for update in replayed(self._messages(session), session, find):
             held.tell(update)
@@ -303,7 +323,7 @@ class AcpAgent:
             return
         await held.stop()  # or a prompt that is about to begin would open it once more
         await self._parts.sessions.close(id)
-        held.close()
+        await held.close()
         self._workers = {key: each for key, each in self._workers.items() if each is not held}
         _log.info("session %s closed", id)
 

@@ -12,6 +12,7 @@ from callgate.protocol.acp.initialize import (
     AgentMethod,
     Initialize,
     Initialized,
+    McpCapabilities,
     PromptCapabilities,
     SessionCapabilities,
     TerminalMethod,
@@ -51,6 +52,7 @@ def greet(params: Any, *, unstable: bool) -> tuple[Initialize, Initialized]:
             prompt_capabilities=PromptCapabilities(
                 image=True, audio=False, embedded_context=True
             ),
+            mcp_capabilities=McpCapabilities(http=True, sse=False),
             session_capabilities=SessionCapabilities(
                 list={},
                 resume={},

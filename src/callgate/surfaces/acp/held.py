@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,7 +18,7 @@ from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Even
 from callgate.core.sessions import Session
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.protocol.acp.initialize import ClientCapabilities
-from callgate.protocol.acp.requests import Prompted
+from callgate.protocol.acp.requests import McpServer, Prompted
 from callgate.protocol.acp.updates import (
     AvailableCommands,
     Command,
@@ -35,7 +36,7 @@ from callgate.surfaces.acp import options, permissions
 from callgate.surfaces.acp.cards import Cards
 from callgate.surfaces.acp.contents import kind_of, locations_of
 from callgate.surfaces.acp.editor import EditorFiles, EditorTerminals
-from callgate.surfaces.acp.parts import Parts
+from callgate.surfaces.acp.parts import OpenServers, Parts, Servers
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp.telling import Telling
 
@@ -64,10 +65,16 @@ class Held:
         self._parts = parts
         self._peer = peer
         self._name = name
-        self._find = parts.runtime.dispatcher.registry.find
+        self._find = partial(parts.runtime.dispatcher.registry.find, session=session)
         self.cards = Cards(session, self._find, self.tell, shows_output=client.shows_output)
         self.telling = Telling(self.cards, client, self.tell, self._mode_changed)
         self._adopted = adopted
+        self._servers: Servers | None = None
+        self._notes: list[str] = []
+        """What the user is to be told as soon as that can be."""
+        self._is_known = False
+        """The editor knows that there is such a session."""
+        self._shows_notices = client.shows_notices
         self._work: asyncio.Task[Prompted] | None = None
         """The prompt under way."""
         self._cancelled = False
@@ -96,10 +103,23 @@ class Held:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def close(self) -> None:
-        """Nothing more is told or asked of this session."""
+    def bring(self, open_servers: OpenServers, wanted: Sequence[McpServer]) -> None:
+        """Have MCP servers in this session, as long as it is held."""
+        self._servers = open_servers(self.session, wanted, self._note)
+
+    async def settled(self) -> bool:
+        """Wait a little for MCP servers that are being started; False if the prompt that waits
+        for them was cancelled."""
+        if self._servers is not None:
+            await self._servers.settled()
+        return not self._cancelled
+
+    async def close(self) -> None:
+        """Nothing more is told or asked of this session, and what it brought has ended."""
         self._given.close()
         self.cards.close("The session was closed.")
+        if self._servers is not None:
+            await self._servers.close()
 
     # What the editor is told
 
@@ -114,8 +134,22 @@ class Held:
     def _notify(self, update: Update) -> None:
         self._peer.notify(SESSION_UPDATE, SessionUpdate(session_id=self.session.id, update=update))
 
+    def _note(self, said: str) -> None:
+        self._notes.append(said)
+        self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        """An editor that shows no notices is told in words, which only a prompt may be answered
+        with."""
+        if self._is_known and (self._shows_notices or self.is_busy):
+            notes, self._notes = self._notes, []
+            for said in notes:
+                self.telling.advise(said)
+
     def tell_commands(self) -> None:
         """What can be asked for with a slash, as it is now."""
+        self._is_known = True
+        self._tell_notes()
         skills = self._parts.skills.available(self.session)
         commands = [
             Command(name=skill.name, description=skill.description, input=_HINT)
@@ -212,6 +246,8 @@ class Held:
         """Stop the prompt under way; without one, the next that comes soon."""
         if self._work is not None:
             self._cancelled = True
+            if self._servers is not None:
+                self._servers.hurry()
             self._parts.sessions.cancel_turn(self.session.id)
         else:
             now = asyncio.get_running_loop().time()

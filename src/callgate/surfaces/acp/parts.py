@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol
 
 from callgate.agent.skills import Skills
-from callgate.core.sessions import Mode, Root
+from callgate.core.sessions import Mode, Root, Session
 from callgate.live_sessions import LiveSessions
+from callgate.protocol.acp.requests import McpServer
 from callgate.runtime import Runtime
+
+
+class Servers(Protocol):
+    """The MCP servers that an editor named for one session, from their start to their end."""
+
+    async def settled(self) -> None:
+        """Wait a little for those that are being started."""
+        ...
+
+    def hurry(self) -> None:
+        """Nobody wants to wait any more."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+OpenServers = Callable[[Session, Sequence[McpServer], Callable[[str], None]], Servers]
+"""Begins to start them, and hands on what the user should know of them."""
 
 
 class Parts(NamedTuple):
@@ -30,5 +49,7 @@ class Parts(NamedTuple):
     latch_s: float
     """How long a cancel that met no turn holds for the next one."""
     unstable: bool
+    mcp: Callable[[], Awaitable[OpenServers]]
+    """Load what it takes to have MCP servers in a session."""
     close: Callable[[], Awaitable[None]]
     """Let go of the runtime."""

@@ -73,6 +73,8 @@ async def _turn(parts: Parts, held: Held, said: Said) -> Prompted:
 async def _begin(parts: Parts, held: Held, said: Said) -> str | None:
     """The turn that was begun; None if it was cancelled before."""
     sessions, id, show = parts.sessions, held.session.id, held.telling.show
+    if not await held.settled():
+        return None
     if (use := _direct(said.text)) is not None:
         return await sessions.begin_call(id, said.message(said.text), use, CallerKind.ACP, show)
     try:

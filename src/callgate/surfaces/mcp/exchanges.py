@@ -86,13 +86,15 @@ class Asked(NamedTuple):
 class Long(NamedTuple):
     """It takes longer than the client has to wait."""
 
+    exchange: Exchange[Any]
+
 
 class Exchange(Generic[T]):
     def __init__(
         self,
         ctx: Context,
         work: Callable[[Exchange[T]], Coroutine[Any, Any, T]],
-        stop: Callable[[], None] | None = None,
+        stop: Callable[[], object] | None = None,
     ) -> None:
         """`stop` has the work ended; without it, its task is cancelled."""
         self.capabilities = ctx.session.client_capabilities
@@ -168,7 +170,7 @@ class Exchange(Generic[T]):
                 for ask in [each for each in sending if each.done.done()]:
                     sending.pop(ask).cancel()  # answered, here or elsewhere
                 if ends_at is not None and loop.time() >= ends_at:
-                    return Long()
+                    return Long(self)
                 if teller.modern and (requests := self.open_requests()):
                     return Asked(requests)
                 await self._changed.wait()

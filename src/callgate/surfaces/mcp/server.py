@@ -27,24 +27,21 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.results import ToolResult
-from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.registry import Registered
 from callgate.runtime import Runtime
-from callgate.surfaces.mcp import confirming, logs, shapes, tasks
+from callgate.surfaces.mcp import logs, shapes, tasks
 from callgate.surfaces.mcp.changes import Changes
-from callgate.surfaces.mcp.exchanges import Asked, Context, Exchange, Long, Parked
-from callgate.surfaces.mcp.news import Line
+from callgate.surfaces.mcp.exchanges import Context, Exchange, Long
 from callgate.surfaces.mcp.offers import Here, Prompts, Resources
 from callgate.surfaces.mcp.pages import page
 from callgate.surfaces.mcp.tasks import Tasks
+from callgate.surfaces.mcp.under_way import UnderWay
 from callgate.surfaces.mcp.visits import OpenSession, Visit, Visits
 from callgate.surfaces.mcp.workspace import workspace_uri
 
 _INSTRUCTIONS = """\
 Tools of a workspace behind callgate: each call is checked by the user's policy. A call that is
 refused says by which rule; asking the user is better than trying another way around it."""
-_MOST_AT_ONCE = 256
-"""Calls that have not ended."""
 _MOST_COMPLETIONS = 100
 
 _log = logging.getLogger("callgate.mcp")
@@ -90,16 +87,13 @@ class McpServer:
         self._resources = resources
         self._prompts = prompts
         self._naming = naming
-        self._elicits = elicits
-        self._exchanges: dict[str, Exchange[Any]] = {}
-        """By call."""
         self._working: set[asyncio.Task[None]] = set()
-        self._parked = Parked()
+        self._under_way = UnderWay(runtime, self._own, elicits=elicits)
         self._tasks = Tasks()
-        self.visits = Visits(runtime, open_session, self._confirm)
+        self.visits = Visits(runtime, open_session, self._under_way.confirm)
         self.changes = Changes(self.visits, self._own)
         self.sdk = self._make(instructions)
-        self._log = logs.ToolLog(self._logged)
+        self._log = logs.ToolLog(self._under_way.log)
         self._log.attach()
         self._unlisten = runtime.listen(self._heard)
         self._known = self._registered()
@@ -135,14 +129,14 @@ class McpServer:
 
     def exchange_of(self, call_id: str) -> Exchange[Any] | None:
         """Who can be asked something on behalf of a call."""
-        return self._exchanges.get(call_id)
+        return self._under_way.of(call_id)
 
     async def close(self) -> None:
         """Stop what clients have under way. Twice equals once."""
         self._unlisten()
         self._log.detach()
         self.changes.close()
-        self._parked.close()
+        self._under_way.close()
         self._tasks.close()
         await self.visits.close()
         if self._working:
@@ -163,34 +157,7 @@ class McpServer:
         return types.ListToolsResult(tools=shown, next_cursor=more)
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
-        visit = self._visit(ctx)
-        patience_s = self._patience(ctx, params.name)
-        modern = _is_modern(ctx)
-
-        def shape(result: ToolResult) -> dict[str, Any]:
-            return shapes.result_of(result, modern=modern)
-
-        exchange = self._resumed(ctx, visit, params) or self._begin(ctx, visit, params)
-        said = await exchange.attend(
-            ctx, params.input_responses, logs.wanted(ctx, visit), patience_s
-        )
-        if isinstance(said, Long):
-            return self._tasks.add(visit.key, exchange, shape)
-        return self._asked(visit, exchange, said) if isinstance(said, Asked) else shape(said)
-
-    def _patience(self, ctx: Context, name: str) -> float | None:
-        """How long a client waits for a call before it becomes a task; None: to its end."""
-        tool = self._runtime.dispatcher.registry.find(self._naming.meant(name))
-        tags = frozenset[str]() if tool is None else tool.definition.tags
-        if tasks.REQUIRED in tags:
-            tasks.ensure_wanted(ctx)
-        if not tasks.wants_tasks(ctx):
-            return None
-        return 0.0 if tasks.TASK in tags else tasks.PATIENCE_S
-
-    def _begin(
-        self, ctx: Context, visit: Visit, params: types.CallToolRequestParams
-    ) -> Exchange[ToolResult]:
+        visit, modern = self._visit(ctx), _is_modern(ctx)
         call = ToolCall(
             tool=self._naming.meant(params.name),
             arguments=params.arguments or {},
@@ -198,62 +165,41 @@ class McpServer:
             caller=CallerKind.MCP,
             external_id=str(ctx.request_id),
         )
-        return Exchange(
-            ctx,
-            lambda exchange: self._run(exchange, call),
-            lambda: self._own(self._cancel(call.id)),
+
+        def shape(result: ToolResult) -> dict[str, Any]:
+            return shapes.result_of(result, modern=modern)
+
+        patience_s = self._patience(ctx, call.tool)
+        said = await self._under_way.attend(
+            ctx, visit, params, lambda: self._under_way.begin(ctx, call), patience_s
         )
+        match said:
+            case Long(exchange):
+                return self._tasks.add(visit.key, exchange, shape)
+            case types.InputRequiredResult():
+                return said
+        return shape(said)
 
-    async def _run(self, exchange: Exchange[Any], call: ToolCall) -> ToolResult:
-        if len(self._exchanges) >= _MOST_AT_ONCE:
-            raise MCPError(types.INTERNAL_ERROR, "Too many calls are under way.")
-        self._exchanges[call.id] = exchange
-        try:
-            return await self._runtime.call(call)
-        finally:
-            del self._exchanges[call.id]
-
-    async def _cancel(self, call_id: str) -> None:
-        await self._runtime.cancel(call_id)
-
-    async def _attend(
-        self,
-        ctx: Context,
-        visit: Visit,
-        params: types.InputResponseRequestParams,
-        begin: Callable[[], Exchange[T]],
-    ) -> T | types.InputRequiredResult:
-        """Go on with what a request is about, or begin it, and stay with it."""
-        exchange = self._resumed(ctx, visit, params) or begin()
-        said = await exchange.attend(ctx, params.input_responses, logs.wanted(ctx, visit))
-        assert not isinstance(said, Long)  # nobody was impatient
-        return self._asked(visit, exchange, said) if isinstance(said, Asked) else said
-
-    def _resumed(
-        self, ctx: Context, visit: Visit, params: types.InputResponseRequestParams
-    ) -> Exchange[Any] | None:
-        state = params.request_state
-        return None if state is None else self._parked.take(state, visit.key, ctx)
-
-    def _asked(
-        self, visit: Visit, exchange: Exchange[Any], said: Asked
-    ) -> types.InputRequiredResult:
-        state = self._parked.park(visit.key, exchange)
-        return types.InputRequiredResult(input_requests=said.requests, request_state=state)
+    def _patience(self, ctx: Context, name: str) -> float | None:
+        """How long a client waits for a call before it becomes a task; None: to its end."""
+        tool = self._runtime.dispatcher.registry.find(name)
+        tags = frozenset[str]() if tool is None else tool.definition.tags
+        if tasks.REQUIRED in tags:
+            tasks.ensure_wanted(ctx)
+        if not tasks.wants_tasks(ctx):
+            return None
+        return 0.0 if tasks.TASK in tags else tasks.PATIENCE_S
 
     async def _get_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
-        tasks.ensure_wanted(ctx)
         tasks.ensure_named(ctx, params.task_id)
         return self._tasks.get(params.task_id, self._visit(ctx).key)
 
     async def _update_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
-        tasks.ensure_wanted(ctx)
         tasks.ensure_named(ctx, params.task_id)
         visitor = self._visit(ctx).key
         return self._tasks.update(params.task_id, visitor, params.input_responses)
 
     async def _cancel_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
-        tasks.ensure_wanted(ctx)
         tasks.ensure_named(ctx, params.task_id)
         return self._tasks.cancel(params.task_id, self._visit(ctx).key)
 
@@ -286,7 +232,9 @@ class McpServer:
                     return types.ReadResourceResult(contents=list(contents))
             raise shapes.unknown_resource(uri, modern=_is_modern(ctx))
 
-        return await self._attend(ctx, visit, params, lambda: Exchange(ctx, _plain(work, uri)))
+        return await self._under_way.attend(
+            ctx, visit, params, lambda: Exchange(ctx, _plain(work, uri))
+        )
 
     async def _subscribe(
         self, ctx: Context, params: types.SubscribeRequestParams
@@ -321,7 +269,9 @@ class McpServer:
                     return found
             raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name[:200]}")
 
-        return await self._attend(ctx, visit, params, lambda: Exchange(ctx, _plain(work)))
+        return await self._under_way.attend(
+            ctx, visit, params, lambda: Exchange(ctx, _plain(work))
+        )
 
     async def _complete(
         self, ctx: Context, params: types.CompleteRequestParams
@@ -371,7 +321,7 @@ class McpServer:
         async def run(call: ToolCall) -> ToolResult:
             if exchange is None:
                 return await self._runtime.call(call)
-            return await self._run(exchange, call)
+            return await self._under_way.run(exchange, call)
 
         return Here(visit.session, run, exchange)
 
@@ -379,32 +329,12 @@ class McpServer:
         tool = self._runtime.dispatcher.registry.find(self._naming.meant(name))
         return None if tool is None else tool.definition.input_schema
 
-    async def _confirm(self, question: Confirmation) -> Answer:
-        """Ask the client of the call. Where it cannot be asked, somebody else will answer."""
-        exchange = self._exchanges.get(question.call_id)
-        if exchange is not None and exchange.shows_forms and self._elicits:
-            try:
-                asked = {question.id: confirming.form(question)}
-                said = await exchange.ask(asked, holds=False)
-                return confirming.read(said[question.id])
-            except (MCPError, ToolError, ValueError) as error:
-                _log.warning("the client could not be asked: %s", error)
-        never: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        return await never
-
     def _heard(self, event: Event) -> None:
         if event.type in (PROGRESS, OUTPUT_DELTA):
-            exchange = self._exchanges.get(str(event.payload.get("call_id")))
-            if exchange is not None:
-                exchange.news.note(event)
+            self._under_way.note(event)
         elif event.type == COMPLETED:
             for path in event.payload.get("files_modified") or ():
                 self.changes.updated(workspace_uri(path))
-
-    def _logged(self, call_id: str, line: Line) -> None:
-        exchange = self._exchanges.get(call_id)
-        if exchange is not None and logs.reaches(line.level, exchange.least):
-            exchange.news.log(line)
 
     def _own(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

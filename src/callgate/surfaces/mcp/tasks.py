@@ -61,6 +61,7 @@ def wants_tasks(ctx: Context) -> bool:
 
 def ensure_named(ctx: Context, id: str) -> None:
     """By HTTP the task stands in a header, too, for whoever passes the request on."""
+    ensure_wanted(ctx)
     if isinstance(ctx.request, Request) and ctx.request.headers.get("mcp-name") != id:
         raise MCPError(types.HEADER_MISMATCH, "Mcp-Name must be the id of the task.")
 

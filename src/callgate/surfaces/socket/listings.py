@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET
@@ -17,7 +18,8 @@ from callgate.runtime import Runtime
 def list_tools(runtime: Runtime, session: Session, request: ListTools) -> ToolsList:
     tools = runtime.tools(session)
     if request.names is not None:
-        tools = _named(runtime, tools, request.names)
+        find = partial(runtime.dispatcher.registry.find, session=session)
+        tools = _named(find, tools, request.names)
     return ToolsList(
         request_id=request.request_id,
         tools=[describe(tool.definition, tool.timeout_s) for tool in tools],
@@ -35,10 +37,11 @@ def every(runtime: Runtime, session: Session) -> list[dict[str, Any]]:
 
 
 def _named(
-    runtime: Runtime, visible: Collection[Registered], names: Collection[str]
+    find: Callable[[str], Registered | None],
+    visible: Collection[Registered],
+    names: Collection[str],
 ) -> list[Registered]:
     seen = {tool.name: tool for tool in visible}
-    find = runtime.dispatcher.registry.find
     found = dict.fromkeys(tool.name for each in names if (tool := find(each)))
     return [seen[name] for name in found if name in seen]
 

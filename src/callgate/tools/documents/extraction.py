@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
-from fnmatch import fnmatch
+from fnmatch import translate
 
 from callgate.core.errors import ToolExecutionError
 from callgate.tools import pdfs
@@ -25,6 +26,7 @@ _SECRET = (
     "credentials", "credentials.*", "*.tfstate", "*.tfstate.*", "htpasswd", ".htpasswd",
 )  # fmt: skip
 """A copy of what is in these is kept nowhere."""
+_IS_SECRET = re.compile("|".join(map(translate, _SECRET)))
 _SNIFFED = 8_192
 MOST_CHARACTERS = 5_000_000
 
@@ -35,7 +37,7 @@ def is_worth_reading(name: str) -> bool:
     ending = small.rpartition(".")[2] if "." in small else ""
     if ending in _WITHOUT_TEXT or small.endswith((".min.js", ".min.css")):
         return False
-    return not any(fnmatch(small, pattern) for pattern in _SECRET)
+    return _IS_SECRET.match(small) is None
 
 
 def is_pdf(name: str, content: bytes = b"") -> bool:

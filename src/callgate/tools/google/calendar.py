@@ -9,8 +9,7 @@ from typing import Any
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.moments import check_order, event_time, instant, is_day, needs_zone
 from callgate.tools.google.outputs import given, listed, one_line, told
-from callgate.tools.google.requests import Google, path
-from callgate.tools.google.tool import Call
+from callgate.tools.google.requests import Call, Google, path
 
 
 async def list_calendars(call: Call) -> ToolOutput:

@@ -1,11 +1,6 @@
-"""Who a request to Google is made as: the port that `config.google` implements."""
+"""Who a request to Google is made as, and what to run where nobody is. Light to import."""
 
 from __future__ import annotations
-
-from collections.abc import Collection
-from typing import Protocol
-
-import msgspec
 
 from callgate.core.errors import ToolError, ToolExecutionError
 
@@ -22,29 +17,16 @@ def whole(scope: str) -> str:
     return scope if "/" in scope or scope in ("openid", "email") else SCOPE + scope
 
 
-class Granted(msgspec.Struct, frozen=True):
+class Granted:
     """What lets an account's requests in."""
 
-    account: str
-    token: str = ""
+    __slots__ = ("account", "token")
+
+    def __init__(self, account: str, token: str) -> None:
+        self.account, self.token = account, token
 
     def __repr__(self) -> str:
         return f"Granted({self.account!r})"
-
-
-class Credentials(Protocol):
-    def why_not(self, *, writes: bool) -> str | None:
-        """Why no account can be used, as the end of a sentence; None where one can."""
-        ...
-
-    async def token(self, account: str | None, scopes: Collection[str], *, writes: bool) -> Granted:
-        """For an account, or the usual one, that has allowed one of these scopes. Raises a
-        `ToolError` that names the command which helps."""
-        ...
-
-    async def renewed(self, refused: Granted) -> Granted:
-        """In the place of one that was not accepted."""
-        ...
 
 
 def login_command(account: str | None = None, scope: str | None = None) -> str:

@@ -15,8 +15,7 @@ from callgate.core.environment import Environment
 from callgate.core.errors import ToolExecutionError, ToolValidationError
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.outputs import given, listed, one_line, told
-from callgate.tools.google.requests import MAX_DOWNLOAD, Answer, Google, path
-from callgate.tools.google.tool import Call
+from callgate.tools.google.requests import MAX_DOWNLOAD, Answer, Call, Google, path
 
 FIELDS = "id,name,mimeType,size,modifiedTime,webViewLink,parents"
 FOLDER = "application/vnd.google-apps.folder"

@@ -13,8 +13,7 @@ from callgate.core.errors import ToolExecutionError
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.tools.google import mime
 from callgate.tools.google.outputs import listed, one_line, told
-from callgate.tools.google.requests import Google, path
-from callgate.tools.google.tool import Call
+from callgate.tools.google.requests import Call, Google, path
 
 _AT_ONCE = 8
 """Mails that are asked for side by side, for the lines of a list."""

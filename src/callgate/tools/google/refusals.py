@@ -115,6 +115,14 @@ def unreached(text: str, *, sent: bool) -> Failure:
     return Failure(error, True, None if sent else False)
 
 
+def final(failure: Failure) -> ToolError:
+    """For what is not asked again; with when it would make sense, where Google said so."""
+    error = failure.error
+    if failure.passes and failure.retry_after_s:
+        error.message += f" It may be asked again in {failure.retry_after_s:.0f} seconds."
+    return error
+
+
 def unknown_outcome(failure: Failure) -> ToolError:
     """For what changes something, and is not made again without a look."""
     said = failure.error

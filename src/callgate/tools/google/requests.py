@@ -16,7 +16,7 @@ import random
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
 import httpx2
@@ -28,11 +28,12 @@ from callgate.core.tools import ToolContext
 from callgate.outgoing.clients import is_loopback, is_untrusted, open_client
 from callgate.outgoing.retries import back_off
 from callgate.outgoing.said import Masked
-from callgate.tools.google.credentials import Credentials, Granted
+from callgate.tools.google.credentials import Granted
 from callgate.tools.google.refusals import (
     MAX_BODY,
     Failure,
     Refused,
+    final,
     refusal,
     unknown_outcome,
     unreached,
@@ -55,6 +56,23 @@ _BASES = {
     "sheets": ("https://sheets.googleapis.com", "/v4"),
     "tasks": ("https://tasks.googleapis.com", "/tasks/v1"),
 }
+
+
+class Credentials(Protocol):
+    """`config.google` implements it."""
+
+    def why_not(self, *, writes: bool) -> str | None:
+        """Why no account can be used, as the end of a sentence; None where one can."""
+        ...
+
+    async def token(self, account: str | None, scopes: Collection[str], *, writes: bool) -> Granted:
+        """For an account, or the usual one, that has allowed one of these scopes. Raises a
+        `ToolError` that names the command which helps."""
+        ...
+
+    async def renewed(self, refused: Granted) -> Granted:
+        """In the place of one that was not accepted."""
+        ...
 
 
 class Answer(NamedTuple):
@@ -206,24 +224,17 @@ class Google:
                     granted, renewed = await self._credentials.renewed(granted), True
                     continue
                 got = self._refusal(got, granted)
-            if changes and not repeats and got.done is None:
-                raise unknown_outcome(got)
             perhaps_done = perhaps_done or got.done is None
-            await self._wait(got, attempt)
+            wait = None if perhaps_done and changes and not repeats else _wait(got, attempt)
+            if wait is None:
+                raise unknown_outcome(got) if changes and perhaps_done else final(got)
+            self._context.progress(f"Google does not answer yet; asked again in {wait:.1f} s")
+            await asyncio.sleep(wait)
 
     def _refusal(self, answer: Refused, granted: Granted) -> Failure:
         masked = Masked([granted.token])
         scope = self._scopes[0]
         return refusal(answer, granted.account, scope, masked, datetime.now(UTC))
-
-    async def _wait(self, failure: Failure, attempt: int) -> None:
-        """Until the next attempt; raises where there is to be none."""
-        wait = back_off(attempt, random.random())  # noqa: S311 - only keeps clients out of step
-        wait = max(wait, failure.retry_after_s or 0.0)
-        if not failure.passes or attempt >= ATTEMPTS or wait > LONGEST_WAIT_S:
-            raise failure.error
-        self._context.progress(f"Google does not answer yet; asked again in {wait:.1f} s")
-        await asyncio.sleep(wait)
 
     async def _once(
         self,
@@ -257,6 +268,21 @@ class Google:
                 f"Google's answer is larger than {limit:,} bytes.", reason="too_large"
             )
         return Answer(body, response.headers.get("content-type", ""))
+
+
+class Call(NamedTuple):
+    """What the function of a tool gets."""
+
+    google: Google
+    input: dict[str, Any]
+    context: ToolContext
+
+
+def _wait(failure: Failure, attempt: int) -> float | None:
+    """Seconds until the next attempt; None where there is to be none."""
+    wait = back_off(attempt, random.random())  # noqa: S311 - only keeps clients out of step
+    wait = max(wait, failure.retry_after_s or 0.0)
+    return wait if failure.passes and attempt < ATTEMPTS and wait <= LONGEST_WAIT_S else None
 
 
 async def _body(response: httpx2.Response, limit: int) -> bytes:

@@ -8,8 +8,7 @@ from typing import Any
 
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.outputs import one_line, told
-from callgate.tools.google.requests import path
-from callgate.tools.google.tool import Call
+from callgate.tools.google.requests import Call, path
 
 _ABOUT = "spreadsheetId,spreadsheetUrl,properties(title,timeZone),sheets(properties)"
 

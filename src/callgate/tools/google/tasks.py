@@ -9,8 +9,7 @@ from callgate.core.errors import ToolValidationError
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.moments import due_day
 from callgate.tools.google.outputs import given, in_lines, one_line, told
-from callgate.tools.google.requests import path
-from callgate.tools.google.tool import Call
+from callgate.tools.google.requests import Call, path
 
 
 async def list_tasks(call: Call) -> ToolOutput:

@@ -18,7 +18,7 @@ from callgate.wiring import Wired, register_configured
 from tests.acp.published import Published
 
 LIMIT_S = 30.0
-EVERYTHING = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
+EVERYTHING: dict[str, Any] = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
 Reply = Callable[[dict[str, Any]], Any]
 
 
@@ -36,7 +36,7 @@ class Client:
         """What is not valid by the published schema."""
         self.replies: dict[str, Reply] = {}
         """By method: how we answer. What is not here stays without an answer."""
-        self.wired = Wired(Home(home))
+        self.wired = Wired(Home(str(home)))
         self.served = Served(options, self._agent, self._hear, lambda: None)
         self._published = Published()
         self._ids = itertools.count(1)
@@ -52,8 +52,8 @@ class Client:
 
     def send(self, *messages: dict[str, Any]) -> None:
         """In one piece, as a client that waits for nothing."""
-        lines = [json.dumps({"jsonrpc": "2.0", **each}).encode() + b"\n" for each in messages]
-        self.served.peer.feed(b"".join(lines))
+        lines = [json.dumps({"jsonrpc": "2.0", **each}, ensure_ascii=False) for each in messages]
+        self.served.peer.feed("".join(f"{line}\n" for line in lines).encode())
 
     def start(self, method: str, **params: Any) -> tuple[int, asyncio.Future[Any]]:
         id, message = self.question(method, **params)

@@ -452,3 +452,23 @@ async def test_the_log_names_methods_and_never_what_they_carry(caplog: pytest.Lo
     assert "session/cancel" in said
     assert "the secret" not in said
     assert "the answer" not in said
+
+
+async def test_a_request_that_is_cancelled_twice_sees_to_its_end_once() -> None:
+    ended: list[str] = []
+
+    async def answer(method: str, params: Any, request: Request) -> Any:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turns(3)
+            ended.append(method)
+
+    wire = Wire(answer)
+    wire.ask(1, "prompt")
+    await turns(2)
+    for _ in range(2):
+        wire.tell("$/cancel_request", {"requestId": 1})
+        await turns(1)
+    await turns()
+    assert (ended, ends(wire)) == (["prompt"], [(1, -32800)])

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ _CALLS: list[tuple[str, dict[str, Any]]] = [
     ("write_file", {"path": ".git/config", "content": "x"}),
     ("patch_file", {"path": "a.txt", "old": "a", "new": "b"}),
     ("list_dir", {}),
-    ("shell", {"command": "echo out; exit 3", "timeout_seconds": 1}),
+    *[("shell", {"command": "echo out; exit 3", "timeout_seconds": 1})] * 4,
     ("shell", {"command": "echo \u202e", "network": True}),
     ("update_plan", {"entries": [{"content": "a step", "status": "pending"}]}),
     ("spawn_agent", {"task": "the same again"}),
@@ -51,7 +52,7 @@ def _script(dice: random.Random) -> str:
         made = [f"{{ tool = {json.dumps(name)}, raw = {json.dumps(json.dumps(given))} }}" for name, given in chosen]
         lines.append(f"calls = [{', '.join(made)}]")
         if dice.random() < 0.1:
-            lines.append(f'error = "{dice.choice(["overloaded", "refused", "network"])}"')
+            lines.append(f'error = "{dice.choice(["overloaded", "cut", "request"])}"')
     return "\n".join(lines)
 
 
@@ -60,7 +61,7 @@ class Mood:
 
     def __init__(self, dice: random.Random, client: Client) -> None:
         self._dice = dice
-        for method, good in {
+        answers: dict[str, Callable[[], Any]] = {
             "session/request_permission": self._permission,
             "fs/read_text_file": lambda: {"content": "a\nb\n"},
             "fs/write_text_file": lambda: {},
@@ -69,15 +70,16 @@ class Mood:
             "terminal/output": lambda: {"output": "out\n" * dice.choice([1, 1000]), "truncated": False},
             "terminal/kill": lambda: None,
             "terminal/release": lambda: None,
-        }.items():
-            client.replies[method] = lambda params, good=good: self._answer(good)
+        }
+        for method, good in answers.items():
+            client.replies[method] = partial(self._answer, good)
 
     def _permission(self) -> Any:
         kinds = ["allow_once", "allow_once", "allow_always", "reject_once", "reject_always", "nonsense"]
         chosen = self._dice.choice(kinds)
         return {"outcome": {"outcome": "selected", "optionId": chosen}}
 
-    async def _answer(self, good: Any) -> Any:
+    async def _answer(self, good: Callable[[], Any], params: dict[str, Any]) -> Any:
         for _ in range(self._dice.randrange(4)):
             await asyncio.sleep(0)
         luck = self._dice.random()
@@ -132,7 +134,7 @@ async def _play(seed: int, place: Path) -> None:
         for _ in range(2):
             under_way = []
             for session in sessions:
-                text = dice.choice(["go", "go", "go", '/tool read_file {"path": "a.txt"}', "/tool shell {}"])
+                text = dice.choice(["go", "go", "go", '/tool read_file {"path": "a.txt"}', '/tool shell {"command": "echo out"}'])
                 id, prompted = client.start_prompt(session, text)
                 prompts[id] = session
                 under_way.append(prompted)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from callgate.core.events import SESSION_RESUMED, TURN_COMPLETED, Event
 from callgate.core.sessions import Mode
 from callgate.surfaces.acp import options
-from tests.unit.surfaces.acp.clients import EVERYTHING, connected
+from tests.unit.surfaces.acp.clients import EVERYTHING, Client, connected
 
 WRITES = """
 [[replies]]
@@ -90,16 +92,18 @@ async def test_a_session_whose_opening_was_cancelled_is_locked_for_nobody(
         session = await client.new(workspace)
         await client.prompt(session, "go")
         await client.ask("session/close", sessionId=session)
-        load: dict[str, Any] = {"sessionId": session, "cwd": str(workspace), "mcpServers": []}
-        for later in range(12):
-            id, loaded = client.start("session/load", **load)
-            for _ in range(later):
-                await asyncio.sleep(0)
-            client.tell("$/cancel_request", requestId=id)
-            client.tell("$/cancel_request", requestId=id)
-            if await client.code(loaded) is None:
-                await client.ask("session/close", sessionId=session)
-        assert await client.code(client.start("session/load", **load)[1]) is None
+        id, load = client.question("session/load", sessionId=session, cwd=str(workspace), mcpServers=[])
+
+        def half_open(event: Event) -> None:
+            if event.type == SESSION_RESUMED:
+                client.tell("$/cancel_request", requestId=id)
+                client.tell("$/cancel_request", requestId=id)
+
+        client.wired.runtime.listen(half_open)
+        client.send(load)
+        assert await client.code(client.answer(id)) == -32800
+        store = await client.wired.runtime.store()
+        assert (await store.get_session(session)).owner is None
 
 
 async def test_a_cancel_while_a_session_is_loaded_stops_no_later_prompt(
@@ -107,11 +111,19 @@ async def test_a_cancel_while_a_session_is_loaded_stops_no_later_prompt(
 ) -> None:
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)
+        await client.prompt(session, "go")
         await client.ask("session/close", sessionId=session)
-        id, load = client.question("session/load", sessionId=session, cwd=str(workspace), mcpServers=[])
-        client.send(load, {"method": "session/cancel", "params": {"sessionId": session}})
-        await client.answer(id)
+        _, loaded = client.start("session/load", sessionId=session, cwd=str(workspace), mcpServers=[])
+        await client.until(lambda: _cancels_while(client, loaded, session))
+        await loaded
         assert await client.prompt(session, "go") == "end_turn"
+
+
+def _cancels_while(client: Client, under_way: asyncio.Future[Any], session: str) -> bool:
+    """Looked at whenever the agent has written something."""
+    if not under_way.done():
+        client.tell("session/cancel", sessionId=session)
+    return under_way.done()
 
 
 async def test_other_directories_on_load_are_those_that_are_listed(tmp_path: Path, workspace: Path) -> None:
@@ -177,19 +189,25 @@ async def test_all_turns_are_stopped_before_the_end_of_any_is_waited_for(
         sessions = [await client.new(workspace) for _ in range(3)]
         for number, session in enumerate(sessions, 1):
             client.start_prompt(session, '/tool write_file {"path": "a", "content": "b"}')
-            await client.until(lambda n=number: len(client.requests("session/request_permission")) == n)
+            await client.until(partial(_has_asked, client, number))
     ends = {each["toolCallId"]: each for session in sessions for each in client.updates(session) if "status" in each}
     assert [each["content"][0]["content"]["text"] for each in ends.values()] == ["The call was cancelled."] * 3
 
 
-async def test_a_turn_that_was_cancelled_says_so_however_it_ended(tmp_path: Path, workspace: Path) -> None:
+def _has_asked(client: Client, times: int) -> bool:
+    return len(client.requests("session/request_permission")) == times
+
+
+@pytest.mark.parametrize("prompt", ["go", "/tool list_dir"])
+async def test_a_turn_that_was_cancelled_says_so_however_it_ended(
+    tmp_path: Path, workspace: Path, prompt: str
+) -> None:
     async with connected(tmp_path / "home") as client:
-        for later in range(0, 40, 3):
-            session = await client.new(workspace)
-            _, prompted = client.start_prompt(session, "/tool list_dir")
-            for _ in range(later):
-                await asyncio.sleep(0)
-            if prompted.done():
-                break
-            client.tell("session/cancel", sessionId=session)
-            assert await prompted == {"stopReason": "cancelled"}
+        session = await client.new(workspace)
+
+        def ended(event: Event) -> None:
+            if event.type == TURN_COMPLETED:
+                client.tell("session/cancel", sessionId=session)
+
+        client.wired.runtime.listen(ended)
+        assert await client.prompt(session, prompt) == "cancelled"

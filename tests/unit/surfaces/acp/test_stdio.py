@@ -149,6 +149,7 @@ async def test_the_greeting_says_what_there_is() -> None:
                 "agentCapabilities": {
                     "loadSession": True,
                     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
+                    "mcpCapabilities": {"http": True, "sse": False},
                     "sessionCapabilities": {
                         "list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {},
                     },

@@ -98,6 +98,8 @@ class Desk:
 
     async def close(self) -> None:
         await self.tools.close()
+        await self.bench.dispatcher.close()
+        await self.bench.log.close()
 
 
 class Case(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import time
 import traceback
 from datetime import UTC, datetime
 from typing import Any
@@ -15,8 +16,9 @@ import pytest
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.outgoing.said import Masked
 from callgate.tools.google import refusals, requests
+from callgate.tools.google.oauth import Client
 from callgate.tools.google.requests import Connections
-from tests.google_server import Fault, GoogleServer, Leaves
+from tests.google_server import Fault, GoogleServer, Hangs, Leaves
 from tests.unit.tools.google.desk import EVENT, LETTER, MAIL, SHEET, TASK, Desk
 
 SEND = {"to": "bob@example.org", "subject": "Hi", "body": "Hello."}
@@ -80,6 +82,13 @@ async def test_at_some_point_it_is_given_up(desk: Desk) -> None:
     assert len(desk.google.asked()) == requests.ATTEMPTS
 
 
+async def test_what_was_given_up_may_have_been_done(desk: Desk) -> None:
+    desk.google.faults = [Fault(503, after=True)] * 20
+    assert await desk.reason("tasks_complete", taskId=TASK) == "outcome_unknown"
+    desk.google.faults = [Fault(429)] * 20
+    assert await desk.reason("tasks_complete", taskId=TASK) == "google_rate"
+
+
 async def test_a_wait_that_google_asks_for_is_kept_or_the_call_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
 
@@ -92,7 +101,10 @@ async def test_a_wait_that_google_asks_for_is_kept_or_the_call_ends(desk: Desk, 
     assert waits == [7.0, 2.0]
     assert [each.payload["message"] is None for each in desk.bench.recorder.of("tool.progress")] == [False, False]
     desk.google.faults = [Fault(429, headers={"Retry-After": "3600"})]
-    assert await desk.reason("gmail_read", messageId=MAIL) == "google_rate"
+    result = await desk.call("gmail_read", messageId=MAIL)
+    assert result.error is not None
+    assert result.error.reason == "google_rate"
+    assert "3600 seconds" in result.text
 
 
 async def test_a_token_that_ran_out_is_renewed_once_for_everyone(desk: Desk) -> None:
@@ -179,8 +191,10 @@ async def test_no_secret_is_in_a_result_an_event_a_record_a_log_or_a_traceback(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    tokens = desk.log_in()
-    echo = msgspec.json.encode({"error": {"code": 400, "message": f"Bearer {tokens.access_token}"}})
+    tokens = msgspec.structs.replace(desk.log_in(), access_token="correct-horse")  # no shape gives it away
+    desk.google.tokens["correct-horse"] = set(tokens.scopes)
+    desk.accounts.put("default", tokens, Client(*desk.google.client), read_only=False)
+    echo = msgspec.json.encode({"error": {"code": 400, "message": f"There is no {tokens.access_token} here"}})
     desk.google.faults = [Fault(400, body=echo), Fault(403, body=echo), Fault(500, body=echo, after=False)]
     said = [str(await desk.call("gmail_send", **SEND)) for _ in range(3)]
     desk.google.tokens.clear()
@@ -200,6 +214,32 @@ async def test_connections_are_used_again_and_closed_at_the_end(desk: Desk) -> N
     assert desk.google.connections == 1
     await desk.tools.close()
     gc.collect()
+
+
+async def test_a_connection_that_takes_long_does_not_look_like_a_caller_who_left(desk: Desk) -> None:
+    """After 0.25 s httpx2 cancels its own waiting, and goes on to the next address."""
+
+    async def keep_busy() -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+            time.sleep(0.26)  # a busy machine: nothing else gets a turn
+
+    busy = asyncio.create_task(keep_busy())
+    try:
+        assert (await desk.call("tasks_get", taskId=TASK)).ok
+    finally:
+        busy.cancel()
+
+
+async def test_a_caller_who_leaves_ends_the_request(desk: Desk) -> None:
+    desk.google.faults = [Hangs()]
+    call = desk.bench.start("tasks_get", {"taskId": TASK})
+    async with asyncio.timeout(10):
+        await desk.google.waiting.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await desk.google.left.wait()
 
 
 @pytest.mark.parametrize(

@@ -56,8 +56,8 @@ async def test_what_is_noted_is_found_again_in_its_workspace_and_the_user_everyw
 
 async def test_replacing_and_consolidating_keep_what_was_said_before(home: Path, tmp_path: Path) -> None:
     desk = bench(home, tmp_path)
-    for text in ("a", "b", "c"):
-        await desk.run("memory_add", {"content": text})
+    for letter in ("a", "b", "c"):
+        await desk.run("memory_add", {"content": letter})
     await desk.run("memory_replace", {"id": "w1", "content": "A"})
     merged = await desk.run("memory_consolidate", {"ids": ["w1", "w2"], "content": "A and b"})
     assert merged.value["id"] == "w4"

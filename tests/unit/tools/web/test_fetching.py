@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ssl
 import zlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
+from callgate.tools.web import fetching
+from callgate.tools.web.compression import decoder
 from callgate.tools.web.reach import Reach
 from tests.unit.tools.web.desk import Names, desk
 from tests.web_server import WebServer, endless, page, redirect, silent
@@ -213,6 +217,12 @@ async def test_a_bomb_is_taken_apart_as_far_as_the_limit_goes(encoding: str) -> 
         assert (result.ok, result.truncated, result.meta["bytes"]) == (True, True, 100_000)
 
 
+def test_a_bomb_goes_off_in_small_pieces() -> None:
+    bomb = gzip.compress(b"0" * 16 * 1024 * 1024)
+    sizes = [len(piece) for piece in decoder("gzip").feed(bomb)]
+    assert sum(sizes) == 16 * 1024 * 1024 and max(sizes) <= 256 * 1024
+
+
 @pytest.mark.parametrize(
     ("body", "encoding", "outcome"),
     [
@@ -261,7 +271,9 @@ async def test_a_cancelled_call_hangs_up(tool: str) -> None:
             await bench.dispatcher.cancel(call.id)
             result = await running
             await server.left.wait()
-        assert (result.error.error_class, result.error.details) == ("cancelled", {"stopped": True})
+        # A server that was asked to change something may go on with it.
+        stopped = {"stopped": tool != "api_call"}
+        assert (result.error.error_class, result.error.details) == ("cancelled", stopped)
 
 
 async def test_a_server_that_is_not_there_or_speaks_something_else_is_one_sentence() -> None:
@@ -277,3 +289,57 @@ async def test_a_server_that_is_not_there_or_speaks_something_else_is_one_senten
             result = await bench.run("web_fetch", {"url": url})
             assert (result.error.error_class, result.error.reason) == ("execution_error", "web_unreachable")
             assert "\n" not in result.error.message
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = _certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, tmp_path / "key.pem")
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\nhi")
+            await writer.drain()
+        except (OSError, EOFError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    bench = desk(resolve=Names(app_test=[["127.0.0.1"]]), allow=[f"private:app.test:{port}", f"private:other.test:{port}"])
+    try:
+        fetching._trust.cache_clear()
+        refused = await bench.run("web_fetch", {"url": f"https://app.test:{port}/"})
+        assert refused.error.reason == "web_untrusted"
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        fetching._trust.cache_clear()
+        assert (await bench.run("web_fetch", {"url": f"https://app.test:{port}/"})).text.endswith("\n\nhi")
+        other = desk(resolve=Names(other_test=[["127.0.0.1"]]), allow=[f"private:other.test:{port}"])
+        assert (await other.run("web_fetch", {"url": f"https://other.test:{port}/"})).error.reason == "web_untrusted"
+    finally:
+        fetching._trust.cache_clear()
+        server.close()
+
+
+def _certificate(directory: Path) -> Path:
+    """For app.test, and signed by itself."""
+    x509 = pytest.importorskip("cryptography.x509", reason="needs cryptography: not installed")
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "app.test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
+        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("app.test")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )  # fmt: skip
+    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (directory / "key.pem").write_bytes(key.private_bytes(*plain))
+    (directory / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    return directory / "certificate.pem"

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import base64
+import importlib.machinery
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from callgate import Gate
+from callgate.config.load import SettingsError, load_user
+from callgate.config.places import Home
 from callgate.core.content import ImageBlock
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
@@ -142,7 +148,7 @@ async def test_a_pdf_is_read_where_that_can_be_done() -> None:
 
 
 async def test_a_pdf_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "pypdf", None)
+    monkeypatch.setitem(sys.modules, "pypdf", None)
     async with WebServer() as server:
         server.pages["/a.pdf"] = page(_pdf("x"), "application/pdf")
         bench = desk(allow=[f"127.0.0.1:{server.port}"])
@@ -281,9 +287,62 @@ async def test_an_answer_of_another_shape_is_no_crash(body: str) -> None:
         assert result.ok or result.error.reason == "web_search"
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_without_a_key_a_package_asks_where_it_is_installed(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class DDGS:
+        def __init__(self, timeout: int) -> None:
+            self.timeout = timeout
+
+        def text(self, query: str, max_results: int) -> list[dict[str, str]]:
+            if fails:
+                raise RuntimeError("canary of a package")
+            return [{"title": query, "href": "https://a.example/", "body": f"<b>{max_results}</b>"}]
+
+    module = types.ModuleType("ddgs")
+    module.__spec__ = importlib.machinery.ModuleSpec("ddgs", None)
+    module.DDGS = DDGS  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "ddgs", module)
+    result = await desk(search="ddgs").run("web_search", {"query": "gates"})
+    if fails:
+        assert result.error.reason == "web_search" and "canary" not in str(result)
+    else:
+        assert result.value == [{"title": "gates", "url": "https://a.example/", "snippet": "10"}]
+
+
 @pytest.mark.spec("S3-54")
 @pytest.mark.parametrize("table", [{}, {"search": "searxng"}, {"search": "brave"}, {"search": "tavily"}, {"search": "ddgs"}])
 async def test_a_search_that_is_not_configured_says_so(table: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = await desk(**table).run("web_search", {"query": "x"})
     assert (result.error.error_class, result.error.reason) == ("execution_error", "not_configured")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'allow = ["http://127.0.0.1"]', 'allow = ["10.0.0.1/8"]', 'allow = ["*"]', 'only = ["10.0.0.0/8"]',
+        'search = "altavista"', 'search_url = "file:///x"', 'search_url = "http://u:p@x"', "max_bytes = 0", "timeout = 3",
+    ],
+)  # fmt: skip
+def test_settings_that_say_nothing_clear_are_refused_with_their_line(line: str, home: Path) -> None:
+    (home / "settings.toml").write_text(f"[web]\n{line}\n")
+    with pytest.raises(SettingsError) as refused:
+        load_user(Home(str(home)))
+    assert (refused.value.file, refused.value.line) == (str(home / "settings.toml"), 2)
+
+
+@pytest.mark.spec("T43")
+async def test_what_a_call_is_authorized_with_is_in_no_event_and_no_record(home: Path, tmp_path: Path) -> None:
+    secret = "canary7Qm2Xv9Lp4Rt8Zk1"
+    async with WebServer() as server:
+        server.pages["/"] = jsoned({"ok": True})
+        (home / "settings.toml").write_text(f'[web]\nallow = ["127.0.0.1:{server.port}"]\n')
+        events: list[Any] = []
+        async with Gate(tmp_path, home=home, confirm=FakeHuman(True, True)) as gate:
+            gate.runtime.listen(events.append)
+            for headers in ({"Authorization": f"Bearer {secret}"}, {"X-Api-Key": secret}):
+                asked = {"url": server.url(), "method": "POST", "headers": headers}
+                assert (await gate.call("api_call", asked)).ok
+    assert [got.headers.get("authorization") or got.headers.get("x-api-key") for got in server.got] == [f"Bearer {secret}", secret]
+    assert events and secret not in str(events)
+    assert secret not in (home / "audit.jsonl").read_text()

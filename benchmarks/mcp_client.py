@@ -1,0 +1,172 @@
+"""What an MCP server costs behind the gate: each call, and being there without being called.
+
+    python -P benchmarks/mcp_client.py [--calls N] [--rounds N] [--json]
+
+(-P: the SDK is meant by `mcp`, not the file beside this one.)
+
+    call    the same tool of the same server on pipes: by the SDK's client alone, and by
+            `Runtime.call` with schema, policy, events and audit on, as a session calls it
+    idle    `callgate tools` with no MCP servers and with 50 that are configured and approved, with
+            one tool each: nothing is started, and the SDK is not imported
+
+Rounds of all contestants take turns, in processes of their own kind; medians of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from statistics import median
+
+from mcp.client.client import Client
+from mcp.client.stdio import StdioServerParameters, stdio_client
+
+from callgate.config.load import load_user
+from callgate.config.places import Home
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.sources.hosts.pins import Pinned
+from callgate.sources.mcp.servers import Place
+from callgate.wiring import Wired, register_known
+from callgate.wiring_mcp import make_servers
+
+SERVER = """
+from mcp.server.mcpserver import MCPServer
+server = MCPServer("benchmark", log_level="ERROR")
+@server.tool()
+async def echo(text: str) -> str:
+    return text
+server.run("stdio")
+"""
+IDLE = 50
+CALLGATE = str(Path(sys.executable).with_name("callgate"))
+_TOOL = {"name": "echo", "description": "Gives it back.", "inputSchema": {"type": "object"}}
+
+
+async def calls(count: int, rounds: int) -> dict[str, float]:
+    """Microseconds a call."""
+    with tempfile.TemporaryDirectory(prefix="callgate-benchmark-") as directory:
+        home, workspace = Path(directory, "home"), Path(directory, "workspace")
+        home.mkdir(mode=0o700)
+        workspace.mkdir()
+        script = Path(directory, "server.py")
+        script.write_text(SERVER)
+        (home / "settings.toml").write_text(
+            f'[mcp.b]\ncommand = "{sys.executable}"\nargs = ["{script}"]\neffect = "none"\n'
+            'profile = "open"\n'
+        )
+        wired = await _wired(Home(str(home)), str(workspace))
+        session = wired.session(str(workspace))
+        bare = StdioServerParameters(command=sys.executable, args=[str(script)])
+        try:
+            async with Client(stdio_client(bare), cache=None) as client:
+
+                async def alone() -> None:
+                    found = await client.call_tool("echo", {"text": "hello"})
+                    assert not found.is_error
+
+                async def gated() -> None:
+                    given = {"text": "hello"}
+                    call = ToolCall(
+                        tool="mcp.b/echo", arguments=given, session=session, caller=CallerKind.CLI
+                    )
+                    assert (await wired.runtime.call(call)).text == "hello"
+
+                ways = {"the SDK's client alone": alone, "behind the gate": gated}
+                took: dict[str, list[float]] = {name: [] for name in ways}
+                for way in ways.values():
+                    await _timed(way, 20)
+                for _ in range(rounds):
+                    for name, way in ways.items():
+                        took[name].append(await _timed(way, count))
+        finally:
+            await wired.close()
+    return {name: median(each) for name, each in took.items()}
+
+
+async def _wired(home: Home, workspace: str) -> Wired:
+    """A runtime with the server, approved."""
+    wired = Wired(home)
+    servers = make_servers(home, load_user(home)[0], wired.sandbox, workspace)
+    servers.pin("b", await servers.ask("b", Place(workspace)))
+    await servers.close()
+    register_known(wired, workspace)
+    return wired
+
+
+async def _timed(way: Callable[[], Awaitable[None]], count: int) -> float:
+    took = []
+    for _ in range(count):
+        begun = time.perf_counter()
+        await way()
+        took.append((time.perf_counter() - begun) * 1e6)
+    return median(took)
+
+
+def idle(rounds: int) -> dict[str, float]:
+    """Milliseconds of `callgate tools`; and whether the SDK was imported."""
+    with tempfile.TemporaryDirectory(prefix="callgate-benchmark-") as directory:
+        homes = {"no MCP servers": 0, f"{IDLE} MCP servers, idle": IDLE}
+        commands = {
+            name: _configured(Path(directory, str(count)), count) for name, count in homes.items()
+        }
+        took: dict[str, list[float]] = {name: [] for name in homes}
+        for _ in range(rounds):
+            for name, environment in commands.items():
+                begun = time.perf_counter()
+                _tools(environment)
+                took[name].append((time.perf_counter() - begun) * 1e3)
+        said = _tools({**commands[f"{IDLE} MCP servers, idle"], "PYTHONPROFILEIMPORTTIME": "1"})
+    assert said.stdout.count("mcp__") == IDLE, said.stdout
+    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
+    assert not imported & {"mcp", "mcp_types", "anyio", "pydantic", "httpx2"}, imported
+    return {name: median(each) for name, each in took.items()}
+
+
+def _configured(home: Path, count: int) -> dict[str, str]:
+    """The environment of a home with so many servers, each approved."""
+    home.mkdir(mode=0o700)
+    told = [f'[mcp.s{number}]\ncommand = "/no/such/server"\n' for number in range(count)]
+    (home / "settings.toml").write_text("".join(told))
+    made = Home(str(home))
+    wired = Wired(made)
+    servers = make_servers(made, load_user(made)[0], wired.sandbox, str(home))
+    for name in servers.hosts:
+        servers.pin(name, Pinned(command=servers.command(name), schemas=[_TOOL]))
+    return {**os.environ, "CALLGATE_HOME": str(home)}
+
+
+def _tools(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [CALLGATE, "tools"], env=environment, capture_output=True, text=True, check=True
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="MCP servers behind the gate.")
+    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", action="store_true")
+    chosen = parser.parse_args()
+    called = asyncio.run(calls(chosen.calls, chosen.rounds))
+    resting = idle(chosen.rounds)
+    if chosen.json:
+        print(json.dumps({"call_us": called, "tools_ms": resting}))
+        return
+    for name, took in called.items():
+        print(f"{name:28}{took:>8.0f} µs a call")
+    alone, gated = called.values()
+    print(f"the gate adds {gated - alone:.0f} µs, {gated / alone:.2f} times the bare call")
+    for name, took in resting.items():
+        print(f"{name:28}{took:>8.0f} ms for callgate tools")
+
+
+if __name__ == "__main__":
+    main()
