@@ -73,11 +73,13 @@ def make_servers(
     workspace: str,
     asks: Asks | None = None,
     login: Login | None = None,
+    accept: str | None = None,
 ) -> Servers:
-    """`login` sends a person to a browser; without, nobody is there."""
+    """`login` sends a person to a browser; without, nobody is there. `accept` is the command that
+    approves what they say, where it is not the usual one."""
     found = tables(home, settings, workspace)
     specs = [
-        _settings(name, table, owner, home, sandbox, login)
+        msgspec.structs.replace(_settings(name, table, owner, home, sandbox, login), accept=accept)
         for name, (table, owner) in found.items()
     ]
     return Servers(specs, pin_files(home), asks)
@@ -104,7 +106,7 @@ def _settings(
         reach = reach_address(table, home, pin, login)
     return ServerSettings(
         name=name,
-        command=table.identity,
+        command=table.identity if owner is None else (*table.identity, *table.values),
         start_timeout_s=table.start_timeout_s,
         elicitation=table.elicitation,
         sampling=table.sampling,
@@ -189,6 +191,7 @@ def reach_address(
                 client_secret=None
                 if asked is None or asked.client_secret_env is None
                 else os.environ.get(asked.client_secret_env),
+                client_metadata_url=None if asked is None else asked.client_metadata_url,
                 port=None if asked is None else asked.port,
             )
         return lambda: http.transport(str(table.url), headers, auth)

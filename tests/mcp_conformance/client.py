@@ -93,7 +93,7 @@ def _table(url: str, context: dict[str, Any]) -> McpTable:
         if "client_secret" in context:
             os.environ[_SECRET] = context["client_secret"]
             said["client_secret_env"] = _SECRET
-    elif "client_metadata_url" in OAuthTable.__struct_fields__:
+    else:
         said["client_metadata_url"] = _METADATA
     return McpTable(url=url, oauth=msgspec.convert(said, OAuthTable), sampling=True)
 

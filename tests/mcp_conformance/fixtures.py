@@ -17,11 +17,11 @@ from callgate.core.content import ContentBlock, ImageBlock, ImageSource, TextBlo
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolExecutionError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
+from callgate.protocol.results import MCP_CONTENT
 from callgate.surfaces.mcp import tasks
 from callgate.surfaces.mcp.exchanges import LACKS, Exchange
 from callgate.surfaces.mcp.offers import Contents, Here
 from callgate.surfaces.mcp.server import McpServer
-from callgate.surfaces.mcp.shapes import RAW_CONTENT
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
 WAV = "UklGRiYAAABXQVZFZm10IBAAAAABAAEAQB8AAAB9AAACABAAZGF0YQIAAAA="
@@ -86,7 +86,7 @@ def _raw(*content: types.ContentBlock) -> ToolOutput:
     """Content that only MCP can say."""
     raw = [each.model_dump(by_alias=True, mode="json", exclude_none=True) for each in content]
     shown: list[ContentBlock] = [TextBlock(f"{len(raw)} blocks")]
-    return ToolOutput(content=shown, metadata={RAW_CONTENT: raw})
+    return ToolOutput(content=shown, metadata={MCP_CONTENT: raw})
 
 
 # What a tool may give.

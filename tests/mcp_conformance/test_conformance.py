@@ -8,9 +8,6 @@ from tests.mcp_conformance.run import Count, client_count, missing, read, server
 
 needs_suite = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
-UNMET = ("auth/basic-cimd", "auth/pre-registration")
-"""What our client does not do yet. Whoever brings it takes it out of here."""
-
 
 @needs_suite
 @pytest.mark.timeout(300)
@@ -23,11 +20,9 @@ async def test_our_server_meets_every_requirement(revision: str, of: int) -> Non
 @needs_suite
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("revision", "of"), [("2025-11-25", 18), ("2026-07-28", 32)])
-async def test_our_client_meets_every_requirement_but_those_that_are_named(
-    revision: str, of: int
-) -> None:
+async def test_our_client_meets_every_requirement(revision: str, of: int) -> None:
     count = await client_count(revision)
-    assert (count.passed, count.of, count.failures) == (of - len(UNMET), of, UNMET)
+    assert (count.passed, count.of, count.failures) == (of, of, ())
 
 
 def test_only_what_a_revision_requires_is_counted() -> None:

@@ -72,6 +72,19 @@ def name_of(options: Namespace) -> str:
     return kept if kept[:1].isalpha() else "wrapped"
 
 
+def again(options: Namespace) -> str:
+    """The command with which a person looks at the server again, without secrets."""
+    workspace = os.path.abspath(os.path.expanduser(options.workspace))
+    said = ["callgate", "mcp", "wrap", "--approve", "--workspace", workspace]
+    for key in ("name", "network", "profile"):
+        if (value := getattr(options, key)) is not None:
+            said += [f"--{key}", value]
+    for each in options.env or ():
+        said += ["--env", each]
+    redact = load("callgate.audit.redaction").redact
+    return load("shlex").join([*said, "--", *(redact(each) for each in options.words)])
+
+
 def _settings(options: Namespace, settings: Settings) -> Settings:
     """The user's, with this server and no other."""
     msgspec = load("msgspec")
@@ -128,10 +141,10 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     asks = forwards.ClientAsks(asked)
     settings = _settings(options, wired.settings)
     servers = wiring.make_servers(
-        wired.home, settings, wired.sandbox, session.workspace, asks
+        wired.home, settings, wired.sandbox, session.workspace, asks, accept=again(options)
     )
     tools = wiring.McpTools(servers, registry)
-    await _pin_first(servers, name, session)
+    await _pin_first(servers, name, session, again(options))
     tools.register_all()
     wrapped = load("callgate.surfaces.mcp.wrapped")
     own = {each.aliases[0].partition("/")[2]: each.name for each in servers.definitions(name)}
@@ -151,11 +164,11 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     return server, servers
 
 
-async def _pin_first(servers: Any, name: str, session: Session) -> None:
+async def _pin_first(servers: Any, name: str, session: Session, look: str) -> None:
     """What is seen for the first time is gone by from now on."""
     doubt = servers.doubt(name)
     if doubt is not None:
-        raise _unusable(name, f"{doubt}", "callgate mcp wrap --approve looks at it again.")
+        raise _unusable(name, doubt.problem, f"{look} looks at it again.")
     if name not in servers.unknown():
         return
     place = load("callgate.sources.mcp.servers").Place(session.workspace, session.extra_roots)

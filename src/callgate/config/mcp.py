@@ -38,6 +38,10 @@ class OAuthTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     client_id: str | None = None
     client_secret_env: str | None = None
     """The variable that holds it."""
+    client_metadata_url: Annotated[
+        str, msgspec.Meta(pattern=r"^https://[^/?#\s@]+/[!-~]+\Z")
+    ] | None = None
+    """Where clients are described that have no registration: it is our name there."""
     scopes: list[str] = []
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
     """Where the browser comes back to on this machine; None: any that is free."""
@@ -105,6 +109,13 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             "stdio", str(self.command), *self.args, *where, *(f"env {name}" for name in names),
             *around,
         )  # fmt: skip
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """What variables and headers are set to. A workspace, which may not use the user's, can
+        say there what a program does: it is approved, too."""
+        variables = [f"{name}={value}" for name, value in sorted(self.set_env.items())]
+        return (*variables, *(f"{name}: {value}" for name, value in sorted(self.headers.items())))
 
 
 def _url_problem(table: McpTable) -> tuple[str, str] | None:

@@ -81,7 +81,8 @@ class PinFiles:
         write_private(self._index, text + "\n")
 
     def _doubt(self, name: str, problem: str, pinned: Pinned | None = None) -> PinDoubt:
-        return PinDoubt(name, problem, pinned, self._accept)
+        # What a workspace brings is kept under its name and a mark; people say the name.
+        return PinDoubt(name.partition("@")[0], problem, pinned, self._accept)
 
     def _is_new(self, name: str) -> bool:
         try:

@@ -81,15 +81,29 @@ class CallFiles:
         book = self._policies(call.session.workspace)
         rules = _path_rules(book) if book.has_rules else ()
 
+        kept = self._kept.get(call.session.id)
+        aside = None if kept is None else os.path.realpath(kept.path)
+
+        def is_ours(real: str, access: Literal["read", "write"]) -> bool:
+            """Keys, tokens, the store: all but what this session's own calls put aside."""
+            if self._home is None or not is_within(real, self._home):
+                return False
+            return access == "write" or aside is None or not is_within(real, aside)
+
         def guard(real: str, access: Literal["read", "write"]) -> None:
+            if is_ours(real, access):
+                raise WorkspaceEscapeError(
+                    f"{files.place(real).relative!r} is protected.", reason="protected_path"
+                )
             if access == "read" and not rules:
                 return
             if access == "write" and not subject.tool.has_effects:
                 raise _undeclared(subject.tool, files.place(real).relative, report)
             place, asked = files.place(real), question(call, subject, book)
-            if access == "write" and (
-                self.is_own(place)
-                or (place.protected and not lifts_protection(place, asked, book.user))
+            if (
+                access == "write"
+                and place.protected
+                and not lifts_protection(place, asked, book.user)
             ):
                 raise WorkspaceEscapeError(
                     f"{place.relative!r} is protected.", reason="protected_path"

@@ -13,6 +13,9 @@ import msgspec
 from callgate.core.content import ContentBlock, ImageBlock, TextBlock
 from callgate.core.results import ToolResult
 
+MCP_CONTENT = "mcp_content"
+"""In a result's `meta`: its content as an MCP server gave it, which ours cannot say as well."""
+
 
 def to_anthropic_result(result: ToolResult, tool_use_id: str) -> dict[str, Any]:
     blocks = [_anthropic_block(block) for block in result.content]
@@ -46,8 +49,10 @@ def to_openai_responses_result(
 
 
 def to_mcp_result(result: ToolResult) -> dict[str, Any]:
+    raw = result.meta.get(MCP_CONTENT)
+    shown = raw if isinstance(raw, list) else [_mcp_block(block) for block in result.content]
     answer: dict[str, Any] = {
-        "content": [_mcp_block(block) for block in result.content],
+        "content": shown,
         "isError": not result.ok,
         "_meta": _mcp_meta(result),
     }
@@ -110,7 +115,8 @@ def _mcp_block(block: ContentBlock) -> dict[str, Any]:
 
 
 def _mcp_meta(result: ToolResult) -> dict[str, Any]:
-    meta: dict[str, Any] = {**result.meta, "durationMs": result.duration_ms}
+    kept = {key: value for key, value in result.meta.items() if key != MCP_CONTENT}
+    meta: dict[str, Any] = {**kept, "durationMs": result.duration_ms}
     if result.diagnostics:
         meta["diagnostics"] = list(result.diagnostics)
     if result.files_modified is not None:

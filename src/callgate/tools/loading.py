@@ -7,6 +7,7 @@ To have such a tool costs its row. Functions are named `package.module:function`
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
@@ -47,6 +48,9 @@ def factories(rows: Iterable[Row], shared: Any) -> Iterator[ToolFactory]:
 class LoadedTool:
     def __init__(self, row: Row, shared: Any) -> None:
         self._row, self._shared = row, shared
+        self._work: asyncio.Task[ToolOutput] | None = None
+        self._at_work = False
+        self._stopped = False
         self._at_work = False
 
     @property
@@ -68,11 +72,25 @@ class LoadedTool:
         if context.cancel_event.is_set():
             raise ToolCancelled
         watched.set(["", context.session_id])  # what is opened from here on, we open
-        function: Function = load(self._row.function)
+        # In a task of its own: it ends at once when it is told to, and what a library cancels of
+        # itself while it connects does not look like a caller who went away.
+        work = self._begin(input, context)
+        self._work = asyncio.get_running_loop().create_task(work)
         self._at_work = True
-        output = await function(input, context, self._shared)
-        self._at_work = False
-        return output
+        try:
+            output = await self._work
+            self._at_work = False
+            return output
+        except asyncio.CancelledError:
+            if self._stopped:
+                raise ToolCancelled from None
+            raise
+
+    def _begin(
+        self, input: dict[str, Any], context: ToolContext
+    ) -> Coroutine[Any, Any, ToolOutput]:
+        function: Function = load(self._row.function)
+        return function(input, context, self._shared)
 
     @property
     def stoppable(self) -> bool:
@@ -80,4 +98,7 @@ class LoadedTool:
         return not (self._at_work and self.definition.side_effects is SideEffects.NETWORK)
 
     async def cancel(self) -> bool:
-        return False  # a request ends with the task that waits for it
+        if self._work is None:
+            return False
+        self._stopped = True
+        return self._work.cancel()

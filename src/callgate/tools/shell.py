@@ -57,6 +57,12 @@ _DEFINITION = ToolDefinition(
                 "maximum": 600,
                 "description": "End the command after this time.",
             },
+            "timeout": {
+                "type": "integer",
+                "minimum": 1,
+                "maximum": 600_000,
+                "description": "The same in milliseconds.",
+            },
             "cwd": {
                 "type": "string",
                 "default": ".",
@@ -104,7 +110,7 @@ class Shell:
         return f"in {input.get('cwd', '.')}:\n{input['command']}"
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        command = _prepare(input, context, self._environment)
+        command, limit = _prepare(input, context, self._environment), _limit(input)
         if context.cancel_event.is_set():
             raise ToolCancelled()
         output = _Output(context)
@@ -114,12 +120,12 @@ class Shell:
             async with await _start(launcher, command, output) as self._running:
                 if context.cancel_event.is_set():  # it came while the launcher was at work
                     await self.cancel()
-                ended, late = await self._wait(self._running, input.get("timeout_seconds"))
+                ended, late = await self._wait(self._running, limit)
             result = output.result(input["command"], ended, await before.changes())
         finally:
             output.close()
         if late:
-            raise _timeout(input["timeout_seconds"], result)
+            raise _timeout(limit or 0, result)
         return result
 
     async def cancel(self) -> bool:
@@ -225,10 +231,19 @@ def _directory(cwd: str, workspace: str) -> str:
     return place
 
 
-def _timeout(limit: int, partial: ToolOutput) -> ToolTimeout:
+def _limit(input: dict[str, Any]) -> float | None:
+    """Seconds after which to end the command."""
+    seconds, milliseconds = input.get("timeout_seconds"), input.get("timeout")
+    if seconds is not None and milliseconds is not None:
+        raise ToolValidationError("timeout_seconds and timeout say the same: give one of them")
+    limit: float | None = seconds if milliseconds is None else milliseconds / 1000
+    return limit
+
+
+def _timeout(limit: float, partial: ToolOutput) -> ToolTimeout:
     text = "".join(block.text for block in partial.content if isinstance(block, TextBlock))
     return ToolTimeout(
-        f"The command was ended after its limit of {limit} s.",
+        f"The command was ended after its limit of {limit:g} s.",
         details={"partial_output": text, "timeout_seconds": limit},
     )
 

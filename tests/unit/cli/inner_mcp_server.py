@@ -4,7 +4,16 @@ import sys
 from pathlib import Path
 
 from mcp.server.mcpserver import Context, MCPServer
-from mcp.types import ElicitRequest, ElicitRequestFormParams, ElicitResult, InputRequiredResult
+from mcp.types import (
+    AudioContent,
+    ContentBlock,
+    ElicitRequest,
+    ElicitRequestFormParams,
+    ElicitResult,
+    EmbeddedResource,
+    InputRequiredResult,
+    TextResourceContents,
+)
 
 server = MCPServer("inner")
 FORM = {"type": "object", "properties": {"color": {"type": "string"}}, "required": ["color"]}
@@ -23,8 +32,18 @@ async def paint(ctx: Context) -> str | InputRequiredResult:
     return InputRequiredResult(input_requests={"color": ElicitRequest(params=asked)})
 
 
+def play() -> list[ContentBlock]:
+    """Give a sound, and the notes of it."""
+    notes = TextResourceContents(uri="note://sound", text="la", mime_type="text/plain")
+    return [
+        AudioContent(type="audio", data="UklGRg==", mime_type="audio/wav"),
+        EmbeddedResource(type="resource", resource=notes),
+    ]
+
+
 server.add_tool(double, name="Double-It", description=Path(sys.argv[1]).read_text())
 server.add_tool(paint)
+server.add_tool(play, structured_output=False)
 
 
 @server.resource("note://{name}")

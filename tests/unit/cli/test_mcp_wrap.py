@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
@@ -60,20 +61,24 @@ async def test_a_wrapped_server_works_through_the_gate_until_it_changes(
         names = [each.name for each in (await client.list_tools()).tools]
         doubled = await client.call_tool("Double-It", {"number": 4})
         painted = await client.call_tool("paint", {})
+        played = await client.call_tool("play", {})
         note = await client.read_resource("note://tea")
         prompts = [each.name for each in (await client.list_prompts()).prompts]
         greeting = await client.get_prompt("greet", {"name": "Ann"})
     assert (note.contents[0].text, prompts) == ("a note on tea", ["greet"])  # type: ignore[union-attr]
     assert greeting.messages[0].content.text == "Say hello to Ann."  # type: ignore[union-attr]
-    assert names == ["Double-It", "paint"]
+    assert names == ["Double-It", "paint", "play"]
+    assert [each.type for each in played.content] == ["audio", "resource"]
+    assert played.content[0].data == "UklGRg=="  # type: ignore[union-attr]
+    assert played.content[1].resource.text == "la"  # type: ignore[union-attr]
     assert doubled.structured_content == {"result": 8}
     assert painted.structured_content == {"result": "blue"}
     assert [each.startswith("The MCP server inner asks:") for each in seen] == [
-        False, False, True,
+        False, False, True, False,
     ]  # fmt: skip
     records = [json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines()]
     assert [(each["tool"], each["caller"]) for each in records] == [
-        ("mcp__inner__Double-It", "mcp"), ("mcp__inner__paint", "mcp"),
+        ("mcp__inner__Double-It", "mcp"), ("mcp__inner__paint", "mcp"), ("mcp__inner__play", "mcp"),
         ("mcp__inner__resources_read", "mcp"), ("mcp__inner__prompts_list", "mcp"),
         ("mcp__inner__prompts_get", "mcp"),
     ]  # fmt: skip
@@ -84,9 +89,12 @@ async def test_a_wrapped_server_works_through_the_gate_until_it_changes(
         refused = await client.call_tool("Double-It", {"number": 4})
     assert tool.description == "Doubles a number."
     assert refused.is_error
-    assert refused.structured_content["error"]["reason"] == "definition_changed"  # type: ignore[index]
+    error = refused.structured_content["error"]  # type: ignore[index]
+    assert error["reason"] == "definition_changed"
 
-    shown = installed(*_words(tmp_path, "--approve", "--yes"), cwd=tmp_path)
+    named = error["message"][error["message"].index("callgate mcp wrap") :].removesuffix(".")
+    _, *words = shlex.split(named)
+    shown = installed(*words[:2], "--yes", *words[2:], cwd=tmp_path)
     assert (shown.code, "id_rsa" in shown.out) == (0, True)
     async with wrapped(home, tmp_path, "2026-07-28", []) as client:
         assert not (await client.call_tool("Double-It", {"number": 4})).is_error

@@ -51,9 +51,10 @@ async def test_every_tool_is_registered_with_its_class(home: Path, tmp_path: Pat
 async def test_a_terminal_runs_a_command_and_a_second_is_enough(tmp_path: Path) -> None:
     desk = Bench(tmp_path, Shell, mode=Mode.WRITE)
     assert (await desk.run("terminal_execute", {"command": "echo hi"})).value["stdout"] == "hi\n"
-    late = await desk.run("terminal_execute", {"command": "sleep 60", "timeout_seconds": 1})
-    assert (late.error.error_class, late.error.details["timeout_seconds"]) == ("timeout", 1)
-    assert (await desk.run("terminal_execute", {"timeout_seconds": 1})).error.error_class == "validation_error"
+    late = await desk.run("terminal_execute", {"command": "sleep 60", "timeout": 500})
+    assert (late.error.error_class, late.error.details["timeout_seconds"]) == ("timeout", 0.5)
+    for wrong in ({"timeout_seconds": 1}, {"command": "true", "timeout_seconds": 1, "timeout": 9}):
+        assert (await desk.run("terminal_execute", wrong)).error.error_class == "validation_error"
     assert not (await desk.run("terminal_execute", {"command": "exit 3"})).ok
 
 

@@ -37,6 +37,8 @@ from callgate.sources.mcp.outputs import plain
 MOST_PAGES = 100
 LONGEST_PROGRESS = 1_000
 """Characters of what a server says of its progress."""
+RELEARN_S = 30.0
+"""For a server to list its tools again."""
 SETTLE_S = 0.5
 """How long a connection that is closed may take to be found out as such."""
 _CLOSED = "Connection closed"
@@ -170,20 +172,21 @@ class Connection:
             yield client
 
     async def _stay(self, client: Client) -> None:
-        """Until we leave, or the process has ended; look at the tools again when they change."""
+        """Until we leave, or the process has ended, whatever it owes us an answer to."""
         async with asyncio.TaskGroup() as group:
-            listening = group.create_task(self._listen(client))
-            while True:
-                events = (self._leave, self._stale, self.gone)
-                waits = [group.create_task(each.wait()) for each in events]
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-                for each in waits:
-                    each.cancel()
-                if self._leave.is_set() or self.gone.is_set():
-                    break
-                self._stale.clear()
-                await self._relearn(client)
-            listening.cancel()
+            beside = self._listen(client), self._keep_up(client)
+            tasks = [group.create_task(each) for each in beside]
+            waits = [group.create_task(each.wait()) for each in (self._leave, self.gone)]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in (*tasks, *waits):
+                each.cancel()
+
+    async def _keep_up(self, client: Client) -> None:
+        """Look at the tools again when it says that they have changed."""
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            await self._relearn(client)
 
     async def _listen(self, client: Client) -> None:
         """In the newer generation a client asks to be told of changes."""
@@ -224,11 +227,12 @@ class Connection:
     async def _relearn(self, client: Client) -> None:
         """What it lists now counts; what cannot be read counts as changed."""
         try:
-            await self._learn(client)
+            async with asyncio.timeout(RELEARN_S):
+                await self._learn(client)
             self.problem = None
-        except (MCPError, ToolRegistrationError, ValueError) as error:
+        except (MCPError, ToolRegistrationError, ValueError, TimeoutError) as error:
             self.tools, self.prints = [], {}
-            self.problem = str(error)
+            self.problem = str(error) or "it does not say what they are now"
         self.log.note("its tools have changed" + (f": {self.problem}" if self.problem else ""))
         self._relearned.set()
         self._relearned.clear()

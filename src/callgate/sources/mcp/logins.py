@@ -62,11 +62,12 @@ def provider(
     scopes: tuple[str, ...] = (),
     client_id: str | None = None,
     client_secret: str | None = None,
+    client_metadata_url: str | None = None,
     port: int | None = None,
 ) -> OAuthClientProvider:
     """`show` sends a person to an address; without, nobody is there."""
     known = kept.read()
-    here = port or known.get("port") or 1
+    here = port or known.get("port") or 0
     if show is not None:
         here = _free_port(here)
     if show is not None and here != known.get("port"):
@@ -91,7 +92,7 @@ def provider(
                 "redirect_uris": [back],
                 "token_endpoint_auth_method": "none"
                 if client_secret is None
-                else "client_secret_post",
+                else "client_secret_basic",
             }
         )
     visit = _Visit(server, show, here)
@@ -101,6 +102,7 @@ def provider(
         _Storage(kept, given),
         redirect_handler=visit.go,
         callback_handler=visit.come_back,
+        client_metadata_url=client_metadata_url,
     )
 
 

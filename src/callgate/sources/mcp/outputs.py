@@ -10,6 +10,7 @@ import msgspec
 
 from callgate.core.content import ContentBlock, ImageBlock, ImageSource, TextBlock
 from callgate.core.tools import ToolOutput
+from callgate.protocol.results import MCP_CONTENT
 
 _IMAGES = "image/"
 
@@ -23,8 +24,17 @@ def to_output(result: types.CallToolResult) -> ToolOutput:
     return ToolOutput(
         content=content,
         success=not result.is_error,
+        metadata=_as_it_is(result.content),
         value=msgspec.UNSET if structured is None else structured,
     )
+
+
+def _as_it_is(content: list[types.ContentBlock]) -> dict[str, Any]:
+    """For a client that speaks MCP itself: sounds and resources, of which ours only tell."""
+    ours = types.TextContent | types.ImageContent
+    if all(isinstance(each, ours) for each in content):
+        return {}
+    return {MCP_CONTENT: [plain(each) for each in content]}
 
 
 def _blocks(block: types.ContentBlock) -> Iterator[ContentBlock]:

@@ -64,6 +64,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The workspace whose settings brought it: no other may use it."""
     pin: str
     """Under which name what it said of itself is kept."""
+    accept: str | None = None
+    """The command with which a person accepts what it says now, where it is not the usual one."""
     of_session: bool = False
     """It was brought by a session, and ends with it."""
     covered: Callable[[str], str] = str
@@ -113,9 +115,11 @@ class Server:
         problem = self._crashes.problem
         if not self._crashes.quarantined:
             return problem
-        until = "the session is opened anew"
-        if not self.settings.of_session:
-            until = f"callgate mcp restart {self.settings.name}"
+        until = f"callgate mcp restart {self.settings.name}"
+        if self.settings.of_session:
+            until = "the session is opened anew"
+        elif self.settings.accept is not None:
+            until = "the client that uses it is started anew"
         return (
             f"{problem}, for the {crashes.MOST}th time within {crashes.WITHIN_S:.0f} s; it is not "
             f"started again before {until}"

@@ -69,7 +69,7 @@ class McpTool:
         server = self._server
         said = f"tool {self._name} is described differently than it was approved"
         server.log.note(PROBLEM + said)
-        approve = f"callgate mcp approve {server.settings.name}"
+        approve = server.settings.accept or f"callgate mcp approve {server.settings.name}"
         since = f"it was approved: look at it, and accept it, with {approve}"
         if server.settings.of_session:
             since = "this session was opened: it is not used before that is done anew"

@@ -110,7 +110,7 @@ class Held:
     async def settled(self) -> bool:
         """Wait a little for MCP servers that are being started; False if the prompt that waits
         for them was cancelled."""
-        if self._servers is not None:
+        if self._servers is not None and not self._cancelled:
             await self._servers.settled()
         return not self._cancelled
 

@@ -14,9 +14,6 @@ from callgate.protocol.definitions import to_mcp
 from callgate.protocol.results import to_mcp_result
 from callgate.surfaces.mcp.exchanges import LACKS
 
-RAW_CONTENT = "mcp_content"
-"""In a result's `meta`: its content as an MCP server gave it, which ours cannot say as well."""
-
 
 def tool_of(tool: Registered, name: str) -> types.Tool:
     shaped = to_mcp(tool.definition)
@@ -29,9 +26,6 @@ def result_of(result: ToolResult, *, modern: bool) -> dict[str, Any]:
     if result.error is not None:
         _ensure_of_tool(result.error, result.tool, modern)
     shaped = to_mcp_result(result)
-    raw = shaped["_meta"].pop(RAW_CONTENT, None)
-    if raw is not None:
-        shaped["content"] = raw
     if result.error is None and not isinstance(result.value, dict):
         shaped.pop("structuredContent", None)  # it would say the text once more
     if modern:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from callgate.core.errors import ToolCancelled
 from callgate.core.tools import ToolContext, ToolFactory, ToolOutput
-from callgate.dispatch.raw_open import watched
 from callgate.tools.google.catalogue import CATALOGUE, Spec
 from callgate.tools.loading import LoadedTool, Row, load
 
@@ -55,13 +52,10 @@ class GoogleTool(LoadedTool):
         super().__init__(Row(spec.definition, spec.function, spec.preview), shared)
         self._spec = spec
         self._google: Google | None = None
-        self._work: asyncio.Task[ToolOutput] | None = None
-        self._stopped = False
 
-    async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        if context.cancel_event.is_set():
-            raise ToolCancelled
-        watched.set(["", context.session_id])  # what is opened from here on, we open
+    def _begin(
+        self, input: dict[str, Any], context: ToolContext
+    ) -> Coroutine[Any, Any, ToolOutput]:
         google = load(f"{_REQUESTS}:Google")(
             self._shared.connections(),
             self._shared.credentials,
@@ -72,24 +66,9 @@ class GoogleTool(LoadedTool):
         )
         self._google = google
         function: Function = load(self._spec.function)
-        work = function(load(f"{_REQUESTS}:Call")(google, input, context))
-        # In a task of its own: it ends at once when it is told to, and what httpx2 cancels while
-        # it connects does not look like a caller who went away.
-        self._work = asyncio.get_running_loop().create_task(work)
-        try:
-            return await self._work
-        except asyncio.CancelledError:
-            if self._stopped:
-                raise ToolCancelled from None
-            raise
+        return function(load(f"{_REQUESTS}:Call")(google, input, context))
 
     @property
     def stoppable(self) -> bool:
         """False while Google may be doing what it was asked to."""
         return self._google is None or not self._google.unanswered
-
-    async def cancel(self) -> bool:
-        if self._work is None:
-            return False
-        self._stopped = True
-        return self._work.cancel()

@@ -288,10 +288,11 @@ async def test_what_a_server_was_given_in_secret_is_in_no_record(
         servers = [
             {"name": "a", "command": sys.executable, "args": ["-c", script], "env": env},
             {"name": "b", "type": "http", "url": f"http://127.0.0.1:1/mcp?key={SECRET}", "headers": headers},
-            odd("odd", TOKEN=SECRET),
+            odd("odd", LAST_WORDS=SECRET),
         ]
         session = await opened(client, workspace, servers)
-        await call(client, session, "mcp__odd__die")
+        for tool in ("error", "die"):
+            assert (await call(client, session, f"mcp__odd__{tool}"))[0] == "failed"
         assert len(notices(client, session)) == 2
         assert SECRET not in json.dumps(client.said)
     assert SECRET not in caplog.text and SECRET not in "".join(events)
