@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 from collections import Counter
@@ -37,6 +38,15 @@ def _no_real_home(
     user = tmp_path_factory.mktemp("user")
     monkeypatch.setenv("HOME", str(user))
     monkeypatch.setenv("CALLGATE_HOME", str(user / ".callgate"))
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """A command that ran within a test has set up our log for itself."""
+    logger = logging.getLogger("callgate")
+    before = logger.handlers, logger.level, logger.propagate
+    yield
+    logger.handlers, logger.level, logger.propagate = before
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ A copy that can be thrown away: one that is damaged, or of another version, is m
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 from collections.abc import Iterator
@@ -192,25 +193,48 @@ def opened(directory: str) -> Iterator[Index]:
     path = os.path.join(directory, "index.db")
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
-        connection = _connection(path)
+        with _alone(directory):
+            connection = _connection(path)
     except (apsw.Error, OSError) as error:
         raise _unusable(error) from error
     try:
         yield Index(connection)
+    except (apsw.CorruptError, apsw.NotADBError) as error:
+        with _alone(directory):
+            _throw_away(path)
+        raise ToolExecutionError(
+            "The index was damaged and will be made anew: search again.", reason="index_unusable"
+        ) from error
     except apsw.Error as error:
         raise _unusable(error) from error
     finally:
         connection.close()
 
 
+@contextmanager
+def _alone(directory: str) -> Iterator[None]:
+    """Nobody else makes or throws away an index meanwhile. SQLite does not see to it: it changes
+    to WAL without waiting, and knows nothing of a file that is taken away under it."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
 def _connection(path: str) -> apsw.Connection:
     try:
         return _ready(path)
     except (apsw.CorruptError, apsw.NotADBError):
-        for ending in ("", "-wal", "-shm"):
-            if os.path.exists(path + ending):
-                os.unlink(path + ending)
+        _throw_away(path)
         return _ready(path)
+
+
+def _throw_away(path: str) -> None:
+    for ending in ("", "-wal", "-shm"):
+        if os.path.exists(path + ending):
+            os.unlink(path + ending)
 
 
 def _ready(path: str) -> apsw.Connection:

@@ -77,10 +77,15 @@ async def read_message(call: Call) -> ToolOutput:
     message_id = call.input["messageId"]
     message = await _message(call.google, message_id)
     payload = message.get("payload") or {}
-    texts = [
-        mime.text_of(part, await _content(call.google, message_id, part))
-        for part in mime.shown_parts(payload)
+    contents = [
+        (part, await _content(call.google, message_id, part)) for part in mime.shown_parts(payload)
     ]
+    stop = call.context.cancel_event.is_set
+
+    def texts_of() -> list[str]:
+        return [mime.text_of(part, content, stop) for part, content in contents]
+
+    texts = await asyncio.to_thread(texts_of)  # a page of HTML may take a while
     headers = mime.headers_of(payload)
     shown = {
         name: mime.decoded(headers[name.lower()])

@@ -6,7 +6,7 @@ import base64
 import binascii
 import mimetypes
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from email.errors import HeaderParseError
 from email.header import decode_header, make_header
 from email.headerregistry import Address
@@ -105,13 +105,15 @@ def from_base64url(data: str) -> bytes:
         ) from None
 
 
-def text_of(part: Part, content: bytes) -> str:
+def text_of(
+    part: Part, content: bytes, should_stop: Callable[[], bool] = lambda: False
+) -> str:
     try:
         text = content.decode(part.charset, "replace")
     except LookupError:
         text = content.decode("utf-8", "replace")
     if part.media_type == "text/html":
-        return convert(text[:MAX_HTML], "").markdown
+        return convert(text[:MAX_HTML], "", should_stop).markdown
     return without_unseen(text.replace("\r\n", "\n"))
 
 

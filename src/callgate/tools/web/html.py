@@ -43,11 +43,15 @@ Token = Text | Start | End
 def tokens(page: str) -> Iterator[Token]:
     """The tags and the texts of a page, in order; comments and the like are left out."""
     reader = _Reader(page)
-    at = 0
+    text = at = 0
     while (found := page.find("<", at)) >= 0:
-        if found > at:
-            yield Text(_plain(page[at:found]))
-        token, at = reader.tag(found)
+        token, end = reader.tag(found)
+        if isinstance(token, Text):  # a sign like any other, and part of the text around it
+            at = end
+            continue
+        if found > text:
+            yield Text(_plain(page[text:found]))
+        at = end
         if token is not None:
             yield token
         if isinstance(token, Start) and token.name in RAW:
@@ -55,8 +59,9 @@ def tokens(page: str) -> Iterator[Token]:
             if end > at:
                 yield Text(_plain(page[at:end]) if token.name in ("title", "textarea") else "")
             at = end
-    if at < len(page):
-        yield Text(_plain(page[at:]))
+        text = at
+    if text < len(page):
+        yield Text(_plain(page[text:]))
 
 
 def _plain(text: str) -> str:

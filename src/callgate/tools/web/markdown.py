@@ -48,6 +48,9 @@ _DEEPEST_SHOWN = 8
 _LOOK_UP = 2_000
 """Tokens between two looks at whether to stop."""
 _IN_A_LINK = "!#$%&'*+,/:;=?@~-._"
+_LONGEST_BASE = 2_048
+_MOST_OF_LINKS = 1_000_000
+"""Characters of all addresses together: with a long base each of many short links has them all."""
 
 
 class Page(NamedTuple):
@@ -99,6 +102,7 @@ class _Writer:
         self._link: tuple[str, int] | None = None
         self._title = ""
         self._links = 0
+        self._room = _MOST_OF_LINKS
 
     # --- what comes -----------------------------------------------------------------------
 
@@ -164,7 +168,8 @@ class _Writer:
             self._break()
             self._blocks.append("---")
         elif name == "base" and said.get("href"):
-            self._base = _joined_url(self._base, said["href"]) or self._base
+            base = _joined_url(self._base, said["href"])
+            self._base = base if base and len(base) <= _LONGEST_BASE else self._base
         elif name == "img" and (alt := _SPACES.sub(" ", said.get("alt", "")).strip()):
             self._mark(bool(self._hidden) or _is_hidden(tag))
             self._line.append(f"[image: {_UNSEEN.sub('', alt)}]")
@@ -232,9 +237,12 @@ class _Writer:
             return
         (href, start), self._link = self._link, None
         text = _SPACES.sub(" ", "".join(self._line[start:])).strip()
+        if not text or self._pre or self._room <= 0:
+            return
         where = _joined_url(self._base, href)
-        if text and where is not None and not self._pre:
+        if where is not None:
             self._links += 1
+            self._room -= len(where)
             self._line[start:] = [f"[{text}]({where})"]
 
     def _break(self) -> None:

@@ -24,7 +24,7 @@ TOOLS = {
 MODERN = "--modern" in sys.argv
 BESIDE = {"resources": {}, "prompts": {}, "completions": {}} if "--more" in sys.argv else {}
 FILE = sys.argv[sys.argv.index("--file") + 1] if "--file" in sys.argv else None
-LAST_WORDS = os.environ.get("LAST_WORDS", "I have had enough")
+LAST_WORDS = os.environ.get("LAST_WORDS")
 lock = threading.Lock()
 asked = {}
 hanging, begun, stopped = [], threading.Event(), threading.Event()
@@ -79,7 +79,7 @@ def call(id, params):
     if name == "fail":
         return text("It is broken.", isError=True)
     if name == "error":
-        return {"__error__": {"code": -32011, "message": f"No such thing, {LAST_WORDS}.\x1b[2J"}}
+        return {"__error__": {"code": -32011, "message": LAST_WORDS or "No such thing.\x1b[2J"}}
     if name == "wrong":
         return {"content": "nothing of the kind"}
     if name == "structured":
@@ -102,7 +102,7 @@ def call(id, params):
         assert begun.wait(30) and stopped.wait(30)
         return text("yes")
     if name == "die":
-        sys.stderr.write(LAST_WORDS + "\n")
+        sys.stderr.write((LAST_WORDS or "I have had enough") + "\n")
         sys.stderr.flush()
         os._exit(7)
     if name == "roots":

@@ -1,6 +1,6 @@
 """What MCP costs: our server beside others, and the gate in front of another server.
 
-    python benchmarks/mcp.py [--calls N] [--rounds N] [--json]
+    python benchmarks/mcp_server.py [--calls N] [--rounds N] [--json]
 
 Every server is a process on pipes and has one tool that gives its argument back. One raw client
 writes a line and waits for the answer, so that the figures are the servers' own. Rounds of all
