@@ -1,8 +1,6 @@
 """What an MCP server costs behind the gate: each call, and being there without being called.
 
-    python -P benchmarks/mcp_client.py [--calls N] [--rounds N] [--json]
-
-(-P: the SDK is meant by `mcp`, not the file beside this one.)
+    python benchmarks/mcp_client.py [--calls N] [--rounds N] [--json]
 
     call    the same tool of the same server on pipes: by the SDK's client alone, and by
             `Runtime.call` with schema, policy, events and audit on, as a session calls it

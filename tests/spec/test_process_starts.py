@@ -22,6 +22,7 @@ STARTERS = {
     "sandbox/cgroups.py": "forks a keeper into its group",
     "host/scripts.py": "runs scripts inside a host's own jail",
     "host/zygote.py": "forks hosts, which are ours and run no command",
+    "tools/pdfs.py": "our own reader of PDFs: it runs no command, and takes only bytes",
     "workspace/matching.py": "our own matcher: it runs no command, and takes only text",
 }
 MODULES = frozenset({"subprocess", "multiprocessing", "pty", "_posixsubprocess", "concurrent.futures.process"})

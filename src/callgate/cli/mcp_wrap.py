@@ -82,7 +82,7 @@ def again(options: Namespace) -> str:
     for each in options.env or ():
         said += ["--env", each]
     redact = load("callgate.audit.redaction").redact
-    return load("shlex").join([*said, "--", *(redact(each) for each in options.words)])
+    return str(load("shlex").join([*said, "--", *(redact(each) for each in options.words)]))
 
 
 def _settings(options: Namespace, settings: Settings) -> Settings:

@@ -18,13 +18,14 @@ import difflib
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jsonschema_rs
 import msgspec
 
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
+from callgate.core.schema_sizes import LARGEST, depth_of, refers, size_of
 
 MAX_DEPTH = 64
 MAX_BYTES = 8 * 1024 * 1024
@@ -196,7 +197,7 @@ class ArgumentSchema:
             ]
             if len(found) > MAX_VIOLATIONS:
                 break
-        return found[:MAX_VIOLATIONS]
+        return found[:MAX_VIOLATIONS] or [("", "they do not fit the tool's schema")]
 
     def _known_keys(self, path: list[str | int]) -> list[str]:
         node: Any = self.schema
@@ -238,15 +239,39 @@ def _foreign(schema: Mapping[str, Any]) -> Any:
     key is a slip here as well."""
     if schema.get("type") != "object":
         raise ValueError("must be an object schema (type: object at the top)")
-    try:
-        _check_walk(schema)
-    except ToolValidationError as error:
-        raise ValueError(error.message) from None
     if "properties" in schema and _OPENING.isdisjoint(schema):
         schema = {**schema, "additionalProperties": False}
-    return jsonschema_rs.validator_for(
-        dict(schema), validate_formats=False, mask="the value", offline=True
-    )
+    return ForeignSchema(schema)
+
+
+class ForeignSchema:
+    """A schema that a stranger wrote, which refers to nothing elsewhere and can be checked in a
+    bounded time. Raises `ValueError` where it is none."""
+
+    __slots__ = ("_size", "_validator", "is_valid")
+
+    def __init__(self, schema: Mapping[str, Any], *, plain: bool = False) -> None:
+        """`plain`: it may not even refer to itself. A form has no need to, and is checked
+        without anybody having approved it."""
+        if plain and refers(schema):
+            raise ValueError("it refers to itself")
+        try:
+            _check_walk(schema)
+        except ToolValidationError as error:
+            raise ValueError(error.message) from None
+        self._size = size_of(schema)
+        self._validator = jsonschema_rs.validator_for(
+            dict(schema), validate_formats=False, mask="the value", offline=True
+        )
+        self.is_valid = self._validator.is_valid
+
+    def iter_errors(self, value: Any) -> Iterable[Any]:
+        """What is wrong; nothing where finding that out could take for ever: every way in which
+        an alternative does not fit is looked at, and within it every alternative."""
+        if self._size.at_depth(depth_of(value)) > LARGEST:
+            return ()
+        errors: Iterable[Any] = self._validator.iter_errors(value)
+        return errors
 
 
 def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:

@@ -1,62 +1,129 @@
-"""The text of a PDF, by pypdf where it is installed (`callgate[documents]`)."""
+"""The text of a PDF, by pypdf where it is installed (`callgate[documents]`).
+
+It is read in a process of its own, which is ended when it takes too long: what it had read by then
+counts.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
 from collections.abc import Callable
-from importlib import import_module
-from io import BytesIO
-from typing import Any
+from importlib import util
 
 from callgate.core.errors import ToolCancelled, ToolExecutionError
 from callgate.core.tools import ToolContext
+from callgate.tools import pdf_pages
+from callgate.workspace.paths import opening
 
 MOST_PAGES = 500
 MOST_CHARACTERS = 5_000_000
-
-
-def is_available() -> bool:
-    try:
-        import_module("pypdf")
-    except ImportError:
-        return False
-    return True
+SECONDS = 20.0
+_MOST_BYTES = 8 * MOST_CHARACTERS
+_LOOK_UP_MS = 50
+"""Between two looks at whether to go on."""
+_LEFT_OUT = "[more pages are left out]"
+_LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 
 
 async def text_of(content: bytes, context: ToolContext) -> str:
     return await asyncio.to_thread(read, content, context.cancel_event.is_set)
 
 
-def read(content: bytes, should_stop: Callable[[], bool] = lambda: False) -> str:
+def read(
+    content: bytes, should_stop: Callable[[], bool] = lambda: False, *, seconds: float = SECONDS
+) -> str:
     """The text, page by page. Raises a `ToolExecutionError` of one sentence."""
+    with _started(_where()) as process:
+        try:
+            said, ended = _answer(process, content, should_stop, time.monotonic() + seconds)
+        finally:
+            process.kill()
+    if ended and process.returncode == pdf_pages.PASSWORD:
+        raise ToolExecutionError("The PDF has a password.", reason="not_text")
+    pages = _pages(said)
+    if not any(pages):
+        if ended and process.returncode == pdf_pages.ALL:
+            raise ToolExecutionError(
+                "The PDF has no text: it may be made of pictures.", reason="not_text"
+            )
+        raise ToolExecutionError("The PDF cannot be read.", reason="not_text")
+    texts = [f"[page {number}]\n{text}" for number, text in enumerate(pages, start=1)]
+    if not ended or process.returncode != pdf_pages.ALL:
+        texts.append(_LEFT_OUT)
+    return "\n\n".join(texts)
+
+
+def _where() -> str:
+    """The directory in which pypdf lies."""
     try:
-        pypdf: Any = import_module("pypdf")
-    except ImportError:
+        found = util.find_spec("pypdf")
+    except ValueError:  # somebody has put another thing in its place
+        found = None
+    if found is None or found.origin is None:
         raise ToolExecutionError(
             "To read a PDF, install what it takes: pip install 'callgate[documents]'.",
             reason="not_installed",
-        ) from None
-    texts: list[str] = []
-    size = 0
-    try:
-        reader = pypdf.PdfReader(BytesIO(content))
-        if reader.is_encrypted and not reader.decrypt(""):
-            raise ToolExecutionError("The PDF has a password.", reason="not_text")
-        for number, page in enumerate(reader.pages, start=1):
-            if should_stop():
-                raise ToolCancelled
-            text = (page.extract_text() or "").strip()
-            texts.append(f"[page {number}]\n{text}")
-            size += len(text)
-            if number >= MOST_PAGES or size >= MOST_CHARACTERS:
-                texts.append("[more pages are left out]")
-                break
-    except (ToolCancelled, ToolExecutionError):
-        raise
-    except Exception as error:  # foreign code on a foreign file
-        raise ToolExecutionError("The PDF cannot be read.", reason="not_text") from error
-    if not size:
-        raise ToolExecutionError(
-            "The PDF has no text: it may be made of pictures.", reason="not_text"
         )
-    return "\n\n".join(texts)
+    return os.path.dirname(os.path.dirname(found.origin))
+
+
+def _started(where: str) -> subprocess.Popen[bytes]:
+    words = (where, str(MOST_PAGES), str(MOST_CHARACTERS))
+    try:
+        with opening():
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", pdf_pages.__file__, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={name: os.environ[name] for name in _LIBRARIES if name in os.environ},
+            )
+    except OSError as error:
+        raise ToolExecutionError("The PDF cannot be read.", reason="not_text") from error
+
+
+def _answer(
+    process: subprocess.Popen[bytes],
+    content: bytes,
+    should_stop: Callable[[], bool],
+    deadline: float,
+) -> tuple[bytes, bool]:
+    """What it wrote, and whether it came to its end in time."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(content)  # it takes all of it before it does anything else
+        process.stdin.close()
+    except OSError:
+        pass  # how it ended says more
+    said, fd = bytearray(), process.stdout.fileno()
+    answers = select.poll()
+    answers.register(fd, select.POLLIN)
+    while time.monotonic() < deadline and len(said) < _MOST_BYTES:
+        if should_stop():
+            raise ToolCancelled
+        if not answers.poll(_LOOK_UP_MS):
+            continue
+        part = os.read(fd, 1 << 16)
+        if not part:
+            process.wait()
+            return bytes(said), True
+        said += part
+    return bytes(said), False
+
+
+def _pages(said: bytes) -> list[str]:
+    """Those that are there whole."""
+    pages, at = [], 0
+    while len(said) >= at + 4:
+        (length,) = struct.unpack_from("<I", said, at)
+        at += 4 + length
+        if len(said) >= at:
+            pages.append(said[at - length : at].decode("utf-8", "replace"))
+    return pages

@@ -315,6 +315,72 @@ async def test_no_tool_writes_into_our_own_home(tmp_path: Path) -> None:
     assert not (home / "rules.toml").exists()
 
 
+READS_OF_OUR_HOME: tuple[tuple[str, dict[str, str]], ...] = (
+    ("read_file", {"path": "gatehome/keys"}),
+    ("read_file", {"path": "link"}),
+    ("read_file", {"path": "aside/keys"}),
+    ("list_dir", {"path": "gatehome"}),
+    ("search_text", {"pattern": "okapi", "path": "gatehome"}),
+    ("file_get", {"path": "gatehome/keys"}),
+    ("file_get", {"path": "server:gatehome/keys"}),
+    ("file_get", {"path": "gatehome/keys", "encoding": "base64"}),
+    ("file_upload", {"path": "gatehome/keys"}),
+    ("search", {"query": "okapi", "scope": "gatehome"}),
+    ("search", {"query": "okapi", "scope": "./aside"}),
+)
+
+
+@pytest.mark.spec("T02")
+@pytest.mark.parametrize(("name", "arguments"), READS_OF_OUR_HOME)
+async def test_no_tool_reads_our_own_home(name: str, arguments: dict[str, str], tmp_path: Path) -> None:
+    home = _home_in_a_workspace(tmp_path)
+    async with Gate(tmp_path, home=home, mode="write") as gate:
+        refused = await gate.call(name, arguments)
+        assert refused.error is not None and refused.error.reason == "protected_path"
+
+
+@pytest.mark.spec("T02")
+async def test_a_search_from_above_passes_our_home_by(tmp_path: Path) -> None:
+    home = _home_in_a_workspace(tmp_path)
+    async with Gate(tmp_path, home=home, mode="write") as gate:
+        found = [
+            (await gate.call(name, arguments)).text
+            for name, arguments in (
+                ("search_text", {"pattern": "okapi"}),
+                ("search", {"query": "okapi"}),
+                ("find_files", {"pattern": "**/*"}),
+            )
+        ]
+    assert found == ["open.txt:1:an okapi", "open.txt:1: an okapi", "open.txt"]
+
+
+@pytest.mark.spec("T02")
+async def test_a_session_reads_in_our_home_what_its_own_calls_put_aside_and_no_other_does(tmp_path: Path) -> None:
+    home = _home_in_a_workspace(tmp_path)
+    (tmp_path / "long.txt").write_text("an okapi\n" * 500_000)
+    async with Gate(tmp_path, home=home, mode="write") as gate:
+        assert (await gate.call("shell", {"command": "cat long.txt"})).truncated
+        (kept,) = (home / "artifacts").rglob("*-stdout.txt")
+        assert (await gate.call("read_file", {"path": str(kept), "limit": 1})).ok
+        other = await gate.call("read_file", {"path": str(home / "artifacts" / "other")})
+        assert other.error is not None and other.error.reason == "protected_path"
+    async with Gate(tmp_path, home=home, mode="write") as gate:
+        refused = await gate.call("read_file", {"path": str(kept)})
+        assert refused.error is not None and refused.error.reason == "protected_path"
+
+
+def _home_in_a_workspace(workspace: Path) -> Path:
+    home = workspace / "gatehome"
+    home.mkdir(mode=0o700)
+    (home / "keys").write_text("a secret okapi")
+    (home / "artifacts").mkdir(mode=0o700)
+    (home / "artifacts" / "other").write_text("of another session")
+    (workspace / "link").symlink_to("gatehome/keys")
+    (workspace / "aside").symlink_to("gatehome")
+    (workspace / "open.txt").write_text("an okapi")
+    return home
+
+
 class Strange(BaseException):
     pass
 

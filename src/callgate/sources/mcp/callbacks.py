@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlsplit
 from urllib.request import pathname2url
 
 import mcp_types as types
@@ -48,6 +49,8 @@ class Callbacks:
             url=said.get("url"),
         )
         try:
+            if form.url is not None and urlsplit(form.url).scheme not in ("http", "https"):
+                raise Refused("only addresses of http and https are shown")
             filled: Filled = await self._asks.fill(self._server, form, self._whose())
         except Refused as refused:
             return types.ErrorData(code=types.INVALID_REQUEST, message=str(refused))

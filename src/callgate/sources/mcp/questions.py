@@ -13,9 +13,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any
-from urllib.parse import urlsplit
 
-import jsonschema_rs
 import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
@@ -25,6 +23,7 @@ from callgate.core.errors import DENIALS, ToolErrorClass, ToolExecutionError, To
 from callgate.core.messages import Message
 from callgate.core.models import Model, ModelError, Prompt, Reply
 from callgate.core.results import ToolResult
+from callgate.core.schemas import ForeignSchema
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.raw_open import watched
@@ -92,14 +91,14 @@ class FillForm:
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         content, form = input.get("content", {}), input.get("form", {})
         try:
-            validator = jsonschema_rs.validator_for(form, offline=True, mask="the value")
-            problems = [
-                f"{'.'.join(map(str, each.instance_path)) or 'the form'}: {each.message}"
-                for each in validator.iter_errors(content)
-            ]
+            schema = ForeignSchema(form, plain=True)
         except ValueError:
             raise ToolExecutionError("The form cannot be read.", reason="mcp_form") from None
-        if problems:
+        if not schema.is_valid(content):
+            problems = [
+                f"{'.'.join(map(str, each.instance_path)) or 'the form'}: {each.message}"
+                for each in schema.iter_errors(content)
+            ]
             said = f"The form is not filled in: {'; '.join(problems[:10])}"
             raise ToolValidationError(said, validation_errors=problems)
         return ToolOutput(content=[TextBlock("accepted")], value=content)
@@ -166,8 +165,6 @@ class AskedCalls:
     async def fill(self, server: str, form: Form, calling: Calling) -> Filled:
         arguments: dict[str, Any] = {"server": server, "message": form.message}
         if form.url is not None:
-            if urlsplit(form.url).scheme not in ("http", "https"):
-                raise Refused("only addresses of http and https are shown")
             arguments["url"] = form.url
         else:
             arguments |= {"content": _prepared(form.schema), "form": form.schema}

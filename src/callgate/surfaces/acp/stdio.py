@@ -21,9 +21,9 @@ from typing import Any, NamedTuple, Protocol
 
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, Request, RpcError, shown
-from callgate.surfaces.acp.descriptors import Descriptors
 from callgate.surfaces.acp.greeting import greet
 from callgate.surfaces.acp.peer import Peer, PeerGone
+from callgate.surfaces.descriptors import Descriptors
 
 METHODS = frozenset(
     {
@@ -84,7 +84,7 @@ async def serve(
         loop.add_signal_handler(each, ended.set)
     descriptors = Descriptors(read_fd, write_fd)
     served = Served(options, make_agent, descriptors.write, ended.set)
-    await descriptors.open(served.peer, ended)
+    await descriptors.open(served.peer, ended.set)
     try:
         await ended.wait()
         for each in _SIGNALS:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import jsonschema_rs
 import mcp_types as types
+
+from callgate.core.schemas import ForeignSchema
 
 
 def fits(request: types.InputRequest, said: object) -> bool:
@@ -21,8 +22,8 @@ def fits(request: types.InputRequest, said: object) -> bool:
 def _fills_in(form: Any, said: types.ElicitResult) -> bool:
     if said.action != "accept" or not isinstance(form, types.ElicitRequestFormParams):
         return True
-    try:  # a schema that a foreign tool may have written
-        form_is = jsonschema_rs.validator_for(form.requested_schema, offline=True)
-    except (ValueError, jsonschema_rs.ValidationError):
+    try:  # a foreign tool may have written it
+        schema = ForeignSchema(form.requested_schema, plain=True)
+    except ValueError:
         return False
-    return bool(form_is.is_valid(said.content or {}))
+    return bool(schema.is_valid(said.content or {}))

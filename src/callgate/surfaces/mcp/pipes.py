@@ -1,5 +1,4 @@
-"""The two descriptors of a client, whatever they are: pipes and sockets are waited for by the
-loop, files and devices are read in a thread.
+"""The two descriptors of a client, as somebody who reads and writes by turns wants them.
 
 Nothing is read while nobody takes what was read, and nothing is written while the client does
 not read: neither side can fill our memory.
@@ -8,12 +7,13 @@ not read: neither side can fill our memory.
 from __future__ import annotations
 
 import asyncio
-import os
-import stat
+from collections import deque
+from collections.abc import Callable
 
-_BLOCK = 64 * 1024
+from callgate.surfaces.descriptors import Descriptors
+
 _AT_ONCE = 1024 * 1024
-"""Bytes that may wait to be taken or to be written."""
+"""Bytes that may wait to be taken."""
 
 
 class ClientGone(Exception):
@@ -24,68 +24,69 @@ class Pipes:
     """The descriptors are its own from now on."""
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
-        self._read_fd, self._write_fd = read_fd, write_fd
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-        self._transports: list[asyncio.BaseTransport] = []
+        self._descriptors = Descriptors(read_fd, write_fd)
+        self._received: deque[bytes] = deque()
+        self._size = 0
+        self._news = asyncio.Event()
+        """Something came, or nothing will."""
+        self._ended = False
+        self._room = asyncio.Event()
+        self._room.set()
+        self._gone = False
+        self._caught_up: Callable[[], None] | None = None
 
     async def open(self) -> None:
-        loop = asyncio.get_running_loop()
-        if _can_be_waited_for(self._read_fd):
-            self._reader = asyncio.StreamReader(limit=_AT_ONCE // 2)
-            protocol = asyncio.StreamReaderProtocol(self._reader)
-            source = open(self._read_fd, "rb", 0)  # noqa: SIM115 - the transport closes it
-            reading, _ = await loop.connect_read_pipe(lambda: protocol, source)
-            self._transports.append(reading)
-        if _can_be_waited_for(self._write_fd):
-            flow = asyncio.StreamReaderProtocol(asyncio.StreamReader())
-            sink = open(self._write_fd, "wb", 0)  # noqa: SIM115
-            writing, _ = await loop.connect_write_pipe(lambda: flow, sink)
-            writing.set_write_buffer_limits(high=_AT_ONCE)
-            self._writer = asyncio.StreamWriter(writing, flow, None, loop)
-            self._transports.append(writing)
+        await self._descriptors.open(self, self._end)
 
     async def read(self) -> bytes:
         """What came; nothing at the end."""
-        try:
-            if self._reader is not None:
-                return await self._reader.read(_BLOCK)
-            return await asyncio.to_thread(os.read, self._read_fd, _BLOCK)
-        except OSError:
-            return b""
+        while not self._received:
+            if self._ended:
+                return b""
+            self._news.clear()
+            await self._news.wait()
+        data = self._received.popleft()
+        self._size -= len(data)
+        if self._caught_up is not None and self._size <= _AT_ONCE:
+            caught_up, self._caught_up = self._caught_up, None
+            caught_up()
+        return data
 
     async def write(self, data: bytes) -> None:
         """Once the client has room for it. Raises `ClientGone`."""
-        try:
-            if self._writer is None:
-                await asyncio.to_thread(_write, self._write_fd, data)
-                return
-            if self._writer.transport.is_closing():
-                raise ClientGone
-            self._writer.write(data)
-            await self._writer.drain()
-        except OSError:
-            raise ClientGone from None
+        if not self._gone:
+            self._descriptors.write(data)
+            await self._room.wait()
+        if self._gone:
+            raise ClientGone
 
     def close(self) -> None:
         """What has not been written by now is dropped. Twice equals once."""
-        for transport in self._transports:
-            if transport.is_closing():
-                continue
-            # Others may have the same pipe, and not expect it like this.
-            os.set_blocking(transport.get_extra_info("pipe").fileno(), True)
-            if isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
-            else:
-                transport.close()
+        self._descriptors.close()
 
+    def _end(self) -> None:
+        self._ended = True
+        self._news.set()
 
-def _can_be_waited_for(fd: int) -> bool:
-    mode = os.fstat(fd).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+    # What the descriptors want of a peer.
 
+    def feed(self, data: bytes) -> None:
+        self._received.append(data)
+        self._size += len(data)
+        self._news.set()
 
-def _write(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    def is_behind(self, caught_up: Callable[[], None]) -> bool:
+        if self._size <= _AT_ONCE:
+            return False
+        self._caught_up = caught_up
+        return True
+
+    def pause(self) -> None:
+        self._room.clear()
+
+    def resume(self) -> None:
+        self._room.set()
+
+    def lost(self) -> None:
+        self._gone = True
+        self._room.set()

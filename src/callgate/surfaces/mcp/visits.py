@@ -115,7 +115,7 @@ def _key(ctx: Context) -> tuple[str, Wish]:
         return session_key(id), wish
     client = ctx.session.client_params
     name = "" if client is None else client.client_info.name
-    return f"name {name} {wish.workspace} {wish.mode}", wish
+    return f"name {(name, *wish)}", wish
 
 
 def session_key(id: str) -> str:

@@ -10,7 +10,7 @@ from callgate.core.errors import ToolError
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.tools.documents.index import Hit, Index, Origin, Passage, opened
 from callgate.tools.documents.refreshing import refresh
-from callgate.tools.documents.storing import directory_of
+from callgate.tools.documents.storing import catch_up, directory_of
 from callgate.tools.search import local_files
 from callgate.tools.shares import Documents
 from callgate.workspace import refusals
@@ -41,6 +41,8 @@ async def search(input: dict[str, Any], context: ToolContext, documents: Documen
     def work() -> _Found:
         complete, read = True, 0
         with opened(directory) as index:
+            if "documents" in origins:
+                catch_up(index, directory, context.cancel_event.is_set)
             if "workspace" in origins:
                 complete, read = refresh(
                     index, files, below, documents.table, context.cancel_event.is_set

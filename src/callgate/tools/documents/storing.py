@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import os
+import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolExecutionError, ToolValidationError
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.tools.documents.extraction import text_of
-from callgate.tools.documents.index import opened
+from callgate.tools.documents.index import Index, opened
 from callgate.tools.places import directory_name
 from callgate.tools.shares import Documents
 
@@ -94,23 +97,48 @@ async def _store(
 
 def _keep(path: str, name: str, content: bytes, text: str | None, directory: str) -> bool:
     """Whether there was one of that name."""
-    temporary = f"{path}.{os.getpid()}.tmp"
+    # Not beside the documents, and of a name of its own: others may keep one meanwhile.
+    temporary = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
+    sha256 = hashlib.sha256(content).digest()
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        existed = os.path.exists(path)
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-        status = os.stat(path)
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(content)
+            # Both at once, so that of two with one name the same is kept and found.
+            with opened(directory) as index, index.changing():
+                existed = os.path.exists(path)
+                os.rename(temporary, path)
+                index.put("documents", name, os.stat(path), time.time_ns(), sha256, text)
+        except BaseException:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
     except OSError as error:
         raise ToolExecutionError(
             f"The document cannot be kept: {error.strerror}.", reason="not_kept"
         ) from error
-    sha256 = hashlib.sha256(content).digest()
-    with opened(directory) as index, index.changing():
-        index.put("documents", name, status, time.time_ns(), sha256, text)
     return existed
+
+
+def catch_up(index: Index, directory: str, should_stop: Callable[[], bool]) -> None:
+    """What was kept before an index was made anew is in it again, and what is gone no more."""
+    kept = os.path.join(directory, "files")
+    names = set(os.listdir(kept)) if os.path.isdir(kept) else set()
+    known = index.known("documents").keys()
+    for name in names - known:
+        path = os.path.join(kept, name)
+        with open(path, "rb") as file:
+            content = file.read(LARGEST + 1)[:LARGEST]
+        text = text_of(name, content, should_stop=should_stop)
+        with index.changing():
+            sha256 = hashlib.sha256(content).digest()
+            index.put("documents", name, os.stat(path), time.time_ns(), sha256, text)
+    if known - names:
+        with index.changing():
+            for name in known - names:
+                index.drop("documents", name)
 
 
 def read_document(name: str, context: ToolContext, documents: Documents) -> bytes:

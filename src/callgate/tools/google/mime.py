@@ -16,6 +16,7 @@ from email.utils import getaddresses
 from typing import Any, NamedTuple
 
 from callgate.core.errors import ToolExecutionError, ToolValidationError
+from callgate.tools.web.charsets import decode
 from callgate.tools.web.markdown import convert, without_unseen
 
 MAX_DEPTH = 50
@@ -23,6 +24,8 @@ MAX_HTML = 4 * 1024 * 1024
 """Characters of which a text is made."""
 MAX_MAIL = 25 * 1024 * 1024
 """Bytes that Gmail takes."""
+_LONGEST_HEADER = 50_000
+"""Characters that are decoded, which takes longer the more there are."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[^\W_](?:[\w.-]*[^\W_])?\Z")
 
@@ -90,10 +93,10 @@ def headers_of(payload: Mapping[str, Any]) -> dict[str, str]:
 def decoded(text: str) -> str:
     """A header without `=?utf-8?q?...?=`."""
     try:
-        shown = str(make_header(decode_header(text)))
+        shown = str(make_header(decode_header(text[:_LONGEST_HEADER])))
     except (HeaderParseError, LookupError, UnicodeError, ValueError):
-        shown = text
-    return _CONTROL.sub(" ", shown)
+        shown = text[:_LONGEST_HEADER]
+    return without_unseen(_CONTROL.sub(" ", shown))
 
 
 def from_base64url(data: str) -> bytes:
@@ -108,10 +111,8 @@ def from_base64url(data: str) -> bytes:
 def text_of(
     part: Part, content: bytes, should_stop: Callable[[], bool] = lambda: False
 ) -> str:
-    try:
-        text = content.decode(part.charset, "replace")
-    except LookupError:
-        text = content.decode("utf-8", "replace")
+    # Not by Python's own codecs alone: some are no charsets, and a stranger chooses the name.
+    text, _ = decode(content, f"text/plain; charset={part.charset}")
     if part.media_type == "text/html":
         return convert(text[:MAX_HTML], "", should_stop).markdown
     return without_unseen(text.replace("\r\n", "\n"))
@@ -173,7 +174,11 @@ def addresses(name: str, said: str | list[str]) -> tuple[Address, ...]:
     """Everyone who is named; each must be an address."""
     texts = [said] if isinstance(said, str) else said
     found: list[Address] = []
-    for display, address in getaddresses([_header(name, text) for text in texts]):
+    try:
+        everyone = getaddresses([_header(name, text) for text in texts])
+    except RecursionError:  # of ((((...
+        raise ToolValidationError(f"{name}: there is no mail address.") from None
+    for display, address in everyone:
         # Python reads `a@b c` as a@bc: what is sent to must stand there as it is.
         if not _ADDRESS.match(address) or not any(address in text for text in texts):
             raise ToolValidationError(f"{name}: {(display or address)!r} is no mail address.")

@@ -16,6 +16,9 @@ from callgate.tools.google.credentials import login_command, not_allowed
 MAX_BODY = 64 * 1024
 """Bytes of an answer that is an error."""
 
+UNREADABLE = "google_answer"
+"""The reason where an answer is not what it should be."""
+
 _TOO_FAST = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
 _NO_SCOPE = frozenset({"insufficientPermissions", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"})
 _NOT_OURS = frozenset({"appNotAuthorizedToFile"})

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
@@ -23,14 +23,15 @@ import httpx2
 import msgspec
 
 from callgate import __version__
-from callgate.core.errors import ToolExecutionError, ToolValidationError
-from callgate.core.tools import ToolContext
+from callgate.core.errors import ToolError, ToolExecutionError, ToolValidationError
+from callgate.core.tools import ToolContext, ToolOutput
 from callgate.outgoing.clients import is_loopback, is_untrusted, open_client
 from callgate.outgoing.retries import back_off
 from callgate.outgoing.said import Masked
 from callgate.tools.google.credentials import Granted
 from callgate.tools.google.refusals import (
     MAX_BODY,
+    UNREADABLE,
     Failure,
     Refused,
     final,
@@ -84,7 +85,7 @@ class Answer(NamedTuple):
             return msgspec.json.decode(self.body) if self.body.strip() else {}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise ToolExecutionError(
-                "Google's answer is not JSON; is the endpoint right?", reason="google_answer"
+                "Google's answer is not JSON; is the endpoint right?", reason=UNREADABLE
             ) from None
 
 
@@ -139,6 +140,10 @@ class Google:
         self._account, self._scopes, self._writes = account, tuple(scopes), writes
         self.unanswered = False
         """Whether a request that changes something is on its way."""
+        self.heard = False
+        """Whether Google has answered."""
+        self._changed = False
+        """Whether Google did something that changes what is there."""
 
     def with_scopes(self, *scopes: str) -> Google:
         """The same for a request on the way that only reads, and needs one of these."""
@@ -216,6 +221,7 @@ class Google:
             got = await self._once(request, headers, granted, limit)
             self.unanswered = False
             if isinstance(got, Answer):
+                self.heard, self._changed = True, self._changed or changes
                 return got
             if isinstance(got, Refused):
                 if method == "DELETE" and perhaps_done and got.status in (404, 410):
@@ -269,6 +275,16 @@ class Google:
             )
         return Answer(body, response.headers.get("content-type", ""))
 
+    def misunderstood(self, error: Exception) -> ToolError:
+        """What to say where an answer could not be read."""
+        if isinstance(error, ToolError):
+            said = error
+        else:
+            said = ToolExecutionError(
+                "Google's answer is not what it should be.", reason=UNREADABLE
+            )
+        return unknown_outcome(Failure(said)) if self._changed else said
+
 
 class Call(NamedTuple):
     """What the function of a tool gets."""
@@ -283,6 +299,19 @@ def _wait(failure: Failure, attempt: int) -> float | None:
     wait = back_off(attempt, random.random())  # noqa: S311 - only keeps clients out of step
     wait = max(wait, failure.retry_after_s or 0.0)
     return wait if failure.passes and attempt < ATTEMPTS and wait <= LONGEST_WAIT_S else None
+
+
+async def understood(google: Google, work: Awaitable[ToolOutput]) -> ToolOutput:
+    """The functions of tools take answers for what Google documents; here it shows where one is
+    of another shape. What was changed may have been done all the same, and is not made again."""
+    try:
+        return await work
+    except ToolError as error:
+        raise google.misunderstood(error) if error.reason == UNREADABLE else error from error
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+        if not google.heard:
+            raise  # our own mistake
+        raise google.misunderstood(error) from error
 
 
 async def _body(response: httpx2.Response, limit: int) -> bytes:

@@ -20,7 +20,7 @@ async def read_values(call: Call) -> ToolOutput:
     where = path("/spreadsheets/{id}/values/{range}", id=input["spreadsheetId"],
                  range=input["range"])  # fmt: skip
     found = await call.google.get("sheets", where)
-    values = found.get("values") or []
+    values = [list(row) for row in found.get("values") or ()]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(values)
     value = {"range": found.get("range"), "values": values}

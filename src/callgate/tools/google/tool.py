@@ -66,7 +66,9 @@ class GoogleTool(LoadedTool):
         )
         self._google = google
         function: Function = load(self._spec.function)
-        return function(load(f"{_REQUESTS}:Call")(google, input, context))
+        work = function(load(f"{_REQUESTS}:Call")(google, input, context))
+        understood: Coroutine[Any, Any, ToolOutput] = load(f"{_REQUESTS}:understood")(google, work)
+        return understood
 
     @property
     def stoppable(self) -> bool:

@@ -10,12 +10,14 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from callgate.core.sessions import Mode
 from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools.documents import refreshing
 from callgate.tools.documents.catalogue import CATALOGUE
+from callgate.tools.documents.index import opened
 from callgate.tools.loading import factories
 from callgate.tools.shares import Documents
 from callgate.tools.tables import DocumentsTable
@@ -185,6 +187,63 @@ async def test_a_damaged_index_is_made_anew(home: Path, ws: Path) -> None:
         Path(f"{index}{ending}").unlink(missing_ok=True)
     index.write_bytes(b"this is no database" * 1_000)
     assert len(paths(await desk.run("search", {"query": "zebra"}))) == 3
+
+
+async def test_a_damage_that_a_search_meets_is_gone_with_the_next_one(home: Path, ws: Path) -> None:
+    desk = bench(home, ws)
+    await desk.run("search", {"query": "zebra"})
+    (index,) = (home / "documents").rglob("index.db")
+    with apsw.Connection(str(index)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+    data = index.read_bytes()
+    index.write_bytes(data[:4096] + b"\xff" * (len(data) - 4096))  # only its first page is whole
+    assert (await desk.run("search", {"query": "zebra"})).error.reason == "index_unusable"
+    assert len(paths(await desk.run("search", {"query": "zebra"}))) == 3
+
+
+async def test_documents_are_in_an_index_that_is_made_anew_and_those_gone_are_not(home: Path, ws: Path) -> None:
+    desk = bench(home, ws)
+    for name in ("kept.txt", "gone.txt"):
+        assert (await desk.run("file_ingest", {"filename": name, "content": "an okapi"})).ok
+    (index,) = (home / "documents").rglob("index.db")
+    index.write_bytes(b"this is no database" * 1_000)
+    assert paths(await desk.run("search", {"query": "okapi"})) == ["gone.txt", "kept.txt"]
+    (index.parent / "files" / "gone.txt").unlink()
+    assert paths(await desk.run("search", {"query": "okapi"})) == ["kept.txt"]
+
+
+async def test_of_documents_kept_at_once_under_one_name_one_is_kept_and_found(home: Path, ws: Path) -> None:
+    desk = bench(home, ws)
+    words = [f"okapi{number} " * 20_000 for number in range(6)]
+    done = await asyncio.gather(*(desk.run("file_ingest", {"filename": "a.txt", "content": each}) for each in words))
+    assert [each.ok for each in done] == [True] * 6
+    (file,) = (home / "documents").rglob("files/*")
+    word = file.read_text().split()[0]
+    assert file.read_text() in words
+    assert paths(await desk.run("search", {"query": word})) == ["a.txt"]
+
+
+def test_an_index_is_made_once_however_many_open_it(tmp_path: Path) -> None:
+    status = tmp_path.stat()
+
+    def note(directory: Path, number: int, all_here: threading.Barrier, found: list[int]) -> None:
+        all_here.wait(10)
+        with opened(str(directory)) as index:
+            with index.changing():
+                index.put("workspace", f"{number}", status, 1, b"", "zebra")
+            found.append(len(index.known("workspace")))
+
+    for turn in range(10):
+        all_here, found = threading.Barrier(8), list[int]()
+        threads = [
+            threading.Thread(target=note, args=(tmp_path / str(turn), number, all_here, found)) for number in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(found), max(found)) == (8, 8)
 
 
 async def test_searches_side_by_side_find_the_same(home: Path, ws: Path) -> None:

@@ -167,3 +167,32 @@ async def test_another_account_can_be_named(desk: Desk) -> None:
     await desk.value("gmail_read", messageId=MAIL, account="work")
     assert desk.google.asked()[-1].headers["authorization"] == f"Bearer {tokens.access_token}"
     assert await desk.reason("gmail_read", messageId=MAIL, account="nobody") == "google_login"
+
+
+SHAPES = (
+    b"[]", b"7", b'"text"', b"null", b"{}", b'{"error": {"code": 500}}',
+    b'{"id": 7, "name": [], "messages": 7, "files": {"a": 1}, "items": [7, null], "payload": [], "tabs": 7, "values": {"a": 1}}',
+    b'{"messages": [7], "files": [[]], "items": {}, "nextPageToken": 7, "payload": {"parts": 7}, "sheets": [null]}',
+    b'{"payload": {"parts": [7], "headers": {"a": 1}}, "values": [7], "tabs": [[]], "replies": [7], "updates": 7}',
+    b'{"payload": {"body": {"data": 7, "size": "x"}, "headers": [7]}, "mimeType": "text/plain", "id": "x/../y"}',
+)  # fmt: skip
+
+
+@each_case
+async def test_an_answer_of_any_shape_ends_in_a_result_or_one_sentence(case: Case, desk: Desk) -> None:
+    seen = []
+    for body in SHAPES:
+        desk.google.faults = [Fault(200, body=body)] * 9
+        result = await desk.call(case.tool, **case.arguments)
+        seen += [] if result.error is None else [result.error.reason]
+    known = {"google_answer", "outcome_unknown", "too_deep", "no_attachment", "no_content", "not_text"}
+    assert set(seen) <= known
+    assert "google_answer" not in seen or case.effect is not SideEffects.NETWORK
+
+
+async def test_a_mail_whose_receipt_cannot_be_read_may_have_been_sent(desk: Desk) -> None:
+    mail = {"to": "bob@example.org", "subject": "s", "body": "b"}
+    for body in (b"<html>", b"[]", b"{}"):
+        desk.google.faults = [Fault(200, body=body)]
+        result = await desk.call("gmail_send", **mail)
+        assert result.error is not None and result.error.reason == "outcome_unknown"

@@ -182,3 +182,28 @@ async def test_who_is_asked_sees_the_mail(desk: Desk) -> None:
         {"to": "b@example.org", "subject": "S", "body": "Text", "attachments": ["note.txt"], "html": "<p>"}, None
     )
     assert shown.splitlines()[:4] == ["To: b@example.org", "Subject: S", "", "Text"]
+
+
+@pytest.mark.parametrize("charset", ["idna", "punycode", "undefined", "unicode_escape", "hex", "no-such", "\0", "'", "utf-8"])
+def test_a_stranger_who_names_a_charset_cannot_keep_a_mail_from_being_read(charset: str) -> None:
+    part = mime.Part("text/plain", charset, "", None, None, 0)
+    assert mime.text_of(part, b"Gr\xc3\xbc\xc3\x9fe \\u202e") == "Gr\u00fc\u00dfe \\u202e"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("=?utf-8?b?aW52b2ljZeKArmZkcC5leGU=?=", "invoicefdp.exe"),  # U+202E, which turns what follows around
+        ("=?utf-8?q?a=E2=80=8Bb=0D=0ABcc:_c?=", "ab  Bcc: c"),
+        ("=?idna?q?a?=", "=?idna?q?a?="),
+        ("=?punycode?q?" + "a" * 1_000_000 + "?=", "=?punycode?q?" + "a" * 49_987),
+    ],
+)
+def test_a_header_is_shown_as_it_reads(said: str, shown: str) -> None:
+    assert mime.decoded(said) == shown
+
+
+async def test_an_address_within_brackets_within_brackets_is_none(desk: Desk) -> None:
+    result = await desk.call("gmail_send", to="(" * 20_000 + "bob@example.org", subject="s", body="b")
+    assert result.error is not None and result.error.error_class == "validation_error"
+    assert desk.google.asked() == []

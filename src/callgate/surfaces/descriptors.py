@@ -1,7 +1,7 @@
 """The two descriptors of a connection, whatever they are: pipes, sockets, one socket, or files.
 
 Pipes and sockets are the loop's: nothing blocks. What a loop cannot wait for (files, devices)
-is read in a thread, and written at once.
+is read in a thread, and written at once. Nothing is read while the peer is behind with what was.
 """
 
 from __future__ import annotations
@@ -12,10 +12,27 @@ import socket
 import stat
 import threading
 from collections.abc import Callable
-
-from callgate.surfaces.acp.peer import Peer
+from typing import Protocol
 
 _BLOCK = 256 * 1024
+
+
+class Peer(Protocol):
+    """Who is at the other end, as far as it is about bytes."""
+
+    def feed(self, data: bytes) -> None: ...
+
+    def is_behind(self, caught_up: Callable[[], None]) -> bool:
+        """Whether nothing more should come for now; `caught_up` is called when it may again."""
+        ...
+
+    def pause(self) -> None:
+        """Nothing should be written before `resume`."""
+
+    def resume(self) -> None: ...
+
+    def lost(self) -> None:
+        """Nothing can be written any more."""
 
 
 class Descriptors:
@@ -25,8 +42,8 @@ class Descriptors:
         self._output: asyncio.WriteTransport | None = None
         self._lost: Callable[[], None] = lambda: None
 
-    async def open(self, peer: Peer, ended: asyncio.Event) -> None:
-        """Feed the peer from now on. `ended` is set when nothing more comes."""
+    async def open(self, peer: Peer, ended: Callable[[], None]) -> None:
+        """Feed the peer from now on. `ended` is called when nothing more comes."""
         self._lost = peer.lost
         loop = asyncio.get_running_loop()
         if self._is_one_socket():
@@ -44,7 +61,7 @@ class Descriptors:
             self._transports.append(reading)
         else:
             reader = threading.Thread(
-                target=_read, args=(self._read_fd, loop, peer.feed, ended.set), daemon=True
+                target=_read, args=(self._read_fd, loop, peer, ended), daemon=True
             )
             reader.start()
 
@@ -83,14 +100,20 @@ def _can_be_waited_for(fd: int) -> bool:
 
 
 def _read(
-    fd: int,
-    loop: asyncio.AbstractEventLoop,
-    feed: Callable[[bytes], None],
-    ended: Callable[[], None],
+    fd: int, loop: asyncio.AbstractEventLoop, peer: Peer, ended: Callable[[], None]
 ) -> None:
+    go_on = threading.Event()
+
+    def take(data: bytes) -> None:
+        peer.feed(data)
+        if not peer.is_behind(go_on.set):
+            go_on.set()
+
     try:
         while data := os.read(fd, _BLOCK):
-            loop.call_soon_threadsafe(feed, data)
+            go_on.clear()
+            loop.call_soon_threadsafe(take, data)
+            go_on.wait()
     except OSError:
         pass
     except RuntimeError:  # the loop is closed: nobody wants it any more
@@ -102,7 +125,7 @@ def _read(
 
 
 class _Input(asyncio.Protocol):
-    def __init__(self, peer: Peer, ended: asyncio.Event) -> None:
+    def __init__(self, peer: Peer, ended: Callable[[], None]) -> None:
         self._peer, self._ended = peer, ended
         self._transport: asyncio.ReadTransport | None = None
 
@@ -120,11 +143,11 @@ class _Input(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        self._ended.set()
+        self._ended()
         return True  # where it is a socket: there may be something to say yet
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._ended.set()
+        self._ended()
 
 
 class _Output(asyncio.Protocol):
@@ -149,5 +172,5 @@ class _Both(_Input):
         self._peer.resume()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._ended.set()
+        self._ended()
         self._peer.lost()

@@ -1,0 +1,182 @@
+"""How much there is to check in a foreign JSON Schema: what no process could finish is refused.
+
+    size_of(schema) -> Size       each part counted as often as it is used
+
+A few lines are enough to ask for a check that never ends: `a` is four times `b`, `b` is four times
+`c`, and so on. A part that refers back to where it is used (a tree of comments, say) counts once
+there: how often that goes on, the arguments decide. One that does so without going any deeper into
+them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote
+
+LARGEST = 100_000
+_REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_ANCHORS = ("$anchor", "$dynamicAnchor")
+_AGAIN = ("unevaluatedProperties", "unevaluatedItems")
+"""What is beside them is looked at once more."""
+_SAME = ("not", "if", "then", "else")
+_SAME_OF = ("allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies")
+"""Schemas, in a list or by name, about the value that theirs is about; above: one each."""
+_MOST_WHOLES = 100
+_TOO_MUCH = "it refers to itself too many times over to be checked"
+
+
+class Size(NamedTuple):
+    parts: int
+    returns: int
+    """References back to where they are used."""
+
+    def at_depth(self, depth: int) -> int:
+        """How much it is at most for a value that is nested so deeply."""
+        size = self.parts
+        for _ in range(depth if self.returns else 0):
+            if size > LARGEST:
+                break
+            size *= 1 + self.returns
+        return size
+
+
+def size_of(schema: Mapping[str, Any]) -> Size:
+    """Raises `ValueError` where it is more than `LARGEST`."""
+    counting = _Counting(schema)
+    try:
+        counting.count_at_once()
+        parts = counting.count(schema)
+    except RecursionError:
+        raise ValueError("its references go on for too long") from None
+    return Size(parts, counting.returns)
+
+
+def refers(schema: Mapping[str, Any]) -> bool:
+    """Whether there is any reference in it."""
+    return any(type(part.get(each)) is str for part in _parts(schema) for each in _REFERENCES)
+
+
+def depth_of(value: Any) -> int:
+    depth, level = 0, [value]
+    while level := [each for each in level if isinstance(each, dict | list)]:
+        depth += 1
+        level = [
+            below for each in level for below in (each.values() if type(each) is dict else each)
+        ]
+    return depth
+
+
+class _Counting:
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._parts = list(_parts(schema))
+        self._wholes = [schema, *(each for each in self._parts if type(each.get("$id")) is str)]
+        """What a pointer may begin at: which of them it does, the address in `$id` says. All that
+        could be meant are counted."""
+        if len(self._wholes) > _MOST_WHOLES:
+            raise ValueError(_TOO_MUCH)
+        self._anchors: dict[str, list[Any]] = {}
+        for part in self._parts:
+            for name in filter(None, map(part.get, _ANCHORS)):
+                self._anchors.setdefault(str(name), []).append(part)
+        self._sizes: dict[int, int] = {}
+        self._at_once: dict[int, int] = {}
+        self._open: set[int] = set()
+        self.returns = 0
+
+    def count_at_once(self) -> None:
+        """What is said of one and the same value."""
+        for each in self._parts:
+            self._count_at_once(each)
+
+    def _count_at_once(self, node: Any) -> int:
+        if not isinstance(node, dict):
+            return 0
+        key = id(node)
+        if key not in self._at_once:
+            if key in self._open:
+                raise ValueError("it is made of itself")
+            self._open.add(key)
+            total = 1 + sum(map(self._count_at_once, self._beside(node)))
+            self._open.discard(key)
+            self._at_once[key] = _bounded(node, total)
+        return self._at_once[key]
+
+    def _beside(self, node: Mapping[str, Any]) -> Iterator[Any]:
+        yield from map(node.get, _SAME)
+        for some in map(node.get, _SAME_OF):
+            if isinstance(some, dict | list):
+                yield from some.values() if isinstance(some, dict) else some
+        yield from self._referred(node)
+
+    def count(self, node: Any) -> int:
+        if not isinstance(node, dict | list):
+            return 0
+        key = id(node)
+        if key in self._open:
+            self.returns += 1
+            return 1
+        if key not in self._sizes:
+            self._open.add(key)
+            total = 1 + sum(map(self.count, self._below(node)))
+            self._open.discard(key)
+            self._sizes[key] = _bounded(node, total)
+        return self._sizes[key]
+
+    def _below(self, node: Any) -> Iterator[Any]:
+        if isinstance(node, list):
+            yield from node
+            return
+        yield from node.values()
+        yield from self._referred(node)
+
+    def _referred(self, node: Mapping[str, Any]) -> Iterator[Any]:
+        for each in _REFERENCES:
+            if type(node.get(each)) is str:
+                address, _, fragment = node[each].partition("#")
+                yield from self._meant(address, unquote(fragment))
+
+    def _meant(self, address: str, fragment: str) -> Iterator[Any]:
+        if fragment and not fragment.startswith("/"):
+            yield from self._anchors.get(fragment, ())
+            return
+        named = [each for each in self._wholes if address and _ends_alike(each, address)]
+        for whole in named or self._wholes:
+            found: Any = whole
+            for step in fragment.split("/")[1:]:
+                found = _step(found, step.replace("~1", "/").replace("~0", "~"))
+            yield found
+
+
+def _bounded(node: Any, total: int) -> int:
+    if isinstance(node, dict) and any(each in node for each in _AGAIN):
+        total *= 2
+    if total > LARGEST:
+        raise ValueError(_TOO_MUCH)
+    return total
+
+
+def _ends_alike(whole: Mapping[str, Any], address: str) -> bool:
+    return _last(str(whole.get("$id", ""))) == _last(address)
+
+
+def _last(address: str) -> str:
+    steps = unquote(address.partition("#")[0]).split("/")
+    return next((each for each in reversed(steps) if each not in ("", ".", "..")), "")
+
+
+def _step(node: Any, name: str) -> Any:
+    if isinstance(node, list):
+        return node[int(name)] if name.isdecimal() and int(name) < len(node) else None
+    return node.get(name) if isinstance(node, dict) else None
+
+
+def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            yield node
+            waiting += node.values()
+        elif isinstance(node, list):
+            waiting += node
