@@ -27,6 +27,7 @@ from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
 from callgate.core.commands import Command
+from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError
 from callgate.core.models import Model
 from callgate.core.sessions import Mode, Root, Session
@@ -73,16 +74,25 @@ def make_servers(
     workspace: str,
     asks: Asks | None = None,
     login: Login | None = None,
-    accept: str | None = None,
 ) -> Servers:
-    """`login` sends a person to a browser; without, nobody is there. `accept` is the command that
-    approves what they say, where it is not the usual one."""
+    """`login` sends a person to a browser; without, nobody is there."""
     found = tables(home, settings, workspace)
     specs = [
-        msgspec.structs.replace(_settings(name, table, owner, home, sandbox, login), accept=accept)
+        _settings(name, table, owner, home, sandbox, login)
         for name, (table, owner) in found.items()
     ]
     return Servers(specs, pin_files(home), asks)
+
+
+def make_wrapped(
+    home: Home, name: str, table: McpTable, sandbox: Sandbox, asks: Asks, accept: str
+) -> Servers:
+    """One server, which stands for itself: what it has beside tools is only read. `accept` is the
+    command that approves what it says."""
+    said = _settings(name, table, None, home, sandbox, None)
+    beliefs = msgspec.structs.replace(said.beliefs, beside=SideEffects.READ)
+    wrapped = msgspec.structs.replace(said, beliefs=beliefs, accept=accept)
+    return Servers([wrapped], pin_files(home), asks)
 
 
 def pin_files(home: Home) -> PinFiles:

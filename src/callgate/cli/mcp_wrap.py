@@ -31,8 +31,6 @@ _SAY_NOTHING = frozenset(
     {"index", "main", "__main__", "cli", "server", "dist", "build", "src", "bin"}
 )
 """Files and directories that are called so everywhere."""
-_BESIDE = ("resources/list", "resources/read", "prompts/list", "prompts/get", "completion")
-"""What a server has beside tools: offered as what it is, and called like a tool that reads."""
 
 
 def wrap(options: Namespace) -> int:
@@ -96,7 +94,6 @@ def _settings(options: Namespace, settings: Settings) -> Settings:
         "env": options.env or [],
         "trusted": options.trusted,
         "sampling": options.sampling,
-        "effects": dict.fromkeys(_BESIDE, "read"),
     }
     for key in ("effect", "profile", "network"):
         if (said := getattr(options, key)) is not None:
@@ -139,17 +136,18 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
         wired.runtime.call, registry, open_model
     )
     asks = forwards.ClientAsks(asked)
-    settings = _settings(options, wired.settings)
-    servers = wiring.make_servers(
-        wired.home, settings, wired.sandbox, session.workspace, asks, accept=again(options)
+    table = _settings(options, wired.settings).mcp[name]
+    servers = wiring.make_wrapped(
+        wired.home, name, table, wired.sandbox, asks, again(options)
     )
     tools = wiring.McpTools(servers, registry)
     await _pin_first(servers, name, session, again(options))
     tools.register_all()
     wrapped = load("callgate.surfaces.mcp.wrapped")
     own = {each.aliases[0].partition("/")[2]: each.name for each in servers.definitions(name)}
-    beside = [each for each in own if each in _BESIDE]
-    meant = {each: registered for each, registered in own.items() if each not in _BESIDE}
+    tools_own = {each["name"] for each in servers.pinned(name).schemas}
+    beside = [each for each in own if each not in tools_own]
+    meant = {each: registered for each, registered in own.items() if each in tools_own}
     shown = {registered: each for each, registered in meant.items()}
     server = server_module.McpServer(
         wired.runtime,

@@ -14,7 +14,7 @@ import logging
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -204,7 +204,7 @@ def _definition(factory: Any) -> ToolDefinition:
             f"register takes a factory (a function that makes a tool), not {type(factory).__name__}"
         )
     tool: object = factory()
-    if not isinstance(tool, Tool):
+    if not _is_tool(tool):
         raise ToolRegistrationError(
             f"{factory!r} made {type(tool).__name__}, which lacks definition, execute or cancel"
         )
@@ -216,6 +216,11 @@ def _definition(factory: Any) -> ToolDefinition:
             tool.definition.name,
         )
     return tool.definition
+
+
+def _is_tool(made: object) -> TypeGuard[Tool]:
+    """As `isinstance` says it of a protocol, in a tenth of the time: there are many tools."""
+    return all(hasattr(made, name) for name in ("definition", "execute", "cancel"))
 
 
 def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -> Registered:

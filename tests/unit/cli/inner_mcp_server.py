@@ -41,9 +41,15 @@ def play() -> list[ContentBlock]:
     ]
 
 
+def completion() -> str:
+    """Called like something that servers have beside tools."""
+    return "complete"
+
+
 server.add_tool(double, name="Double-It", description=Path(sys.argv[1]).read_text())
 server.add_tool(paint)
 server.add_tool(play, structured_output=False)
+server.add_tool(completion)
 
 
 @server.resource("note://{name}")

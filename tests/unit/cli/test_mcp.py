@@ -204,6 +204,24 @@ def test_a_workspace_brings_servers_only_after_trust_and_an_approval(place: Plac
     assert "mcp__odd__echo" not in ran.out
 
 
+@pytest.mark.spec("T20", "T23")
+def test_a_workspace_sets_no_variable_of_an_approved_server_to_something_else(place: Place) -> None:
+    own = place.ws / ".callgate" / "settings.toml"
+    own.parent.mkdir()
+    args = json.dumps(["-I", str(ODD), "--file", str(place.listing)])
+    text = f'[mcp.odd]\ncommand = "{sys.executable}"\nargs = {args}\nset_env = {{ A = "harmless" }}\n'
+    own.write_text(text)
+    place.run("trust", ".")
+    assert "A=harmless" in place.run("mcp", "approve", "odd", "--yes").out
+    assert place.server()["health"] == "resting"
+    own.write_text(text.replace("harmless", "--require ./evil.js"))
+    server = place.server()
+    assert (server["health"], server["tools"]) == ("quarantined", [])
+    named = server["problem"][server["problem"].index("callgate mcp approve") :]
+    assert place.run(*named.split()[1:], "--yes").code == 0
+    assert place.server()["health"] == "resting"
+
+
 @pytest.mark.spec("T23")
 @pytest.mark.parametrize(
     "line",

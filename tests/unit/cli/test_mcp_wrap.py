@@ -62,23 +62,26 @@ async def test_a_wrapped_server_works_through_the_gate_until_it_changes(
         doubled = await client.call_tool("Double-It", {"number": 4})
         painted = await client.call_tool("paint", {})
         played = await client.call_tool("play", {})
+        completed = await client.call_tool("completion", {})
         note = await client.read_resource("note://tea")
         prompts = [each.name for each in (await client.list_prompts()).prompts]
         greeting = await client.get_prompt("greet", {"name": "Ann"})
     assert (note.contents[0].text, prompts) == ("a note on tea", ["greet"])  # type: ignore[union-attr]
     assert greeting.messages[0].content.text == "Say hello to Ann."  # type: ignore[union-attr]
-    assert names == ["Double-It", "paint", "play"]
+    assert names == ["Double-It", "completion", "paint", "play"]
+    assert completed.structured_content == {"result": "complete"}
     assert [each.type for each in played.content] == ["audio", "resource"]
     assert played.content[0].data == "UklGRg=="  # type: ignore[union-attr]
     assert played.content[1].resource.text == "la"  # type: ignore[union-attr]
     assert doubled.structured_content == {"result": 8}
     assert painted.structured_content == {"result": "blue"}
     assert [each.startswith("The MCP server inner asks:") for each in seen] == [
-        False, False, True, False,
+        False, False, True, False, False,
     ]  # fmt: skip
     records = [json.loads(line) for line in (home / "audit.jsonl").read_text().splitlines()]
     assert [(each["tool"], each["caller"]) for each in records] == [
         ("mcp__inner__Double-It", "mcp"), ("mcp__inner__paint", "mcp"), ("mcp__inner__play", "mcp"),
+        ("mcp__inner__completion", "mcp"),
         ("mcp__inner__resources_read", "mcp"), ("mcp__inner__prompts_list", "mcp"),
         ("mcp__inner__prompts_get", "mcp"),
     ]  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from callgate.config.load import SettingsError, load_user
-from callgate.config.mcp import McpTable, MissingVariable, filled
+from callgate.config.mcp import McpTable, MissingVariable, OAuthTable, filled
 from callgate.config.places import Home
 
 
@@ -63,3 +63,18 @@ def test_variables_are_filled_in_and_a_missing_one_is_named() -> None:
     assert filled({"a": "Bearer ${X}", "b": "${env:X}$Y"}, {"X": "1"}) == {"a": "Bearer 1", "b": "1$Y"}
     with pytest.raises(MissingVariable):
         filled({"a": "${X}"}, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "good"),
+    [("https://me.example/client.json", True), ("http://me.example/client.json", False),
+     ("https://me.example/", False), ("https://u:p@me.example/c", False), ("file:///c", False)],
+)  # fmt: skip
+def test_where_we_are_described_is_a_page_by_https(home: Path, url: str, good: bool) -> None:
+    text = f'[mcp.a]\nurl = "https://x.example"\noauth = {{ client_metadata_url = "{url}" }}\n'
+    if good:
+        oauth = loaded(home, text)["a"].oauth
+        assert isinstance(oauth, OAuthTable) and oauth.client_metadata_url == url
+        return
+    with pytest.raises(SettingsError):
+        loaded(home, text)

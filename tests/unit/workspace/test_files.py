@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from callgate.core.environment import WorkspaceFiles
 from callgate.core.errors import (
     ToolError,
     ToolExecutionError,
@@ -16,7 +17,6 @@ from callgate.core.errors import (
     WorkspaceEscapeError,
 )
 from callgate.core.sessions import Root
-from callgate.core.environment import WorkspaceFiles
 from callgate.workspace.files import Access, Entry, WorkspaceFileAPI
 from callgate.workspace.opening import Opener
 from tests.needs import needs

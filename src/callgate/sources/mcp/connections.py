@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from importlib.metadata import version
@@ -44,6 +45,8 @@ SETTLE_S = 0.5
 _CLOSED = "Connection closed"
 """The SDK's words for it."""
 T = TypeVar("T")
+# Whoever wants to hear what it logs can; nobody's terminal is for its tracebacks.
+logging.getLogger("mcp.client").addHandler(logging.NullHandler())
 _IDENTITY = types.Implementation(name="callgate", version=version("callgate"))
 
 Opened = Callable[[], AbstractAsyncContextManager[Any]]

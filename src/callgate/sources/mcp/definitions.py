@@ -32,6 +32,8 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
 
     effect: SideEffects = SideEffects.EXECUTE
     effects: Mapping[str, SideEffects] = {}
+    beside: SideEffects | None = None
+    """Of what it has beside tools (`extras`), where nothing is said by name; None: `effect`."""
     trusted: bool = False
     """Whether what it claims of its tools' effects counts."""
     tools: tuple[str, ...] | None = None

@@ -58,7 +58,7 @@ def extras(
                 aliases=(rule_name(named, name),),
                 description=said.format(named),
                 input_schema=schema,
-                side_effects=beliefs.effects.get(name, beliefs.effect),
+                side_effects=beliefs.effects.get(name, beliefs.beside or beliefs.effect),
                 path_params=(),
                 timeout_s=beliefs.timeout_s,
                 source="mcp",

@@ -66,6 +66,7 @@ def provider(
     port: int | None = None,
 ) -> OAuthClientProvider:
     """`show` sends a person to an address; without, nobody is there."""
+    kept = _Bound(kept, url)
     known = kept.read()
     here = port or known.get("port") or 0
     if show is not None:
@@ -106,8 +107,25 @@ def provider(
     )
 
 
+class _Bound:
+    """What was kept of a server, for the address at which it was given: a server of the same name
+    that is elsewhere now is not shown it."""
+
+    def __init__(self, kept: Kept, url: str) -> None:
+        self._kept = kept
+        self._url = url
+
+    def read(self) -> dict[str, Any]:
+        known = self._kept.read()
+        return known if known.get("url") == self._url else {}
+
+    def write(self, kept: dict[str, Any]) -> None:
+        self._kept.write({**kept, "url": self._url})
+
+
 class _Provider(OAuthClientProvider):
-    """Knows also of tokens that were kept when they expire, and where they are renewed."""
+    """Knows also of tokens that were kept when they expire, and where they are renewed; and who
+    was first shown a secret that the settings gave us: nobody else is."""
 
     async def _initialize(self) -> None:
         await super()._initialize()
@@ -115,6 +133,12 @@ class _Provider(OAuthClientProvider):
         if tokens is not None and isinstance(storage, _Storage):
             self.context.token_expiry_time = storage.expires_at()
             self.context.oauth_metadata = storage.get("metadata", OAuthMetadata)
+
+    async def _perform_authorization(self) -> httpx2.Request:
+        storage, metadata = self.context.storage, self.context.oauth_metadata
+        if metadata is not None and isinstance(storage, _Storage):
+            storage.ensure_for(str(metadata.issuer))
+        return await super()._perform_authorization()
 
     async def _handle_token_response(self, response: httpx2.Response) -> None:
         await super()._handle_token_response(response)
@@ -147,6 +171,19 @@ class _Storage:
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
         if self._given is None:
             self.set("client", client_info)
+
+    def ensure_for(self, issuer: str) -> None:
+        """Raises a `ToolError` where the client of the settings is that of somebody else."""
+        if self._given is None:
+            return
+        known = self._kept.read()
+        if known.get("issuer", issuer) != issuer:
+            raise ToolError(
+                f"it sends people to {issuer} to log in now, and did to {known['issuer']} before: "
+                "if that is right, remove it and add it again",
+                reason="mcp_login",
+            )
+        self._kept.write({**known, "issuer": issuer})
 
     def get(self, name: str, kind: type[M]) -> M | None:
         said = self._kept.read().get(name)

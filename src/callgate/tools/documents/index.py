@@ -5,6 +5,7 @@ A copy that can be thrown away: one that is damaged, or of another version, is m
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -181,7 +182,7 @@ def _terms(query: str) -> list[str]:
     """What a person types as terms of FTS5, none of whose signs count but these."""
     terms = []
     for phrase, word in _TERM.findall(query):
-        bare = (phrase or word.rstrip("*")).replace('"', "")
+        bare = (phrase or word.rstrip("*")).replace('"', "").replace("\0", " ")
         if any(char.isalnum() for char in bare):
             terms.append(f'"{bare}"' + (" *" if word.endswith("*") else ""))
     return terms
@@ -238,7 +239,10 @@ def _throw_away(path: str) -> None:
 
 
 def _ready(path: str) -> apsw.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    # One that is there is not opened by us: to close it again would take away the locks that
+    # SQLite has on it in this process, and another one would believe itself alone.
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     connection = apsw.Connection(path)
     try:
         connection.set_busy_timeout(_BUSY_MS)

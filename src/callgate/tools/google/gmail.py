@@ -14,9 +14,12 @@ from callgate.core.tools import ToolContext, ToolOutput
 from callgate.tools.google import mime
 from callgate.tools.google.outputs import listed, one_line, told
 from callgate.tools.google.requests import Call, Google, path
+from callgate.tools.web.markdown import convert
 
 _AT_ONCE = 8
 """Mails that are asked for side by side, for the lines of a list."""
+_PREVIEWED = 100_000
+"""Characters of HTML."""
 _SHOWN_HEADERS = ("From", "To", "Cc", "Reply-To", "Date", "Subject")
 
 
@@ -203,6 +206,8 @@ def preview_send(input: dict[str, Any], environment: Environment, shared: object
             lines.append(f"{name.capitalize()}: {everyone}")
     lines += [f"Subject: {input['subject']}", "", input["body"]]
     lines += [f"[attached: {each}]" for each in input.get("attachments", ())]
-    if "html" in input:
-        lines.append("[and an HTML version, which most readers show instead]")
+    if "html" in input:  # which may say something else
+        shown = convert(input["html"][:_PREVIEWED], "").markdown
+        more = "" if len(input["html"]) <= _PREVIEWED else "\n[and more]"
+        lines += ["[and as HTML, which most readers show instead:]", shown + more]
     return "\n".join(lines)

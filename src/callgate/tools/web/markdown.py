@@ -35,12 +35,18 @@ _ENDED_BY = {"p": ("p",), "li": ("li",), "tr": ("tr", "td", "th"), "td": ("td", 
              "option": ("option",)}  # fmt: skip
 _HIDING = re.compile(
     r"display:none|visibility:(hidden|collapse)|opacity:0*(\.0+)?(?![.\d])|font-size:0(?![.\d])"
-    r"|text-indent:-\d{3,}|(left|top|right|bottom):-\d{3,}|clip:rect\(0|color:transparent"
+    r"|font-size:[01]?(\.\d+)?p[xt]|text-indent:-\d{3,}|(left|top|right|bottom):-\d{3,}"
+    r"|clip:rect\(0|clip-path:(inset\((50|100)%|circle\(0)|color:transparent"
+    r"|(transform:|[\s)])scale[xy]?\(0*(\.0+)?[,)]|content-visibility:hidden"
 )
+_CSS_NOTHING = re.compile(r"/\*.*?(?:\*/|\Z)|\s+", re.DOTALL)
+_CSS_ESCAPE = re.compile(r"\\([0-9a-fA-F]{1,6})\s?|\\(.)", re.DOTALL)
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
-    "\U000e0000-\U000e007f]+"
+    "\U000e0000-\U000e0fff]+"
 )
+_NO_END_OF_MARK = str.maketrans("[]", "()")
+"""What stands within a mark must not look as if the mark was over."""
 _SPACES = re.compile(r"\s+")
 _DEEPEST = 500
 _DEEPEST_SHOWN = 8
@@ -113,6 +119,8 @@ class _Writer:
         if self._count["title"]:
             self._title += text
             return
+        if self._hidden:
+            text = text.translate(_NO_END_OF_MARK)
         self._mark(bool(self._hidden) and bool(text.strip() or self._marked))
         self._line.append(text if self._pre else _SPACES.sub(" ", text))
 
@@ -131,6 +139,8 @@ class _Writer:
             self._hidden += hides
             self._left_out += name in _LEFT_OUT
             self._enter(tag)
+        elif hides or name in _LEFT_OUT:
+            self._hidden += 1  # so deep nobody knows where it ends
 
     def end(self, name: str) -> None:
         if name in ("p", "br"):
@@ -172,7 +182,8 @@ class _Writer:
             self._base = base if base and len(base) <= _LONGEST_BASE else self._base
         elif name == "img" and (alt := _SPACES.sub(" ", said.get("alt", "")).strip()):
             self._mark(bool(self._hidden) or _is_hidden(tag))
-            self._line.append(f"[image: {_UNSEEN.sub('', alt)}]")
+            seen = _UNSEEN.sub("", alt).translate(_NO_END_OF_MARK)
+            self._line.append(f"[image: {seen}]")
 
     def _enter(self, tag: Start) -> None:
         name = tag.name
@@ -270,10 +281,24 @@ class _Writer:
 
 def _is_hidden(tag: Start) -> bool:
     said = tag.attributes
-    if "hidden" in said and said["hidden"].lower() != "until-found":
+    if "hidden" in said or "popover" in said or (tag.name == "dialog" and "open" not in said):
         return True
     style = said.get("style", "")
-    return bool(style) and _HIDING.search(_SPACES.sub("", style).lower()) is not None
+    return bool(style) and _HIDING.search(_plain_style(style)) is not None
+
+
+def _plain_style(style: str) -> str:
+    """As a browser understands it, in one spelling."""
+    if "\\" in style:
+        style = _CSS_ESCAPE.sub(_unescaped, style)
+    return _CSS_NOTHING.sub("", style).lower()
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[2]:
+        return found[2]
+    number = int(found[1], 16)
+    return chr(number) if 0 < number <= 0x10FFFF else "\ufffd"
 
 
 def _joined_url(base: str, href: str) -> str | None:

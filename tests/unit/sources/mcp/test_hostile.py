@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -181,3 +183,19 @@ def test_a_description_hides_nothing_from_who_reads_it() -> None:
 async def test_an_error_text_of_a_server_is_shown_but_cut(lab: Lab) -> None:
     result = await lab.call("error")
     assert result.content == [TextBlock("No such thing.\x1b[2J")]
+
+
+async def test_a_server_that_never_says_what_its_tools_are_now_can_still_be_left(
+    tmp_path: Path,
+) -> None:
+    listing = tmp_path / "tools.json"
+    listing.write_text(json.dumps([entry("echo"), entry("change")]))
+    async with Lab(tmp_path, "--file", str(listing)) as lab:
+        assert (await lab.call("echo", text="x")).ok
+        listing.unlink()
+        os.mkfifo(listing)
+        assert (await lab.call("change")).ok
+        asked = await asyncio.to_thread(open, listing, "w")  # it is at it, and waits for us
+        async with asyncio.timeout(20):
+            await lab.server.close()
+        asked.close()

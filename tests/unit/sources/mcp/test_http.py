@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import json
+import logging
 import secrets
 import socket
 import stat
@@ -49,6 +50,10 @@ class Web:
         self.lives_s = 3600
         self.challenge = ""
         self.asked: list[str] = []
+        self.shown: list[str | None] = []
+        """What requests said of who they are from."""
+        self.basic: list[str] = []
+        """The same where tokens are given out."""
         self.answers: dict[str, Callable[[], Response]] = {}
         self.metadata_at: str | None = None
 
@@ -61,6 +66,7 @@ class Web:
         return Starlette(
             routes=[
                 Route("/mcp", self.mcp, methods=["POST", "GET", "DELETE"]),
+                Route("/other", self.mcp, methods=["POST", "GET", "DELETE"]),
                 Route(f"{well}/oauth-protected-resource/mcp", self.resource),
                 Route(f"{well}/oauth-authorization-server", self.server),
                 Route("/register", self.register, methods=["POST"]),
@@ -72,6 +78,7 @@ class Web:
     async def mcp(self, request: Request) -> Response:
         if request.method != "POST":
             return Response(status_code=405)
+        self.shown.append(request.headers.get("authorization"))
         if self.protected and request.headers.get("authorization") != f"Bearer {self.valid}":
             at = self.metadata_at or f"http://127.0.0.1:{self.port}/.well-known/oauth-protected-resource/mcp"
             return Response(status_code=401, headers={"WWW-Authenticate": f'Bearer resource_metadata="{at}"'})
@@ -117,6 +124,7 @@ class Web:
             digest = hashlib.sha256(said["code_verifier"].encode()).digest()
             assert base64.urlsafe_b64encode(digest).decode().rstrip("=") == self.challenge
         self.asked.append(said["grant_type"])
+        self.basic += request.headers.getlist("authorization")
         self.valid = secrets.token_hex(8)
         return JSONResponse({
             "access_token": self.valid, "token_type": "Bearer", "expires_in": self.lives_s,
@@ -238,6 +246,8 @@ async def test_where_nobody_is_there_a_call_says_which_command_logs_in(desk: Des
         result = await call()
         assert refusal(result) == ("host_unavailable", "mcp_not_started")
         assert "callgate mcp login web" in result.error.message
+    handlers = logging.getLogger("mcp.client").handlers  # without any, it would write to stderr
+    assert [type(each) for each in handlers] == [logging.NullHandler]
 
 
 async def test_tokens_that_others_could_read_are_not_used(desk: Desk, web: Web) -> None:
@@ -249,6 +259,35 @@ async def test_tokens_that_others_could_read_are_not_used(desk: Desk, web: Web) 
         TokenFile(str(desk.tokens)).read()
     async with desk.runtime() as call:
         assert refusal(await call()) == ("host_unavailable", "mcp_not_started")
+
+
+async def test_what_one_address_gave_is_not_shown_to_another(desk: Desk, web: Web) -> None:
+    web.protected = True
+    browser = Browser()
+    await desk.ask(browser)
+    settings = Path(desk.home.settings)
+    settings.write_text(settings.read_text().replace("/mcp", "/other"))
+    shown = len(web.shown)
+    with pytest.raises(ToolError):
+        await desk.ask()
+    assert (web.shown[0], web.shown[shown:]) == (None, [None])
+
+
+async def test_a_secret_of_the_settings_is_for_whom_it_was_first_shown_alone(
+    tmp_path: Path, web: Web, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WEB_SECRET", "of mine")
+    more = 'oauth = { client_id = "me", client_secret_env = "WEB_SECRET" }\n'
+    desk = Desk(tmp_path, web, more)
+    web.protected = True
+    await desk.ask(Browser())
+    assert web.basic == ["Basic " + base64.b64encode(b"me:of%20mine").decode()]
+    kept = json.loads(desk.tokens.read_text())
+    del kept["tokens"], kept["metadata"]
+    desk.tokens.write_text(json.dumps({**kept, "issuer": "https://elsewhere.example/"}))
+    with pytest.raises(ToolError):
+        await desk.ask(Browser())
+    assert len(web.basic) == 1
 
 
 # --- where a stranger may not send us ------------------------------------------------------------

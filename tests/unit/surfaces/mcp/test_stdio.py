@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -172,3 +172,33 @@ async def test_nothing_but_the_protocol_reaches_stdout_and_eof_ends_the_process(
     for each in ("at import", "printed", "written", "from below", "from a child", "warned"):
         assert each in said
     assert "boom" not in json.dumps(lines)
+
+
+class Watched(Pipes):
+    """Tells when it has taken in as much as it wants to."""
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        super().__init__(read_fd, write_fd)
+        self.full = asyncio.Event()
+
+    def is_behind(self, caught_up: Callable[[], None]) -> bool:
+        behind = super().is_behind(caught_up)
+        if behind:
+            self.full.set()
+        return behind
+
+
+async def test_a_file_is_read_to_its_end_though_it_does_not_fit_at_once(tmp_path: Path) -> None:
+    said, answered = tmp_path / "said", tmp_path / "answered"
+    said.write_bytes(bytes(range(256)) * 16 * 1024)
+    answer = os.open(answered, os.O_WRONLY | os.O_CREAT, 0o600)
+    pipes = Watched(os.open(said, os.O_RDONLY), answer)
+    await pipes.open()
+    read = b""
+    async with asyncio.timeout(LIMIT_S):
+        await pipes.full.wait()
+        while data := await pipes.read():
+            read += data
+        await pipes.write(b"thanks")
+    pipes.close()
+    assert (read == said.read_bytes(), answered.read_bytes()) == (True, b"thanks")

@@ -85,6 +85,7 @@ async def test_words_are_found_where_they_stand_and_nothing_that_is_left_out(hom
         ("NEAR(zebra crossing)", ["README.md"]),
         ("body:zebra", []),
         ("-*^:(){}", []),
+        ("zebra\0crossing", []),
         ('"', []),
     ],
 )

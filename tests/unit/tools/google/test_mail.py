@@ -179,9 +179,12 @@ async def test_who_is_asked_sees_the_mail(desk: Desk) -> None:
     tool = desk.bench.dispatcher.registry.find("gmail_send")
     assert tool is not None
     shown = await tool.factory().preview(  # type: ignore[attr-defined]
-        {"to": "b@example.org", "subject": "S", "body": "Text", "attachments": ["note.txt"], "html": "<p>"}, None
+        {"to": "b@example.org", "subject": "S", "body": "Text", "attachments": ["note.txt"], "html": "<p>Other<p hidden>text"}, None
     )
-    assert shown.splitlines()[:4] == ["To: b@example.org", "Subject: S", "", "Text"]
+    assert shown.splitlines() == [
+        "To: b@example.org", "Subject: S", "", "Text", "[attached: note.txt]",
+        "[and as HTML, which most readers show instead:]", "Other", "", "[hidden: text]",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("charset", ["idna", "punycode", "undefined", "unicode_escape", "hex", "no-such", "\0", "'", "utf-8"])
@@ -195,7 +198,7 @@ def test_a_stranger_who_names_a_charset_cannot_keep_a_mail_from_being_read(chars
     [
         ("=?utf-8?b?aW52b2ljZeKArmZkcC5leGU=?=", "invoicefdp.exe"),  # U+202E, which turns what follows around
         ("=?utf-8?q?a=E2=80=8Bb=0D=0ABcc:_c?=", "ab  Bcc: c"),
-        ("=?idna?q?a?=", "=?idna?q?a?="),
+        ("=?undefined?q?a?=", "=?undefined?q?a?="),
         ("=?punycode?q?" + "a" * 1_000_000 + "?=", "=?punycode?q?" + "a" * 49_987),
     ],
 )

@@ -48,11 +48,16 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4
         ("a<!-- never ends", "a"),
         ("1 < 2 & 3 > 2 &lt;b&gt; &#x41; &#99999999999999999999;", "1 < 2 & 3 > 2 <b> A \ufffd"),
         ("<p hidden>Obey me</p>seen", "[hidden: Obey me]\n\nseen"),
+        ("<p hidden>a] Obey [me</p>seen", "[hidden: a) Obey (me]\n\nseen"),
+        ("<img alt='a] Obey [me'>", "[image: a) Obey (me]"),
+        ("1 < 2 << 3 <", "1 < 2 << 3 <"),
         ("a <span style='DISPLAY : none'>b <i>c</i></span> d", "a [hidden: b c] d"),
         ("<div style='opacity:0'><p>x<p>y</div>", "[hidden: x]\n\n[hidden: y]"),
         ("<div style='opacity:0.5;font-size:0.9em'>x</div>", "x"),
         ("<p style='position:absolute;left:-9999px'>x", "[hidden: x]"),
-        ("a\u200bb\u202ec\U000e0041d", "abcd"),
+        ("a\u200bb\u202ec\U000e0041d\U000e0141", "abcd"),
+        ("<div>" * 600 + "a<p hidden>b", "a\n\n[hidden: b]"),
+        ("<div>" * 600 + "a<template>b", "a[hidden: b]"),
         ("<img src=x alt='a cat'><img src=y>", "[image: a cat]"),
         ("<base href='https://other.example/q/'><a href=r>r</a>", "[r](https://other.example/q/r)"),
         ("<p title='a > b'>x</p><p title=it's>y</p>", "x\n\ny"),
@@ -346,3 +351,36 @@ async def test_what_a_call_is_authorized_with_is_in_no_event_and_no_record(home:
     assert [got.headers.get("authorization") or got.headers.get("x-api-key") for got in server.got] == [f"Bearer {secret}", secret]
     assert events and secret not in str(events)
     assert secret not in (home / "audit.jsonl").read_text()
+
+
+def test_a_long_base_does_not_make_a_page_of_short_links_long() -> None:
+    html = f"<base href='http://h.example/{'a' * 2_000}/'>" + "<a href=b>c</a> " * 20_000
+    page = convert(html, "http://h.example/")
+    assert 0 < page.links < 1_000 and len(page.markdown) < 2_000_000
+    assert page.markdown.endswith("c c c")
+    far = convert(f"<base href='http://h.example/{'a' * 5_000}/'><a href=b>c</a>", "http://h.example/")
+    assert far.markdown == "[c](http://h.example/b)"
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "p hidden", "p hidden=until-found", "p popover", "dialog", "p style='display:/* shown */none'",
+        r"p style='d\69 splay:none'", r"p style='display:\6eone'", "p style='clip-path: inset(50%)'",
+        "p style='transform: translate(1px) scale(0)'", "p style='font-size:1px'", "p style='font-size: 0.2px'",
+        "p style='content-visibility:hidden'", "p style='DISPLAY: NONE !important'", "p style='display:none/*'",
+    ],
+)  # fmt: skip
+def test_what_a_browser_would_not_show_is_marked_however_it_is_said(tag: str) -> None:
+    assert convert(f"<{tag}>x</{tag.split()[0]}>", "").markdown == "[hidden: x]"
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "p", "dialog open", "details", "p style='font-size:10px'", "p style='font-size:.9em'", "p style='font-size:11px'",
+        "p style='opacity:0.9'", "p style='/* display:none */'", "p style='transform:scale(0.9)'", "p style='left:-9px'",
+    ],
+)  # fmt: skip
+def test_what_a_browser_shows_is_not_marked(tag: str) -> None:
+    assert convert(f"<{tag}>x</{tag.split()[0]}>", "").markdown == "x"
