@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -18,11 +19,16 @@ from tests.unit.sources.mcp.labs import ODD
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
+def odd(workspace: Path) -> Path:
+    """The server, where the sandbox lets it be seen wherever these tests lie."""
+    return Path(shutil.copy(ODD, workspace))
+
+
 def holding(workspace: Path) -> dict[str, Any]:
     """A server that holds a pipe open as long as any of its processes lives; one of them is in a
     session of its own, which no signal to a group reaches."""
     os.mkfifo(workspace / "alive")
-    script = f"exec 3>alive; setsid sleep 1000 & exec {sys.executable} -I {ODD}"
+    script = f"exec 3>alive; setsid sleep 1000 & exec {sys.executable} -I {odd(workspace)}"
     return {"name": "odd", "command": "/bin/sh", "args": ["-c", script], "env": []}
 
 
@@ -68,7 +74,7 @@ async def test_a_session_that_is_closed_ends_its_server_and_no_other(rich: Edito
     server = holding(workspace)
     first = await rich.new(workspace, mode="write", mcpServers=[server])
     pipe = await opened(workspace)
-    other = {**server, "args": ["-c", f"exec {sys.executable} -I {ODD} --modern"]}
+    other = {**server, "args": ["-c", f"exec {sys.executable} -I {odd(workspace)} --modern"]}
     second = await rich.new(workspace, mode="write", mcpServers=[other])
     await first.close()
     assert await is_gone(pipe)
@@ -92,7 +98,7 @@ async def test_a_server_that_fails_is_a_notice_and_nothing_waits_for_one_that_ne
 
 async def test_a_server_of_an_editor_is_in_the_sandbox(rich: Editor, workspace: Path, tmp_path: Path) -> None:
     outside = tmp_path / "outside.txt"
-    server = {"name": "odd", "command": sys.executable, "args": ["-I", str(ODD)], "env": []}
+    server = {"name": "odd", "command": sys.executable, "args": ["-I", str(odd(workspace))], "env": []}
     talk = await rich.new(workspace, mode="write", mcpServers=[server])
     assert (await talk.tool("mcp__odd__write", '{"text": "inside.txt"}'))["status"] == "completed"
     await talk.tool("mcp__odd__write", f'{{"text": "{outside}"}}')

@@ -6,6 +6,7 @@ A deeper file speaks before a shallower one, and in one directory .callgateignor
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,15 +41,19 @@ class Ignores:
         return False
 
 
-def _compiled(lines: list[str]) -> Any:
-    # Loaded when the first ignore file is met: it takes longer than most calls.
-    from pathspec import GitIgnoreSpec
+_compiling = threading.Lock()
 
-    valid = []
-    for line in lines:
-        try:
-            GitIgnoreSpec.from_lines([line])
-        except ValueError:
-            continue  # one wrong line must not end the search
-        valid.append(line)
-    return GitIgnoreSpec.from_lines(valid)
+
+def _compiled(lines: list[str]) -> Any:
+    with _compiling:  # several searches may meet their first ignore file at once
+        # Loaded only then: it takes longer than most calls.
+        from pathspec import GitIgnoreSpec
+
+        valid = []
+        for line in lines:
+            try:
+                GitIgnoreSpec.from_lines([line])
+            except ValueError:
+                continue  # one wrong line must not end the search
+            valid.append(line)
+        return GitIgnoreSpec.from_lines(valid)

@@ -6,6 +6,7 @@ that match, that no ignore rule leaves out and that the guard lets be read come 
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,7 @@ MAX_DEPTH = 100
 """Directories below one another: each is held open while the search is in it."""
 MAX_ENTRIES = 500_000
 _MAX_RULES = 256 * 1024
+_NOTHING = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 
 
 class File(NamedTuple):
@@ -45,7 +47,7 @@ class Tree:
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.complete = True
-        """False once something was left out because there is too much of it."""
+        """False once something was left out because there is too much of it, or by a failure."""
         self._files = files
         self._path = path
         self._glob = glob
@@ -82,7 +84,8 @@ class Tree:
         try:
             with os.scandir(fd) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
-        except OSError:
+        except OSError as error:
+            self._passed_over(error)
             return
         ignores = above.within(self._rules(fd, {entry.name for entry in entries}))
         for entry in entries:
@@ -111,12 +114,19 @@ class Tree:
             inner = self._files.wall.opener.step(
                 fd, os.fsencode(path[-1]), READ | os.O_DIRECTORY
             )
-        except OSError:
-            return  # not ours to read, or gone
+        except OSError as error:
+            self._passed_over(error)
+            return
         try:
             yield from self._below(inner, root, path, start, ignores)
         finally:
             os.close(inner)
+
+    def _passed_over(self, error: OSError) -> None:
+        """A directory that is not ours to read, or gone, has nothing for us; of another, nobody
+        knows what is in it."""
+        if error.errno not in _NOTHING:
+            self.complete = False
 
     def _wanted(self, root: Directory, path: list[str], start: int) -> bool:
         if self._glob is not None and not self._glob.matches("/".join(path[start:])):

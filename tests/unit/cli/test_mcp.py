@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import stat
 import sys
 import tomllib
@@ -39,6 +40,7 @@ class Place:
         self.settings = self.home / "settings.toml"
         self.settings.write_text('sandbox = "off"\n# mine\n')
         self.listing = base / "tools.json"
+        self.script = ODD
         self.tools = [{"name": "echo", "description": "Echoes.", "inputSchema": {"type": "object"}}]
         self.write()
 
@@ -57,7 +59,7 @@ class Place:
         return Ran(code, said.out, said.err)
 
     def add(self, *options: str, name: str = "odd") -> Ran:
-        command = [sys.executable, "-I", str(ODD), "--file", str(self.listing)]
+        command = [sys.executable, "-I", str(self.script), "--file", str(self.listing)]
         return self.run("mcp", "add", name, "--effect", "read", *options, "--", *command)
 
     def call(self) -> tuple[int, str | None]:
@@ -175,6 +177,7 @@ def test_a_server_writes_in_the_workspace_and_nowhere_else(place: Place) -> None
     listing = place.ws / "tools.json"
     listing.write_text(place.listing.read_text())
     place.listing = listing
+    place.script = Path(shutil.copy(ODD, place.ws))  # the sandbox hides what else is in /tmp
     assert place.add("--yes").code == 0
     outside = place.home.parent / "outside"
     for path in (inside := place.ws / "inside", outside):

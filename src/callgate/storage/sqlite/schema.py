@@ -99,15 +99,23 @@ create table marks (
 MIGRATIONS: tuple[str, ...] = (FIRST,)
 
 
+_STATE = """
+select u.user_version, a.application_id, exists (select 1 from sqlite_schema)
+from pragma_user_version as u, pragma_application_id as a
+"""
+
+
 def version_of(db: apsw.Connection, path: str, known: int = len(MIGRATIONS)) -> int:
     """The format of a file; 0 for an empty one. Refuses what is newer, or not ours."""
-    version = int(db.pragma("user_version"))
+    # All of it at one moment: another process may be making the tables right now.
+    state = db.execute(_STATE).fetchone()
+    assert state is not None
+    version, application, filled = state
     if version > known:
         raise StoreTooNew(path, version, known)
-    foreign = db.pragma("application_id") != APPLICATION_ID
-    if foreign and db.execute("select 1 from sqlite_schema").fetchone():
+    if filled and application != APPLICATION_ID:
         raise StoreDamaged(path)
-    return version
+    return int(version)
 
 
 def migrate(

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from typing import Any
 
 import msgspec
@@ -79,6 +80,8 @@ class Held:
         """The prompt under way."""
         self._cancelled = False
         self._latched_until = 0.0
+        self._stopped_at = -inf
+        """When a prompt that was cancelled had ended."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._given = ExitStack()
         self._given.enter_context(parts.runtime.attach(self._confirm, session.id))
@@ -241,6 +244,8 @@ class Held:
 
     def _ended(self, work: asyncio.Task[Prompted]) -> None:
         self._work = None
+        if self._cancelled:
+            self._stopped_at = asyncio.get_running_loop().time()
 
     def cancel(self) -> None:
         """Stop the prompt under way; without one, the next that comes soon."""
@@ -250,8 +255,9 @@ class Held:
                 self._servers.hurry()
             self._parts.sessions.cancel_turn(self.session.id)
         else:
-            now = asyncio.get_running_loop().time()
-            self._latched_until = now + self._parts.latch_s
+            now, latch_s = asyncio.get_running_loop().time(), self._parts.latch_s
+            if now - self._stopped_at > latch_s:  # else somebody has stopped a turn twice
+                self._latched_until = now + latch_s
 
     async def stop(self) -> None:
         """Cancel the prompt under way, and wait for its end. One that has not begun yet may wait
