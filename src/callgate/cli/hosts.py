@@ -15,14 +15,14 @@ from typing import Any
 
 from callgate.cli import remote_hosts
 from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.host_lists import described, print_table
 from callgate.cli.host_logs import Log
 from callgate.cli.host_reloads import Reload, Reloaded, settings_of, shown
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
-from callgate.cli.terminal import is_terminal, paint_for, say
-from callgate.cli.visible import visible
+from callgate.cli.terminal import is_terminal, say
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.schema import Settings
@@ -32,8 +32,6 @@ from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.hosts.source import Hosts
 from callgate.wiring import Wired, register_known, surroundings
 from callgate.wiring_hosts import entry, make_hosts
-
-_COLOURS = {"running": "green", "quarantined": "red", "waiting": "yellow"}
 
 
 def list(options: Namespace) -> int:
@@ -45,11 +43,11 @@ def list(options: Namespace) -> int:
         entries |= {each.name: each for each in answer.hosts if "." not in each.name}
     if options.json:
         pid = None if answer is None else answer.instance.pid
-        print_json({"instance": pid, "hosts": [_described(each) for each in entries.values()]})
+        print_json({"instance": pid, "hosts": [described(each) for each in entries.values()]})
         return OK
     if not entries:
         say("the settings name no hosts")
-    _print_table(entries.values())
+    print_table(entries.values(), "callgate hosts reload")
     return OK
 
 
@@ -162,32 +160,3 @@ def _reloaded(
     each: Reloaded, told: dict[str, Collection[remote_hosts.Answer]]
 ) -> dict[str, Any]:
     return {**each.described(), "instances": [*map(_answered, told.get(each.name, ()))]}
-
-
-def _described(host: HostEntry) -> dict[str, Any]:
-    return {
-        "name": host.name,
-        "health": host.health,
-        "command": host.command,
-        "tools": [
-            {"name": tool.name, "effect": tool.effect, "changed": tool.changed}
-            for tool in host.tools
-        ],
-        "problem": host.problem,
-    }
-
-
-def _print_table(entries: Collection[HostEntry]) -> None:
-    paint = paint_for(sys.stdout)
-    width = max((len(visible(each.name)) for each in entries), default=0)
-    for each in entries:
-        health = paint(_COLOURS.get(each.health, "bold"), f"{visible(each.health):<11}")
-        count = "1 tool" if len(each.tools) == 1 else f"{len(each.tools)} tools"
-        command = visible(" ".join(each.command))
-        print(f"{visible(each.name):<{width}}  {health}  {count:<8}  {command}")
-        changed = [visible(tool.name) for tool in each.tools if tool.changed]
-        if changed:
-            print(f"{'':{width}}  {paint('red', 'changed')}: {', '.join(changed)}"
-                  f"  -> callgate hosts reload {visible(each.name)}")  # fmt: skip
-        if each.problem is not None:
-            print(f"{'':{width}}  problem: {visible(each.problem)}")

@@ -10,31 +10,27 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Collection
-from typing import Any
 
 import msgspec
 
 from callgate.cli import remote_hosts
 from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.host_lists import described, print_table
 from callgate.cli.host_logs import Log
 from callgate.cli.host_reloads import settings_of
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
-from callgate.cli.terminal import paint_for, say
-from callgate.cli.visible import visible
+from callgate.cli.terminal import say
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import Sandbox
-from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.mcp.source import Servers
 from callgate.wiring import surroundings
 from callgate.wiring_mcp import PREFIX, McpTools, make_servers
-
-_COLOURS = {"running": "green", "quarantined": "red", "waiting": "yellow"}
 
 
 def list(options: Namespace) -> int:
@@ -50,11 +46,11 @@ def list(options: Namespace) -> int:
             entries[name] = msgspec.structs.replace(each, name=name)
     if options.json:
         pid = None if answer is None else answer.instance.pid
-        print_json({"instance": pid, "servers": [_described(each) for each in entries.values()]})
+        print_json({"instance": pid, "servers": [described(each) for each in entries.values()]})
         return OK
     if not entries:
         say("the settings name no MCP servers; callgate mcp add, or import, adds some")
-    _print_table(entries.values())
+    print_table(entries.values(), "callgate mcp approve")
     return OK
 
 
@@ -118,34 +114,3 @@ def tell(name: str, answers: Collection[remote_hosts.Answer], done: str) -> None
         else:
             say(f"{who} does not: {each.problem}")
             say("hint: it may have read other settings; stop it and start it anew.")
-
-
-def _described(server: HostEntry) -> dict[str, Any]:
-    return {
-        "name": server.name,
-        "health": server.health,
-        "command": server.command,
-        "tools": [
-            {"name": tool.name, "effect": tool.effect, "changed": tool.changed}
-            for tool in server.tools
-        ],
-        "problem": server.problem,
-    }
-
-
-def _print_table(entries: Collection[HostEntry]) -> None:
-    paint = paint_for(sys.stdout)
-    width = max((len(visible(each.name)) for each in entries), default=0)
-    for each in entries:
-        health = paint(_COLOURS.get(each.health, "bold"), f"{visible(each.health):<11}")
-        count = "1 tool" if len(each.tools) == 1 else f"{len(each.tools)} tools"
-        command = visible(" ".join(each.command))
-        print(f"{visible(each.name):<{width}}  {health}  {count:<8}  {command}")
-        if each.health == "new":
-            print(f"{'':{width}}  not approved yet  -> callgate mcp approve {visible(each.name)}")
-        changed = [visible(tool.name) for tool in each.tools if tool.changed]
-        if changed:
-            print(f"{'':{width}}  {paint('red', 'changed')}: {', '.join(changed)}"
-                  f"  -> callgate mcp approve {visible(each.name)}")  # fmt: skip
-        if each.problem is not None:
-            print(f"{'':{width}}  problem: {visible(each.problem)}")
