@@ -95,6 +95,9 @@ class AuditLog:
         """Write one line; when this returns it is in the file."""
         self._get_ready()
         at = self._at
+        if at.n == 0:  # only now: since it was opened, files may have been closed
+            last = _last_line(self._fd, _TAIL) or _last_closed_line(self.path)
+            at.prev = line_hash(last) if last else ""
         end = os.lseek(self._fd, 0, os.SEEK_END)
         beginning, record.seen = (b"", "") if end == self._end else self._found(end)
         record.chain, record.n, record.prev = at.chain, at.n + 1, at.prev
@@ -137,12 +140,11 @@ class AuditLog:
             if alone:
                 _repair(self._fd)
             fcntl.flock(self._lock, fcntl.LOCK_SH)
-            last = _last_line(self._fd, _TAIL) or _last_closed_line(self.path)
         except OSError:
             self.close()
             raise
         self._looked = 0.0  # look at once: a short-lived process may find the file full
-        self._at = _Position(chain=ulid(), prev=line_hash(last) if last else "")
+        self._at = _Position(chain=ulid())
 
     def _reopen(self) -> None:
         """Open the file that is written now. Our lock keeps it from being dropped."""

@@ -164,15 +164,15 @@ def check_answers(seed: int, count: int) -> dict[type, int]:
 
 @pytest.mark.spec("S1-13", "S1-14", "T37", "T38", "T39", "T40")
 def test_a_mutated_request_gets_exactly_one_outcome() -> None:
-    taken, refused = check_requests(1, 20_000)
-    assert taken > 500 and refused > 5_000
+    taken, refused = check_requests(1, 5_000)
+    assert taken > 100 and refused > 1_000
 
 
 @pytest.mark.spec("S1-03", "S1-11", "T37", "T38", "T39", "T40")
 def test_a_mutated_answer_gets_exactly_one_outcome_and_touches_no_other_call() -> None:
-    kinds = check_answers(2, 10_000)
+    kinds = check_answers(2, 3_000)
     assert {Returned, Failed, Emitted, Broken, Passed, Fault} <= set(kinds)
-    assert min(kinds[each] for each in (Returned, Failed, Emitted, Broken, Passed)) > 50
+    assert min(kinds[each] for each in (Returned, Failed, Emitted, Broken, Passed)) > 10
 
 
 @pytest.mark.soak
