@@ -186,14 +186,21 @@ class LiveSessions:
         session = await self.take(id)
         runtime, direct = self._runtime, import_module("callgate.agent.direct")  # heavy
 
+        begun: list[bool] = []
+
         async def work() -> TurnEnd | None:
+            begun.append(True)
             places = runtime.dispatcher, runtime.conversations, session
             end: TurnEnd = await direct.direct_turn(*places, use, caller, screen, agent)
             return end
 
-        return await self._begin(session, said, work, lambda: self._stop_call(use.id))
+        def cancel() -> bool:
+            return self._stop_call(use.id) or bool(begun)
+
+        return await self._begin(session, said, work, cancel)
 
     def _stop_call(self, call_id: str) -> bool:
+        """False if it is not under way: it has not begun yet, or ends by itself."""
         found = self._runtime.dispatcher.running.find(call_id)
         if found is not None:
             self._own(self._runtime.cancel(call_id))

@@ -113,6 +113,8 @@ def _broken(said: list[dict[str, Any]], prompts: dict[int, str]) -> Iterator[str
             if message["id"] in answered:
                 yield f"answered twice: {message}"
             answered.add(message["id"])
+            if message.get("error", {}).get("code") == -32602:
+                continue  # refused: another prompt is under way, and the cards are its own
             session = prompts[message["id"]]
             yield from (f"{card} has no end" for card, at in states.items() if card[0] == session and at not in FINAL)
     yield from (f"prompt {id} was not answered" for id in prompts.keys() - answered)
