@@ -21,9 +21,13 @@ class Loopback:
     """`async with Loopback() as back:` send the browser off with `back.address` and
     `back.state`, then `await back.visit(seconds)`."""
 
-    def __init__(self, port: int | None = None) -> None:
+    def __init__(
+        self, port: int | None = None, *, path: str = "/", state: str | None = None
+    ) -> None:
+        """`state` where whoever sends the browser off has chosen one."""
         self._port = port or 0
-        self.state = secrets.token_urlsafe(24)
+        self._path = path
+        self.state = secrets.token_urlsafe(24) if state is None else state
 
     async def __aenter__(self) -> Self:
         """`OSError` where the port is taken."""
@@ -41,7 +45,7 @@ class Loopback:
 
     @property
     def address(self) -> str:
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/"
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{self._path}"
 
     async def visit(self, seconds: float) -> dict[str, str]:
         """What the visitor brought. `TimeoutError` where nobody came."""
@@ -75,7 +79,7 @@ class Loopback:
         parts = urlsplit(words[1] if len(words) == 3 and words[0] == "GET" else "")
         said = {name: values[0] for name, values in parse_qs(parts.query).items()}
         known = secrets.compare_digest(said.get("state", "").encode(), self.state.encode())
-        if parts.path != "/" or not known or self._came.done():
+        if parts.path != self._path or not known or self._came.done():
             return "404 Not Found", "There is nothing here."
         self._came.set_result(said)
         return "200 OK", "The login was refused." if "error" in said else "You are logged in."

@@ -8,8 +8,6 @@ uses the tokens that there are, renews them, and otherwise says which command to
 
 from __future__ import annotations
 
-import asyncio
-import secrets
 import socket
 import time
 from collections.abc import Callable
@@ -28,15 +26,12 @@ from mcp.shared.auth import (
 from pydantic import BaseModel, ValidationError
 
 from callgate.core.errors import ToolError
+from callgate.outgoing.loopback import Loopback
 
 M = TypeVar("M", bound=BaseModel)
 WAIT_S = 300.0
 """For the person in the browser."""
 RENEW_BEFORE_S = 30.0
-_LONGEST = 16 * 1024
-_PAGE = (
-    "<!doctype html><meta charset=utf-8><title>callgate</title><p>{} You can close this page."
-)
 
 
 class Kept(Protocol):
@@ -220,9 +215,7 @@ class _Visit:
         self._server = server
         self._show = show
         self._port = port
-        self._state = ""
-        self._came: asyncio.Future[AuthorizationCodeResult] | None = None
-        self._listening: asyncio.Server | None = None
+        self._back: Loopback | None = None
 
     async def go(self, url: str) -> None:
         if self._show is None:
@@ -230,48 +223,19 @@ class _Visit:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https"):
             raise ToolError("it sends people to an address that is none of http or https")
-        self._state = parse_qs(parts.query).get("state", [""])[0]
-        self._came = asyncio.get_running_loop().create_future()
-        self._listening = await asyncio.start_server(
-            self._serve, "127.0.0.1", self._port, limit=_LONGEST
-        )
+        state = parse_qs(parts.query).get("state", [""])[0]
+        back = Loopback(self._port, path="/callback", state=state)
+        self._back = await back.__aenter__()
         self._show(url)
 
     async def come_back(self) -> AuthorizationCodeResult:
-        assert self._listening is not None and self._came is not None
-        async with self._listening, asyncio.timeout(WAIT_S):
-            return await self._came
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        assert self._back is not None
         try:
-            async with asyncio.timeout(10):
-                head = await reader.readuntil(b"\r\n\r\n")
-            status, text = self._take(head)
-            page = _PAGE.format(text).encode()
-            writer.write(
-                f"HTTP/1.1 {status}\r\nContent-Type: text/html\r\nConnection: close\r\n"
-                f"Referrer-Policy: no-referrer\r\nContent-Length: {len(page)}\r\n\r\n".encode()
-                + page
-            )
-            await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
+            said = await self._back.visit(WAIT_S)
         finally:
-            writer.close()
-
-    def _take(self, head: bytes) -> tuple[str, str]:
-        """What a visitor brings; whoever does not know the state is not whom we wait for."""
-        words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        parts = urlsplit(words[1] if len(words) == 3 and words[0] == "GET" else "")
-        said = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        known = secrets.compare_digest(said.get("state", "").encode(), self._state.encode())
-        came = self._came
-        if parts.path != "/callback" or not known or came is None or came.done():
-            return "404 Not Found", "There is nothing here."
+            await self._back.__aexit__()
         if "code" not in said:
-            came.set_exception(ToolError("the login was refused", reason="mcp_login"))
-            return "200 OK", "The login was refused."
-        came.set_result(
-            AuthorizationCodeResult(code=said["code"], state=said["state"], iss=said.get("iss"))
+            raise ToolError("the login was refused", reason="mcp_login")
+        return AuthorizationCodeResult(
+            code=said["code"], state=said["state"], iss=said.get("iss")
         )
-        return "200 OK", "You are logged in."

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,6 @@ if TYPE_CHECKING:  # heavy
     from callgate.agent.turns import TurnEnd
 
 _TOOL = re.compile(r"/tool[ \t]+([^\s{]+)[ \t]*(\{.*\})?\s*\Z", re.DOTALL)
-_log = logging.getLogger("callgate.acp")
 
 
 async def prompt(parts: Parts, held: Held, asked: Prompt) -> Prompted:
