@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from typing import BinaryIO
@@ -66,3 +67,14 @@ def _is_another(file: BinaryIO, path: str) -> bool:
 
 def _shown(line: bytes) -> str:
     return visible_text(line.decode("utf-8", "backslashreplace"))
+
+
+def show(log: Log, lines: int, *, follow: bool) -> None:
+    """Print its last lines and, if wanted, what is added, until somebody interrupts."""
+    for line in log.last(lines):
+        print(line)
+    for more in log.follow() if follow else ():
+        if more is None:
+            sys.stdout.flush()
+        else:
+            print(more)

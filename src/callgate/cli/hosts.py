@@ -16,7 +16,7 @@ from typing import Any
 from callgate.cli import remote_hosts
 from callgate.cli.exits import EXIT_CODES, OK
 from callgate.cli.host_lists import described, print_table
-from callgate.cli.host_logs import Log
+from callgate.cli.host_logs import Log, show
 from callgate.cli.host_reloads import Reload, Reloaded, settings_of, shown
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
@@ -56,14 +56,7 @@ def logs(options: Namespace) -> int:
     home = Home.from_environment()
     settings = settings_of(home)
     _ensure_known(settings, [name])
-    log = Log(_hosts(home, settings).log_path(name))
-    for line in log.last(options.n):
-        print(line)
-    for more in log.follow() if options.follow else ():
-        if more is None:
-            sys.stdout.flush()
-        else:
-            print(more)
+    show(Log(_hosts(home, settings).log_path(name)), options.n, follow=options.follow)
     return OK
 
 

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Collection
 
@@ -16,7 +15,7 @@ import msgspec
 from callgate.cli import remote_hosts
 from callgate.cli.exits import EXIT_CODES, OK
 from callgate.cli.host_lists import described, print_table
-from callgate.cli.host_logs import Log
+from callgate.cli.host_logs import Log, show
 from callgate.cli.host_reloads import settings_of
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
@@ -58,14 +57,7 @@ def logs(options: Namespace) -> int:
     (name,) = words(options, "server")
     servers = servers_of(Home.from_environment())
     ensure_known(servers, [name])
-    log = Log(servers.log_path(name))
-    for line in log.last(options.n):
-        print(line)
-    for more in log.follow() if options.follow else ():
-        if more is None:
-            sys.stdout.flush()
-        else:
-            print(more)
+    show(Log(servers.log_path(name)), options.n, follow=options.follow)
     return OK
 
 
