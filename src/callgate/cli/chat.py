@@ -204,7 +204,7 @@ class Chat:
 
         self.interrupts.instead = stop
         try:
-            end = turn.result()
+            end = self.beside.wait_for(turn)
         except StoreError as error:  # nothing more is kept now; perhaps it is again later
             end = None
             self.note(f"This could not be kept: {error}")

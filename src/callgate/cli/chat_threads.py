@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_LOOK_S = 0.1
+"""How often the main thread looks whether a signal came while it waits."""
 
 
 class Beside:
@@ -43,10 +45,18 @@ class Beside:
         """Run something there to its end, or until Ctrl-C."""
         future = self.start(work)
         try:
-            return future.result()
+            return self.wait_for(future)
         except KeyboardInterrupt:
             future.cancel()
             raise
+
+    @staticmethod
+    def wait_for(future: concurrent.futures.Future[T]) -> T:
+        """Its result. The system may hand a signal to another thread, or just before this one
+        begins to wait: neither would wake it."""
+        while concurrent.futures.wait([future], _LOOK_S).not_done:
+            pass
+        return future.result()
 
     async def _run(self) -> None:
         self.loop = asyncio.get_running_loop()

@@ -119,6 +119,15 @@ def test_a_second_ctrl_c_leaves_at_once(chat: Start, tools: Path) -> None:
     assert talk.press("\x03").end() == 130
 
 
+def test_ctrl_c_is_heard_whichever_thread_the_system_hands_it_to(chat: Start) -> None:
+    talk = chat(ENDLESS)
+    talk.say("go").until("Word. Word.")
+    beside = max(int(each.name) for each in Path(f"/proc/{talk.pid}/task").iterdir())
+    assert beside != talk.pid
+    os.kill(beside, signal.SIGINT)  # Linux gives it to this thread first
+    talk.until("Stopped.")
+
+
 def test_ctrl_c_empties_the_line_and_leaves_only_where_it_is_empty(chat: Start) -> None:
     talk = chat(DONE)
     talk.prompted()
