@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -25,6 +26,12 @@ _common = settings(
 settings.register_profile("callgate", _common, max_examples=60)
 settings.register_profile("soak", _common, max_examples=5000)
 settings.load_profile("callgate")
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected tests stay to the end: nobody need look through them for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

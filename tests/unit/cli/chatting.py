@@ -19,11 +19,12 @@ import pyte
 from tests.unit.cli.running import LIMIT_S, Terminal, environment
 
 _FORKS = """
-import json, os, sys
+import gc, json, os, sys
 from importlib import import_module
 from callgate.cli.main import main
 for name in ("cli.chat", "cli.run", "models.scripted", "wiring_agents", "storage.sqlite.store"):
     import_module(f"callgate.{name}")
+gc.freeze()  # else each child copies every page to look at it
 while line := sys.stdin.buffer.readline():
     asked = json.loads(line)
     if "wait" in asked:

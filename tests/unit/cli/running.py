@@ -69,7 +69,7 @@ def callgate(
 
 
 _FORKS = """
-import json, os, sys
+import gc, json, os, sys
 from importlib import import_module
 from callgate.cli.main import main
 for name in ("audit", "call", "chat", "completion", "doctor", "init", "policy", "run", "tools",
@@ -77,6 +77,7 @@ for name in ("audit", "call", "chat", "completion", "doctor", "init", "policy", 
     import_module(f"callgate.cli.{name}")
 for name in ("sources.modules", "models.scripted", "storage.sqlite.store", "wiring_agents"):
     import_module(f"callgate.{name}")
+gc.freeze()  # else each child copies every page to look at it
 while line := sys.stdin.buffer.readline():
     asked = json.loads(line)
     if not (child := os.fork()):

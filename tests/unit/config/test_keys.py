@@ -107,15 +107,9 @@ def test_a_command_that_does_not_exist_is_an_error(home: Path) -> None:
 
 @needs("linux")
 def test_a_command_that_hangs_is_ended_with_all_that_it_started(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("callgate.config.keys.COMMAND_S", 0.5)
+    monkeypatch.setattr("callgate.config.keys.COMMAND_S", 2.0)
     pids = tmp_path / "pids"
-    code = (
-        "import os, subprocess, sys, time\n"
-        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}')\n"
-        "time.sleep(600)\n"
-    )
-    problem(table(key_command=[sys.executable, "-c", code]), home)
+    problem(table(key_command=["sh", "-c", f"sleep 600 & echo $$ $! > '{pids}'; wait"]), home)
     parent, child = map(int, pids.read_text().split())
     assert _ended(parent)
     assert _ended(child)
