@@ -35,11 +35,12 @@ from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
 from callgate.sources.hosts.changes import Changes, compare
-from callgate.sources.hosts.hosts import Health, HostSettings
-from callgate.sources.hosts.logs import QUARANTINED, HostLog, Trouble
-from callgate.sources.hosts.pins import PinDoubt, Pinned
+from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.source import Hosts, HostSpec
 from callgate.sources.hosts.warm import warm
+from callgate.sources.lives import Health
+from callgate.sources.logs import QUARANTINED, LifeLog, Trouble
+from callgate.sources.pins import PinDoubt, Pinned
 
 _MOST_TOLD = 10
 _PATIENCE_S = 2.0
@@ -114,7 +115,7 @@ def ask(
 class Bringer(Protocol):
     """A host, or an MCP server."""
 
-    log: HostLog
+    log: LifeLog
 
     @property
     def health(self) -> Health: ...

@@ -39,13 +39,13 @@ from callgate.sandbox import allowed_hosts
 from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
-from callgate.sources.hosts.logs import HostLog
-from callgate.sources.hosts.pins import PinDoubt, Pinned
+from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
 from callgate.sources.mcp.questions import AskedCalls
 from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
+from callgate.sources.pins import PinDoubt, Pinned
 from callgate.wiring_hosts import BroughtTools, HostedTools
 
 PREFIX = "mcp."
@@ -143,7 +143,7 @@ def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:
 
 
 def reach_process(table: McpTable, sandbox: Sandbox, fill: Fill = from_environment) -> Reach:
-    async def reach(place: Place, log: HostLog) -> Callable[[], Any]:
+    async def reach(place: Place, log: LifeLog) -> Callable[[], Any]:
         given = fill("set_env", table.set_env)
         passed = {key: os.environ[key] for key in table.env if key in os.environ}
         cwd = expanded(table.cwd, place.workspace)
@@ -183,7 +183,7 @@ def token_file(home: Home, pin: str) -> TokenFile:
 def reach_address(
     table: McpTable, home: Home, pin: str, login: Login | None, fill: Fill = from_environment
 ) -> Reach:
-    async def reach(place: Place, log: HostLog) -> Callable[[], Any]:
+    async def reach(place: Place, log: LifeLog) -> Callable[[], Any]:
         headers = fill("headers", table.headers)
         http = import_module("callgate.sources.mcp.http")
         auth = None

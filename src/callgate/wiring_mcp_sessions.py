@@ -32,7 +32,7 @@ from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import Sandbox
 from callgate.protocol.acp.requests import McpServer
 from callgate.runtime import Runtime
-from callgate.sources.hosts.logs import HostLog
+from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions
 from callgate.sources.mcp.extras import Extra, extras
@@ -232,7 +232,7 @@ class _Brought:
 
     def __init__(self, settings: ServerSettings, asks: Asks | None, owner: SessionServers) -> None:
         self.name = settings.name
-        self.server = Server(settings, HostLog(), asks, self._heard)
+        self.server = Server(settings, LifeLog(), asks, self._heard)
         self._owner = owner
         self._ready = False
         self._pins: dict[str, str] = {}

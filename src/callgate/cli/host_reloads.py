@@ -20,7 +20,7 @@ from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.sources.hosts.changes import Changes, Difference, compare
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_own
 from callgate.wiring_hosts import HostedTools, ask, make_hosts
 

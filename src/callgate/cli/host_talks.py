@@ -19,7 +19,7 @@ from callgate.protocol.host_v1.answers import Breach
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.protocol.host_v1.frames import Emitted, Failed, Returned
 from callgate.protocol.ndjson import MAX_LINE, Framer
-from callgate.sources.hosts.logs import HostLog
+from callgate.sources.logs import LifeLog
 
 _MOST_NOTED = 100
 _BREACHES: dict[Breach, str] = {
@@ -45,7 +45,7 @@ class Notes:
     def __init__(self) -> None:
         self.noise: list[str] = []
         self.strays: list[str] = []
-        self.log = HostLog()
+        self.log = LifeLog()
 
 
 class Talk:

@@ -25,7 +25,7 @@ from callgate.cli.visible import visible
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.sources.hosts.changes import Changes
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.pins import Pinned
 from callgate.wiring_mcp import PREFIX, McpTools, ask, make_servers
 
 

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import msgspec
 
 from callgate.config.places import write_private
-from callgate.sources.hosts.pins import PinDoubt, Pinned
+from callgate.sources.pins import PinDoubt, Pinned
 
 
 class PinFiles:

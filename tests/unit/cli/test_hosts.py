@@ -14,8 +14,8 @@ import pytest
 
 from callgate.protocol.socket_v1 import frames
 from callgate.sources.hosts.changes import Changes, Difference, compare
-from callgate.sources.hosts.logs import Trouble, trouble
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.logs import Trouble, trouble
+from callgate.sources.pins import Pinned
 from callgate.surfaces.socket.hosting import answer
 from callgate.surfaces.socket.instances import live
 from tests.needs import needs

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from callgate.config.pins import PinFiles
-from callgate.sources.hosts.pins import PinDoubt, Pinned
+from callgate.sources.pins import PinDoubt, Pinned
 
 COMMAND = ("web", "--stdio")
 
@@ -152,7 +152,7 @@ def test_hosts_are_known_in_the_order_in_which_they_were_first_seen(pins: Pins) 
 WRITES = """
 import sys
 from callgate.config.pins import PinFiles
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.pins import Pinned
 print("ready", flush=True)
 for text in "ab" * 200:
     schema = {"name": "t", "input_schema": {"type": "object"}, "description": text}

@@ -10,7 +10,7 @@ from callgate.core.errors import ToolExecutionError, ToolProtocolError
 from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import failures, frames, parts
 from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts.hosts import Asked, Host, unavailable
+from callgate.sources.hosts.hosts import Asked, Host
 from callgate.sources.hosts.links import Broke, Gone, Refused
 from callgate.sources.hosts.reach import Reach
 
@@ -33,7 +33,6 @@ async def call(
     def tell(event: frames.Event) -> None:
         context.publish(*parts.to_event(event))
 
-    name = host.settings.name
     try:
         returned = await host.execute(
             tool, arguments, context, tell, Reach(context).answer, asked, check
@@ -43,9 +42,10 @@ async def call(
             host.log.note(refused.failure.stack)
         raise failures.to_error(refused.failure, own=own) from None
     except Broke as broke:
-        raise ToolProtocolError(f"Host {name!r}: {broke}.", reason="host_answer") from None
+        problem = f"Host {host.settings.name!r}: {broke}."
+        raise ToolProtocolError(problem, reason="host_answer") from None
     except Gone as gone:
-        raise unavailable(name, gone) from None
+        raise host.life.died(gone.exit) from None
     except Unsendable as error:
         raise ToolExecutionError(f"The call does not fit: {error}.", reason="unsendable") from None
     return returned.result.value

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.schemas import canonical_json
 from callgate.protocol.host_v1.schemas import read_schemas
-from callgate.sources.hosts.pins import Pinned
+from callgate.sources.pins import Pinned
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):

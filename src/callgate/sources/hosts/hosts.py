@@ -1,9 +1,4 @@
-"""One host: started when it is first needed, started again when it died, given up when it
-keeps dying.
-
-    resting --call--> starting --init--> running --crash--> waiting (0.1 s, doubling to 30)
-                          |                                    |  5 crashes in a minute
-                          +---- failed: the same as a crash    +--> quarantined, until restart
+"""One host: its process, which has the life that `lives` tells of, and the requests to it.
 
 Each session has its own state with a host: what the host gave back last goes with the next
 request of that session. Calls that share a state run one after another.
@@ -14,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -25,28 +19,18 @@ from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts import crashes
 from callgate.sources.hosts.beginning import CheckConfig, Started, begin
-from callgate.sources.hosts.crashes import Crashes
 from callgate.sources.hosts.links import Gone, HostError, Link, OnAsk, OnEvent, Refused
-from callgate.sources.hosts.logs import PROBLEM, QUARANTINED, RESTARTED, STARTING, HostLog
 from callgate.sources.hosts.slots import Slots
 from callgate.sources.hosts.states import States
 from callgate.sources.hosts.warm import warm
+from callgate.sources.lives import Health, Kind, Life, ended
+from callgate.sources.logs import LifeLog
 
-PATIENCE_S = 2.0
-"""How long a call waits for a host to be started again, rather than being refused."""
 CANCEL_S = 2.0
 """How long a host that can cancel may take to end a call."""
 _NOT_FOUND = "MethodNotFound"
-
-
-class Health(StrEnum):
-    RESTING = "resting"
-    STARTING = "starting"
-    RUNNING = "running"
-    WAITING = "waiting"
-    QUARANTINED = "quarantined"
+_HOST = Kind(noun="Host", reason="host", detail="host")
 
 
 class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,20 +60,20 @@ class Host:
         self,
         settings: HostSettings,
         launcher: Callable[[], Launcher],
-        log: HostLog | None = None,
+        log: LifeLog | None = None,
         check_config: CheckConfig = lambda schema, config: None,
     ) -> None:
         self.settings = settings
-        self.log = log or HostLog()
+        self.log = log or LifeLog()
         self.started: Started | None = None
-        self.restarts = 0
         self._launcher = launcher
         self._check_config = check_config
         self._link: Link | None = None
         self._starting: asyncio.Task[Link] | None = None
         self._outdated = False
         """What is being started is not to be used."""
-        self._crashes = Crashes()
+        restart = f"callgate hosts restart {settings.name}"
+        self.life = Life(_HOST, settings.name, self.log, until=restart)
         self._states = States()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By session; kept by the calls that run or wait."""
@@ -101,24 +85,13 @@ class Host:
 
     @property
     def health(self) -> Health:
-        if self._crashes.quarantined:
-            return Health.QUARANTINED
-        if self._starting is not None:
-            return Health.STARTING
-        if self._link is not None and self._link.exit is None:
-            return Health.RUNNING
-        return Health.WAITING if self._crashes.delay_s else Health.RESTING
+        running = self._link is not None and self._link.exit is None
+        return self.life.health(starting=self._starting is not None, running=running)
 
     @property
     def problem(self) -> str | None:
         """Why it does not run, if it should."""
-        problem = self._crashes.problem
-        if not self._crashes.quarantined:
-            return problem
-        return (
-            f"{problem}, for the {crashes.MOST}th time within {crashes.WITHIN_S:.0f} s; it is not "
-            f"started again before callgate hosts restart {self.settings.name}"
-        )
+        return self.life.problem
 
     def offers(self, method: str) -> bool:
         """Whether an optional method is worth asking for."""
@@ -274,30 +247,16 @@ class Host:
         """The process, started if it does not run. Raises `ToolHostUnavailable`."""
         if self._link is not None and self._link.exit is None:
             return self._link
-        if self._crashes.quarantined:
-            raise self._unavailable(str(self.problem), "host_quarantined")
-        delay = self._crashes.delay_s
-        if delay > PATIENCE_S:
-            problem = f"{self.problem}; it is started again in {delay:.0f} s"
-            raise self._unavailable(problem, "host_waiting")
+        delay = self.life.delay_s()
         if self._starting is None:
             self._starting = asyncio.get_running_loop().create_task(self._start(delay))
             self._starting.add_done_callback(self._has_started)
-        starting = self._starting
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not starting.cancelled() or (task is not None and task.cancelling()):
-                raise  # it is us who are cancelled
-            problem = "it was closed, or restarted, while it was started"
-            raise self._unavailable(problem, "host_not_started") from None
+        return await self.life.started(self._starting)
 
     async def restart(self) -> None:
         """Forget what happened, end the process, and start it anew with the next call."""
-        self.log.note(RESTARTED)
+        self.life.restarts()
         await self.close()
-        self._crashes = Crashes()
         self._missing.clear()
 
     def renew(self) -> None:
@@ -335,7 +294,7 @@ class Host:
         await asyncio.sleep(delay)
         said = self.settings
         link = Link(self.log, lambda exit: self._ended(link, exit))
-        self.log.note(f"{STARTING}{' '.join(said.command)}")
+        self.life.starts(said.command)
         try:
             os.makedirs(said.cwd, exist_ok=True)
             command = Command(
@@ -347,8 +306,7 @@ class Host:
             await link.start(self._launcher(), command)
         except (OSError, ToolError) as error:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
-            self._crashed(problem)
-            raise self._unavailable(problem, "host_not_started") from error
+            raise self.life.failed(problem) from error
         try:
             async with asyncio.timeout(said.start_timeout_s):
                 self.started = await begin(link, said.config, self._check_config)
@@ -357,7 +315,8 @@ class Host:
                 link, f"it did not answer within {said.start_timeout_s:g} s"
             ) from None
         except Gone as gone:
-            raise self._gone(gone) from gone
+            self.life.crashed(f"{gone} when it was started")
+            raise self.life.died(gone.exit) from gone
         except (HostError, ToolError) as error:
             raise await self._failed(link, f"it cannot be used: {error}") from error
         except BaseException:
@@ -367,15 +326,13 @@ class Host:
         stateful = bool(self.started.state)
         slots = said.max_in_flight or (1 if stateful else 16)
         self._slots = Slots(slots)
-        self.restarts += 1
         return link
 
     async def _failed(self, link: Link, problem: str) -> ToolHostUnavailable:
         self._expected_end(link)
         link.kill()
         await link.ended()
-        self._crashed(problem)
-        return self._unavailable(problem, "host_not_started")
+        return self.life.failed(problem)
 
     # --- its death ----------------------------------------------------------------------------
 
@@ -387,24 +344,7 @@ class Host:
     def _ended(self, link: Link, exit: Exit) -> None:
         if self._link is link:
             self._link = None
-            self._crashed(str(Gone(exit, "")))
-
-    def _gone(self, gone: Gone) -> ToolHostUnavailable:
-        self._crashed(f"{gone} when it was started")
-        return unavailable(self.settings.name, gone)
-
-    def _crashed(self, problem: str) -> None:
-        self._crashes.add(problem)
-        self.log.note(PROBLEM + problem)
-        if self._crashes.quarantined:
-            self.log.note(QUARANTINED)
-
-    def _unavailable(self, problem: str, reason: str) -> ToolHostUnavailable:
-        return ToolHostUnavailable(
-            f"Host {self.settings.name!r} is not available: {problem}.",
-            reason=reason,
-            details={"host": self.settings.name, "stderr": self.log.tail},
-        )
+            self.life.crashed(f"it {ended(exit)}")
 
 
 def _whence(context: ToolContext) -> frames.CallContext:
@@ -415,16 +355,3 @@ def _whence(context: ToolContext) -> frames.CallContext:
         workspace_path=context.workspace_path,
         scope=dict(context.scope or {}),
     )
-
-
-def unavailable(name: str, gone: Gone) -> ToolHostUnavailable:
-    """What a caller is told of a host that died under its call."""
-    shown = f"\n{gone.tail}" if gone.tail else ""
-    return ToolHostUnavailable(
-        f"Host {name!r} {str(gone).removeprefix('it ')} before it answered.{shown}",
-        reason="host_died",
-        details={
-            "host": name, "exit_code": gone.exit.code, "signal": gone.exit.signal,
-            "stderr": gone.tail,
-        },
-    )  # fmt: skip

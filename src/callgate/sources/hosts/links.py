@@ -23,7 +23,8 @@ from callgate.protocol.host_v1 import failures, frames
 from callgate.protocol.host_v1.excerpts import Passed
 from callgate.protocol.host_v1.requests import Fault
 from callgate.protocol.host_v1.runtime import Broken, Received, RuntimeWire
-from callgate.sources.hosts.logs import HostLog
+from callgate.sources.lives import ended
+from callgate.sources.logs import LifeLog
 
 OnEvent = Callable[[frames.Event], None]
 OnAsk = Callable[[frames.OfRuntime], Awaitable[Any]]
@@ -55,11 +56,9 @@ class Broke(HostError):
 class Gone(HostError):
     """The host ended before it answered."""
 
-    def __init__(self, exit: Exit, tail: str) -> None:
-        super().__init__(f"it {_ended(exit)}")
+    def __init__(self, exit: Exit) -> None:
+        super().__init__(f"it {ended(exit)}")
         self.exit = exit
-        self.tail = tail
-        """The last that it wrote to stderr."""
 
 
 class _Pending(NamedTuple):
@@ -69,7 +68,7 @@ class _Pending(NamedTuple):
 
 
 class Link:
-    def __init__(self, log: HostLog, on_end: Callable[[Exit], None] = lambda exit: None) -> None:
+    def __init__(self, log: LifeLog, on_end: Callable[[Exit], None] = lambda exit: None) -> None:
         self._log = log
         self._on_end = on_end
         self._wire = RuntimeWire()
@@ -316,15 +315,9 @@ class Link:
         self._on_end(self.exit)
 
     def _gone(self, exit: Exit) -> Gone:
-        return Gone(exit, self._log.tail)
+        return Gone(exit)
 
     def _own(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _ended(exit: Exit) -> str:
-    if exit.signal is not None:
-        return f"was ended by signal {exit.signal}"
-    return "ended" if exit.code is None else f"exited with {exit.code}"

@@ -19,10 +19,11 @@ from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.schemas import read_schemas
-from callgate.sources.hosts.hosts import Health, Host, HostSettings
-from callgate.sources.hosts.logs import HostLog, Trouble, trouble
-from callgate.sources.hosts.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
+from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.tools import OPTIONAL_S, HostedTool, definition_of
+from callgate.sources.lives import Health
+from callgate.sources.logs import LifeLog, Trouble, trouble
+from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 
 
 class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +49,7 @@ class Hosts:
         self.hosts = {name: self._make(name) for name in self._specs}
 
     def _make(self, name: str) -> Host:
-        spec, log = self._specs[name], HostLog(self._pins.log_path(name))
+        spec, log = self._specs[name], LifeLog(self._pins.log_path(name))
         return Host(spec.settings, spec.launcher, log, check_config)
 
     def pinned(self, name: str) -> Pinned | None:

@@ -22,7 +22,7 @@ from callgate.protocol.host_v1 import frames, values
 from callgate.protocol.host_v1.schemas import ToolSchema
 from callgate.sources.hosts.calls import call
 from callgate.sources.hosts.hosts import Asked, Host
-from callgate.sources.hosts.logs import PROBLEM
+from callgate.sources.logs import PROBLEM
 
 OPTIONAL_S = 5.0
 """How long an optional method may take before the result goes without it."""

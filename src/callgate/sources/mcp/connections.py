@@ -27,13 +27,13 @@ from pydantic import BaseModel, ConfigDict
 
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.tools import ToolContext
-from callgate.sources.hosts.logs import HostLog
-from callgate.sources.hosts.pins import LARGEST, fingerprint
+from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks, Calling, current
 from callgate.sources.mcp.callbacks import Callbacks
 from callgate.sources.mcp.definitions import MOST_TOOLS, PINNED, names_of
 from callgate.sources.mcp.links import Link
 from callgate.sources.mcp.outputs import plain
+from callgate.sources.pins import LARGEST, fingerprint
 
 MOST_PAGES = 100
 LONGEST_PROGRESS = 1_000
@@ -59,7 +59,7 @@ class Connection:
         server: str,
         transport: Opened,
         roots: tuple[str, ...],
-        log: HostLog,
+        log: LifeLog,
         *,
         asks: Asks | None = None,
         elicitation: bool = True,

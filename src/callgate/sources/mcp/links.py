@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.sources.hosts.links import LEAVE_S, TERM_S
-from callgate.sources.hosts.logs import HostLog
+from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.lines import Lines
 
 MOST_WAITING = 20_000
@@ -34,7 +34,7 @@ MOST_WAITING = 20_000
 class Link:
     """Enter it for the two streams; leave it, and nothing of the process is left."""
 
-    def __init__(self, launcher: Launcher, command: Command, log: HostLog) -> None:
+    def __init__(self, launcher: Launcher, command: Command, log: LifeLog) -> None:
         self._launcher = launcher
         self._command = command
         self._log = log

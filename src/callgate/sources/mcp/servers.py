@@ -1,9 +1,4 @@
-"""One MCP server: reached when it is first needed, reached again when it is gone, given up when
-it keeps dying.
-
-    resting --call--> starting --> running --crash--> waiting (0.1 s, doubling to 30)
-                          |                              |  5 crashes in a minute
-                          +-- failed: the same           +--> quarantined, until restart
+"""One MCP server: its connections, which have the life that `lives` tells of.
 
 There is one connection for each workspace in which sessions call: roots, working directory and
 jail are those of the calling session. The SDK is loaded with the first of them.
@@ -19,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from callgate.core.commands import Exit
 from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.core.sessions import Root
-from callgate.sources.hosts import crashes
-from callgate.sources.hosts.crashes import Crashes
-from callgate.sources.hosts.hosts import PATIENCE_S, Health
-from callgate.sources.hosts.logs import PROBLEM, QUARANTINED, RESTARTED, STARTING, HostLog
+from callgate.sources.lives import Health, Kind, Life, ended
+from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
 
@@ -33,6 +27,7 @@ if TYPE_CHECKING:  # it loads the SDK
 
 MOST_PLACES = 8
 """Connections at once; of those that nobody uses the oldest go first."""
+_SERVER = Kind(noun="MCP server", reason="mcp", detail="server")
 _NO_SDK = "it needs a package that is not installed: pip install 'callgate[mcp]'"
 
 
@@ -47,7 +42,7 @@ class Place(NamedTuple):
         return (self.workspace, *(root.path for root in self.roots))
 
 
-Reach = Callable[[Place, HostLog], Awaitable[Callable[[], Any]]]
+Reach = Callable[[Place, LifeLog], Awaitable[Callable[[], Any]]]
 """What makes a transport of the SDK for a place. Raises OSError or a `ToolError`."""
 
 
@@ -78,17 +73,18 @@ class Server:
     def __init__(
         self,
         settings: ServerSettings,
-        log: HostLog,
+        log: LifeLog,
         asks: Asks | None = None,
         heard: Callable[[Connection], None] | None = None,
     ) -> None:
         """`heard` is told of each connection that was opened, and again when its tools change."""
         self.settings = settings
         self.log = log
-        self.restarts = 0
         self._asks = asks
         self._heard = heard
-        self._crashes = Crashes()
+        self.life = Life(
+            _SERVER, settings.name, log, until=_until(settings), covered=settings.covered
+        )
         self._open: dict[Place, Connection] = {}
         self._starting: dict[Place, asyncio.Task[Connection]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -97,13 +93,7 @@ class Server:
 
     @property
     def health(self) -> Health:
-        if self._crashes.quarantined:
-            return Health.QUARANTINED
-        if self._starting:
-            return Health.STARTING
-        if self.running:
-            return Health.RUNNING
-        return Health.WAITING if self._crashes.delay_s else Health.RESTING
+        return self.life.health(starting=bool(self._starting), running=bool(self.running))
 
     @property
     def running(self) -> list[Connection]:
@@ -112,18 +102,7 @@ class Server:
     @property
     def problem(self) -> str | None:
         """Why it does not run, if it should."""
-        problem = self._crashes.problem
-        if not self._crashes.quarantined:
-            return problem
-        until = f"callgate mcp restart {self.settings.name}"
-        if self.settings.of_session:
-            until = "the session is opened anew"
-        elif self.settings.accept is not None:
-            until = "the client that uses it is started anew"
-        return (
-            f"{problem}, for the {crashes.MOST}th time within {crashes.WITHIN_S:.0f} s; it is not "
-            f"started again before {until}"
-        )
+        return self.life.problem
 
     # --- its life -----------------------------------------------------------------------------
 
@@ -134,12 +113,7 @@ class Server:
             if found.is_open:
                 return found
             self._lost(place, found)
-        if self._crashes.quarantined:
-            raise self.unavailable(str(self.problem), "mcp_quarantined")
-        delay = self._crashes.delay_s
-        if delay > PATIENCE_S:
-            problem = f"{self.problem}; it is started again in {delay:.0f} s"
-            raise self.unavailable(problem, "mcp_waiting")
+        delay = self.life.delay_s()
         starting = self._starting.get(place)
         if starting is None:
             # In a context of its own: it outlives the call that happens to need it first.
@@ -148,20 +122,12 @@ class Server:
             )
             self._starting[place] = starting
             starting.add_done_callback(lambda task: self._has_started(place, task))
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if not starting.cancelled() or (task is not None and task.cancelling()):
-                raise  # it is us who are cancelled
-            problem = "it was closed, or restarted, while it was started"
-            raise self.unavailable(problem, "mcp_not_started") from None
+        return await self.life.started(starting)
 
     async def restart(self) -> None:
         """Forget what happened, end it, and start it anew with the next call."""
-        self.log.note(RESTARTED)
+        self.life.restarts()
         await self.close()
-        self._crashes = Crashes()
 
     def renew(self) -> None:
         """Let the next call have a new connection; calls that run finish in the old one."""
@@ -183,32 +149,9 @@ class Server:
             await asyncio.wait(self._ending)
         self.log.close()
 
-    def unavailable(self, problem: str, reason: str) -> ToolHostUnavailable:
-        name = self.settings.name
-        return ToolHostUnavailable(
-            f"MCP server {name!r} is not available: {problem}.",
-            reason=reason,
-            details={"server": name, "stderr": self._tail},
-        )
-
-    @property
-    def _tail(self) -> str:
-        return self.settings.covered(self.log.tail)
-
     def died(self, connection: Connection) -> ToolHostUnavailable:
         """What a caller is told whose server went away under its call."""
-        shown = f"\n{self._tail}" if self._tail else ""
-        name, exit = self.settings.name, None if connection.link is None else connection.link.exit
-        return ToolHostUnavailable(
-            f"MCP server {name!r} went away before it answered.{shown}",
-            reason="mcp_died",
-            details={
-                "server": name,
-                "exit_code": None if exit is None else exit.code,
-                "signal": None if exit is None else exit.signal,
-                "stderr": self._tail,
-            },
-        )
+        return self.life.died(_exit(connection))
 
     def _has_started(self, place: Place, task: asyncio.Task[Connection]) -> None:
         wanted = self._starting.get(place) is task
@@ -231,16 +174,16 @@ class Server:
     async def _start(self, place: Place, delay: float) -> Connection:
         await asyncio.sleep(delay)
         said = self.settings
-        self.log.note(f"{STARTING}{' '.join(said.command)}")
+        self.life.starts(said.command)
         try:
             # A second of work for whoever imports it first: the loop goes on meanwhile.
             connections = await asyncio.to_thread(import_module, "callgate.sources.mcp.connections")
             transport = await said.reach(place, self.log)
         except ImportError:
-            raise self._failed(_NO_SDK) from None
+            raise self.life.failed(_NO_SDK) from None
         except (OSError, ToolError) as error:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
-            raise self._failed(problem) from error
+            raise self.life.failed(problem) from error
         connection: Connection = connections.Connection(
             said.name, transport, place.paths, self.log,
             asks=self._asks, elicitation=said.elicitation, sampling=said.sampling,
@@ -251,24 +194,18 @@ class Server:
                 await connection.open()
         except TimeoutError:
             await self._end(connection)
-            raise self._failed(f"it did not answer within {said.start_timeout_s:g} s") from None
+            raise self.life.failed(f"it did not answer within {said.start_timeout_s:g} s") from None
         except asyncio.CancelledError:
             await self._end(connection)
             raise
         except Exception as error:  # the SDK's, the transport's, or what the server made of them
             await self._end(connection)
-            raise self._failed(_why(error)) from error
-        self.restarts += 1
+            raise self.life.failed(_why(error)) from error
         return connection
 
     async def _end(self, connection: Connection) -> None:
         connection.kill()
         await connection.close()
-
-    def _failed(self, problem: str) -> ToolHostUnavailable:
-        problem = self.settings.covered(problem)
-        self._crashed(problem)
-        return self.unavailable(problem, "mcp_not_started")
 
     async def _watch(self, place: Place, connection: Connection) -> None:
         await connection.gone.wait()
@@ -280,19 +217,7 @@ class Server:
         if self._open.get(place) is not connection:
             return
         del self._open[place]
-        exit = None if connection.link is None else connection.link.exit
-        how = "it went away"
-        if exit is not None and exit.signal is not None:
-            how = f"it was ended by signal {exit.signal}"
-        elif exit is not None and exit.code is not None:
-            how = f"it exited with {exit.code}"
-        self._crashed(how)
-
-    def _crashed(self, problem: str) -> None:
-        self._crashes.add(problem)
-        self.log.note(PROBLEM + problem)
-        if self._crashes.quarantined:
-            self.log.note(QUARANTINED)
+        self.life.crashed(f"it {ended(_exit(connection))}")
 
     def _end_later(self, connection: Connection) -> None:
         async def end() -> None:
@@ -308,6 +233,19 @@ class Server:
         task = asyncio.get_running_loop().create_task(work, context=Context())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
+
+
+def _until(settings: ServerSettings) -> str:
+    """What has to happen before a server is started again that was given up."""
+    if settings.of_session:
+        return "the session is opened anew"
+    if settings.accept is not None:
+        return "the client that uses it is started anew"
+    return f"callgate mcp restart {settings.name}"
+
+
+def _exit(connection: Connection) -> Exit | None:
+    return None if connection.link is None else connection.link.exit
 
 
 def _why(error: Exception) -> str:

@@ -17,13 +17,13 @@ import msgspec
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.sources.hosts.changes import Changes, compare
-from callgate.sources.hosts.logs import HostLog, Trouble, trouble
-from callgate.sources.hosts.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
+from callgate.sources.logs import LifeLog, Trouble, trouble
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions, names_of
 from callgate.sources.mcp.extras import Extra, extras
 from callgate.sources.mcp.servers import Place, Server, ServerSettings
 from callgate.sources.mcp.tools import McpTool
+from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 
 
 class Servers:
@@ -42,7 +42,7 @@ class Servers:
 
     def _make(self, name: str) -> Server:
         said = self._settings[name]
-        return Server(said, HostLog(self.log_path(name)), self._asks)
+        return Server(said, LifeLog(self.log_path(name)), self._asks)
 
     def pinned(self, name: str) -> Pinned | None:
         """None where it was never approved. Raises `PinDoubt`."""

@@ -18,7 +18,7 @@ from callgate.core.errors import (
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.contexts import CallContext
-from callgate.sources.hosts.logs import PROBLEM
+from callgate.sources.logs import PROBLEM
 from callgate.sources.mcp.servers import Place, Server
 
 LONGEST_ERROR = 2_000

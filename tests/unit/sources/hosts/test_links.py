@@ -12,13 +12,13 @@ from callgate.core.commands import Command
 from callgate.protocol.host_v1 import frames
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts.links import MOST_UNREAD, Gone, Link
-from callgate.sources.hosts.logs import HostLog
+from callgate.sources.logs import LifeLog
 
 LISTENING = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
 
 
 async def test_requests_of_one_moment_arrive_in_order_though_the_link_ends_in_the_same(tmp_path: Path) -> None:
-    process, link, heard = BrokerProcess(), Link(HostLog()), tmp_path / "heard"
+    process, link, heard = BrokerProcess(), Link(LifeLog()), tmp_path / "heard"
     command = Command(argv=(sys.executable, "-c", LISTENING, str(heard)), cwd="/", env=dict(os.environ))
     await link.start(BrokerLauncher(process, None), command)
     params = [frames.RequiredTags(), frames.Init(config={"text": "x" * 20_000}), frames.GetUiElements()]
@@ -50,7 +50,7 @@ print(json.dumps({"v": 1, "id": "2", "ok": True, "result": {"value": value}}), f
 
 
 async def test_a_host_that_does_not_read_is_told_no_more_than_fits_until_it_does(tmp_path: Path) -> None:
-    process, link, go = BrokerProcess(), Link(HostLog()), tmp_path / "go"
+    process, link, go = BrokerProcess(), Link(LifeLog()), tmp_path / "go"
     os.mkfifo(go)
     command = Command(argv=(sys.executable, "-c", ASKING, str(go)), cwd="/", env=dict(os.environ))
     await link.start(BrokerLauncher(process, None), command)

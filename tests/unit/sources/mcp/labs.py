@@ -14,9 +14,9 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode, Session
-from callgate.sources.hosts.pins import Pinned
 from callgate.sources.mcp.servers import Place, Server
 from callgate.sources.mcp.source import Servers
+from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_known
 from callgate.wiring_mcp import make_servers
 

@@ -12,7 +12,7 @@ import pytest
 
 from callgate.core.content import ImageBlock, ImageSource, TextBlock
 from callgate.core.errors import ToolHostUnavailable
-from callgate.sources.hosts.hosts import Health
+from callgate.sources.lives import Health
 from callgate.sources.mcp.servers import Place
 from tests.unit.sources.mcp.labs import Lab, refusal, stdio
 

@@ -31,9 +31,9 @@ from callgate.config.places import Home
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
 from callgate.dispatch.sandboxes import OFF, Sandbox
-from callgate.sources.hosts.pins import Pinned
 from callgate.sources.mcp.http import _Ways, transport
 from callgate.sources.mcp.servers import Place
+from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_known
 from callgate.wiring_mcp import make_servers
 from tests.unit.sources.mcp.labs import refusal

@@ -52,7 +52,7 @@ def _notes(path: str) -> list[str]:
     return [found.decode("utf-8", "replace") for found in _NOTE.findall(data)]
 
 
-class HostLog:
+class LifeLog:
     """Without a path nothing is written to the disk."""
 
     def __init__(self, path: str | None = None) -> None:
