@@ -34,7 +34,7 @@ from callgate.sandbox import allowed_hosts
 from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
-from callgate.sources.hosts.changes import Changes, compare
+from callgate.sources.changes import Changes, compare
 from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.source import Hosts, HostSpec
 from callgate.sources.hosts.warm import warm

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from callgate.protocol.socket_v1 import frames
-from callgate.sources.hosts.changes import Changes, Difference, compare
+from callgate.sources.changes import Changes, Difference, compare
 from callgate.sources.logs import Trouble, trouble
 from callgate.sources.pins import Pinned
 from callgate.surfaces.socket.hosting import answer

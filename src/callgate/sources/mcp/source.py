@@ -16,7 +16,7 @@ import msgspec
 
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolFactory
-from callgate.sources.hosts.changes import Changes, compare
+from callgate.sources.changes import Changes, compare
 from callgate.sources.logs import LifeLog, Trouble, trouble
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions, names_of

@@ -12,7 +12,7 @@ import pytest
 from callgate.config.places import Home
 from callgate.core.calls import ToolCall
 from callgate.core.effects import Capability, SideEffects
-from callgate.sources.hosts.changes import Difference
+from callgate.sources.changes import Difference
 from callgate.sources.mcp.definitions import Beliefs, claimed, definitions
 from callgate.sources.mcp.names import model_name, rule_name
 from callgate.sources.mcp.servers import Place
