@@ -22,7 +22,7 @@ MOST_BYTES = 64 * 1024 * 1024
 """Of those frames together, unless it is one alone."""
 OPEN_S = 20.0
 """How long it may take until it is open; the library is silent about some that never will be."""
-_GIVE_UP_S = 2.0
+GIVE_UP_S = 2.0
 """How long a client may take to hear that it is over."""
 WIRE = "callgate.wire"
 """Where in the scope's extensions the stream finds its wire."""
@@ -88,7 +88,7 @@ class Wire(WebSocketsSansIOProtocol):
         if self.read_paused:
             self.read_paused = False
             self.transport.resume_reading()
-        self.close_timer = self.loop.call_later(_GIVE_UP_S, self.transport.abort)
+        self.close_timer = self.loop.call_later(GIVE_UP_S, self.transport.abort)
 
     def _forget(self) -> None:
         self._waiting.clear()

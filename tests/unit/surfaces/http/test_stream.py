@@ -315,7 +315,10 @@ async def test_ids_of_one_session_mean_nothing_in_another(instance: Instance) ->
     assert (await client.get("/v1/calls", session=mine))["calls"] == []
 
 
-async def test_a_client_that_does_not_read_is_closed_and_the_others_do_not_notice(instance: Instance) -> None:
+async def test_a_client_that_does_not_read_is_closed_and_the_others_do_not_notice(
+    instance: Instance, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wires, "GIVE_UP_S", 60.0)
     client = instance.client()
     id = await client.session()
     session = instance.sessions.find(id)
@@ -343,6 +346,7 @@ async def test_a_client_that_does_not_read_is_closed_before_few_large_frames_fil
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wires, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(wires, "GIVE_UP_S", 60.0)
     client = instance.client()
     id = await client.session()
     session = instance.sessions.find(id)
