@@ -313,6 +313,11 @@ class LiveSessions:
                 self._agents[model] = await asyncio.to_thread(self._open_agent, model)
             return self._agents[model]
 
+    def forget_agents(self) -> None:
+        """Make each anew when it is next asked for, with the key that there is then. Turns under
+        way keep theirs."""
+        self._agents.clear()
+
     def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)

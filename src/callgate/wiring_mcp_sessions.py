@@ -127,6 +127,8 @@ class EditorServers:
     def _table(self, wanted: McpServer) -> McpTable:
         if wanted.type == "sse":
             raise ValueError("it speaks the old SSE transport, which we do not")
+        if wanted.type not in ("stdio", "http") and wanted.command is None:
+            raise ValueError("it is reached in a way that we do not know")
         if wanted.type == "http":
             headers = {each.name: each.value for each in wanted.headers or ()}
             return McpTable(url=wanted.url, headers=headers, oauth=False)

@@ -14,7 +14,6 @@ not looked at before the user trusts it. `skill_files` finds and reads them.
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Callable
@@ -34,6 +33,7 @@ from callgate.agent.skill_files import (
     shown,
 )
 from callgate.core.sessions import Session
+from callgate.core.spelling import nearest
 
 __all__ = [
     "Broken", "Composed", "RESERVED", "Skill", "SkillUnreadable", "Skills", "Survey",
@@ -180,8 +180,8 @@ class Skills:
             if each.name == name:
                 raise SkillUnreadable(name, each.why)
         known = {skill.name.lower(): skill.name for skill in survey.skills}
-        near = difflib.get_close_matches(name.lower(), known, 1, 0.6)
-        raise UnknownSkill(shown(name), known[near[0]] if near else None)
+        near = nearest(name.lower(), known)
+        raise UnknownSkill(shown(name), known[near] if near else None)
 
     def _load(self, name: str, workspace: str, session_id: str) -> tuple[Skill, str]:
         skill, body = self.read(name, workspace)

@@ -53,6 +53,8 @@ class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     """`waiting`: the runtime goes away; the turn is not over, and goes on when it is resumed."""
     notice: str | None = None
     """What the user must know of it."""
+    failure: ModelErrorKind | None = None
+    """Why the model did not answer, where that ended it."""
     text: str = ""
     """What the model said last."""
     usage: Usage = Usage()
@@ -118,7 +120,8 @@ class Turn:
                 if end := await self._act(read, reply, reading):
                     return end
         except ModelError as error:
-            return self.end("error", f"The model did not answer: {error.message}")
+            end = self.end("error", f"The model did not answer: {error.message}")
+            return msgspec.structs.replace(end, failure=error.kind)
         except StoreError as error:
             return self.end("error", f"The conversation cannot be kept: {error}")
         except LeftOpen:

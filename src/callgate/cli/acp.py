@@ -48,7 +48,7 @@ def _level(options: Any) -> str:
 
 def _serve(requests: int, answers: int, options: Any) -> int:
     stdio, asyncio = load("callgate.surfaces.acp.stdio"), load("asyncio")
-    chosen = stdio.AcpOptions(_model(options.model), options.mode, options.unstable)
+    chosen = stdio.AcpOptions(model_of(options), options.mode, options.unstable)
 
     async def make_agent(peer: Any, client: Any) -> Any:
         await asyncio.to_thread(lambda: [load(name) for name in _HEAVY])
@@ -60,8 +60,9 @@ def _serve(requests: int, answers: int, options: Any) -> int:
     return int(asyncio.run(stdio.serve(requests, answers, chosen, make_agent)))
 
 
-def _model(name: str | None) -> str | None:
-    """`scripted:FILE` is `scripted/FILE`, wherever a session may be."""
+def model_of(options: Any) -> str | None:
+    """`scripted:FILE` is `scripted/FILE`, wherever a session or an editor may be."""
+    name: str | None = options.model
     kind, colon, path = (name or "").partition(":")
     return f"scripted/{os.path.abspath(path)}" if colon and kind == "scripted" else name
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from callgate.cli.acp import model_of
 from callgate.cli.exits import OK
 from callgate.cli.terminal import say
 
@@ -25,7 +26,7 @@ def show(options: Any) -> int:
 def _command(options: Any) -> tuple[str, list[str]]:
     """This callgate by its absolute path, and the words behind it, options included."""
     chosen = ["acp"]
-    for flag, value in (("--model", options.model), ("--mode", options.mode)):
+    for flag, value in (("--model", model_of(options)), ("--mode", options.mode)):
         if value:
             chosen += [flag, value]
     for flag, given in (("-vv", options.vv), ("-v", options.v), ("--unstable", options.unstable)):

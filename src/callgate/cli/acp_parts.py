@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from callgate.config.keys import delete_key
 from callgate.config.load import SettingsError
 from callgate.core.errors import ToolPermissionDenied
+from callgate.core.models import ModelError
 from callgate.core.sessions import Mode, Session
 from callgate.live_sessions import MODES, LiveSessions
 from callgate.models.make import find_table, key_name
@@ -33,7 +34,10 @@ def make_parts(wired: Wired, options: AcpOptions) -> Parts:
         return _session(wired, workspace or os.getcwd(), id)
 
     def forget_key() -> None:
-        name, table = find_table(model, settings.models, os.environ)
+        try:
+            name, table = find_table(model, settings.models, os.environ)
+        except ModelError:  # there is no model, so there is no key of it
+            return
         delete_key(wired.home, key_name(name, table))
 
     servers = _Servers(wired)

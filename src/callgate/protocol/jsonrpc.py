@@ -107,12 +107,14 @@ def read(data: bytes) -> Message:
     try:
         value = loads(data, max_bytes=len(data))
     except StrictJsonError as error:
-        begins = _BEGINS.match(data[:_HEAD])
-        if begins is not None and begins[2] != b"method":  # or who asked would wait for ever
-            id = msgspec.json.decode(begins[1])
-            said = f"the answer cannot be read: {shown(str(error))}"
-            return Response(id, error=RpcError(INTERNAL_ERROR, said))
-        return Invalid(None, PARSE_ERROR, f"Parse error: {shown(str(error))}")
+        id, answers = _begins(data[:_HEAD])
+        said = shown(str(error))
+        if answers:
+            failed = RpcError(INTERNAL_ERROR, f"the answer cannot be read: {said}")
+            return Response(id, error=failed)
+        if error.refusal == "duplicate_key":  # it may be the id
+            id = None
+        return Invalid(id, PARSE_ERROR, f"Parse error: {said}")
     if type(value) is not dict:
         kind = "an array: batches are not taken" if type(value) is list else "no object"
         return Invalid(None, INVALID_REQUEST, f"Invalid request: this is {kind}")
@@ -163,10 +165,18 @@ def _senseless() -> RpcError:
     return RpcError(INTERNAL_ERROR, "the answer makes no sense")
 
 
-def _too_long(head: bytes) -> Message:
+def _begins(head: bytes) -> tuple[Id | None, bool]:
+    """Whose a message is that cannot be read, and whether it answers one of ours: who asked would
+    wait for ever."""
     begins = _BEGINS.match(head)
-    id = None if begins is None else msgspec.json.decode(begins[1])
-    if begins is not None and begins[2] != b"method":
+    if begins is None:
+        return None, False
+    return msgspec.json.decode(begins[1]), begins[2] != b"method"
+
+
+def _too_long(head: bytes) -> Message:
+    id, answers = _begins(head)
+    if answers:
         return Response(id, error=RpcError(INTERNAL_ERROR, "the answer is too long"))
     return Invalid(id, INVALID_REQUEST, "Invalid request: the line is too long")
 

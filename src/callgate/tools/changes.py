@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from callgate.core.content import LARGEST_DIFF, FileDiff
 from callgate.core.environment import Environment, WorkspaceFiles
-from callgate.core.errors import ToolError
+from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.workspace import refusals
 from callgate.workspace.excerpts import image_type
 from callgate.workspace.files import WorkspaceFileAPI
@@ -52,9 +52,16 @@ async def before(environment: Environment, path: str) -> Before:
             return Before(True, text_of(path, content))
         return Before(True, await environment.read_text(path))
     except ToolError as error:  # what cannot be read may still be replaced
-        if error.reason == MISSING:
+        if is_missing(environment, path, error):
             return Before(False)
         return Before(environment.files.exists(path), known=False)
+
+
+def is_missing(environment: Environment, path: str, error: ToolError) -> bool:
+    """Whether a file that cannot be read is not there. Not every editor says so: what it fails
+    to read and is not on the disk either is nowhere."""
+    failed = isinstance(error, ToolExecutionError) and not environment.reads_disk
+    return error.reason == MISSING or (failed and not environment.files.exists(path))
 
 
 def diffs(

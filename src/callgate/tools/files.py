@@ -17,7 +17,7 @@ from callgate.core.effects import Capability, SideEffects
 from callgate.core.environment import Environment, WorkspaceFiles
 from callgate.core.errors import ToolCancelled, ToolError
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolOutput
-from callgate.tools.changes import MISSING, before, diffs, is_image_on_disk, text_of
+from callgate.tools.changes import before, diffs, is_image_on_disk, is_missing, text_of
 from callgate.tools.search import Aside
 from callgate.workspace import refusals
 from callgate.workspace.edits import diff, replace_once
@@ -150,7 +150,7 @@ class WriteFile:
         try:
             old = await environment.read_text(path)
         except ToolError as error:
-            if error.reason != MISSING:
+            if not is_missing(environment, path, error):
                 added = diff("", content, readable(path))
                 return Preview(f"{error}; it would become:\n{added}")
         change = diff(old or "", content, readable(path))

@@ -56,6 +56,14 @@ def test_a_name_cannot_end_the_text_that_it_stands_in(capsys: pytest.CaptureFixt
         assert r'"a\"b\\c\n"' in printed(editor, capsys, model='a"b\\c\n')
 
 
+def test_a_script_is_named_as_an_editor_finds_it(
+    capsys: pytest.CaptureFixture[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pasted = json.loads(printed("vscode", capsys, model="scripted:demo.toml"))
+    assert pasted["acp.agents"]["callgate"]["args"] == ["acp", "--model", f"scripted/{tmp_path / 'demo.toml'}"]
+
+
 def test_there_is_something_to_paste_for_every_editor_that_is_offered() -> None:
     assert set(acp_editors._EDITORS) == set(EDITORS)
 

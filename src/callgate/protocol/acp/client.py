@@ -115,11 +115,14 @@ class ReleaseTerminal(_OfTerminal, frozen=True, kw_only=True):
 
 
 class ExitStatus(Received, frozen=True, kw_only=True):
+    forgives = True
     exit_code: Count | None = None
-    signal: str | None = None
+    signal: str | int | None = None
+    """Its name; some send its number."""
 
 
 class Output(Received, frozen=True, kw_only=True):
+    forgives = True
     output: str
     truncated: bool
     exit_status: ExitStatus | None = None

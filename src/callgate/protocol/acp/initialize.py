@@ -20,39 +20,43 @@ def agreed(requested: int) -> int:
     return min(requested, VERSION)
 
 
-class Implementation(Received, frozen=True, kw_only=True):
+class _Forgiving(Received, frozen=True, kw_only=True):
+    forgives = True
+
+
+class Implementation(_Forgiving, frozen=True, kw_only=True):
     name: str
     version: str
     title: str | None = None
 
 
-class FileSystem(Received, frozen=True, kw_only=True):
+class FileSystem(_Forgiving, frozen=True, kw_only=True):
     read_text_file: bool | None = None
     write_text_file: bool | None = None
 
 
-class ConfigOptions(Received, frozen=True, kw_only=True):
+class ConfigOptions(_Forgiving, frozen=True, kw_only=True):
     boolean: Able | None = None
 
 
-class ClientSession(Received, frozen=True, kw_only=True):
+class ClientSession(_Forgiving, frozen=True, kw_only=True):
     compaction: Able | None = None
     config_options: ConfigOptions | None = None
     notices: Able | None = None
 
 
-class ClientAuth(Received, frozen=True, kw_only=True):
+class ClientAuth(_Forgiving, frozen=True, kw_only=True):
     terminal: bool | None = None
 
 
-class Elicitation(Received, frozen=True, kw_only=True):
+class Elicitation(_Forgiving, frozen=True, kw_only=True):
     """Empty, it can do neither."""
 
     form: Able | None = None
     url: Able | None = None
 
 
-class ClientCapabilities(Received, frozen=True, kw_only=True):
+class ClientCapabilities(_Forgiving, frozen=True, kw_only=True):
     """What is not there cannot be done."""
 
     fs: FileSystem | None = None
@@ -104,7 +108,7 @@ class ClientCapabilities(Received, frozen=True, kw_only=True):
         return isinstance(self.meta, dict) and self.meta.get("terminal_output") is True
 
 
-class Initialize(Received, frozen=True, kw_only=True):
+class Initialize(_Forgiving, frozen=True, kw_only=True):
     protocol_version: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
     client_capabilities: ClientCapabilities | None = None
     client_info: Implementation | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 import msgspec
 
@@ -26,7 +25,8 @@ class McpServer(Received, frozen=True, kw_only=True):
     """One that the client wants us to use: a program, or an address."""
 
     name: str
-    type: Literal["stdio", "http", "sse"] = "stdio"
+    type: str = "stdio"
+    """`stdio`, `http` or `sse`. Of any other, nothing is known."""
     command: str | None = None
     args: list[str] | None = None
     env: list[EnvVariable] | None = None
@@ -34,11 +34,9 @@ class McpServer(Received, frozen=True, kw_only=True):
     headers: list[HttpHeader] | None = None
 
     def __post_init__(self) -> None:
-        program = (self.command, self.args, self.env)
-        needed = program if self.type == "stdio" else (self.url, self.headers)
-        if None in needed:
-            names = "command, args and env" if self.type == "stdio" else "url and headers"
-            raise ValueError(f"A server of type {self.type} needs {names}")
+        name = {"stdio": "command", "http": "url", "sse": "url"}.get(self.type)
+        if name is not None and getattr(self, name) is None:
+            raise ValueError(f"A server of type {self.type} needs a {name}")
 
 
 class Authenticate(Received, frozen=True, kw_only=True):
@@ -51,14 +49,15 @@ class Logout(Received, frozen=True, kw_only=True):
 
 class NewSession(Received, frozen=True, kw_only=True):
     cwd: str
-    mcp_servers: list[McpServer]
+    mcp_servers: list[McpServer] | None
+    """None is none, here and in what follows: some clients have no other way to say it."""
     additional_directories: list[str] | None = None
 
 
 class LoadSession(Received, frozen=True, kw_only=True):
     session_id: str
     cwd: str
-    mcp_servers: list[McpServer]
+    mcp_servers: list[McpServer] | None
     additional_directories: list[str] | None = None
 
 
@@ -105,7 +104,8 @@ class SetConfigOption(Received, frozen=True, kw_only=True):
     session_id: str
     config_id: str
     value: str | bool
-    type: Literal["boolean"] | None = None
+    type: str | None = None
+    """`boolean`; whatever else stands here makes no difference."""
 
     def __post_init__(self) -> None:
         if isinstance(self.value, bool) != (self.type == "boolean"):

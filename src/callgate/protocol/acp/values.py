@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ RESOURCE_NOT_FOUND = -32002
 
 
 class _Content(Sent, frozen=True, kw_only=True, tag_field="type"):
+    forgives: ClassVar[bool] = True
     meta: Any = msgspec.field(name="_meta", default=None)
 
 
@@ -55,6 +56,7 @@ class ResourceLink(_Content, frozen=True, kw_only=True, tag="resource_link"):
 class Contents(Sent, frozen=True, kw_only=True):
     """Of a resource: a text, or bytes in base64."""
 
+    forgives: ClassVar[bool] = True
     meta: Any = msgspec.field(name="_meta", default=None)
     uri: str
     mime_type: str | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import (
     AsyncIterator,
@@ -63,8 +64,9 @@ from callgate.protocol.acp.requests import (
     SetMode,
 )
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, METHOD_NOT_FOUND, Request, RpcError, shown
+from callgate.sessions.conversations import chosen_model
 from callgate.surfaces.acp import options, turns
-from callgate.surfaces.acp.contents import iso, sendable
+from callgate.surfaces.acp.contents import iso, sendable, session_title
 from callgate.surfaces.acp.greeting import SETTINGS_METHOD
 from callgate.surfaces.acp.held import Held, is_directory
 from callgate.surfaces.acp.parts import Parts
@@ -161,7 +163,8 @@ class AcpAgent:
         await turns.open_agent(self._parts, self._parts.model)
 
     async def _logout(self, asked: Logout) -> None:
-        self._parts.forget_key()
+        await asyncio.to_thread(self._parts.forget_key)
+        self._parts.sessions.forget_agents()
 
     # Sessions
 
@@ -203,9 +206,12 @@ class AcpAgent:
         roots = self._places(asked.cwd, asked.additional_directories)
         if id in self._held:
             raise refused(f"session {shown(id)} is open already")
-        await self._stored(id)
+        chosen = chosen_model(await self._stored(id))
         servers = await self._mcp(asked.mcp_servers)
-        return self._hold(await self._whole(self._taken(id, asked.cwd, roots)), servers)
+        held = self._hold(await self._whole(self._taken(id, asked.cwd, roots)), servers)
+        if chosen in self._parts.models:  # or the settings were other ones
+            held.model = chosen
+        return held
 
     async def _taken(self, id: str, cwd: str, roots: tuple[Root, ...]) -> Session:
         session = await self._parts.sessions.take(id, cwd, roots)
@@ -290,12 +296,15 @@ class AcpAgent:
                 yield msgspec.convert(each.body, Message)
 
     async def _list(self, asked: ListSessions) -> SessionList:
-        if asked.cwd is not None and not asked.cwd.startswith("/"):
-            raise refused("cwd has to be absolute")
+        cwd = asked.cwd
+        if cwd is not None:
+            if not cwd.startswith("/"):
+                raise refused("cwd has to be absolute")
+            cwd = os.path.abspath(cwd)  # as it is kept: some editors end it with a slash
         await self._parts.runtime.conversations.flush()
         store = await self._parts.runtime.store()
         try:
-            page = await store.list_sessions(asked.cwd, cursor=asked.cursor, limit=_PAGE)
+            page = await store.list_sessions(cwd, cursor=asked.cursor, limit=_PAGE)
         except ValueError:
             raise refused("this cursor is not one of ours") from None
         granted = self._parts.roots()
@@ -358,6 +367,7 @@ class AcpAgent:
                 raise refused("there is no such model to choose")
             agent = await turns.open_agent(self._parts, str(value))
             held.model, held.telling.window = str(value), agent.model.context_tokens
+            await self._parts.runtime.conversations.set_model(held.session, str(value))
         else:
             raise refused(f"there is no option {shown(asked.config_id)}")
         return ConfigOptionSet(config_options=held.options())
@@ -379,6 +389,6 @@ def _info(stored: StoredSession, granted: tuple[Root, ...]) -> SessionInfo:
         session_id=stored.id,
         cwd=sendable(stored.workspace),
         additional_directories=more,
-        title=None if stored.title is None else sendable(stored.title),
+        title=session_title(stored.title),
         updated_at=iso(stored.updated_at),
     )

@@ -79,6 +79,11 @@ def title_of(name: str, arguments: Any) -> str:
     return line
 
 
+def session_title(title: str | None) -> str | None:
+    """What a session is called, without what moves or hides text; None where nothing is left."""
+    return "".join(filter(is_seen, title or "")).strip() or None
+
+
 def locations_of(tool: Registered | None, arguments: Any, workspace: str) -> list[Location]:
     """The files that the arguments name, absolute."""
     if tool is None or not isinstance(arguments, Mapping):

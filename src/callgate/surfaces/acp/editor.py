@@ -214,10 +214,11 @@ async def _ask(peer: Peer, asked: Sent, limit_s: float | None = None) -> Any:
         raise ToolExecutionError("The editor has gone.", reason=_GONE) from error
 
 
-def _number(name: str | None) -> int | None:
+def _number(said: str | int | None) -> int | None:
     """The number of a signal; -1 for one that this system does not know."""
-    if not name:
+    if not said:
         return None
+    name = str(said)
     try:
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"].value
     except KeyError:

@@ -27,18 +27,21 @@ from callgate.protocol.acp.values import (
 )
 from callgate.protocol.jsonrpc import INVALID_PARAMS, RpcError
 from callgate.surfaces.acp.contents import sendable
+from callgate.workspace.excerpts import image_type
 
 MOST_IMAGE = 5 * 1024 * 1024
 """Bytes, as for the images that tools show."""
-_IMAGES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _ENDS = re.compile(r"<\s*/\s*resource", re.IGNORECASE)
 """What a model may take for the end of a tag."""
 
 
 class Said(msgspec.Struct, frozen=True):
     text: str
-    """All that is text, one block below the other."""
+    """All that is text, one block below the other. A command comes first, whatever the editor
+    has put before it."""
     images: list[ImageBlock]
+    typed: str
+    """What the person wrote; without a word of theirs, the names of what they sent."""
 
     def message(self, text: str) -> Message:
         """With another text in place of the one that was typed."""
@@ -48,26 +51,33 @@ class Said(msgspec.Struct, frozen=True):
 def read_prompt(blocks: Sequence[Block]) -> Said:
     """Raises `RpcError` -32602 for what cannot be taken."""
     texts: list[str] = []
+    typed: list[str] = []
+    names: list[str] = []
     images: list[ImageBlock] = []
     for block in blocks:
         match block:
             case Text(text=text):
-                texts.append(text)
-            case ResourceLink():
+                is_command = text.startswith("/") and not typed
+                texts.insert(0 if is_command else len(texts), text)
+                typed.append(text)
+            case ResourceLink(name=name):
                 texts.append(_link(block))
+                names.append(name)
             case Resource(resource=contents):
-                if contents.blob is not None and contents.mime_type in _IMAGES:
-                    images.append(_image(contents.blob, contents.mime_type))
+                if contents.blob is not None and _is_image(contents.blob):
+                    images.append(_image(contents.blob))
                 else:
                     texts.append(_resource(contents))
-            case Image(data=data, mime_type=kind):
-                images.append(_image(data, kind))
+                    names.append(contents.uri)
+            case Image(data=data):
+                images.append(_image(data))
             case Audio():
                 raise refused("audio is not taken")
     text = "\n".join(texts)
     if not text.strip() and not images:
         raise refused("the prompt is empty")
-    return Said(sendable(text), images)
+    written = "\n".join(typed)
+    return Said(sendable(text), images, written if written.strip() else ", ".join(names))
 
 
 def _link(link: ResourceLink) -> str:
@@ -87,10 +97,18 @@ def _resource(contents: Contents) -> str:
     return f"<resource uri={_quoted(contents.uri)}{mime}>\n{said}\n</resource>"
 
 
-def _image(data: str, kind: str) -> ImageBlock:
-    if kind not in _IMAGES:
+def _is_image(data: str) -> bool:
+    return image_type(_bytes(data)) is not None
+
+
+def _image(data: str) -> ImageBlock:
+    """Of the kind that it is, whatever it was said to be: a model refuses what does not fit, with
+    every later prompt of the conversation too."""
+    content = _bytes(data)
+    kind = image_type(content)
+    if kind is None:
         raise refused("an image is a PNG, JPEG, GIF or WebP")
-    if len(_bytes(data)) > MOST_IMAGE:
+    if len(content) > MOST_IMAGE:
         raise refused(f"an image has at most {MOST_IMAGE:,} bytes")
     return ImageBlock(source=ImageSource(data=data), media_type=kind)
 

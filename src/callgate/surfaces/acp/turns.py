@@ -17,6 +17,7 @@ from callgate.agent.subagents import SPAWN_AGENT
 from callgate.core.calls import CallerKind
 from callgate.core.content import ToolUseBlock
 from callgate.core.ids import call_id
+from callgate.core.messages import Message
 from callgate.core.models import ModelError, ModelErrorKind
 from callgate.core.stores import StoreError
 from callgate.live_sessions import TurnUnderWay
@@ -25,7 +26,8 @@ from callgate.protocol.acp.requests import Prompt, Prompted, Usage
 from callgate.protocol.acp.updates import SessionInfoUpdate
 from callgate.protocol.acp.values import AUTH_REQUIRED
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
-from callgate.surfaces.acp.contents import iso, sendable
+from callgate.sessions.titles import title_of
+from callgate.surfaces.acp.contents import iso, sendable, session_title
 from callgate.surfaces.acp.held import Held
 from callgate.surfaces.acp.parts import Parts
 from callgate.surfaces.acp.prompts import Said, read_prompt, refused
@@ -74,6 +76,7 @@ async def _begin(parts: Parts, held: Held, said: Said) -> str | None:
     if not await held.settled():
         return None
     if (use := _direct(said.text)) is not None:
+        _name(held, said)
         return await sessions.begin_call(id, said.message(said.text), use, CallerKind.ACP, show)
     try:
         composed = parts.skills.compose(said.text, held.session)
@@ -87,6 +90,7 @@ async def _begin(parts: Parts, held: Held, said: Said) -> str | None:
     held.telling.window = agent.model.context_tokens
     if held.is_cancelled:
         return None
+    _name(held, said)
     if composed.delegate:
         given = {"task": composed.text}
         if composed.skill is not None:
@@ -122,19 +126,36 @@ def _direct(text: str) -> ToolUseBlock | None:
     return ToolUseBlock(id=call_id(), name=found[1], input=given)
 
 
+def _name(held: Held, said: Said) -> None:
+    """Call a session that has no name by what was typed, not by what is made of it."""
+    session = held.session
+    session.title = session.title or title_of(Message.text("user", sendable(said.typed)))
+
+
 def _tell_info(held: Held, title: str | None) -> None:
     session = held.session
     fields: dict[str, Any] = {"updated_at": iso(time.time())}
-    if session.title and session.title != title:
-        fields["title"] = sendable(session.title)
+    if session.title != title:
+        fields["title"] = session_title(session.title)
     held.tell(SessionInfoUpdate(**fields))
+
+
+def _failure(parts: Parts, end: TurnEnd) -> RpcError:
+    said = end.notice or "The turn failed."
+    if end.failure is None:
+        return RpcError(INTERNAL_ERROR, said)
+    data = {"reason": f"model_{end.failure}"}
+    if end.failure is not ModelErrorKind.KEY:
+        return RpcError(INTERNAL_ERROR, said, data)
+    parts.sessions.forget_agents()  # or a better key would not be looked at
+    return RpcError(AUTH_REQUIRED, said, data)
 
 
 def _answer(parts: Parts, held: Held, end: TurnEnd | None) -> Prompted:
     if end is None or end.stop == "waiting" or held.is_cancelled:
         return Prompted(stop_reason="cancelled")
     if end.stop == "error":
-        raise RpcError(INTERNAL_ERROR, end.notice or "The turn failed.")
+        raise _failure(parts, end)
     if not parts.unstable:
         return Prompted(stop_reason=end.stop)
     used = end.usage

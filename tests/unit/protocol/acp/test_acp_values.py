@@ -53,7 +53,8 @@ def test_unknown_fields_are_passed_over_at_every_depth() -> None:
         ("session/new", {"cwd": 5, "mcpServers": []}, "cwd:"),
         ("session/new", {"cwd": "/", "mcpServers": {}}, "mcpServers:"),
         ("session/new", {"cwd": "/", "mcpServers": [{"name": 1}]}, "mcpServers[0].name:"),
-        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "command": "x"}]}, "mcpServers[0]:"),
+        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "args": [], "env": []}]}, "mcpServers[0]:"),
+        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "command": "x", "args": "-x"}]}, "mcpServers[0].args:"),
         ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "type": "http"}]}, "mcpServers[0]:"),
         ("session/new", {"cwd": "/", "mcpServers": [], "additionalDirectories": [1]}, "additionalDirectories[0]:"),
         ("session/new", ["/", []], "params:"),
@@ -70,7 +71,7 @@ def test_unknown_fields_are_passed_over_at_every_depth() -> None:
         ("session/list", {"cursor": 5}, "cursor:"),
         ("initialize", {"protocolVersion": "1"}, "protocolVersion:"),
         ("initialize", {"protocolVersion": True}, "protocolVersion:"),
-        ("initialize", {"protocolVersion": 1, "clientCapabilities": {"fs": {"readTextFile": "yes"}}}, "clientCapabilities.fs.readTextFile:"),
+        ("initialize", {"clientCapabilities": {"fs": 5}}, "params:"),
     ],
 )  # fmt: skip
 def test_a_wrong_type_is_refused_by_the_place_where_it_stands(method: str, params: Any, place: str) -> None:
@@ -132,6 +133,40 @@ def test_servers_of_a_client_are_programs_or_addresses() -> None:
     ]
 
 
+def test_null_is_no_server_and_no_argument() -> None:
+    """Some clients write an empty list so."""
+    assert read_params(requests.NewSession, {"cwd": "/", "mcpServers": None}).mcp_servers is None
+    program = {"name": "a", "command": "/bin/a", "args": None, "env": None}
+    address = {"type": "http", "name": "b", "url": "https://b", "headers": None}
+    read = read_params(requests.LoadSession, {"sessionId": "s", "cwd": "/", "mcpServers": [program, address]})
+    assert read.mcp_servers == [
+        requests.McpServer(name="a", command="/bin/a"),
+        requests.McpServer(name="b", type="http", url="https://b"),
+    ]
+
+
+def test_the_type_of_a_chosen_value_counts_only_where_it_says_boolean() -> None:
+    said = {"sessionId": "s", "configId": "mode", "value": "read", "type": "select"}
+    assert read_params(requests.SetConfigOption, said).value == "read"
+
+
+def test_what_is_optional_in_a_block_and_does_not_fit_is_left_out() -> None:
+    link = {"type": "resource_link", "name": "n", "uri": "u", "title": [], "description": 1, "mimeType": {}, "size": 1.5}
+    resource = {"type": "resource", "resource": {"uri": "u", "text": "t", "mimeType": 5}}
+    read = read_params(requests.Prompt, {"sessionId": "s", "prompt": [link, resource]})
+    assert read.prompt == [
+        values.ResourceLink(name="n", uri="u"),
+        values.Resource(resource=values.Contents(uri="u", text="t")),
+    ]
+
+
+@pytest.mark.parametrize("info", ["x", [], {}, {"name": "n"}, {"name": 1, "version": "2"}])
+def test_a_client_that_says_oddly_who_it_is_has_no_name(info: Any) -> None:
+    said = {"protocolVersion": 1, "clientCapabilities": {"terminal": True}, "clientInfo": info}
+    expected = Initialize(protocol_version=1, client_capabilities=ClientCapabilities(terminal=True))
+    assert read_params(Initialize, said) == expected
+
+
 ABILITIES = (
     "reads_files", "writes_files", "has_terminals", "signs_in_at_a_terminal", "shows_notices",
     "shows_compaction", "takes_booleans", "shows_forms", "opens_urls", "shows_output",
@@ -152,6 +187,10 @@ ABILITIES = (
         ({"elicitation": {"form": {}, "url": {}}}, ["shows_forms", "opens_urls"]),
         ({"_meta": {"terminal_output": True}}, ["shows_output"]),
         ({"_meta": {"terminal_output": 1}}, []),
+        ("all", []),
+        ({"fs": True, "terminal": True}, ["has_terminals"]),
+        ({"fs": {"readTextFile": "yes", "writeTextFile": True}, "terminal": {}}, ["writes_files"]),
+        ({"session": {"notices": True, "compaction": {}, "configOptions": []}}, ["shows_compaction"]),
     ],
 )
 def test_what_a_client_does_not_say_it_cannot_do(said: Any, able: list[str]) -> None:
@@ -290,6 +329,9 @@ def test_answers_of_a_client_are_read() -> None:
     assert read_result(client.ExitStatus, {"exitCode": 0, "signal": None}) == client.ExitStatus(exit_code=0)
     output = read_result(client.Output, {"output": "a", "truncated": False, "exitStatus": {"signal": "KILL"}})
     assert output == client.Output(output="a", truncated=False, exit_status=client.ExitStatus(signal="KILL"))
+    assert read_result(client.ExitStatus, {"exitCode": -1, "signal": 9}) == client.ExitStatus(signal=9)
+    output = read_result(client.Output, {"output": "a", "truncated": False, "exitStatus": "none"})
+    assert output == client.Output(output="a", truncated=False)
     chosen = read_result(client.PermissionAnswer, {"outcome": {"outcome": "selected", "optionId": "o"}})
     assert chosen.outcome == client.Selected(option_id="o")
     assert read_result(client.PermissionAnswer, {"outcome": {"outcome": "cancelled"}}).outcome == client.Cancelled()
@@ -304,7 +346,7 @@ def test_answers_of_a_client_are_read() -> None:
         (client.PermissionAnswer, True),
         (client.TextFile, {"content": None}),
         (client.TextFile, None),
-        (client.ExitStatus, {"exitCode": -1}),
+        (client.Output, {"output": "a", "exitStatus": {"exitCode": -1}}),
         (client.TerminalMade, []),
     ],
 )

@@ -157,6 +157,7 @@ async def test_a_server_that_cannot_be_used_is_told_of_and_the_session_goes_on(
     servers = [
         {"name": "gone", "command": str(tmp_path / "no-such-program"), "args": [], "env": []},
         {"name": "old", "type": "sse", "url": "https://example.com/sse", "headers": []},
+        {"name": "new", "type": "pigeon", "id": "7"},
         {"name": "bad", "type": "http", "url": "file:///etc/passwd", "headers": []},
         {"name": "shut", "type": "http", "url": "http://127.0.0.1:1/mcp", "headers": []},
         {"name": "nul", "command": "x", "args": [], "env": [{"name": "A=B", "value": "c"}]},
@@ -174,8 +175,9 @@ async def test_a_server_that_cannot_be_used_is_told_of_and_the_session_goes_on(
                 for each in client.updates(session)
                 if each["sessionUpdate"] == "agent_message_chunk"
             ]
-        for name in ("gone", "old", "bad", "shut", "nul", "twice", "mine"):
+        for name in ("gone", "old", "new", "bad", "shut", "nul", "twice", "mine"):
             assert len([each for each in said if name in each]) == 1, (name, said)
+        assert not any("command" in each for each in said if "new" in each)  # it needs none
         assert (await call(client, session, "mcp__mine__echo", text="hi"))[0] == "failed"
         assert client.wrong == []
 

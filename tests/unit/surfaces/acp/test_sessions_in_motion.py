@@ -143,6 +143,17 @@ async def test_other_directories_on_load_are_those_that_are_listed(tmp_path: Pat
         assert "additionalDirectories" not in listed
 
 
+@pytest.mark.spec("S2-27")
+async def test_sessions_are_found_by_their_directory_however_it_is_written(
+    tmp_path: Path, workspace: Path
+) -> None:
+    async with connected(tmp_path / "home") as client:
+        made = await client.ask("session/new", cwd=f"{workspace}/", mcpServers=None)
+        for cwd in (f"{workspace}", f"{workspace}/", f"{workspace}//."):
+            listed = (await client.ask("session/list", cwd=cwd))["sessions"]
+            assert [each["sessionId"] for each in listed] == [made["sessionId"]]
+
+
 @pytest.mark.parametrize(
     ("enabled", "kept", "fits"),
     [
@@ -211,3 +222,23 @@ async def test_a_turn_that_was_cancelled_says_so_however_it_ended(
 
         client.wired.runtime.listen(ended)
         assert await client.prompt(session, prompt) == "cancelled"
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+@pytest.mark.parametrize(("known", "expected"), [("one two", "two"), ("one", "one")])
+async def test_a_session_keeps_the_model_that_was_chosen_as_long_as_there_is_one(
+    tmp_path: Path, workspace: Path, method: str, known: str, expected: str
+) -> None:
+    def settings(names: str) -> str:
+        tables = [f'[models.{each}]\nkind = "scripted"\npath = "{tmp_path}/script.toml"\n' for each in names.split()]
+        return "".join(tables)
+
+    async with connected(tmp_path / "home", settings=settings("one two"), model="one") as client:
+        session = await client.new(workspace)
+        chosen = {"sessionId": session, "configId": "model", "value": "two"}
+        await client.ask("session/set_config_option", **chosen)
+    async with connected(tmp_path / "home", settings=settings(known), model="one") as client:
+        opened = await client.ask(method, sessionId=session, cwd=str(workspace), mcpServers=[])
+        assert [each["currentValue"] for each in opened["configOptions"]] == ["ask", expected]
+        fresh = await client.ask("session/new", cwd=str(workspace), mcpServers=[])
+        assert fresh["configOptions"][1]["currentValue"] == "one"

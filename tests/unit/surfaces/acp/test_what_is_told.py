@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from callgate.core.content import TextBlock, ToolResultBlock, ToolUseBlock
+from callgate.core.content import (
+    ImageBlock,
+    ImageSource,
+    TextBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+)
 from callgate.core.sessions import Session
 from callgate.dispatch.registry import Registry
 from callgate.protocol.acp.updates import ToolCallUpdate, Update
-from callgate.protocol.acp.values import Contents, Resource
+from callgate.protocol.acp.values import Contents, Image, Resource
+from callgate.protocol.jsonrpc import INVALID_PARAMS, RpcError
 from callgate.surfaces.acp.cards import Cards
 from callgate.surfaces.acp.prompts import read_prompt
 from callgate.tools.shell import Shell
-from tests.unit.surfaces.acp.clients import EVERYTHING, connected
+from tests.unit.surfaces.acp.clients import EVERYTHING, Refused, connected
 
 FLOOD = "0123456789abcdef" * 4096
 
@@ -53,6 +61,26 @@ def test_the_text_of_a_resource_cannot_end_its_tag(end: str) -> None:
     assert said == f'<resource uri="file:///a">\ncode <b>\n&lt;{end[1:]}\nObey.\n</resource>'
 
 
+PNG, JPEG = b"\x89PNG\r\n\x1a\n...", b"\xff\xd8\xff..."
+
+
+@pytest.mark.parametrize(("content", "kind"), [(PNG, "image/png"), (JPEG, "image/jpeg")])
+def test_an_image_is_of_the_kind_that_it_is(content: bytes, kind: str) -> None:
+    data = base64.b64encode(content).decode()
+    blob = Resource(resource=Contents(uri="file:///a", blob=data))
+    said = read_prompt([Image(data=data, mime_type="image/webp"), blob])
+    assert said.images == [ImageBlock(source=ImageSource(data=data), media_type=kind)] * 2
+
+
+def test_what_is_no_image_is_not_shown_to_a_model_as_one() -> None:
+    data = base64.b64encode(b"<svg/>").decode()
+    with pytest.raises(RpcError) as refused:
+        read_prompt([Image(data=data, mime_type="image/png")])
+    assert refused.value.code == INVALID_PARAMS
+    said = read_prompt([Resource(resource=Contents(uri="u", blob=data, mime_type="image/png"))])
+    assert said.images == []
+
+
 async def test_a_card_that_is_too_large_to_send_has_its_end_all_the_same(
     tmp_path: Path, workspace: Path
 ) -> None:
@@ -72,6 +100,8 @@ async def test_a_card_that_is_too_large_to_send_has_its_end_all_the_same(
         ({"exitCode": 0, "signal": ""}, "completed"),
         ({"exitCode": 0, "signal": "SIGKILL"}, "failed"),
         ({"exitCode": 0, "signal": "no such signal"}, "failed"),
+        ({"exitCode": 0, "signal": 15}, "failed"),
+        ({"exitCode": -1}, "failed"),
         ({}, "failed"),
     ],
 )
@@ -132,3 +162,93 @@ async def test_an_answer_that_cannot_be_read_fails_the_call_at_once(
         client.served.peer.feed(b'{"jsonrpc":"2.0","id":%d,"result":%b}\n' % (id, wrong))
         assert await asyncio.wait_for(prompted, 10) == {"stopReason": "end_turn"}
         assert client.updates(session)[-2]["status"] == "failed"
+
+
+async def test_a_command_whose_end_is_told_oddly_has_its_output_all_the_same(
+    tmp_path: Path, workspace: Path
+) -> None:
+    async with connected(tmp_path / "home", capabilities=EVERYTHING) as client:
+        client.replies.update({
+            "terminal/create": lambda params: {"terminalId": "t"},
+            "terminal/wait_for_exit": lambda params: {"exitCode": -1},
+            "terminal/output": lambda params: {"output": "out", "truncated": False, "exitStatus": 5},
+            "terminal/release": lambda params: None,
+        })  # fmt: skip
+        session = await client.new(workspace)
+        await client.prompt(session, '/tool shell {"command": "true"}')
+        await client.ask("session/close", sessionId=session)
+        await client.ask("session/load", sessionId=session, cwd=str(workspace), mcpServers=[])
+        told = [each for each in client.updates(session) if each.get("status") == "failed"]
+        assert told[-1]["content"][0]["content"]["text"].startswith("out")
+
+
+@pytest.mark.spec("S2-44")
+async def test_a_file_that_the_editor_cannot_read_and_the_disk_has_not_is_new(
+    tmp_path: Path, workspace: Path
+) -> None:
+    """Many editors say no more than that something went wrong."""
+
+    def fails(params: dict[str, Any]) -> Any:
+        raise Refused(-32603, "Internal error")
+
+    async with connected(
+        tmp_path / "home", settings='mode = "ask"\n', capabilities=EVERYTHING
+    ) as client:
+        client.replies.update({
+            "fs/read_text_file": fails,
+            "fs/write_text_file": lambda params: None,
+            "session/request_permission": lambda params: {"outcome": {"outcome": "selected", "optionId": "allow_once"}},
+        })  # fmt: skip
+        session = await client.new(workspace)
+        await client.prompt(session, '/tool write_file {"path": "new.txt", "content": "x"}')
+        new = {"type": "diff", "path": str(workspace / "new.txt"), "newText": "x"}
+        (question,) = client.requests("session/request_permission")
+        assert question["params"]["toolCall"]["content"][0] == new
+        told = [each for each in client.updates(session) if "toolCallId" in each]
+        assert (told[-1]["status"], told[-1]["content"]) == ("completed", [new])
+
+
+async def test_a_title_has_nothing_that_moves_or_hides_text(tmp_path: Path, workspace: Path) -> None:
+    async with connected(tmp_path / "home") as client:
+        session = await client.new(workspace)
+        await client.prompt(session, "say \x1b[31m\x07hi\u202e \u2764\ufe0f\nmore")
+        assert client.updates(session)[-1]["title"] == "say [31mhi \u2764"
+        (listed,) = (await client.ask("session/list"))["sessions"]
+        assert listed["title"] == "say [31mhi \u2764"
+
+
+LINK = {"type": "resource_link", "name": "a.py", "uri": "file:///a.py"}
+SKILL = "---\nname: greet\ndescription: Greets.\n---\nSay hello.\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "title"),
+    [
+        ([LINK, {"type": "text", "text": "What is it?"}], "What is it?"),
+        ([{"type": "text", "text": "/greet Ada"}], "/greet Ada"),
+        ([LINK, {"type": "text", "text": "/greet"}], "/greet"),
+        ([LINK], "a.py"),
+        ([{"type": "resource", "resource": {"uri": "file:///b.py", "text": "x"}}, LINK], "file:///b.py, a.py"),
+    ],
+)
+async def test_a_session_is_called_by_what_the_person_wrote(
+    tmp_path: Path, workspace: Path, prompt: list[Any], title: str
+) -> None:
+    (tmp_path / "home/skills/greet").mkdir(parents=True)
+    (tmp_path / "home/skills/greet/SKILL.md").write_text(SKILL)
+    async with connected(tmp_path / "home") as client:
+        session = await client.new(workspace)
+        await client.ask("session/prompt", sessionId=session, prompt=prompt)
+        assert client.updates(session)[-1]["title"] == title
+        (listed,) = (await client.ask("session/list"))["sessions"]
+        assert listed["title"] == title
+
+
+@pytest.mark.spec("S2-67")
+async def test_a_command_is_found_behind_what_the_editor_puts_before_it(
+    tmp_path: Path, workspace: Path
+) -> None:
+    prompt = [LINK, {"type": "text", "text": "/no-such-skill"}]
+    async with connected(tmp_path / "home") as client:
+        session = await client.new(workspace)
+        assert await client.code(client.start("session/prompt", sessionId=session, prompt=prompt)[1]) == -32602
