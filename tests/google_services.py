@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import email
 import email.policy
 import itertools
@@ -115,7 +116,7 @@ class Mail:
         form = request.query.get("format", "full")
         answer = {
             "id": id, "threadId": kept["thread"], "labelIds": kept["labels"], "historyId": "7", "internalDate": "1769860800000",
-            "sizeEstimate": len(kept["raw"]), "snippet": "The beginning of it",
+            "sizeEstimate": len(kept["raw"]), "snippet": "It&#39;s the beginning &lt;of it&gt; \u200b\u200b",
         }  # fmt: skip
         if form == "raw":
             return {**answer, "raw": _b64(kept["raw"])}
@@ -178,6 +179,8 @@ def _part(message: Message, number: str) -> dict[str, Any]:
     data = _content(message)
     if made["filename"] or message.get_content_maintype() != "text" or len(data) > 100_000:
         return {**made, "body": {"attachmentId": f"att-{number}", "size": len(data)}}
+    with contextlib.suppress(LookupError, UnicodeDecodeError):  # as Gmail does, and leaves the headers as they were
+        data = data.decode(message.get_content_charset("utf-8")).encode()
     return {**made, "body": {"size": len(data), "data": _b64(data)}}
 
 
@@ -247,7 +250,8 @@ class Drive:
         parts = email.message_from_bytes(whole).get_payload()
         assert isinstance(parts, list) and len(parts) == 2
         said = json.loads(_content(parts[0]))
-        media_type = said.get("mimeType") or parts[1].get_content_type()
+        sent = parts[1].get_content_type()
+        media_type = _converted(said.get("mimeType", sent), said.get("mimeType") or sent, sent)
         return self.files[self.put(said.get("name", "Untitled"), media_type, _content(parts[1]), **_parents(said))]
 
     def patch(self, request: Any, id: str) -> Any:
@@ -257,6 +261,7 @@ class Drive:
 
     def replace(self, request: Any, id: str) -> Any:
         file = found(self.files, id, "file")
+        file["mimeType"] = _converted(file["mimeType"], request.headers["content-type"])
         self._fill(id, request.body)
         return file
 
@@ -264,6 +269,18 @@ class Drive:
         found(self.files, id, "file")
         del self.files[id]
         return Nothing()
+
+
+_IMPORTS = {("document", "text/plain"), ("document", "text/markdown"), ("document", "application/msword"), ("spreadsheet", "text/csv")}
+
+
+def _converted(known: str, wanted: str, sent: str | None = None) -> str:
+    """The type of a file with new content: that of the content, but for documents of Google's own, which are made of it."""
+    if not known.startswith(NATIVE):
+        return wanted
+    if (known.removeprefix(NATIVE), sent or wanted) not in _IMPORTS:
+        raise Problem(400, "badRequest", "The requested conversion is not supported.")
+    return known
 
 
 def _parents(said: dict[str, Any]) -> dict[str, Any]:

@@ -57,8 +57,10 @@ def _login(options: Namespace, services: list[str]) -> int:
     with _explained():
         home, table, accounts = _opened()
         name = check_name(options.account or accounts.usual() or USUAL)
-        known = accounts.known().accounts.get(name)
-        client = _client(options.client_file, home, table, known)
+        everyone = accounts.known().accounts
+        known = everyone.get(name)
+        before = known or everyone.get(accounts.usual() or "")
+        client = _client(options.client_file, home, table, before)
         asked = _scopes(services, options, known)
         tokens = asyncio.run(
             oauth.log_in(
@@ -81,18 +83,18 @@ def _login(options: Namespace, services: list[str]) -> int:
 
 
 def _client(
-    file: str | None, home: Home, table: GoogleTable, known: Account | None
+    file: str | None, home: Home, table: GoogleTable, before: Account | None
 ) -> oauth.Client:
-    """From the file that is named, from the settings, or that of the last login."""
+    """From the file that is named, from the settings, or that of a login before."""
     if file is None and table.client_file is not None:
         file = os.path.join(home.path, os.path.expanduser(table.client_file))
     if file is None:
-        if known is None:
+        if before is None:
             raise CliError(
                 "which client is it? callgate auth google login --client-file FILE",
                 hint=_NO_CLIENT, reason="no_client",
             )  # fmt: skip
-        return oauth.Client(known.client_id, known.client_secret)
+        return oauth.Client(before.client_id, before.client_secret)
     try:
         with open(file, "rb") as opened:
             return oauth.read_client(opened.read(_LARGEST_FILE))

@@ -30,12 +30,15 @@ class Loopback:
         self.state = secrets.token_urlsafe(24) if state is None else state
 
     async def __aenter__(self) -> Self:
-        """`OSError` where the port is taken."""
+        """`OSError` where the port is taken, or none."""
         self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self._port, limit=_LONGEST
-        )
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, "127.0.0.1", self._port, limit=_LONGEST
+            )
+        except OverflowError as error:
+            raise OSError(str(error)) from None
         return self
 
     async def __aexit__(self, *error: object) -> None:

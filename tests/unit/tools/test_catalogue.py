@@ -13,18 +13,22 @@ from typing import Any
 import pytest
 
 from callgate import Gate
+from callgate.config.places import Home
 from callgate.core.effects import SideEffects
 from callgate.core.environment import Offered
+from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode
 from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools import catalogue
 from callgate.tools.documents import catalogue as documents
+from callgate.tools.google import catalogue as google
 from callgate.tools.loading import LoadedTool, factories, load
 from callgate.tools.memory import catalogue as memory
 from callgate.tools.shares import Documents
 from callgate.tools.shell import Shell
 from callgate.tools.tables import DocumentsTable
 from callgate.tools.web import catalogue as web
+from callgate.wiring import Wired
 from tests.support import Bench, FakeHuman, make_tool
 from tests.unit.dispatch.test_environments import FakeEditor
 
@@ -56,6 +60,28 @@ async def test_a_terminal_runs_a_command_and_a_second_is_enough(tmp_path: Path) 
     for wrong in ({"timeout_seconds": 1}, {"command": "true", "timeout_seconds": 1, "timeout": 9}):
         assert (await desk.run("terminal_execute", wrong)).error.error_class == "validation_error"
     assert not (await desk.run("terminal_execute", {"command": "exit 3"})).ok
+
+
+@pytest.mark.parametrize("name", [*EFFECTS, *(spec.definition.name for spec in google.CATALOGUE)])
+def test_each_is_found_by_its_name_alone(name: str, home: Path) -> None:
+    wired = Wired(Home(str(home)), audit=False)
+    wired.expect_catalogue()
+    registry = wired.dispatcher.registry
+    found = registry.find(name)
+    assert found is not None and found.name == name
+    with pytest.raises(ToolRegistrationError):
+        registry.register(make_tool(name))
+
+
+async def test_the_list_is_the_same_whichever_tool_was_looked_at_first(home: Path, tmp_path: Path) -> None:
+    lists = []
+    for first in ("read_file", "custom", "tasks_list", "nosuch"):
+        async with Gate(tmp_path, home=home) as gate:
+            registry = gate.runtime.dispatcher.registry
+            registry.find(first)
+            lists.append([tool.name for tool in registry])
+    assert lists[1:] == lists[:1] * 3
+    assert {*EFFECTS, *(spec.definition.name for spec in google.CATALOGUE)} < {*lists[0]}
 
 
 @pytest.mark.parametrize("row", NAMED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable
 from fnmatch import translate
@@ -40,6 +39,15 @@ def is_worth_reading(name: str) -> bool:
     return _IS_SECRET.match(small) is None
 
 
+def keeps_lines(name: str) -> bool:
+    """Whether a line of the text is the same line of the file."""
+    return not is_pdf(name) and not _is_html(name)
+
+
+def _is_html(name: str) -> bool:
+    return name.lower().endswith((".html", ".htm", ".xhtml"))
+
+
 def is_pdf(name: str, content: bytes = b"") -> bool:
     return name.lower().endswith(".pdf") or content.startswith(b"%PDF-")
 
@@ -58,8 +66,7 @@ def text_of(
             return None
     if b"\0" in content[:_SNIFFED] and content[:2] not in (b"\xff\xfe", b"\xfe\xff"):
         return None
-    ending = os.path.splitext(name)[1].lower()
-    is_html = ending in (".html", ".htm", ".xhtml") or media_type(mime_type) == "text/html"
+    is_html = _is_html(name) or media_type(mime_type) == "text/html"
     text, _ = decode(content, mime_type or ("text/html" if is_html else ""))
     text = text[:MOST_CHARACTERS]
     if not is_html:

@@ -19,7 +19,7 @@ from callgate.core.errors import ToolExecutionError
 
 Origin = Literal["workspace", "documents"]
 
-_VERSION = 1
+_VERSION = 2
 _BUSY_MS = 10_000
 _TABLES = f"""
 DROP TABLE IF EXISTS texts;
@@ -42,6 +42,17 @@ PRAGMA user_version = {_VERSION};
 _TERM = re.compile(r'"([^"]*)"|(\S+)')
 _SNIPPET_TOKENS = 30
 _GAP = " … "
+_MARK = "\x02"
+"""Before what was found. No text has it: whoever made it took out what is not seen."""
+_UNSPACED = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    "\uf900-\ufaff\U00020000-\U0003ffff"
+)
+"""Thai, Lao, Burmese, Khmer, kana, Han: written without spaces between words."""
+_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+_BORDER = re.compile(rf"(?<=[{_UNSPACED}])(?=\w)|(?<=\w)(?=[{_UNSPACED}])")
+_SPACE = "\u200b"
+"""Of no width, and nothing that a text has."""
 _RACY_NS = 2_000_000_000
 """A file that was read so soon after it changed may have changed again in the same tick."""
 
@@ -120,7 +131,7 @@ class Index:
         if text:
             self._db.execute(
                 "INSERT INTO texts(rowid, name, body) VALUES(?, ?, ?)",
-                (self._db.last_insert_rowid(), path, text),
+                (self._db.last_insert_rowid(), _spaced(path), _spaced(text)),
             )
 
     def touch(self, known: Known, status: os.stat_result, read_ns: int) -> None:
@@ -165,7 +176,8 @@ class Index:
 
     def passage(self, hit: Hit) -> Passage:
         row = self._db.execute(
-            f"SELECT snippet(texts, 1, '', '', '{_GAP}', {_SNIPPET_TOKENS}), body"  # noqa: S608
+            f"SELECT snippet(texts, 1, '{_MARK}', '', '{_GAP}', {_SNIPPET_TOKENS}),"  # noqa: S608
+            " body"
             " FROM texts WHERE texts MATCH ? AND rowid = ?",
             (hit.match, hit.id),
         ).fetchone()
@@ -173,9 +185,18 @@ class Index:
             return Passage("", None)
         snippet, body = str(row[0]), str(row[1])
         start = snippet.strip(_GAP).partition(_GAP)[0].strip()
-        at = body.find(start) if start else -1
-        line = None if at < 0 else body.count("\n", 0, at) + 1
-        return Passage(" ".join(snippet.split()), line)
+        before = max(start.find(_MARK), 0)
+        at = body.find(start.replace(_MARK, "")) if start else -1
+        line = None if at < 0 else body.count("\n", 0, at + before) + 1
+        shown = snippet.replace(_MARK, "").replace(_SPACE, "")
+        return Passage(" ".join(shown.split()), line)
+
+
+def _spaced(text: str) -> str:
+    """With each letter of such a script as a word, so that some of them can be found."""
+    if text.isascii() or not _IS_UNSPACED.search(text):
+        return text
+    return _BORDER.sub(_SPACE, text)
 
 
 def _terms(query: str) -> list[str]:
@@ -184,7 +205,7 @@ def _terms(query: str) -> list[str]:
     for phrase, word in _TERM.findall(query):
         bare = (phrase or word.rstrip("*")).replace('"', "").replace("\0", " ")
         if any(char.isalnum() for char in bare):
-            terms.append(f'"{bare}"' + (" *" if word.endswith("*") else ""))
+            terms.append(f'"{_spaced(bare)}"' + (" *" if word.endswith("*") else ""))
     return terms
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolError
 from callgate.core.tools import ToolContext, ToolOutput
+from callgate.tools.documents.extraction import keeps_lines
 from callgate.tools.documents.index import Hit, Index, Origin, Passage, opened
 from callgate.tools.documents.refreshing import refresh
 from callgate.tools.documents.storing import catch_up, directory_of
@@ -94,7 +95,8 @@ def _shown(
         if len(shown) >= limit or judged >= _MOST_JUDGED:
             break
         if hit.origin == "documents" or _may_be_read(files, hit.path):
-            shown.append((hit, index.passage(hit)))
+            part = index.passage(hit)
+            shown.append((hit, part if keeps_lines(hit.path) else part._replace(line=None)))
     return shown
 
 

@@ -6,10 +6,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from callgate.core.errors import ToolValidationError
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.moments import check_order, event_time, instant, is_day, needs_zone
 from callgate.tools.google.outputs import given, listed, one_line, told
 from callgate.tools.google.requests import Call, Google, path
+from callgate.tools.web.markdown import convert
+
+_LONGEST_HTML = 8_192
+_LONGEST_ABOUT = 500
+"""Characters of a description, in a list."""
 
 
 async def list_calendars(call: Call) -> ToolOutput:
@@ -29,9 +35,10 @@ async def list_events(call: Call) -> ToolOutput:
     where = path("/calendars/{id}/events", id=input["calendarId"])
     limits = given(input, "timeMin", "timeMax")
     zone = input.get("timeZone")
-    if zone is None and any(is_day(text) or needs_zone(text) for text in limits.values()):
+    said = limits.items()
+    if zone is None and any(is_day(text) or needs_zone(name, text) for name, text in said):
         zone = await _zone_of(call.google, where)
-    moments = {name: instant(name, text, zone) for name, text in limits.items()}
+    moments = {name: instant(name, text, zone) for name, text in said}
     if "timeMin" not in moments and "timeMax" not in moments:
         moments["timeMin"] = datetime.now(UTC).replace(microsecond=0).isoformat()
     params = {
@@ -54,7 +61,16 @@ def _line(event: Mapping[str, Any]) -> str:
     beside = f"  with {', '.join(people)}" if people else ""
     title = one_line(event.get("summary", "")) or "(no title)"
     when = f"{_when(event.get('start'))} - {_when(event.get('end'))}"
-    return f"{event['id']}  {when}  {title}{place}{beside}"
+    online = f"  {event['hangoutLink']}" if event.get("hangoutLink") else ""
+    return f"{event['id']}  {when}  {title}{place}{online}{beside}{_about(event)}"
+
+
+def _about(event: Mapping[str, Any]) -> str:
+    """The beginning of a description, which Google keeps as HTML."""
+    said = convert(str(event.get("description") or "")[:_LONGEST_HTML], "").markdown
+    shown = one_line(said)
+    more = " ..." if len(shown) > _LONGEST_ABOUT else ""
+    return f"\n    {shown[:_LONGEST_ABOUT]}{more}" if shown else ""
 
 
 def _when(moment: Any) -> str:
@@ -81,6 +97,11 @@ async def update_event(call: Call) -> ToolOutput:
         call, "/calendars/{id}/events/{event}",
         id=call.input["calendarId"], event=call.input["eventId"],
     )  # fmt: skip
+    if not event:
+        raise ToolValidationError(
+            "Nothing would change: one of summary, start, end, description, location and attendees"
+            " is needed."
+        )
     params = given(call.input, "sendUpdates")
     return _told("Updated", await call.google.send("PATCH", "calendar", where, event, params))
 
@@ -91,7 +112,7 @@ async def _event(call: Call, template: str, **ids: str) -> tuple[str, dict[str, 
     times, zone = given(input, "start", "end"), input.get("timeZone")
     if len(times) == 2:
         check_order(times["start"], times["end"])
-    if zone is None and any(map(needs_zone, times.values())):
+    if zone is None and any(needs_zone(name, text) for name, text in times.items()):
         events = path("/calendars/{id}/events", id=input["calendarId"])
         zone = await _zone_of(call.google, events)
     event = given(input, "summary", "description", "location")

@@ -113,10 +113,15 @@ _INPUT_OPTION = _text(
     enum=["USER_ENTERED", "RAW"],
     default="USER_ENTERED",
 )
+_RENDER_OPTION = _text(
+    "FORMATTED_VALUE as it is shown; UNFORMATTED_VALUE as numbers; FORMULA as it was typed.",
+    enum=["FORMATTED_VALUE", "UNFORMATTED_VALUE", "FORMULA"],
+    default="FORMATTED_VALUE",
+)
 _PATH = _id("In the workspace.")
 _ATTENDEES = _texts("Mail addresses.")
 _UPDATES = _text("Who is told by mail.", enum=["all", "externalOnly", "none"], default="none")
-_DUE = _text("A day, such as 2026-01-31.", minLength=10)
+_DUE = _text("A day, such as 2026-01-31.", minLength=1)
 _MIME = _text("Default: text/plain, or by the name of the file.", minLength=3)
 
 
@@ -217,8 +222,8 @@ def _drive() -> Iterator[Spec]:
     )  # fmt: skip
     yield _row(
         "drive_read",
-        "Read a file in Google Drive: text as it is, documents as Markdown, sheets as CSV,"
-        " pictures as pictures. For others use drive_download.",
+        "Read a file in Google Drive: text as it is, documents as Markdown, sheets as CSV, the"
+        " text of a PDF, pictures as pictures. For others use drive_download.",
         READ, "fetch", "drive.read_file", _FILES, {"fileId": _id()}, "fileId",
     )  # fmt: skip
     yield _row(
@@ -291,8 +296,8 @@ def _calendar() -> Iterator[Spec]:
         READ, "fetch", "calendar.list_events", _EVENTS,
         {
             "calendarId": _CALENDAR,
-            "timeMin": _text(f"Only what ends after it: {_MOMENT}.", minLength=10),
-            "timeMax": _text("Only what starts before it.", minLength=10),
+            "timeMin": _text(f"Only what ends after it: {_MOMENT}.", minLength=1),
+            "timeMax": _text("Only what starts before it.", minLength=1),
             "timeZone": _ZONE,
             "query": _id("Words to look for."),
             "maxResults": _most(2500, 20),
@@ -302,8 +307,8 @@ def _calendar() -> Iterator[Spec]:
         "calendar_create", "Create an event.", CHANGE, "other", "calendar.create_event", _EVENT,
         {
             "summary": _id("The title."),
-            "start": _text(_MOMENT + ".", minLength=10),
-            "end": _text("The same; of whole days the day after the last.", minLength=10),
+            "start": _text(_MOMENT + ".", minLength=1),
+            "end": _text("The same; of whole days the day after the last.", minLength=1),
             **event,
         },
         "summary", "start", "end",
@@ -314,8 +319,8 @@ def _calendar() -> Iterator[Spec]:
         {
             "eventId": _id(),
             "summary": _id("The title."),
-            "start": _text(_MOMENT + ".", minLength=10),
-            "end": _text(minLength=10),
+            "start": _text(_MOMENT + ".", minLength=1),
+            "end": _text(minLength=1),
             **event,
         },
         "eventId",
@@ -356,10 +361,11 @@ def _docs() -> Iterator[Spec]:
 
 def _sheets() -> Iterator[Spec]:
     sheet = {"spreadsheetId": _id(), "range": _RANGE}
+    read = {**sheet, "valueRenderOption": _RENDER_OPTION}
     written = {**sheet, "values": _VALUES, "valueInputOption": _INPUT_OPTION}
     yield _row(
         "sheets_read", "Read cells of a spreadsheet; without a range, which sheets it has.",
-        READ, "fetch", "sheets.read_values", _SHEETS, sheet, "spreadsheetId",
+        READ, "fetch", "sheets.read_values", _SHEETS, read, "spreadsheetId",
     )  # fmt: skip
     yield _row("sheets_write", "Write cells of a spreadsheet, over what is there.", CHANGE, "edit",
                "sheets.write_values", _SHEET, written,

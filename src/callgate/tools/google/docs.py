@@ -9,15 +9,20 @@ from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.core.tools import ToolOutput
 from callgate.tools.google.outputs import one_line, told
 from callgate.tools.google.requests import Call, path
+from callgate.tools.web.markdown import without_unseen
 
 _LINK = "https://docs.google.com/document/d/{}/edit"
 _MAX_DEPTH = 20
+_AS_IT_STANDS = {
+    "includeTabsContent": True,
+    "suggestionsViewMode": "PREVIEW_WITHOUT_SUGGESTIONS",  # else both texts stand there
+}
 
 
 async def read_document(call: Call) -> ToolOutput:
     where = path("/documents/{id}", id=call.input["documentId"])
-    document = await call.google.get("docs", where, {"includeTabsContent": True})
-    text = "\n\n".join(_tabs(document)).strip()
+    document = await call.google.get("docs", where, _AS_IT_STANDS)
+    text = without_unseen("\n\n".join(_tabs(document))).strip()
     value = {
         "documentId": document.get("documentId"),
         "title": document.get("title", ""),

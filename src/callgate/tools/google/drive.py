@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import mimetypes
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +13,8 @@ from callgate.core.content import ImageBlock, ImageSource
 from callgate.core.environment import Environment
 from callgate.core.errors import ToolExecutionError, ToolValidationError
 from callgate.core.tools import ToolOutput
+from callgate.tools import pdfs
+from callgate.tools.google.media_types import UNKNOWN, guessed
 from callgate.tools.google.outputs import given, listed, one_line, told
 from callgate.tools.google.requests import MAX_DOWNLOAD, Answer, Call, Google, path
 
@@ -124,7 +125,10 @@ async def read_file(call: Call) -> ToolOutput:
         data = base64.b64encode(answer.body).decode()
         picture = ImageBlock(source=ImageSource(data=data), media_type=kind)
         return ToolOutput(content=[picture], value=file, metadata={"bytes": len(answer.body)})
-    text = _text(answer, kind)
+    if kind == "application/pdf":
+        text: str | None = await pdfs.text_of(answer.body, call.context)
+    else:
+        text = _text(answer, kind)
     if text is None:
         raise ToolExecutionError(
             f"{one_line(file.get('name', ''))} is no text ({kind}, {len(answer.body):,} bytes);"
@@ -165,25 +169,27 @@ async def download_file(call: Call) -> ToolOutput:
 
 async def create_file(call: Call) -> ToolOutput:
     input = call.input
-    content, media_type = _content(call)
+    content = _content(call)
+    guess = guessed(input["path"], input["name"]) if "path" in input else "text/plain"
+    media_type = input.get("mimeType") or guess
     metadata: dict[str, Any] = {"name": input["name"], "mimeType": media_type}
     if "folderId" in input:
         metadata["parents"] = [input["folderId"]]
     params = {"fields": FIELDS, **_ALL_DRIVES}
-    if content is None:  # a folder, or an empty document of Google's own
+    if content is None and media_type.startswith(_NATIVE):  # a folder, or an empty document
         made = await call.google.send("POST", "drive", "/files", metadata, params)
     else:
-        body, kind = _multipart(metadata, content, media_type)
+        body, kind = _multipart(metadata, content or b"", _sent_as(input, media_type))
         answer = await call.google.ask(
             "POST", "upload", "/files", {"uploadType": "multipart", **params}, body, kind
         )
         made = answer.json()
-    return told(f"Created {one_line(made.get('name', ''))}, as {made['id']}", made)
+    return told(f"Created {one_line(made.get('name', ''))}, as {made['id']}{_link(made)}", made)
 
 
 async def update_file(call: Call) -> ToolOutput:
     input = call.input
-    content, media_type = _content(call, usual=None)
+    content = _content(call)
     metadata = given(input, "name")
     if content is None and not metadata:
         raise ToolValidationError("Nothing would change: one of content, path and name is needed.")
@@ -193,35 +199,46 @@ async def update_file(call: Call) -> ToolOutput:
     if metadata:
         changed = await call.google.send("PATCH", "drive", where, metadata, params)
     if content is not None:
-        media_type = media_type or changed.get("mimeType") or "text/plain"
+        # A new content brings its type along, so that of before has to be said.
+        kind = input.get("mimeType") or changed.get("mimeType")
+        if kind is None:
+            kind = (await call.google.get("drive", where, params)).get("mimeType") or UNKNOWN
+        sent_as = _sent_as(input, kind)
         answer = await call.google.ask(
-            "PATCH", "upload", where, {"uploadType": "media", **params}, content, media_type
+            "PATCH", "upload", where, {"uploadType": "media", **params}, content, sent_as
         )
         changed = answer.json()
-    return told(f"Updated {one_line(changed.get('name', ''))}", changed)
+    return told(f"Updated {one_line(changed.get('name', ''))}{_link(changed)}", changed)
 
 
-def _content(call: Call, usual: str | None = "text/plain") -> tuple[bytes | None, Any]:
-    """What a file is to hold, and its type."""
+def _link(file: Mapping[str, Any]) -> str:
+    return f"\n{file['webViewLink']}" if file.get("webViewLink") else ""
+
+
+def _content(call: Call) -> bytes | None:
+    """What a file is to hold; None where nothing is said of it."""
     input = call.input
     if "content" in input and "path" in input:
         raise ToolValidationError("content and path: only one of them can be the file's content.")
-    media_type = input.get("mimeType", usual)
+    if "mimeType" in input and not _is_media_type(input["mimeType"]):
+        raise ToolValidationError(f"mimeType: {input['mimeType']!r} is none.")
+    content: bytes | None = None
     if "path" in input:
-        content: bytes | None = call.context.workspace_files.read_bytes(input["path"])
-        guessed = mimetypes.guess_type(input.get("name") or input["path"])[0]
-        media_type = input.get("mimeType") or guessed or "application/octet-stream"
+        content = call.context.workspace_files.read_bytes(input["path"])
     elif "content" in input:
         content = input["content"].encode()
-    else:
-        content = None
-        if usual is not None and not str(media_type).startswith(_NATIVE):
-            content = b""
     if content is not None and len(content) > MAX_UPLOAD:
         raise ToolValidationError(f"The content is larger than {MAX_UPLOAD:,} bytes.")
-    if media_type is not None and not _is_media_type(media_type):
-        raise ToolValidationError(f"mimeType: {media_type!r} is none.")
-    return content, media_type
+    return content
+
+
+def _sent_as(input: Mapping[str, Any], media_type: str) -> str:
+    """The type of the bytes: Google makes its own documents of others."""
+    if not media_type.startswith(_NATIVE):
+        return media_type
+    if "path" in input:
+        return guessed(input["path"])
+    return "text/csv" if media_type == _NATIVE + "spreadsheet" else "text/plain"
 
 
 def _is_media_type(text: str) -> bool:
@@ -229,14 +246,12 @@ def _is_media_type(text: str) -> bool:
     return text.isascii() and text.isprintable() and "/" in text and len(text) < 256
 
 
-def _multipart(metadata: Mapping[str, Any], content: bytes, media_type: str) -> tuple[bytes, str]:
-    # A document of Google's own is made from a text.
-    sent_type = "text/plain" if media_type.startswith(_NATIVE) else media_type
+def _multipart(metadata: Mapping[str, Any], content: bytes, sent_as: str) -> tuple[bytes, str]:
     boundary = f"callgate-{secrets.token_hex(16)}"
     parts = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n".encode(),
         msgspec.json.encode(metadata),
-        f"\r\n--{boundary}\r\nContent-Type: {sent_type}\r\n\r\n".encode(),
+        f"\r\n--{boundary}\r\nContent-Type: {sent_as}\r\n\r\n".encode(),
         content,
         f"\r\n--{boundary}--\r\n".encode(),
     )

@@ -13,7 +13,9 @@ from callgate.core.errors import ToolExecutionError
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.tools.google import mime
 from callgate.tools.google.outputs import listed, one_line, told
+from callgate.tools.google.refusals import NOT_FOUND
 from callgate.tools.google.requests import Call, Google, path
+from callgate.tools.web.html import plain
 from callgate.tools.web.markdown import convert
 
 _AT_ONCE = 8
@@ -38,16 +40,21 @@ async def _listed(call: Call, params: Mapping[str, Any], nothing: str) -> ToolOu
     )  # fmt: skip
     slots = asyncio.Semaphore(_AT_ONCE)
 
-    async def look(message_id: str) -> dict[str, Any]:
+    async def look(message_id: str) -> dict[str, Any] | None:
         async with slots:
-            return await _summary(call.google, message_id)
+            try:
+                return await _summary(call.google, message_id)
+            except ToolExecutionError as error:
+                if error.reason == NOT_FOUND:  # deleted since it was listed
+                    return None
+                raise
 
     try:
         async with asyncio.TaskGroup() as group:
             looks = [group.create_task(look(each["id"])) for each in page.items]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    found = [each.result() for each in looks]
+    found = [summary for each in looks if (summary := each.result()) is not None]
     lines = (
         f"{each['id']}  {each['date']}  {each['from']}  {each['subject']}"
         f"{'  (unread)' if each['unread'] else ''}\n    {each['snippet']}"
@@ -70,7 +77,7 @@ async def _summary(google: Google, message_id: str) -> dict[str, Any]:
         "id": message["id"],
         "threadId": message.get("threadId"),
         **shown,
-        "snippet": one_line(message.get("snippet") or ""),
+        "snippet": one_line(plain(message.get("snippet") or "")),
         "labelIds": labels,
         "unread": "UNREAD" in labels,
     }

@@ -16,9 +16,9 @@ def is_day(text: str) -> bool:
     return _DAY.match(text) is not None
 
 
-def needs_zone(text: str) -> bool:
+def needs_zone(name: str, text: str) -> bool:
     """Whether it is a time of some zone that it does not name."""
-    return not is_day(text) and _read("time", text).tzinfo is None
+    return not is_day(text) and _read(name, text).tzinfo is None
 
 
 def event_time(name: str, text: str, zone: str | None) -> dict[str, Any]:

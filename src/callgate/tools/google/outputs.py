@@ -7,6 +7,7 @@ from typing import Any
 
 from callgate.core.content import TextBlock
 from callgate.core.tools import ToolOutput
+from callgate.tools.web.markdown import without_unseen
 
 MAX_TEXT = 200_000
 """Characters of a text that a result shows."""
@@ -32,8 +33,8 @@ def in_lines(lines: Iterable[str], nothing: str, more: bool) -> str:
 
 
 def one_line(text: str) -> str:
-    """Lists have one line an item, whatever stands in it."""
-    return " ".join(text.split())
+    """Lists have one line an item, whatever stands in it, and all of it is seen."""
+    return " ".join(without_unseen(text).split())
 
 
 def given(input: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from callgate.tools.google.credentials import login_command, not_allowed
 MAX_BODY = 64 * 1024
 """Bytes of an answer that is an error."""
 
+NOT_FOUND = "google_not_found"
 UNREADABLE = "google_answer"
 """The reason where an answer is not what it should be."""
 
@@ -102,9 +103,9 @@ def refusal(
 
 _SENTENCES = {
     403: ("Google does not allow it", "google_forbidden"),
-    404: ("Google does not find it", "google_not_found"),
+    404: ("Google does not find it", NOT_FOUND),
     409: ("It is there already, or has changed meanwhile", "google_conflict"),
-    410: ("It is gone", "google_not_found"),
+    410: ("It is gone", NOT_FOUND),
     412: ("It has changed meanwhile", "google_conflict"),
     413: ("It is larger than Google takes", "google_request"),
 }

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from callgate.core.tools import ToolOutput
-from callgate.tools.google.outputs import one_line, told
+from callgate.tools.google.outputs import given, one_line, told
 from callgate.tools.google.requests import Call, path
 
 _ABOUT = "spreadsheetId,spreadsheetUrl,properties(title,timeZone),sheets(properties)"
@@ -19,7 +19,7 @@ async def read_values(call: Call) -> ToolOutput:
         return await _about(call)
     where = path("/spreadsheets/{id}/values/{range}", id=input["spreadsheetId"],
                  range=input["range"])  # fmt: skip
-    found = await call.google.get("sheets", where)
+    found = await call.google.get("sheets", where, given(input, "valueRenderOption"))
     values = [list(row) for row in found.get("values") or ()]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(values)

@@ -45,7 +45,8 @@ def _where(input: Mapping[str, Any]) -> str:
 
 async def get_task(call: Call) -> ToolOutput:
     task = await call.google.get("tasks", _where(call.input))
-    return told(_line(task), task)
+    notes = f"\n\n{task['notes']}" if task.get("notes") else ""
+    return told(_line({**task, "notes": ""}) + notes, task)
 
 
 async def create_task(call: Call) -> ToolOutput:

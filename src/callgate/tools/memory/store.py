@@ -274,12 +274,15 @@ def _unusable(error: OSError) -> ToolExecutionError:
 
 
 def _score(text: str, words: set[str]) -> float:
-    """How many of the words are there; one that only begins a word there counts half."""
-    there = {word.casefold() for word in _WORD.findall(text)}
+    """How many of the words are there; one that is only part of one there counts half: its
+    beginning, or, as some scripts have no spaces between words, any part."""
+    folded = text.casefold()
+    there = set(_WORD.findall(folded))
     score = 0.0
     for word in words:
+        begins = len(word) > 2 and any(each.startswith(word) for each in there)
         if word in there:
             score += 1.0
-        elif len(word) > 2 and any(each.startswith(word) for each in there):
+        elif begins or (not word.isascii() and word in folded):
             score += 0.5
     return score

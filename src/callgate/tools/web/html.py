@@ -50,21 +50,22 @@ def tokens(page: str) -> Iterator[Token]:
             at = end
             continue
         if found > text:
-            yield Text(_plain(page[text:found]))
+            yield Text(plain(page[text:found]))
         at = end
         if token is not None:
             yield token
         if isinstance(token, Start) and token.name in RAW:
             end = reader.raw_end(token.name, at)
             if end > at:
-                yield Text(_plain(page[at:end]) if token.name in ("title", "textarea") else "")
+                yield Text(plain(page[at:end]) if token.name in ("title", "textarea") else "")
             at = end
         text = at
     if text < len(page):
-        yield Text(_plain(page[text:]))
+        yield Text(plain(page[text:]))
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """With its entities resolved."""
     if "&" not in text:
         return text
     return unescape(_NUMBER.sub("\ufffd", text))
@@ -162,5 +163,5 @@ def _attributes(said: str) -> Mapping[str, str]:
         value = each[2] or ""
         if value[:1] in ("'", '"'):
             value = value[1:-1]
-        found.setdefault(each[1].lower(), _plain(value))
+        found.setdefault(each[1].lower(), plain(value))
     return found

@@ -14,11 +14,12 @@ from typing import NamedTuple
 from urllib.parse import quote, urljoin
 
 from callgate.core.errors import ToolCancelled
+from callgate.tools.web.hiding import is_hidden
 from callgate.tools.web.html import End, Start, Text, tokens
 
 _VOID = frozenset(
-    {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source",
-     "track", "wbr"}
+    {"area", "base", "br", "col", "embed", "frame", "hr", "img", "input", "link", "meta",
+     "source", "track", "wbr"}
 )  # fmt: skip
 _LEFT_OUT = frozenset(
     {"script", "style", "template", "svg", "math", "iframe", "object", "canvas", "audio", "video",
@@ -33,14 +34,6 @@ _BLOCKS = frozenset(
 _ENDED_BY = {"p": ("p",), "li": ("li",), "tr": ("tr", "td", "th"), "td": ("td", "th"),
              "th": ("td", "th"), "dt": ("dt", "dd"), "dd": ("dt", "dd"),
              "option": ("option",)}  # fmt: skip
-_HIDING = re.compile(
-    r"display:none|visibility:(hidden|collapse)|opacity:0*(\.0+)?(?![.\d])|font-size:0(?![.\d])"
-    r"|font-size:[01]?(\.\d+)?p[xt]|text-indent:-\d{3,}|(left|top|right|bottom):-\d{3,}"
-    r"|clip:rect\(0|clip-path:(inset\((50|100)%|circle\(0)|color:transparent"
-    r"|(transform:|[\s)])scale[xy]?\(0*(\.0+)?[,)]|content-visibility:hidden"
-)
-_CSS_NOTHING = re.compile(r"/\*.*?(?:\*/|\Z)|\s+", re.DOTALL)
-_CSS_ESCAPE = re.compile(r"\\([0-9a-fA-F]{1,6})\s?|\\(.)", re.DOTALL)
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
     "\U000e0000-\U000e0fff]+"
@@ -48,6 +41,9 @@ _UNSEEN = re.compile(
 _NO_END_OF_MARK = str.maketrans("[]", "()")
 """What stands within a mark must not look as if the mark was over."""
 _SPACES = re.compile(r"\s+")
+_CELL = "| "
+_FENCE = re.compile(r"`{3,}")
+_LARGEST_NUMBER = 1_000_000
 _DEEPEST = 500
 _DEEPEST_SHOWN = 8
 """Lists and quotations in one another, which each stand further to the right."""
@@ -57,6 +53,17 @@ _IN_A_LINK = "!#$%&'*+,/:;=?@~-._"
 _LONGEST_BASE = 2_048
 _MOST_OF_LINKS = 1_000_000
 """Characters of all addresses together: with a long base each of many short links has them all."""
+
+
+class _Table:
+    """A table around. One with a head holds data; others often only say where things stand."""
+
+    __slots__ = ("cells", "has_head", "is_begun")
+
+    def __init__(self) -> None:
+        self.cells = 0
+        """Of the row."""
+        self.has_head = self.is_begun = False
 
 
 class Page(NamedTuple):
@@ -98,6 +105,7 @@ class _Writer:
         self._left_out = 0
         self._lists: list[int] = []
         """For each list around, the number of its next item; -1 for one without numbers."""
+        self._tables: list[_Table] = []
         self._quotes = 0
         self._pre = 0
         self._blocks: list[str] = []
@@ -121,8 +129,11 @@ class _Writer:
             return
         if self._hidden:
             text = text.translate(_NO_END_OF_MARK)
+        if self._is_in_cell():
+            text = text.replace("|", "\\|")
         self._mark(bool(self._hidden) and bool(text.strip() or self._marked))
-        self._line.append(text if self._pre else _SPACES.sub(" ", text))
+        kept = self._pre and not self._is_in_cell()
+        self._line.append(text if kept else _SPACES.sub(" ", text))
 
     def start(self, tag: Start) -> None:
         name = tag.name
@@ -132,7 +143,7 @@ class _Writer:
             return
         if name in _BLOCKS:
             self._break()
-        hides = _is_hidden(tag)
+        hides = is_hidden(tag)
         if len(self._open) < _DEEPEST:
             self._open.append((name, hides))
             self._count[name] += 1
@@ -163,6 +174,8 @@ class _Writer:
 
     def _end_implied(self, name: str) -> None:
         ended = _ENDED_BY.get(name, ())
+        while ended and name != "p" and self._open and self._open[-1][0] == "p":
+            self._leave()
         if ended and self._open and self._open[-1][0] in ended:
             self._leave()
             if name == "tr" and self._open and self._open[-1][0] == "tr":
@@ -173,26 +186,36 @@ class _Writer:
         if self._left_out:
             return
         if name == "br":
-            self._line.append("\n")
+            self._line.append(" " if self._is_in_cell() else "\n")
         elif name == "hr":
             self._break()
             self._blocks.append("---")
+        elif name == "frame" and (where := _joined_url(self._base, said.get("src", ""))):
+            self._break()
+            self._blocks.append(f"[frame]({where})")
+            self._links += 1
         elif name == "base" and said.get("href"):
             base = _joined_url(self._base, said["href"])
             self._base = base if base and len(base) <= _LONGEST_BASE else self._base
         elif name == "img" and (alt := _SPACES.sub(" ", said.get("alt", "")).strip()):
-            self._mark(bool(self._hidden) or _is_hidden(tag))
+            self._mark(bool(self._hidden) or is_hidden(tag))
             seen = _UNSEEN.sub("", alt).translate(_NO_END_OF_MARK)
             self._line.append(f"[image: {seen}]")
 
     def _enter(self, tag: Start) -> None:
         name = tag.name
         if name in ("ul", "ol"):
-            self._lists.append(1 if name == "ol" else -1)
+            self._lists.append(_number(tag, "start", 1) if name == "ol" else -1)
         elif name == "li":
-            self._prefix = "  " * min(len(self._lists) - 1, _DEEPEST_SHOWN) + self._item()
-        elif name in ("h1", "h2", "h3", "h4", "h5", "h6"):
+            item = self._item(tag)
+            if self._is_in_cell():
+                self._line.append(item)
+            else:
+                self._prefix = "  " * min(len(self._lists) - 1, _DEEPEST_SHOWN) + item
+        elif name in ("h1", "h2", "h3", "h4", "h5", "h6") and not self._is_in_cell():
             self._prefix = "#" * int(name[1]) + " "
+        elif name == "table":
+            self._tables.append(_Table())
         elif name == "blockquote":
             self._quotes += 1
         elif name == "pre":
@@ -200,7 +223,10 @@ class _Writer:
         elif name in ("code", "kbd", "samp") and not self._pre:
             self._line.append("`")
         elif name in ("td", "th"):
-            self._line.append("| ")
+            self._line.append(_CELL)
+            if self._tables:
+                self._tables[-1].cells += 1
+                self._tables[-1].has_head |= name == "th"
         elif name == "a":
             self._close_link()
             self._link = (tag.attributes.get("href", ""), len(self._line))
@@ -215,10 +241,14 @@ class _Writer:
             self._line.append("`")
         elif name in ("td", "th"):
             self._line.append(" ")
-        elif name == "tr" and self._line:
+        elif name == "tr" and self._line and not self._is_alone():
             self._line.append("|")
         if name in _BLOCKS:
             self._break()
+        if name == "tr" and self._tables:
+            self._end_row(self._tables[-1])
+        elif name == "table" and self._tables:
+            self._tables.pop()
         if hides:
             self._hidden -= 1
             self._mark(bool(self._hidden))
@@ -230,9 +260,25 @@ class _Writer:
             self._pre -= 1
         return name
 
-    def _item(self) -> str:
+    def _is_in_cell(self) -> bool:
+        """Of a table of data, where all stands on one line."""
+        if not self._tables or not self._tables[-1].has_head:
+            return False
+        return self._count["td"] + self._count["th"] >= len(self._tables)
+
+    def _is_alone(self) -> bool:
+        """A cell that is all of its row in a table without a head: it only says where to stand."""
+        return bool(self._tables) and not self._tables[-1].has_head and self._tables[-1].cells == 1
+
+    def _end_row(self, table: _Table) -> None:
+        if table.has_head and not table.is_begun and table.cells:
+            self._put("|" + " --- |" * min(table.cells, _DEEPEST))
+        table.cells, table.is_begun = 0, True
+
+    def _item(self, tag: Start) -> str:
         if not self._lists or self._lists[-1] < 0:
             return "- "
+        self._lists[-1] = _number(tag, "value", self._lists[-1])
         self._lists[-1] += 1
         return f"{self._lists[-1] - 1}. "
 
@@ -244,6 +290,7 @@ class _Writer:
             self._marked = hidden
 
     def _close_link(self) -> None:
+        """What was read since its beginning becomes the link."""
         if self._link is None:
             return
         (href, start), self._link = self._link, None
@@ -257,14 +304,25 @@ class _Writer:
             self._line[start:] = [f"[{text}]({where})"]
 
     def _break(self) -> None:
+        if self._is_in_cell():
+            self._line.append(" ")
+            return
+        link, text = self._link, ""
+        if link is not None:
+            text = "".join(self._line[link[1] :]).strip()
         self._close_link()
+        if link is not None and not text:  # a card: what comes first in it is what leads there
+            self._link = (link[0], 0)
         self._mark(False)
+        if self._line[:1] == [_CELL] and self._is_alone():
+            del self._line[0]
         text = "".join(self._line)
         self._line = []
         if self._pre:
             text = text.strip("\n")
             if text.strip():
-                self._put(f"```\n{text}\n```")
+                fence = "`" * max(3, *(len(each) + 1 for each in _FENCE.findall(text)), 0)
+                self._put(f"{fence}\n{text}\n{fence}")
             return
         lines = [line for each in text.split("\n") if (line := _SPACES.sub(" ", each).strip())]
         if lines and lines != ["|"]:
@@ -279,26 +337,10 @@ class _Writer:
         self._blocks.append(block)
 
 
-def _is_hidden(tag: Start) -> bool:
-    said = tag.attributes
-    if "hidden" in said or "popover" in said or (tag.name == "dialog" and "open" not in said):
-        return True
-    style = said.get("style", "")
-    return bool(style) and _HIDING.search(_plain_style(style)) is not None
-
-
-def _plain_style(style: str) -> str:
-    """As a browser understands it, in one spelling."""
-    if "\\" in style:
-        style = _CSS_ESCAPE.sub(_unescaped, style)
-    return _CSS_NOTHING.sub("", style).lower()
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    if found[2]:
-        return found[2]
-    number = int(found[1], 16)
-    return chr(number) if 0 < number <= 0x10FFFF else "\ufffd"
+def _number(tag: Start, name: str, usual: int) -> int:
+    said = tag.attributes.get(name, "")
+    is_number = said.isascii() and said.isdigit() and len(said) < 8
+    return min(int(said), _LARGEST_NUMBER) if is_number else usual
 
 
 def _joined_url(base: str, href: str) -> str | None:

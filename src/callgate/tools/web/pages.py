@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import codecs
+import re
 from typing import Any
 
 from callgate.core.content import ImageBlock, ImageSource, TextBlock
@@ -26,6 +28,7 @@ _SHOWN_HEADERS = frozenset(
      "server", "cache-control"}
 )  # fmt: skip
 _SNIFFED = 512
+_NOT_IN_TEXTS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
 
 async def fetch_page(input: dict[str, Any], context: ToolContext, web: Web) -> ToolOutput:
@@ -51,7 +54,7 @@ async def fetch_page(input: dict[str, Any], context: ToolContext, web: Web) -> T
     )
     first = f"{got.status} {got.url}" + (f"\n{title}" if title else "")
     return ToolOutput(
-        content=[TextBlock(f"{first}\n\n{shown.text or '(empty)'}")],
+        content=[TextBlock(f"{first}\n\n{shown.text or _nothing(got.body, kind)}")],
         success=got.status < 400,
         metadata=said | ({"title": title} if title else {}),
         truncated=shown.truncated,
@@ -83,10 +86,27 @@ async def _text(
     return without_unseen(text), ""
 
 
+def _nothing(body: bytes, kind: str) -> str:
+    if kind in _HTML and b"<script" in body.lower():
+        return "(empty: scripts make this page, and none are run)"
+    return "(empty)"
+
+
 def _is_text(kind: str, body: bytes) -> bool:
     if body[:2] in (b"\xff\xfe", b"\xfe\xff"):  # UTF-16, which is full of zeros
         return True
-    return (kind.startswith("text/") or kind.endswith(_TEXTS)) and b"\0" not in body[:_SNIFFED]
+    if kind.startswith("text/") or kind.endswith(_TEXTS):
+        return b"\0" not in body[:_SNIFFED]
+    return _reads_as_text(body[:_SNIFFED])
+
+
+def _reads_as_text(head: bytes) -> bool:
+    """Many servers send out texts as bytes of no kind."""
+    try:
+        text = codecs.utf_8_decode(head, "strict", False)[0]  # the last may be half there
+    except UnicodeDecodeError:
+        return False
+    return _NOT_IN_TEXTS.search(text) is None
 
 
 def _guess(body: bytes) -> str:

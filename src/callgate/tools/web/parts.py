@@ -6,10 +6,10 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from callgate.core.models import Key
 from callgate.tools.tables import USUAL_VARIABLES, WebTable
 
 if TYPE_CHECKING:  # loaded with the first call
+    from callgate.core.models import Key
     from callgate.tools.web.connecting import Resolve
     from callgate.tools.web.fetching import Limits
     from callgate.tools.web.reach import Reach

@@ -25,6 +25,9 @@ MOST_RESULTS = 10
 _LONGEST_TITLE = 200
 _LONGEST_URL = 2_048
 _LONGEST_SNIPPET = 1_000
+_NO_JSON = " SearXNG must have json among the search.formats of its settings."
+_FOUND_NOTHING = "No results found"
+"""How ddgs says so, as an error."""
 
 
 class Result(NamedTuple):
@@ -132,6 +135,8 @@ async def _service(query: str, web: Web) -> list[Result]:
         masked = Masked([] if key is None else [key.reveal()])
         said = got.body[:2_000].decode("utf-8", "replace")
         what = "." if said.lstrip()[:1] == "<" else quoted(said, masked)
+        if web.table.search == "searxng" and got.status == 403:
+            what = f".{_NO_JSON}"
         raise ToolExecutionError(
             f"{web.table.search} answered {got.status}{what}", reason="web_search"
         )
@@ -143,9 +148,7 @@ def _results(got: Fetched, service: _Service) -> list[Result]:
         found: Any = msgspec.json.decode(got.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ToolExecutionError(
-            "The search service did not answer in JSON; SearXNG must have it among the formats"
-            " of its settings.",
-            reason="web_search",
+            f"The search service did not answer in JSON.{_NO_JSON}", reason="web_search"
         ) from None
     for key in service.where:
         found = found.get(key) if isinstance(found, dict) else None
@@ -172,5 +175,7 @@ async def _ddgs(query: str, web: Web) -> list[Result]:
     except TimeoutError:
         raise ToolExecutionError("ddgs did not answer in time.", reason="web_timeout") from None
     except Exception as error:  # foreign code
+        if str(error).startswith(_FOUND_NOTHING):
+            return []
         raise ToolExecutionError("ddgs found nobody to ask.", reason="web_search") from error
     return [_result(row, "href", "body") for row in rows]

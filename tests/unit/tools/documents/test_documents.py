@@ -61,13 +61,28 @@ async def test_words_are_found_where_they_stand_and_nothing_that_is_left_out(hom
     result = await bench(home, ws).run("search", {"query": "zebra"})
     assert paths(result) == ["README.md", "docs/guide.html", "src/lights.py"]
     rows = {row["path"]: row for row in result.value}
-    assert (rows["src/lights.py"]["line"], rows["src/lights.py"]["origin"]) == (1, "workspace")
+    assert (rows["src/lights.py"]["line"], rows["src/lights.py"]["origin"]) == (2, "workspace")
+    assert rows["docs/guide.html"]["line"] is None  # of what is shown, not of the file
     assert "A zebra waits." in rows["docs/guide.html"]["snippet"]
     assert "zebra()" not in result.text
     kept = b"".join(path.read_bytes() for path in (home / "documents").rglob("*") if path.is_file())
     assert b"crossing" in kept
     assert [each for each in (b"TOKEN", b"in the build", b"hookword") if each in kept] == []
     assert {stat.S_IMODE(path.stat().st_mode) for path in (home / "documents").rglob("index.db")} == {0o600}
+
+
+async def test_the_line_is_the_one_with_the_words(home: Path, ws: Path) -> None:
+    (ws / "long.txt").write_text("filler words\n" * 500 + "the needle\n" + "filler words\n" * 500)
+    (row,) = (await bench(home, ws).run("search", {"query": "needle"})).value
+    assert row["line"] == 501 and "the needle" in row["snippet"]
+
+
+@pytest.mark.parametrize("query", ["日本語", "文書", "日本 方法", "方*", "v2版", "แมว", "文書です"])
+async def test_words_of_scripts_without_spaces_are_found(query: str, home: Path, ws: Path) -> None:
+    (ws / "門.txt").write_text("これは日本語の文書です。\nv2版の方法。\nฉันรักแมวมาก\n")
+    (row,) = (await bench(home, ws).run("search", {"query": query})).value
+    assert row["path"] == "門.txt" and "\u200b" not in row["snippet"] and "\x02" not in row["snippet"]
+    assert (await bench(home, ws).run("search", {"query": "日文"})).value == []
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ CASES = [
     Case("drive_read", {"fileId": FILE}, ("fileId",), R, "drive.readonly"),
     Case("drive_download", {"fileId": FILE, "path": "p.txt"}, ("fileId", "path"), W, "drive.readonly"),
     Case("drive_create", {"name": "a.txt", "content": "A", "mimeType": "text/plain"}, ("name",), N, "drive.file"),
-    Case("drive_update", {"fileId": FILE, "content": "B"}, ("fileId",), N, "drive.file"),
+    Case("drive_update", {"fileId": FILE, "content": "B", "mimeType": "text/plain"}, ("fileId",), N, "drive.file"),
     Case("drive_delete", {"fileId": FILE}, ("fileId",), N, "drive.file", True),
     Case("drive_search", {"query": "plan"}, ("query",), R, "drive.metadata.readonly"),
     Case("calendar_list", {}, (), R, "calendar.calendarlist.readonly"),

@@ -139,7 +139,11 @@ def test_nothing_that_makes_requests_is_loaded_before_a_call() -> None:
         "wired = w.Wired(Home(sys.argv[1]), audit=False); wired.register_built_in()\n"
         "heavy = ('httpx2', 'anyio', 'zoneinfo', 'mimetypes', 'csv')\n"
         "ours = 'callgate.tools.google.'\n"
-        "print(*sorted(m for m in sys.modules if m.split('.')[0] in heavy or m.startswith(ours)))\n"
+        "def loaded(): return [m for m in sys.modules if m.split('.')[0] in heavy or m.startswith(ours)]\n"
+        "registry = wired.dispatcher.registry; registry.find('read_file'); registry.find('nosuch')\n"
+        "assert loaded() == [], loaded()\n"
+        "assert registry.find('gmail_list') is not None\n"
+        "print(*sorted(loaded()))\n"
     )
     home = os.environ["CALLGATE_HOME"]
     ran = subprocess.run([sys.executable, "-c", code, home], capture_output=True, text=True, timeout=60)

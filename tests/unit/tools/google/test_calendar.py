@@ -29,6 +29,7 @@ async def test_an_event_begins_when_it_was_said(said: dict[str, str], start: dic
     "said",
     [
         {"start": "tomorrow at 10", "end": "2035-02-01T17:00:00Z"},
+        {"start": "noon", "end": "2035-02-01T17:00:00Z"},
         {"start": "2035-02-01T17:00:00Z", "end": "2035-02-01T16:00:00Z"},
         {"start": "2035-02-01T17:00:00+02:00", "end": "2035-02-01T15:00:00Z"},
         {"start": "2035-02-01", "end": "2035-02-01"},
@@ -74,6 +75,26 @@ async def test_without_a_time_events_from_now_on_are_listed_in_order(desk: Desk)
     result = await desk.call("calendar_events")
     assert [each["summary"] for each in result.value] == ["First", "Standup"]
     assert "2035-01-31T09:00:00+01:00" in result.text
+
+
+async def test_an_event_says_what_it_is_about(desk: Desk) -> None:
+    desk.google.calendars.put(
+        summary="Plan\u202e\U000e0041", start={"date": "2034-01-01"}, end={"date": "2034-01-02"}, hangoutLink="https://meet.example/abc",
+        description="<p>Bring <b>tea</b>.</p><ul><li>one</ul>" + "x" * 600,
+    )  # fmt: skip
+    result = await desk.call("calendar_events", maxResults=1)
+    first, second, more = result.text.splitlines()
+    assert first == "event0002  2034-01-01 - 2034-01-02  Plan  https://meet.example/abc"
+    assert second.startswith("    Bring tea. - one") and second.endswith("xx ...") and len(second) == 508
+    assert more == "[the first 1; there are more]"
+
+
+@pytest.mark.parametrize("said", [{}, {"timeZone": "Asia/Tokyo"}, {"sendUpdates": "all"}])
+async def test_a_change_of_nothing_is_none(said: dict[str, str], desk: Desk) -> None:
+    result = await desk.call("calendar_update", eventId=EVENT, **said)
+    assert result.error is not None
+    assert result.error.error_class is ToolErrorClass.VALIDATION_ERROR
+    assert desk.google.exchanges == []
 
 
 async def test_a_zone_that_nobody_knows_is_refused(desk: Desk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from callgate.core.content import ImageBlock
 from callgate.core.errors import ToolErrorClass
 from tests.google_services import NATIVE
+from tests.small_pdfs import pdf
 from tests.unit.tools.google.desk import FILE, Desk
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -55,6 +57,14 @@ async def test_a_picture_is_shown_and_other_bytes_are_not(desk: Desk) -> None:
     assert await desk.reason("drive_read", fileId=archive) == "not_text"
     await desk.value("drive_download", fileId=archive, path="a.zip")
     assert (desk.workspace / "a.zip").read_bytes() == b"PK\0\xff"
+
+
+async def test_a_pdf_is_read_where_that_can_be_done(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pypdf", reason="needs pypdf: not installed")
+    report = desk.google.drive.put("r.pdf", "application/pdf", pdf("All is well."))
+    assert (await desk.call("drive_read", fileId=report)).text == "[page 1]\nAll is well."
+    monkeypatch.setitem(sys.modules, "pypdf", None)
+    assert await desk.reason("drive_read", fileId=report) == "not_installed"
 
 
 async def test_a_folder_has_no_content_and_a_link_leads_to_its_file(desk: Desk) -> None:
@@ -112,6 +122,49 @@ async def test_an_update_changes_what_it_names(desk: Desk) -> None:
     assert desk.google.drive.contents[FILE] == b"New"
     await desk.value("drive_update", fileId=FILE, name="new.txt")
     assert (desk.google.drive.files[FILE]["name"], desk.google.drive.contents[FILE]) == ("new.txt", b"New")
+
+
+async def test_a_new_content_leaves_the_type_of_a_file_as_it_is(desk: Desk) -> None:
+    drive = desk.google.drive
+    table = drive.put("data.csv", "text/csv", b"a")
+    await desk.value("drive_update", fileId=table, content="b")
+    await desk.value("drive_update", fileId=table, name="d.csv", path="note.txt")
+    assert (drive.files[table]["mimeType"], drive.contents[table]) == ("text/csv", b"A note.")
+    await desk.value("drive_update", fileId=table, content="{}", mimeType="application/json")
+    assert drive.files[table]["mimeType"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("kind", "said", "sent", "sent_as"),
+    [
+        ("document", {"content": "Words"}, b"Words", "text/plain"),
+        ("spreadsheet", {"content": "a,b"}, b"a,b", "text/csv"),
+        ("document", {"path": "old.doc"}, b"Old", "application/msword"),
+    ],
+)
+async def test_documents_of_googles_own_are_made_of_what_it_can_convert(kind: str, said: dict[str, str], sent: bytes, sent_as: str, desk: Desk) -> None:
+    (desk.workspace / "old.doc").write_bytes(b"Old")
+    media_type = f"application/vnd.google-apps.{kind}"
+    made = await desk.value("drive_create", name="New", mimeType=media_type, **said)
+    assert (made["mimeType"], desk.google.drive.contents[made["id"]]) == (media_type, sent)
+    await desk.value("drive_update", fileId=made["id"], name="Newer", **said)
+    await desk.value("drive_update", fileId=made["id"], **said)
+    assert (desk.google.drive.files[made["id"]]["mimeType"], desk.google.drive.contents[made["id"]]) == (media_type, sent)
+    assert desk.google.asked()[-1].headers["content-type"] == sent_as
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "kind"),
+    [
+        ("report", "r.pdf", "application/pdf"),
+        ("r.csv", "made", "text/csv"),
+        ("r.tar.gz", "r.tar.gz", "application/octet-stream"),
+        ("made", "made", "application/octet-stream"),
+    ],
+)
+async def test_the_name_of_a_file_says_its_type(name: str, path: str, kind: str, desk: Desk) -> None:
+    (desk.workspace / path).write_bytes(b"x")
+    assert (await desk.value("drive_create", name=name, path=path))["mimeType"] == kind
 
 
 @pytest.mark.parametrize(

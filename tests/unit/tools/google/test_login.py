@@ -216,6 +216,8 @@ async def test_more_is_allowed_step_by_step_with_the_client_of_the_first_login(g
     second = await auth("login", "--scope", "gmail.send", "--scope", "tasks", "--json")
     assert (second.json["scopes"], second.json["missing"]) == (["gmail.readonly", "gmail.send"], ["tasks"])
     assert [each["read_only"] for each in (await auth("status", "--json")).json] == [False]
+    other = await auth("login", "tasks", "--account", "other", "--json")
+    assert (other.json["account"], other.json["scopes"]) == ("other", [])
 
 
 async def test_a_second_account_has_its_own_name(google: GoogleServer, auth: Commands, home: Path) -> None:
@@ -250,12 +252,13 @@ async def test_who_cannot_be_logged_out_at_google_is_logged_out_here(google: Goo
         (["login", "--client-file", "missing.json"], 2),
         (["login", "--account", "../x"], 2),
         (["login", "--port", "x"], 2),
+        (["login", "--client-file", "client.json", "--port", "99999"], 1),
     ],
 )
 async def test_what_the_command_does_not_take_is_said_in_a_line(words: list[str], code: int, auth: Commands) -> None:
     ran = await auth(*words)
     assert ran.code == code
-    assert "Traceback" not in ran.err and ran.err.startswith("error (")
+    assert "Traceback" not in ran.err and "internal error" not in ran.err and ran.err.startswith("error (")
 
 
 async def test_a_tool_cannot_log_in(auth: Commands, monkeypatch: pytest.MonkeyPatch) -> None:

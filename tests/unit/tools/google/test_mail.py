@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from email import message_from_bytes
 from email.message import EmailMessage
 from typing import Any
 
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.core.errors import ToolErrorClass, ToolValidationError
+from callgate.core.errors import ToolErrorClass, ToolExecutionError, ToolValidationError
 from callgate.tools.google import mime
+from tests.google_services import missing
 from tests.unit.tools.google.desk import MAIL, Desk
 
 E = ToolErrorClass
@@ -32,9 +34,24 @@ async def test_a_mail_is_read_in_its_own_charset_with_its_headers_decoded(desk: 
 async def test_a_list_says_who_wrote_what(desk: Desk) -> None:
     (found,) = await desk.value("gmail_list")
     assert (found["from"], found["subject"], found["unread"]) == ("Jürgen <juergen@example.org>", "Grüße", True)
+    assert found["snippet"] == "It's the beginning <of it>"  # which Google escapes, as if for HTML
     assert await desk.value("gmail_search", query="nobody") == []
     (found,) = await desk.value("gmail_search", query="is:unread from:juergen")
     assert found["id"] == MAIL
+
+
+async def test_a_mail_that_goes_while_a_list_is_made_is_left_out(desk: Desk) -> None:
+    desk.google.mail.receive(mail(text="newer"))
+    desk.google.mail.messages["gone"] = {"raw": b"", "labels": ["INBOX"], "thread": "gone"}
+    get = desk.google.mail.get
+
+    def without_one(request: Any, id: str) -> Any:
+        if id == "gone":
+            raise missing()
+        return get(request, id)
+
+    desk.google.mail.get = without_one  # type: ignore[method-assign]
+    assert len(await desk.value("gmail_list")) == 2
 
 
 def mail(**parts: Any) -> bytes:
@@ -84,12 +101,70 @@ async def test_each_shape_of_mail_is_read(raw: bytes, body: str, names: list[str
     assert [each["filename"] for each in value["attachments"]] == names
 
 
+def leaf(kind: str, text: str, *headers: str) -> str:
+    return "\r\n".join([f"Content-Type: {kind}", *headers, "", text])
+
+
+def multipart(kind: str, *parts: str) -> str:
+    line = f"b{len(''.join(parts))}"
+    inner = "".join(f"--{line}\r\n{part}\r\n" for part in parts)
+    return f"Content-Type: multipart/{kind}; boundary={line}\r\n\r\n{inner}--{line}--\r\n"
+
+
+PLAIN, RICH, EMPTY = leaf("text/plain", "plain"), leaf("text/html", "<p>rich</p>"), leaf("text/plain", " \r\n")
+PICTURE = leaf("image/png; name=p.png", "x", "Content-Disposition: inline; filename=p.png")
+INVITATION = leaf("text/calendar; method=REQUEST", "BEGIN:VCALENDAR")
+
+
+@pytest.mark.parametrize(
+    ("shape", "body", "kinds"),
+    [
+        (multipart("mixed", RICH, leaf("text/plain", "footer of a list")), "rich\n\nfooter of a list", []),
+        (multipart("alternative", EMPTY, RICH), "rich", []),
+        (multipart("alternative", RICH, PLAIN), "plain", []),
+        (multipart("alternative", PLAIN, multipart("related", RICH, PICTURE), INVITATION), "plain", ["image/png", "text/calendar"]),
+        (multipart("alternative", EMPTY, multipart("mixed", RICH, PICTURE, RICH)), "rich\n\nrich", ["image/png"]),
+        (multipart("mixed", PLAIN, PICTURE, leaf("text/plain", "after")), "plain\n\nafter", ["image/png"]),
+        (multipart("alternative", EMPTY), "", []),
+        (multipart("alternative", leaf("text/plain", "See the web."), leaf("text/html", f"<style>{'x' * 999}</style>{'word ' * 20}")), "word " * 19 + "word", []),
+        (multipart("alternative", leaf("text/plain", "See the web."), leaf("text/html", f"<style>{'x' * 999}</style>{'<b class=xxxxxxxxxx>' * 20}Words")), "See the web.", []),
+        (multipart("alternative", leaf("text/plain", "a " * 150 + "b"), leaf("text/html", "word " * 999)), "word " * 998 + "word", []),
+        (multipart("alternative", leaf("text/plain", "a " * 301 + "b"), leaf("text/html", "word " * 999)), "a " * 301 + "b", []),
+        (multipart("signed", PLAIN, leaf("application/pgp-signature", "x")), "plain", ["application/pgp-signature"]),
+    ],
+)
+async def test_no_part_of_a_text_is_lost(shape: str, body: str, kinds: list[str], desk: Desk) -> None:
+    id = desk.google.mail.receive(f"From: a@example.org\r\n{shape}".encode())
+    value = await desk.value("gmail_read", messageId=id)
+    assert (value["body"], [each["mimeType"] for each in value["attachments"]]) == (body, kinds)
+
+
+@pytest.mark.parametrize(
+    ("charset", "content"),
+    [
+        ("iso-8859-1", "Grüße".encode()),
+        ("iso-8859-1", "Grüße".encode("latin-1")),
+        ("us-ascii", "Grüße".encode()),
+        ("iso-2022-jp", "日本".encode()),
+        ("iso-2022-jp", "日本".encode("iso-2022-jp")),
+        ("gb2312", "你好世界".encode()),
+        ("gb2312", "你好世界".encode("gb2312")),
+        ("", "Grüße".encode("cp1252")),
+    ],
+)
+def test_a_text_that_google_turned_into_utf_8_is_not_read_in_the_charset_of_its_header(charset: str, content: bytes) -> None:
+    part = mime.Part("text/plain", charset, "", None, None, len(content))
+    assert mime.text_of(part, content) in ("Grüße", "日本", "你好世界")
+
+
 async def test_a_mail_that_is_nested_without_end_is_refused(desk: Desk) -> None:
     part: dict[str, Any] = {"mimeType": "text/plain", "body": {}}
     for _ in range(200):
         part = {"mimeType": "multipart/mixed", "parts": [part]}
-    with pytest.raises(Exception, match="nested"):
-        list(mime.parts_of(part))
+    for read in (mime.parts_of, mime.shown_parts):
+        with pytest.raises(ToolExecutionError) as caught:
+            list(read(part))
+        assert caught.value.reason == "too_deep"
 
 
 async def test_an_attachment_is_saved_into_the_workspace_and_nowhere_else(desk: Desk) -> None:
@@ -132,6 +207,44 @@ async def test_an_answer_stays_in_its_thread(desk: Desk) -> None:
     assert "--scope gmail.readonly" in result.text
 
 
+LONG_ID = f"<{'DB8PR04MB7123' * 4}@DB8PR04MB7123.eurprd04.prod.outlook.com>"
+
+
+@pytest.mark.parametrize(
+    ("message_id", "references", "told"),
+    [
+        (LONG_ID, f"<root@x>\t{LONG_ID}", ("<root@x>", LONG_ID, LONG_ID)),
+        ("<b@x>", "nonsense <a@x> <ü@x>", ("<a@x>", "<b@x>")),
+        ("<z@x>", " ".join(f"<{number}@x>" for number in range(50)), ("<0@x>", *(f"<{number}@x>" for number in range(31, 50)), "<z@x>")),
+        ("none", "<a@x>", ()),
+    ],
+)
+def test_an_answer_names_the_mails_before_it_as_they_are_named(message_id: str, references: str, told: tuple[str, ...]) -> None:
+    raw = mime.compose({"to": "b@example.org", "subject": "S", "body": "B"}, reply=mime.Reply(message_id, references))
+    made = message_from_bytes(raw)  # which decodes nothing, as many readers of mail
+    assert (tuple(made.get("references", "").split()), made.get("in-reply-to", "")) == (told, told[-1] if told else "")
+
+
+@pytest.mark.parametrize(
+    ("to", "written"),
+    [
+        ("Jörg <joerg@bücher.example>", "=?utf-8?q?J=C3=B6rg?= <joerg@xn--bcher-kva.example>"),
+        ("jörg@example.org", "jörg@example.org"),
+        ('"Doe, John" <j@example.org>, o\'neil+x@example.org', '"Doe, John" <j@example.org>, o\'neil+x@example.org'),
+    ],
+)
+def test_an_address_of_other_letters_is_one_that_a_mail_can_be_sent_to(to: str, written: str) -> None:
+    raw = mime.compose({"to": to, "subject": "S", "body": "B"})
+    assert raw.decode().split("\r\n")[0] == f"To: {written}"
+
+
+@pytest.mark.parametrize(("name", "kind"), [("a.eml", "application/octet-stream"), ("a.tar.gz", "application/octet-stream"), ("a.csv", "text/csv")])
+def test_a_file_is_attached_as_the_bytes_it_is(name: str, kind: str) -> None:
+    raw = mime.compose({"to": "b@example.org", "subject": "S", "body": "B"}, [mime.File(name, b"\x00\xff")])
+    _, _, file = message_from_bytes(raw).walk()
+    assert (file.get_content_type(), file.get_filename(), file.get_payload(decode=True)) == (kind, name, b"\x00\xff")
+
+
 INJECTED = ["a\r\nBcc: evil@example.org", "a\nX: y", "a\rX: y", "a\0b", "a\u2028b", "a\x85b", "a\x0bb"]
 
 
@@ -146,7 +259,7 @@ async def test_a_header_cannot_become_two(name: str, text: str, desk: Desk) -> N
     assert desk.google.exchanges == []
 
 
-@pytest.mark.parametrize("to", ["nobody", "a@", "@b", "", "a b", [], ["a@example.org", "x"], "<>", ",", "a@b@", "a@exa mple"], ids=repr)
+@pytest.mark.parametrize("to", ["nobody", "a@", "@b", "", "a b", [], ["a@example.org", "x"], "<>", ",", "a@b@", "a@exa mple", "a@straße.example"], ids=repr)
 async def test_who_gets_a_mail_must_be_an_address(to: Any, desk: Desk) -> None:
     result = await desk.call("gmail_send", to=to, subject="S", body="B")
     assert result.error is not None

@@ -35,6 +35,11 @@ async def test_a_document_is_read_as_markdown(desk: Desk) -> None:
     ]  # fmt: skip
 
 
+async def test_a_document_is_read_without_what_others_suggest(desk: Desk) -> None:
+    await desk.value("docs_read", documentId=DOCUMENT)
+    assert dict(desk.google.asked()[0].query)["suggestionsViewMode"] == "PREVIEW_WITHOUT_SUGGESTIONS"
+
+
 async def test_a_document_without_tabs_is_read_as_well(desk: Desk) -> None:
     desk.google.faults = [Fault(200, body=b'{"title": "Old", "body": {"content": [{"paragraph": {"elements": [{"textRun": {"content": "x\\n"}}]}}]}}')]
     assert (await desk.value("docs_read", documentId=DOCUMENT))["text"] == "x"
@@ -65,6 +70,8 @@ async def test_cells_are_read_and_without_a_range_the_sheets(desk: Desk) -> None
     result = await desk.call("sheets_read", spreadsheetId=SHEET, range="Sheet1!A1:B2")
     assert result.value["values"] == [["what", "cost"], ["tea", 3]]
     assert result.text == "what,cost\ntea,3\n"
+    await desk.value("sheets_read", spreadsheetId=SHEET, range="A1", valueRenderOption="FORMULA")
+    assert [dict(each.query)["valueRenderOption"] for each in desk.google.asked()] == ["FORMATTED_VALUE", "FORMULA"]
     about = await desk.value("sheets_read", spreadsheetId=SHEET)
     assert about["sheets"][0]["properties"]["title"] == "Sheet1"
     assert (await desk.value("sheets_read", spreadsheetId=SHEET, range="C5"))["values"] == []
@@ -91,6 +98,11 @@ async def test_a_task_is_done_and_undone(desk: Desk) -> None:
     assert listed == {"tasks": [], "taskLists": [{"id": "list-1", "title": "My Tasks"}]}
     assert len((await desk.value("tasks_list", showCompleted=True))["tasks"]) == 1
     assert (await desk.value("tasks_update", taskId=TASK, status="needsAction")).get("completed") is None
+
+
+async def test_one_task_is_read_with_all_of_its_notes(desk: Desk) -> None:
+    task = desk.google.tasks.put("A", notes="one\ntwo")
+    assert (await desk.call("tasks_get", taskId=task)).text == f"[ ] {task}  A\n\none\ntwo"
 
 
 async def test_a_task_is_due_on_a_day(desk: Desk) -> None:

@@ -54,6 +54,17 @@ async def test_what_is_noted_is_found_again_in_its_workspace_and_the_user_everyw
     assert (await there.run("memory_search", {"query": "long"})).text == "u1: Edited by hand: long answers."
 
 
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [("日本語", ["u1"]), ("答え", ["u1"]), ("tab", ["u2"]), ("abs", []), ("größe", ["u3"]), ("the", [])],
+)
+def test_a_part_of_a_word_is_enough_where_words_have_no_spaces_between(query: str, found: list[str], home: Path, tmp_path: Path) -> None:
+    kept = memory(home, tmp_path)
+    for note in ("必ず日本語で答えてください", "Tabs, no spaces", "Übergröße zuerst"):
+        kept.add(note, "user")
+    assert [entry.id for entry in kept.search(query, 9)] == found
+
+
 async def test_replacing_and_consolidating_keep_what_was_said_before(home: Path, tmp_path: Path) -> None:
     desk = bench(home, tmp_path)
     for letter in ("a", "b", "c"):
@@ -183,7 +194,7 @@ def test_a_person_lists_edits_and_forgets(home: Path, tmp_path: Path) -> None:
     assert callgate("memory", "edit", "u1", cwd=tmp_path, stdin=b"from stdin\n").code == 0
     assert {entry.text for entry in kept.entries()} == {"other words", "from stdin"}
     assert callgate("memory", "forget", "w1", "w7", cwd=tmp_path).code == 1
-    assert callgate("memory", "forget", "w1", "--for-good", cwd=tmp_path).code == 0
+    assert callgate("memory", "forget", "w1", "w1", "--for-good", cwd=tmp_path).code == 0
     assert [entry.id for entry in kept.entries()] == ["u1"]
     assert history(home) == ["", "", "second"]
 

@@ -25,6 +25,7 @@ from callgate.tools.web.catalogue import CATALOGUE
 from callgate.tools.web.charsets import decode
 from callgate.tools.web.markdown import convert
 from callgate.tools.web.parts import Web
+from tests.small_pdfs import pdf
 from tests.support import Bench, FakeHuman
 from tests.unit.tools.web.desk import Names, desk
 from tests.web_server import WebServer, jsoned, page
@@ -41,7 +42,16 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4
         ('<a href="javascript:alert(1)">a</a> <a href="#top">b</a> <a href="data:x">c</a>', "a b c"),
         ("<ul><li>a<ol><li>b<li>c</ol><li>d</ul>", "- a\n  1. b\n  2. c\n- d"),
         ("<pre>a\n  b</pre>x<code>y()</code>", "```\na\n  b\n```\n\nx`y()`"),
-        ("<table><tr><th>A<th>B<tr><td>1<td>2</table>", "| A | B |\n| 1 | 2 |"),
+        ("<table><tr><th>A<th>B<tr><td>1<td>2</table>", "| A | B |\n| --- | --- |\n| 1 | 2 |"),
+        ("<table><tr><td>1<td>2</table>", "| 1 | 2 |"),
+        ("<table><tr><th>A<tr><td><p>a|b</p><p>c<br>d</p><ul><li>e<li>f</ul><tr><td><pre>g\nh</pre></table>x", "| A |\n| --- |\n| a\\|b c d - e - f |\n| g h |\n\nx"),
+        ("<table><tr><th>A<tr><td><p hidden>b</p>c</table>", "| A |\n| --- |\n| [hidden: b ]c |"),
+        ("<table><tr><td><table><tr><td>a<p>b<tr><td><b>c</b></table></table>d", "a\n\nb\n\nc\n\nd"),
+        ("<table><tr><td><a href=x>a</a><tr><td>b<td>c</table>", "[a](https://example.org/dir/x)\n\n| b | c |"),
+        ("<pre>a\n```\nb</pre>", "````\na\n```\nb\n````"),
+        ("<ol start=5><li>a<li value=9>b<li value=-1>c<li value=x>d</ol><ol start=99999999999><li>e</ol>", "5. a\n9. b\n10. c\n11. d\n1. e"),
+        ("<a href=x><h3>Title</h3><p>text</p></a> <a href=y><div></div></a>z", "### [Title](https://example.org/dir/x)\n\ntext\n\nz"),
+        ("<frameset><frame src=a.html><frame src='javascript:x'></frameset>", "[frame](https://example.org/dir/a.html)"),
         ("<blockquote>a<br>b</blockquote>", "> a\n> b"),
         ("a<script>if (a < b) '</p>'</script><style>p{}</style><!-- c --><template>t</template>d", "ad"),
         ("a<script>never ends", "a"),
@@ -71,7 +81,7 @@ def test_a_page_becomes_what_a_reader_would_see(html: str, markdown: str) -> Non
 @pytest.mark.parametrize(
     ("piece", "count"),
     [(each, 400_000) for each in ("<!--", "<a b='", '<a x="" ', "<a ", "</", "<![", "&#9", "<script>")]
-    + [(each, 8_000) for each in ("<div>", "<td>", "<blockquote>x", "<a href=x>", "<p hidden>x", "<b></i>")],
+    + [(each, 8_000) for each in ("<div>", "<td>", "<table><th>", "<a href=x><p>", "<blockquote>x", "<a href=x>", "<p hidden>x", "<b></i>")],
 )
 def test_reading_a_hostile_page_takes_no_longer_than_its_length(piece: str, count: int) -> None:
     """Where it did, this would not come to its end."""
@@ -84,7 +94,10 @@ def test_reading_a_hostile_page_takes_no_longer_than_its_length(piece: str, coun
         ("é".encode(), "text/html", "é", "utf-8"),
         ("é".encode("latin-1"), "text/plain", "é", "cp1252"),
         ("“é”".encode("cp1252"), "text/html; charset=ISO-8859-1", "“é”", "cp1252"),
-        ("日本".encode("shift_jis"), 'text/html; charset="Shift_JIS"', "日本", "shift_jis"),
+        ("日本①".encode("cp932"), 'text/html; charset="Shift_JIS"', "日本①", "cp932"),
+        ("日本".encode("cp932"), "text/plain; charset=Windows-31J", "日本", "cp932"),
+        ("朱镕基😀".encode("gb18030"), "text/html; charset=gb2312", "朱镕基😀", "gb18030"),
+        ("שלום".encode("iso8859-8"), "text/plain; charset=ISO-8859-8-I", "שלום", "iso8859-8"),
         (b"<meta charset=koi8-r>" + "да".encode("koi8-r"), "text/html", "<meta charset=koi8-r>да", "koi8-r"),
         (b"charset=koi8-r \xc3\xa9", "application/json", "charset=koi8-r é", "utf-8"),
         ("é".encode("utf-8-sig"), "text/html; charset=koi8-r", "é", "utf-8"),
@@ -115,6 +128,10 @@ async def test_each_kind_of_page_is_shown_in_its_way(tmp_path: Path) -> None:
             "/png": page(PNG, "image/png"),
             "/zip": page(b"PK\x03\x04\0\0", "application/zip"),
             "/lie": page(b"\x7fELF\0\0", "text/html"),
+            "/bytes": page("größe: 1\n" + "é" * 600, "binary/octet-stream"),
+            "/latin": page("größe: 1\n".encode("latin-1"), "application/octet-stream"),
+            "/nothing": page("", "application/octet-stream"),
+            "/app": page("<div id=root></div><SCRIPT src=a.js></SCRIPT>"),
             "/gone": page("<p>Not here", "text/html", 404),
             "/long": page("word\n" * 5_000, "text/plain"),
         }
@@ -133,6 +150,10 @@ async def test_each_kind_of_page_is_shown_in_its_way(tmp_path: Path) -> None:
         image = (await fetched("/png")).content[1]
         assert isinstance(image, ImageBlock) and image.media_type == "image/png"
         assert (await fetched("/zip")).error.reason == (await fetched("/lie")).error.reason == "not_text"
+        assert "größe: 1" in (await fetched("/bytes")).text
+        assert (await fetched("/latin")).error.reason == "not_text"
+        assert (await fetched("/nothing")).text.endswith("\n\n(empty)")
+        assert (await fetched("/app")).text.endswith("\n\n(empty: scripts make this page, and none are run)")
         gone = await fetched("/gone")
         assert (gone.ok, gone.text.splitlines()[0], gone.meta["status"]) == (False, f"404 {server.url('/gone')}", 404)
         cut = await fetched("/long", maxTokens=100)
@@ -146,7 +167,7 @@ async def test_a_pdf_is_read_where_that_can_be_done() -> None:
     pypdf = pytest.importorskip("pypdf", reason="needs pypdf: not installed")
     assert pypdf
     async with WebServer() as server:
-        server.pages |= {"/a.pdf": page(_pdf("Hello from a PDF"), "application/pdf"), "/b.pdf": page(b"%PDF-1.4 broken", "application/pdf")}
+        server.pages |= {"/a.pdf": page(pdf("Hello from a PDF"), "application/pdf"), "/b.pdf": page(b"%PDF-1.4 broken", "application/pdf")}
         bench = desk(allow=[f"127.0.0.1:{server.port}"])
         assert "Hello from a PDF" in (await bench.run("web_fetch", {"url": server.url("/a.pdf")})).text
         assert (await bench.run("web_fetch", {"url": server.url("/b.pdf")})).error.reason == "not_text"
@@ -155,26 +176,9 @@ async def test_a_pdf_is_read_where_that_can_be_done() -> None:
 async def test_a_pdf_without_its_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pypdf", None)
     async with WebServer() as server:
-        server.pages["/a.pdf"] = page(_pdf("x"), "application/pdf")
+        server.pages["/a.pdf"] = page(pdf("x"), "application/pdf")
         bench = desk(allow=[f"127.0.0.1:{server.port}"])
         assert (await bench.run("web_fetch", {"url": server.url("/a.pdf")})).error.reason == "not_installed"
-
-
-def _pdf(text: str) -> bytes:
-    """The least that is one."""
-    stream = f"BT /F1 12 Tf 72 700 Td ({text}) Tj ET".encode()
-    objects = [
-        b"<</Type/Catalog/Pages 2 0 R>>", b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 612 792]/Contents 4 0 R/Resources<</Font<</F1 5 0 R>>>>>>",
-        b"<</Length %d>>stream\n" % len(stream) + stream + b"\nendstream",
-        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-    ]  # fmt: skip
-    out, places = b"%PDF-1.4\n", []
-    for number, each in enumerate(objects, start=1):
-        places.append(len(out))
-        out += b"%d 0 obj" % number + each + b"endobj\n"
-    table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    return out + b"xref\n0 6\n0000000000 65535 f \n" + table + b"trailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % len(out)
 
 
 @pytest.mark.spec("S3-53")
@@ -292,15 +296,22 @@ async def test_an_answer_of_another_shape_is_no_crash(body: str) -> None:
         assert result.ok or result.error.reason == "web_search"
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_without_a_key_a_package_asks_where_it_is_installed(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_searxng_that_speaks_no_json_says_what_to_set() -> None:
+    async with WebServer() as server:
+        server.pages["/search"] = page("<html>Forbidden</html>", status=403)
+        result = await desk(search="searxng", search_url=server.url()).run("web_search", {"query": "x"})
+        assert result.error.reason == "web_search" and "search.formats" in result.text
+
+
+@pytest.mark.parametrize("fails", ["", "canary of a package", "No results found."])
+async def test_without_a_key_a_package_asks_where_it_is_installed(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
     class DDGS:
         def __init__(self, timeout: int) -> None:
             self.timeout = timeout
 
         def text(self, query: str, max_results: int) -> list[dict[str, str]]:
             if fails:
-                raise RuntimeError("canary of a package")
+                raise RuntimeError(fails)
             return [{"title": query, "href": "https://a.example/", "body": f"<b>{max_results}</b>"}]
 
     module = types.ModuleType("ddgs")
@@ -308,8 +319,10 @@ async def test_without_a_key_a_package_asks_where_it_is_installed(fails: bool, m
     module.DDGS = DDGS  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "ddgs", module)
     result = await desk(search="ddgs").run("web_search", {"query": "gates"})
-    if fails:
+    if "canary" in fails:
         assert result.error.reason == "web_search" and "canary" not in str(result)
+    elif fails:
+        assert (result.value, result.ok) == ([], True)
     else:
         assert result.value == [{"title": "gates", "url": "https://a.example/", "snippet": "10"}]
 
@@ -369,6 +382,8 @@ def test_a_long_base_does_not_make_a_page_of_short_links_long() -> None:
         r"p style='d\69 splay:none'", r"p style='display:\6eone'", "p style='clip-path: inset(50%)'",
         "p style='transform: translate(1px) scale(0)'", "p style='font-size:1px'", "p style='font-size: 0.2px'",
         "p style='content-visibility:hidden'", "p style='DISPLAY: NONE !important'", "p style='display:none/*'",
+        "p style='max-height:0px; overflow: hidden'", "p style='overflow:hidden;width:0'", "p style='margin-left:-9999px'",
+        "p style='margin:0;color:transparent'",
     ],
 )  # fmt: skip
 def test_what_a_browser_would_not_show_is_marked_however_it_is_said(tag: str) -> None:
@@ -380,6 +395,8 @@ def test_what_a_browser_would_not_show_is_marked_however_it_is_said(tag: str) ->
     [
         "p", "dialog open", "details", "p style='font-size:10px'", "p style='font-size:.9em'", "p style='font-size:11px'",
         "p style='opacity:0.9'", "p style='/* display:none */'", "p style='transform:scale(0.9)'", "p style='left:-9px'",
+        "p style='background-color:transparent'", "p style='border-color: transparent; stroke-opacity:0'", "p style='margin-left:-100px'",
+        "p style='overflow:hidden;max-height:0.5em;min-width:0'", "p style='height:0'", "p style='line-height:0;overflow:hidden'",
     ],
 )  # fmt: skip
 def test_what_a_browser_shows_is_not_marked(tag: str) -> None:
