@@ -2,11 +2,14 @@
 
     python benchmarks/google.py [--rounds N] [--calls N] [--quick] [--json]
 
-Start: CPU time of a fresh interpreter for the table of tools and for the registration of all of
-them, and whether anything that makes requests was loaded by it. Calls: 100 `gmail_read` at the
-same time against a local Google that answers at once, through the whole dispatcher (validation,
-policy, events, record), beside as many plain requests of the same client library. Both share one
-process with that server, so what counts is the difference.
+Start: CPU time in fresh interpreters that have all but the catalogue, and modules loaded: to have
+the whole of it (Google, web, documents, memory, files), as every start does, for which the goal is
+under 5 ms; then, once somebody looks, the tables and the registration of Google's tools, and of
+all that there are, as a list of tools needs them.
+
+Calls: 100 `gmail_read` at the same time against a local Google that answers at once, through the
+whole dispatcher (validation, policy, events, record), beside as many plain requests of the same
+client library. Both share one process with that server, so what counts is the difference.
 """
 
 from __future__ import annotations
@@ -38,23 +41,24 @@ from tests.google_server import SCOPE, GoogleServer
 from tests.support import Bench
 from tests.unit.tools.google.desk import LETTER, MAIL
 
+GOAL_MS = 5.0
 _START = """
-import sys, time
-import callgate.dispatch.registry, callgate.config.load, callgate.tools.loading, asyncio
-before, begun = set(sys.modules), time.process_time()
-from callgate.config.google import GoogleAccounts
+import asyncio, sys, time
 from callgate.config.places import Home
-from callgate.config.schema import GoogleTable
-from callgate.tools.google.tool import GoogleTools
-imported = time.process_time()
-registry = callgate.dispatch.registry.Registry()
-tools = GoogleTools(GoogleAccounts(Home("/nowhere"), GoogleTable()))
-made = time.process_time()
-for _, factory in tools.factories():
-    registry.register(factory)
-done = time.process_time()
-new = set(sys.modules) - before
-print(1e3 * (imported - begun), 1e3 * (done - made), len(new), "httpx2" in sys.modules)
+from callgate.wiring import BUILT_IN, Wired
+wired = Wired(Home("/nowhere"), audit=False)
+for factory in BUILT_IN:
+    wired.register(factory)
+registry = wired.dispatcher.registry
+before, begun = set(sys.modules), time.process_time()
+wired.expect_catalogue()
+had, at_start = time.process_time(), len(set(sys.modules) - before)
+registry.find("gmail_list")
+google = time.process_time()
+registry.meet_all()
+done, listed = time.process_time(), len(set(sys.modules) - before)
+times = (had - begun, google - had, done - had)
+print(*(1e3 * each for each in times), at_start, listed, "httpx2" in sys.modules)
 """
 
 
@@ -68,13 +72,16 @@ def start(rounds: int) -> dict[str, Any]:
         )
         found.append(ran.stdout.split())
     found = found[1:]  # the first wrote the bytecode
-    table, registered = (median(float(each[at]) for each in found) for at in (0, 1))
+    had, google, listed = (median(float(each[at]) for each in found) for at in range(3))
     return {
-        "table_ms": round(table, 2),
-        "register_ms": round(registered, 2),
-        "start_ms": round(table + registered, 2),
-        "modules": int(found[0][2]),
-        "loads_httpx2": found[0][3] == "True",
+        "had_ms": round(had, 3),
+        "had_modules": int(found[0][3]),
+        "google_ms": round(google, 2),
+        "all_ms": round(listed, 2),
+        "all_modules": int(found[0][4]),
+        "goal_ms": GOAL_MS,
+        "met": had < GOAL_MS,
+        "loads_httpx2": found[0][5] == "True",
     }
 
 

@@ -4,8 +4,9 @@
 
     call    the same tool of the same server on pipes: by the SDK's client alone, and by
             `Runtime.call` with schema, policy, events and audit on, as a session calls it
-    idle    `callgate tools` with no MCP servers and with 50 that are configured and approved, with
-            one tool each: nothing is started, and the SDK is not imported
+    idle    `callgate call read_file` and `callgate tools` with no MCP servers and with 50 that are
+            configured and approved, with one tool each: nothing is started, the SDK is not
+            imported, and a call of another tool does not look at them at all
 
 Rounds of all contestants take turns, in processes of their own kind; medians of medians.
 """
@@ -16,6 +17,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +25,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
+
+if not __package__:  # run as a file: its own directory is no place to import from
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
@@ -30,8 +36,8 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from callgate.config.load import load_user
 from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.sources.hosts.pins import Pinned
 from callgate.sources.mcp.servers import Place
+from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_known
 from callgate.wiring_mcp import make_servers
 
@@ -108,24 +114,52 @@ async def _timed(way: Callable[[], Awaitable[None]], count: int) -> float:
     return median(took)
 
 
-def idle(rounds: int) -> dict[str, float]:
-    """Milliseconds of `callgate tools`; and whether the SDK was imported."""
+class Cost(NamedTuple):
+    """Of a whole command, in milliseconds."""
+
+    wall_ms: float
+    cpu_ms: float
+
+
+def idle(rounds: int) -> dict[str, dict[int, Cost]]:
+    """What each command costs, by how many servers there are."""
+    commands = {"callgate call read_file": ["call", "read_file", "path=a.txt"],
+                "callgate tools": ["tools"]}  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="callgate-benchmark-") as directory:
-        homes = {"no MCP servers": 0, f"{IDLE} MCP servers, idle": IDLE}
-        commands = {
-            name: _configured(Path(directory, str(count)), count) for name, count in homes.items()
+        Path(directory, "a.txt").write_text("hello")
+        homes = {count: _configured(Path(directory, str(count)), count) for count in (0, IDLE)}
+        took: dict[tuple[str, int], list[Cost]] = {}
+        for round_ in range(rounds + 1):
+            for name, words in commands.items():
+                for count, environment in homes.items():
+                    cost = _timed_command(words, directory, environment)
+                    if round_:  # the first made the home and wrote the bytecode
+                        took.setdefault((name, count), []).append(cost)
+        shown = {
+            name: _run(words, directory, {**homes[IDLE], "PYTHONPROFILEIMPORTTIME": "1"})
+            for name, words in commands.items()
         }
-        took: dict[str, list[float]] = {name: [] for name in homes}
-        for _ in range(rounds):
-            for name, environment in commands.items():
-                begun = time.perf_counter()
-                _tools(environment)
-                took[name].append((time.perf_counter() - begun) * 1e3)
-        said = _tools({**commands[f"{IDLE} MCP servers, idle"], "PYTHONPROFILEIMPORTTIME": "1"})
-    assert said.stdout.count("mcp__") == IDLE, said.stdout
-    imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
-    assert not imported & {"mcp", "mcp_types", "anyio", "pydantic", "httpx2"}, imported
-    return {name: median(each) for name, each in took.items()}
+    assert shown["callgate tools"].stdout.count("mcp__") == IDLE
+    for name, said in shown.items():
+        imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
+        assert not imported & {"mcp", "mcp_types", "anyio", "pydantic", "httpx2"}, (name, imported)
+    assert "callgate.wiring_mcp" not in shown["callgate call read_file"].stderr
+    return {name: {count: _median(took[name, count]) for count in homes} for name in commands}
+
+
+def _median(costs: list[Cost]) -> Cost:
+    return Cost(*(median(each) for each in zip(*costs, strict=True)))
+
+
+def _timed_command(words: list[str], directory: str, environment: dict[str, str]) -> Cost:
+    cpu, begun = _children_s(), time.perf_counter()
+    _run(words, directory, environment)
+    return Cost((time.perf_counter() - begun) * 1e3, (_children_s() - cpu) * 1e3)
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _configured(home: Path, count: int) -> dict[str, str]:
@@ -141,10 +175,13 @@ def _configured(home: Path, count: int) -> dict[str, str]:
     return {**os.environ, "CALLGATE_HOME": str(home)}
 
 
-def _tools(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def _run(
+    words: list[str], directory: str, environment: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [CALLGATE, "tools"], env=environment, capture_output=True, text=True, check=True
-    )
+        [CALLGATE, *words], cwd=directory, env=environment, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
 
 
 def main() -> None:
@@ -156,14 +193,21 @@ def main() -> None:
     called = asyncio.run(calls(chosen.calls, chosen.rounds))
     resting = idle(chosen.rounds)
     if chosen.json:
-        print(json.dumps({"call_us": called, "tools_ms": resting}))
+        told = {
+            name: {count: cost._asdict() for count, cost in by.items()}
+            for name, by in resting.items()
+        }
+        print(json.dumps({"call_us": called, "idle": told}))
         return
     for name, took in called.items():
         print(f"{name:28}{took:>8.0f} µs a call")
     alone, gated = called.values()
     print(f"the gate adds {gated - alone:.0f} µs, {gated / alone:.2f} times the bare call")
-    for name, took in resting.items():
-        print(f"{name:28}{took:>8.0f} ms for callgate tools")
+    for name, by in resting.items():
+        for count, cost in by.items():
+            print(f"{name:28}{count:>3} servers{cost.wall_ms:>8.0f} ms{cost.cpu_ms:>8.0f} ms CPU")
+        more = by[IDLE].cpu_ms - by[0].cpu_ms
+        print(f"{'':28}{more:+.1f} ms of CPU for {IDLE} of them (goal: nothing)")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 import os
+from collections.abc import Mapping
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -15,8 +16,8 @@ import msgspec
 from callgate.agent.plans import UpdatePlan
 from callgate.agent.subagents import SpawnAgent, Subagents
 from callgate.audit.log import AuditLog
-from callgate.config.google import GoogleAccounts
-from callgate.config.load import SettingsError
+from callgate.config.load import SettingsError, load_workspace_mcp
+from callgate.config.mcp import McpTable
 from callgate.config.places import Home, workspace_settings
 from callgate.config.policies import PolicyBook
 from callgate.config.saved import save_rule, saved_rule
@@ -49,11 +50,8 @@ from callgate.sandbox.profiles import Profile
 from callgate.sessions.conversations import Conversations
 from callgate.sessions.recovery import record, recover
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
-from callgate.tools.google.catalogue import Spec
-from callgate.tools.google.tool import GoogleTools
 from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
-from callgate.wiring_catalogue import register_catalogue
 from callgate.workspace.history import History
 
 if TYPE_CHECKING:  # heavy, and most homes have none
@@ -61,12 +59,19 @@ if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.agent.skills import Skills
     from callgate.core.models import Model
     from callgate.sources.isolated import Isolates
-    from callgate.wiring_hosts import BroughtTools, HostedTools
+    from callgate.tools.google.tool import GoogleTools
+    from callgate.wiring_brought import BroughtTools
+    from callgate.wiring_hosts import HostedTools
     from callgate.wiring_mcp import AllBrought, McpTools
 
 BUILT_IN: tuple[ToolFactory, ...] = (
     ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
 )  # fmt: skip
+
+_GOOGLE = ("gmail_*", "drive_*", "calendar_*", "docs_*", "sheets_*", "tasks_*")
+_CATALOGUE = ("web_*", "api_call", "memory_*", "search", "file_*", "custom")
+_MCP = ("mcp__*", "mcp.*")
+"""The names of tools that are loaded once one of them is looked at."""
 
 _PREVIEW_S = 60.0
 """After this a question is asked without a preview; a host may have to be started for one."""
@@ -141,17 +146,20 @@ class Wired:
             self.runtime.register(factory)
             name = factory().definition.name
             self.dispatcher.registry.offer_where(name, self.subagents.why_not)
-        self._register_google()
-        register_catalogue(self.runtime, self.home, self.settings)
+        self.expect_catalogue()
+
+    def expect_catalogue(self) -> None:
+        """Have the tools of the catalogue, without a look at them."""
+        self.dispatcher.registry.expect(_GOOGLE, self._register_google)
+        self.dispatcher.registry.expect(_CATALOGUE, self._register_catalogue)
 
     def _register_google(self) -> None:
-        """They are known to everyone, and offered where an account is logged in."""
-        table = self.settings.google
-        self._google = GoogleTools(GoogleAccounts(self.home, table), table.endpoint)
-        for spec, factory in self._google.factories():
-            self.runtime.register(factory)
-            why_not = partial(_lacks, self._google, spec)
-            self.dispatcher.registry.offer_where(spec.definition.name, why_not)
+        google = import_module("callgate.wiring_google")
+        self._google = google.register_google(self.runtime, self.home, self.settings)
+
+    def _register_catalogue(self) -> None:
+        catalogue = import_module("callgate.wiring_catalogue")
+        catalogue.register_catalogue(self.runtime, self.home, self.settings)
 
     def _isolated(self, factory: ToolFactory) -> ToolFactory:
         if self._isolates is None:
@@ -291,13 +299,20 @@ def register_configured(wired: Wired, workspace: str) -> None:
     `SettingsError` names the file, and the line of it, that cannot be used. The runtime is
     not to be used then.
     """
+    register_expecting(wired, workspace)
+    wired.dispatcher.registry.meet_all()
+
+
+def register_expecting(wired: Wired, workspace: str) -> None:
+    """The same for whoever means one tool: of the catalogue and of MCP servers nothing is looked
+    at before a tool is meant that may be theirs."""
     register_own(wired)
     if wired.settings.hosts:
         hosting = import_module("callgate.wiring_hosts")  # most homes have none
         surrounding = wired.sandbox.surroundings
         met = hosting.learn(wired.home, wired.settings, surrounding, workspace)
-        wired.host_news = _register_hosts(wired, workspace).news(met)
-    wired.host_news += _register_mcp(wired, workspace)
+        wired.host_news += _register_hosts(wired, workspace).news(met)
+    _expect_mcp(wired, workspace)
 
 
 def register_known(wired: Wired, workspace: str) -> None:
@@ -305,7 +320,8 @@ def register_known(wired: Wired, workspace: str) -> None:
     register_own(wired)
     if wired.settings.hosts:
         _register_hosts(wired, workspace)
-    _register_mcp(wired, workspace)
+    _expect_mcp(wired, workspace)
+    wired.dispatcher.registry.meet_all()
 
 
 def register_own(wired: Wired) -> None:
@@ -329,18 +345,23 @@ def _register_hosts(wired: Wired, workspace: str) -> HostedTools:
     return hosted
 
 
-def _register_mcp(wired: Wired, workspace: str) -> list[str]:
-    """The tools of MCP servers, as they are pinned; what is to be told of those that bring none.
-    Nothing is started."""
-    brings = os.path.lexists(workspace_settings(workspace)) and is_trusted(wired.home, workspace)
-    if not wired.settings.mcp and not brings:
-        return []
+def _expect_mcp(wired: Wired, workspace: str) -> None:
+    """The tools of MCP servers, as they are pinned. Nothing is started."""
+    brought: Mapping[str, McpTable] = {}
+    if os.path.lexists(workspace_settings(workspace)) and is_trusted(wired.home, workspace):
+        # What it says of them may be wrong: that is told at once.
+        brought = load_workspace_mcp(os.path.realpath(workspace))
+    if brought or wired.settings.mcp:
+        wired.dispatcher.registry.expect(_MCP, partial(_register_mcp, wired, workspace))
+
+
+def _register_mcp(wired: Wired, workspace: str) -> None:
     wiring_mcp = import_module("callgate.wiring_mcp")  # most homes have none
     brought: McpTools | None = wiring_mcp.register_servers(
         wired.home, wired.settings, wired.sandbox, workspace, wired.runtime
     )
     wired.mcp = brought
-    return [] if brought is None else brought.news()
+    wired.host_news += [] if brought is None else brought.news()
 
 
 def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
@@ -356,10 +377,6 @@ def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
             raise SettingsError(error.file, error.line, error.problem) from error
         loaded += [(spec, factory) for factory in factories]
     return loaded
-
-
-def _lacks(google: GoogleTools, spec: Spec, session: Session) -> str | None:
-    return google.why_not(spec)
 
 
 def surroundings(home: Home, settings: Settings) -> Surroundings:

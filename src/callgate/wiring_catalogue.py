@@ -1,16 +1,17 @@
 """From settings to the tools of the catalogue: the web, memory, documents.
 
-Only tables are loaded here; what a tool does is loaded when it is called.
+Loaded once one of them is looked at. Only tables are loaded here; what a tool does is loaded when
+it is called.
 """
 
 from __future__ import annotations
 
 import os
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from callgate.config.places import Home
 from callgate.config.schema import Settings
-from callgate.core.models import Key, ModelError
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolFactory
 from callgate.runtime import Runtime
@@ -22,6 +23,9 @@ from callgate.tools.shares import Documents, Notes
 from callgate.tools.tables import USUAL_VARIABLES, WebTable
 from callgate.tools.web import catalogue as web_tools
 from callgate.tools.web.parts import Web
+
+if TYPE_CHECKING:
+    from callgate.core.models import Key
 
 
 def register_catalogue(runtime: Runtime, home: Home, settings: Settings) -> None:
@@ -50,10 +54,7 @@ def register_catalogue(runtime: Runtime, home: Home, settings: Settings) -> None
 def _search_key(home: Home, table: WebTable) -> Key | None:
     keys = import_module("callgate.config.keys")  # only where a service wants one
     name = str(table.search)
-    try:
-        found: Key | None = keys.find_service_key(
-            name, home, os.environ, key_env=table.key_env, usual=USUAL_VARIABLES.get(name)
-        )
-    except ModelError:  # a file of keys that cannot be used holds none
-        return None
+    found: Key | None = keys.find_service_key(
+        name, home, os.environ, key_env=table.key_env, usual=USUAL_VARIABLES.get(name)
+    )
     return found

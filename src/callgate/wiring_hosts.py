@@ -3,9 +3,6 @@
     settings -> `make_hosts` -> `HostedTools`  their tools in a registry, and how each host is
              -> `ask`, `learn`                 start them once, to hear (and pin) what they say
 
-A host that cannot be believed, and a tool that cannot be registered, are left out and told
-of; nothing else is harmed by them.
-
 Loaded only where the settings name hosts.
 """
 
@@ -14,22 +11,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Protocol
-
-import msgspec
+from collections.abc import Collection, Mapping
 
 from callgate.config.pins import PinFiles
 from callgate.config.places import Home
 from callgate.config.schema import HostTable, Settings
 from callgate.core.commands import Launcher
-from callgate.core.effects import SideEffects, derive
-from callgate.core.errors import ToolError, ToolRegistrationError
+from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Session
-from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import Enclosure, Sandbox, Surroundings
-from callgate.protocol.socket_v1.frames import HostEntry, HostTool
 from callgate.sandbox import allowed_hosts
 from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
@@ -38,11 +29,10 @@ from callgate.sources.changes import Changes, compare
 from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.source import Hosts, HostSpec
 from callgate.sources.hosts.warm import warm
-from callgate.sources.lives import Health
-from callgate.sources.logs import QUARANTINED, LifeLog, Trouble
-from callgate.sources.pins import PinDoubt, Pinned
+from callgate.sources.logs import QUARANTINED
+from callgate.sources.pins import Pinned
+from callgate.wiring_brought import BroughtTools, few
 
-_MOST_TOLD = 10
 _PATIENCE_S = 2.0
 """A new host that takes longer to fail does not hold up every command that follows."""
 
@@ -112,126 +102,6 @@ def ask(
     return asyncio.run(ask_all())
 
 
-class Bringer(Protocol):
-    """A host, or an MCP server."""
-
-    log: LifeLog
-
-    @property
-    def health(self) -> Health: ...
-    @property
-    def problem(self) -> str | None: ...
-    def renew(self) -> None: ...
-    async def restart(self) -> None: ...
-
-
-class Bringers(Protocol):
-    """The hosts, or the MCP servers, of the settings."""
-
-    noun: str
-    accept: str
-
-    @property
-    def hosts(self) -> Mapping[str, Bringer]: ...
-    def in_order(self) -> list[str]: ...
-    def pinned(self, name: str) -> Pinned | None: ...
-    def doubt(self, name: str) -> PinDoubt | None: ...
-    def factories(self, name: str) -> list[ToolFactory]: ...
-    def definitions(self, name: str) -> list[ToolDefinition]: ...
-    def changed(self, name: str) -> set[str]: ...
-    def trouble(self, name: str) -> Trouble | None: ...
-    def command(self, name: str) -> tuple[str, ...]: ...
-    async def close(self) -> None: ...
-
-
-class BroughtTools:
-    """Which tools of a registry others bring, and how each of those is."""
-
-    def __init__(self, hosts: Bringers, registry: Registry) -> None:
-        self._hosts = hosts
-        self._registry = registry
-        self._names: dict[str, list[str]] = {}
-        """Of the tools that are registered, by host."""
-        self._left_out: dict[str, dict[str, str]] = {}
-
-    def register_all(self) -> None:
-        """Register what is pinned. A host in doubt brings nothing; the others are not harmed."""
-        for name in self._hosts.in_order():
-            try:
-                self.register(name)
-            except ToolRegistrationError:
-                pass  # `entries` and `news` tell of it
-
-    def register(self, host: str) -> None:
-        """Register what is pinned, in place of what was. `PinDoubt`: all is as it was."""
-        self.offer(host, self._hosts.factories(host))
-
-    def offer(self, host: str, factories: Iterable[ToolFactory]) -> None:
-        """Register these in place of what was, but for those that cannot be."""
-        registry = self._registry
-        for name in self._names.get(host, ()):
-            registry.unregister(name)
-        names: list[str] = []
-        left_out: dict[str, str] = {}
-        self._names[host], self._left_out[host] = names, left_out
-        for factory in factories:
-            try:
-                names.append(registry.register(factory).name)
-            except ToolRegistrationError as error:
-                left_out[factory().definition.name] = str(error)
-
-    def ensure_free(self, host: str, names: Iterable[str]) -> None:
-        """`ToolRegistrationError` where tools of others have these names."""
-        own = self._names.get(host, ())
-        taken = [name for name in names if name not in own and self._registry.find(name)]
-        if taken:
-            raise ToolRegistrationError(f"others have tools of these names: {_few(taken, ', ')}")
-
-    def entries(self) -> list[HostEntry]:
-        return [self.entry(name) for name in self._hosts.hosts]
-
-    def entry(self, name: str) -> HostEntry:
-        """How a host is, as far as this process knows."""
-        found = entry(self._hosts, name)
-        left_out = self._about_left_out(name)
-        if left_out is None:
-            return found
-        problem = left_out if found.problem is None else f"{found.problem}; {left_out}"
-        return msgspec.structs.replace(found, problem=problem)
-
-    def left_out(self, host: str) -> Mapping[str, str]:
-        """The tools that cannot be registered, and why."""
-        return self._left_out.get(host, {})
-
-    def _about_left_out(self, host: str) -> str | None:
-        left_out = self.left_out(host)
-        if not left_out:
-            return None
-        told = [f"tool {name!r} is not offered: {why}" for name, why in left_out.items()]
-        noun, accept = self._hosts.noun, self._hosts.accept
-        return f"{_few(told, '; ')}; change that in the {noun}, then {accept} {host}"
-
-    async def renew(self, name: str, *, forget: bool) -> HostEntry:
-        """Take over what is pinned by now, and let the next call have a new process.
-
-        Calls that run finish in the old one, unless all is to be forgotten. Raises `KeyError`,
-        `ToolError` or `ToolRegistrationError`, and then changes nothing.
-        """
-        host = self._hosts.hosts[name]
-        if self._hosts.pinned(name) is not None:
-            self.register(name)
-        elif not forget:
-            raise ToolError("Nothing is pinned for it.")
-        if forget or host.health in (Health.WAITING, Health.QUARANTINED):
-            await host.restart()
-        else:
-            host.renew()
-        return self.entry(name)
-
-    async def close(self) -> None:
-        await self._hosts.close()
-
-
 class HostedTools(BroughtTools):
     """The hosts of a runtime."""
 
@@ -255,7 +125,7 @@ class HostedTools(BroughtTools):
             elif isinstance(said, ToolError):
                 told.append(f"host {name} brings no tools: {said.message}")
             elif said is not None:
-                offered = _few(self._names[name], ", ") or "no tools"
+                offered = few(self._names[name], ", ") or "no tools"
                 told.append(f"host {name} is new; pinned as it is now: {offered}")
                 left_out = self._about_left_out(name)
                 told += [] if left_out is None else [f"host {name}: {left_out}"]
@@ -279,42 +149,6 @@ class HostedTools(BroughtTools):
     @property
     def settings(self) -> list[HostSettings]:
         return [host.settings for host in self._hosts.hosts.values()]
-
-
-def entry(hosts: Bringers, name: str) -> HostEntry:
-    host, trouble = hosts.hosts[name], hosts.trouble(name)
-    health, problem = str(host.health), None if host.health is Health.RUNNING else host.problem
-    definitions, changed = list[ToolDefinition](), set[str]()
-    try:
-        if hosts.pinned(name) is not None:
-            definitions, changed = hosts.definitions(name), hosts.changed(name)
-        elif host.health is Health.RESTING:
-            health = "new"
-    except ToolRegistrationError as doubt:
-        problem = str(doubt)
-        if host.health is Health.RESTING:
-            health = "quarantined"
-    return HostEntry(
-        name=name,
-        health=health,
-        command=list(hosts.command(name)),
-        tools=[
-            HostTool(name=each.name, effect=_effect(each), changed=each.name in changed)
-            for each in definitions
-        ],
-        problem=problem or (None if trouble is None else trouble.problem),
-    )
-
-
-def _few(told: Sequence[str], between: str) -> str:
-    """All of them, if they fit into a message."""
-    if len(told) <= _MOST_TOLD:
-        return between.join(told)
-    return between.join([*told[:_MOST_TOLD], f"and {len(told) - _MOST_TOLD} more"])
-
-
-def _effect(definition: ToolDefinition) -> str:
-    return definition.side_effects or derive(definition.capabilities) or SideEffects.EXECUTE
 
 
 def _spec(name: str, table: HostTable, sandbox: Sandbox, workspace: str) -> HostSpec:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
 from callgate.core.commands import Command
 from callgate.core.effects import SideEffects
-from callgate.core.errors import ToolError
+from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.models import Model
 from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.registry import Registry
@@ -46,7 +46,10 @@ from callgate.sources.mcp.questions import AskedCalls
 from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import PinDoubt, Pinned
-from callgate.wiring_hosts import BroughtTools, HostedTools
+from callgate.wiring_brought import BroughtTools
+
+if TYPE_CHECKING:  # most homes have none
+    from callgate.wiring_hosts import HostedTools
 
 PREFIX = "mcp."
 Login = Callable[[str], None]
@@ -217,6 +220,20 @@ class McpTools(BroughtTools):
     def __init__(self, servers: Servers, registry: Registry) -> None:
         super().__init__(servers, registry)
         self.servers = servers
+        self._news: dict[str, str] = {}
+
+    def register_all(self) -> None:
+        for name in self.servers.in_order():
+            try:
+                pinned = self.servers.pinned(name)
+                if pinned is None:
+                    self._news[name] = f"is new: callgate mcp approve {name} looks at its tools"
+                    continue
+                self.offer(name, self.servers.factories_of(name, pinned))
+            except PinDoubt as doubt:
+                self._news[name] = f"brings no tools: {doubt}"
+            except ToolRegistrationError:
+                pass  # `entries` tells of it
 
     def offer(self, host: str, factories: Any) -> None:
         super().offer(host, factories)
@@ -232,18 +249,9 @@ class McpTools(BroughtTools):
             self._registry.offer_where(name, why_not)
 
     def news(self) -> list[str]:
-        """What whoever started us should know: servers that bring no tools, and why."""
-        return list(self._news())
-
-    def _news(self) -> Iterator[str]:
-        for name in self.servers.hosts:
-            try:
-                pinned = self.servers.pinned(name)
-            except PinDoubt as doubt:
-                yield f"MCP server {name} brings no tools: {doubt}"
-                continue
-            if pinned is None:
-                yield f"MCP server {name} is new: callgate mcp approve {name} looks at its tools"
+        """What whoever started us should know: servers that brought no tools, and why."""
+        told = self._news
+        return [f"MCP server {name} {told[name]}" for name in self.servers.hosts if name in told]
 
     def entry(self, name: str) -> HostEntry:
         found = super().entry(name)

@@ -7,8 +7,8 @@ surprise is.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -108,7 +108,7 @@ def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, frozenset[str]
         declared = below.get("type", ())
         yield name, frozenset([declared] if isinstance(declared, str) else declared)
         for part in (below, below.get("items")):
-            if isinstance(part, Mapping) and "object" in str(part.get("type")):
+            if isinstance(part, (dict, Mapping)) and "object" in str(part.get("type")):
                 yield from _properties(part)
 
 
@@ -116,7 +116,7 @@ def _as_text(value: Any) -> str:
     try:
         return _encode(value).decode()
     except UnicodeEncodeError:  # lone surrogates are written as the escapes they came from
-        return json.dumps(value)
+        return str(import_module("json").dumps(value))
 
 
 def summarize_text(text: str, *, limit: int = LONGEST, name: str = "") -> str:

@@ -1,6 +1,7 @@
 """The command line: one module a command, loaded only when that command runs.
 
-    main -> full -> commands (which there are, what each takes) -> the command's module
+    main -> full -> commands (which there are) -> families (what each takes)
+                 -> the command's module
          -> quick -> remote: a call that a running instance makes
 
 Start reading at `main`. What `remote` imports is light, for it is as fast as its imports.

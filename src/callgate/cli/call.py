@@ -6,11 +6,10 @@ import asyncio
 import os
 import signal
 import sys
-from argparse import Namespace
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callgate.audit.summaries import summarize
 from callgate.cli import endings, remote
@@ -33,6 +32,9 @@ from callgate.dispatch.sandboxes import OFF
 from callgate.policy.rules import Outcome
 from callgate.wiring import Wired
 
+if TYPE_CHECKING:  # a usual call is read without it
+    from argparse import Namespace
+
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -42,7 +44,7 @@ def call(options: Namespace) -> int:
     if not options.no_instance and (code := remote.call(options)) is not None:
         return code
     refuse_within_a_call("callgate call")
-    wired, session = open_runtime(options, audit=True)
+    wired, session = open_runtime(options, audit=True, meant=options.words[0])
     name, *pairs = options.words
     tool = find_tool(wired, name)
     arguments: Any = {}

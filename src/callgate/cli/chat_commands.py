@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping
@@ -21,6 +20,7 @@ from callgate.core.content import TextBlock
 from callgate.core.events import COMPACTED
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode
+from callgate.core.spelling import nearest
 from callgate.surfaces.socket.listings import every
 from callgate.workspace.history import History as Changes
 
@@ -56,8 +56,8 @@ def _use(chat: Chat, said: str) -> None:
     """A turn with a skill; whatever else begins with `/` is a command that there is not."""
     if not _took(chat, said):
         asked = said.split()[0].lower()
-        near = difflib.get_close_matches(asked, names(chat), 1, 0.6)
-        raise CliError(f"there is no {asked}" + (f"; {near[0]}?" if near else "; see /help"))
+        near = nearest(asked, names(chat))
+        raise CliError(f"there is no {asked}" + (f"; {near}?" if near else "; see /help"))
 
 
 def _skill(chat: Chat, said: str) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from callgate.cli.commands import COMMANDS, SHELLS, parser_of
+from callgate.cli.commands import beginning, every, parser_of
 from callgate.cli.exits import OK
+from callgate.cli.families.setup import SHELLS
 from callgate.cli.problems import CliError
 
 _TAKE_TOOLS = ("call", "policy explain")
@@ -26,11 +27,11 @@ def completion(options: Namespace) -> int:
 
 
 def _first_words() -> list[str]:
-    return list(dict.fromkeys(name.split()[0] for name in COMMANDS))
+    return list(dict.fromkeys(name.split()[0] for name in every()))
 
 
 def _second_words(first: str) -> list[str]:
-    return [name.split()[1] for name in COMMANDS if name.startswith(f"{first} ")]
+    return [name.split()[1] for name in beginning(first) if name != first]
 
 
 def _options(name: str) -> list[str]:
@@ -47,7 +48,7 @@ def _asked(name: str) -> str | None:
 def _cases() -> str:
     """For each command the words that may follow, as branches of a shell's `case`."""
     lines = []
-    for name in COMMANDS:
+    for name in every():
         words = _options(name) + (list(SHELLS) if name == "completion" else [])
         asked = _asked(name)
         names = "" if asked is None else f" $({asked})"
@@ -56,12 +57,12 @@ def _cases() -> str:
 
 
 def _groups() -> str:
-    seconds = {
-        first: " ".join([*_second_words(first), *(_options(first) if first in COMMANDS else ())])
-        for first in _first_words()
-        if _second_words(first)
-    }
-    lines = [f'    {first}) words="{words}" ;;' for first, words in seconds.items()]
+    known = every()
+    lines = []
+    for first in _first_words():
+        if seconds := _second_words(first):
+            words = [*seconds, *(_options(first) if first in known else ())]
+            lines.append(f'    {first}) words="{" ".join(words)}" ;;')
     return "\n".join(lines)
 
 
@@ -154,7 +155,7 @@ def _fish() -> str:
         offer(f"-a {first}")
         for second in _second_words(first):
             offer(f"-a {second}", first)
-    for name in COMMANDS:
+    for name in every():
         for option in _options(name):
             offer(_flag(option), *name.split())
         if (asked := _asked(name)) is not None:

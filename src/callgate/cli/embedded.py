@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from argparse import Namespace
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from callgate.cli.logs import set_up
 from callgate.cli.problems import CliError
@@ -15,7 +15,10 @@ from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.registry import Registered
-from callgate.wiring import Wired, register_configured
+from callgate.wiring import Wired, register_configured, register_expecting
+
+if TYPE_CHECKING:  # a usual call is read without it
+    from argparse import Namespace
 
 
 def open_runtime(
@@ -23,10 +26,12 @@ def open_runtime(
     *,
     audit: bool = False,
     register: Callable[[Wired, str], None] = register_configured,
+    meant: str | None = None,
 ) -> tuple[Wired, Session]:
     """A runtime with every configured tool, and a session in the chosen workspace.
 
-    `audit` opens the record: only a command that makes calls needs it.
+    `audit` opens the record: only a command that makes calls needs it. `meant` is the one tool
+    that a command is about: what brings others is not looked at.
     """
     set_up(options.debug)
     workspace = os.path.abspath(os.path.expanduser(options.workspace))
@@ -34,7 +39,11 @@ def open_runtime(
         raise CliError(f"--workspace: {workspace} is not a directory")
     try:
         wired = Wired(Home.from_environment(), audit=audit)
-        register(wired, workspace)
+        if meant is None:
+            register(wired, workspace)
+        else:
+            register_expecting(wired, workspace)
+            find_tool(wired, meant)
         session = wired.session(workspace, Mode(options.mode) if options.mode else None)
     except SettingsError as error:
         raise CliError(

@@ -10,9 +10,9 @@ import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
+from typing import Any
 
 from callgate import __version__
-from callgate.cli import commands
 from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
@@ -23,10 +23,10 @@ _MADE_BEFORE_A_LOOK = 20_000
 start of a command."""
 
 
-def run(given: list[str]) -> int:
-    """Run one command line; returns the exit code."""
+def run(given: list[str], options: Any = None) -> int:
+    """Run one command line; returns the exit code. `options`: it is a call, and they were read."""
     gc.set_threshold(_MADE_BEFORE_A_LOOK)
-    code = guarded(given, lambda: _run(given))
+    code = guarded(given, lambda: _run(given) if options is None else _call(options))
     gc.freeze()  # the end of the process need not look through all of it once more
     return code
 
@@ -69,17 +69,19 @@ def _run(given: list[str]) -> int:
         return OK
     if not given and _may_chat():
         given = ["chat"]
-    if not given or given[0] in ("--help", "-h"):
-        print(commands.help_text())
+    commands = import_module("callgate.cli.commands")
+    if (text := commands.help_text(given)) is not None:
+        print(text)
         return OK
     name, rest = commands.split(given)
-    if name is None:
-        print(commands.help_text())
-        return OK
     options = commands.read(name, rest)
     # The command's module is named after the first word of the command.
     module = import_module(f"callgate.cli.{name.split()[0]}")
     return int(getattr(module, name.split()[-1])(options))
+
+
+def _call(options: Any) -> int:
+    return int(import_module("callgate.cli.call").call(options))
 
 
 def _may_chat() -> bool:

@@ -19,7 +19,7 @@ from callgate.config.load import SettingsError, load_user
 from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
-from callgate.sources.hosts.changes import Changes, Difference, compare
+from callgate.sources.changes import Changes, Difference, compare
 from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_own
 from callgate.wiring_hosts import HostedTools, ask, make_hosts

@@ -31,7 +31,8 @@ from callgate.dispatch.sandboxes import Sandbox
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.hosts.source import Hosts
 from callgate.wiring import Wired, register_known, surroundings
-from callgate.wiring_hosts import entry, make_hosts
+from callgate.wiring_brought import entry
+from callgate.wiring_hosts import make_hosts
 
 
 def list(options: Namespace) -> int:

@@ -14,7 +14,7 @@ import asyncio
 from callgate.cli.terminal import say
 from callgate.cli.visible import visible
 from callgate.core.errors import ToolError, ToolRegistrationError
-from callgate.sources.hosts.changes import Changes
+from callgate.sources.changes import Changes
 from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.plugins import Stamps, stamps
 from callgate.wiring_hosts import HostedTools

@@ -18,6 +18,7 @@ from callgate.cli.loading import load
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Any
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,11 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _full(given)
     try:
         options = load("callgate.cli.quick").read(given[1:])
-        if options is None or options.no_instance:
+        if options is None:
             return _full(given)
-        code: int | None = load("callgate.cli.remote").call(options)
+        remote = None if options.no_instance else load("callgate.cli.remote")
+        code: int | None = None if remote is None else remote.call(options)
         if code is None:
-            return _full(["call", "--no-instance", *given[1:]])
+            options.no_instance = True
+            return _full(given, options)
         sys.stdout.flush()
         return code
     except BaseException as error:
@@ -55,8 +58,8 @@ def _acp(given: list[str]) -> int:
         return _told(given, error)
 
 
-def _full(given: list[str]) -> int:
-    code: int = load("callgate.cli.full").run(given)
+def _full(given: list[str], options: Any = None) -> int:
+    code: int = load("callgate.cli.full").run(given, options)
     return code
 
 

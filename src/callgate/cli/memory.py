@@ -75,15 +75,15 @@ def forget(options: Namespace) -> int:
         raise CliError("which entries? callgate memory forget ID ...")
     refuse_within_a_call("callgate memory forget")
     with _explained():
-        memory = _memory(options)
-        for id in options.words:
+        memory, ids = _memory(options), [*dict.fromkeys(options.words)]
+        for id in ids:
             memory.get(id)  # all of them, or none
-        for id in options.words:
+        for id in ids:
             memory.forget(id, for_good=options.for_good)
     if options.json:
-        print_json({"forgotten": options.words})
+        print_json({"forgotten": ids})
     else:
-        say(f"Forgotten: {', '.join(options.words)}.")
+        say(f"Forgotten: {', '.join(ids)}.")
     return OK
 
 

@@ -51,7 +51,7 @@ _COLOURS = {Outcome.ALLOW: "green", Outcome.ASK: "yellow", Outcome.DENY: "red"}
 def explain(options: Namespace) -> int:
     if not options.words:
         raise CliError("which tool? callgate policy explain TOOL [key=value ...]")
-    wired, session = open_runtime(options)
+    wired, session = open_runtime(options, meant=options.words[0])
     name, *pairs = options.words
     tool = find_tool(wired, name)
     made: ToolCall | None = None

@@ -58,7 +58,7 @@ def preview(options: Namespace) -> int:
 
 
 def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
-    wired, session = open_runtime(options, audit=True)
+    wired, session = open_runtime(options, audit=True, meant="preview")
     places = _places(wired, session)
     parents = _parents(wired)
     _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents))
@@ -107,7 +107,7 @@ def _apply(options: Namespace, found: Preview, show: Show, code: int) -> int:
     if not options.apply and tty is None:
         say("callgate: nothing was applied; --apply does")
         return code
-    wired, session = open_runtime(options, audit=True)
+    wired, session = open_runtime(options, audit=True, meant="apply_preview")
     _register(wired, lambda: ApplyPreview(found))
     made = ToolCall(
         tool="apply_preview",

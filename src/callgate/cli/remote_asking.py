@@ -54,7 +54,7 @@ def _confirmation(asked: Question) -> Confirmation:
 
 
 async def _ask(call: Asked, question: Confirmation, stopped: int) -> Answer | None:
-    wired, session = open_runtime(call.options)
+    wired, session = open_runtime(call.options, meant=call.tool)
     try:
         if call.mode is not None:
             session.mode = Mode(call.mode)

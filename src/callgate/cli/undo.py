@@ -75,7 +75,7 @@ def _workspace(history: History, arguments: dict[str, Any]) -> str:
 
 
 def _run(history: History, arguments: dict[str, Any], options: Namespace) -> int:
-    wired, session = open_runtime(options, audit=True)
+    wired, session = open_runtime(options, audit=True, meant="undo")
     try:
         wired.runtime.register(lambda: Undo(history, only_look=options.dry_run))
     except ToolRegistrationError as error:

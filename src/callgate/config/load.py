@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import tomllib
@@ -26,6 +25,7 @@ from callgate.config.schema import (
     WorkspaceSettings,
 )
 from callgate.core.effects import SideEffects
+from callgate.core.spelling import nearest
 from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import BUILT_IN, Origin, Outcome, Policy, PolicyMode, Rule, Setting
 from callgate.sandbox import allowed_hosts
@@ -179,8 +179,8 @@ def _explain(error: msgspec.ValidationError, file: _File) -> SettingsError:
         where = ".".join(map(str, path))
         return file.error(path, f"{where}: {message}" if where else message)
     key = unknown[1]
-    near = difflib.get_close_matches(key, _known_keys(path), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    near = nearest(key, _known_keys(path))
+    hint = f"; did you mean {near!r}?" if near else ""
     where = ".".join(map(str, path))
     return file.error((*path, key), f"unknown key {key!r}{f' in {where}' if where else ''}{hint}")
 

@@ -31,6 +31,8 @@ class PinFiles:
         self._directory = os.path.join(home, kind)
         self._index = os.path.join(home, f"{kind}.json")
         self._accept = accept
+        self._read_last: tuple[bytes, dict[str, str]] = b"{}", {}
+        """The index, and what it says: many are read one after the other."""
 
     def read(self, name: str, command: tuple[str, ...]) -> Pinned | None:
         try:
@@ -111,10 +113,12 @@ class PinFiles:
         data = self._content(self._index, name)
         if data is None:
             return {}
-        try:
-            return msgspec.json.decode(data, type=dict[str, str])
-        except msgspec.DecodeError:
-            raise self._doubt(name, f"{self._index} is damaged") from None
+        if data != self._read_last[0]:
+            try:
+                self._read_last = data, msgspec.json.decode(data, type=dict[str, str])
+            except msgspec.DecodeError:
+                raise self._doubt(name, f"{self._index} is damaged") from None
+        return self._read_last[1]
 
     def _seen_or_nothing(self) -> dict[str, str]:
         """Where it is damaged, what is in it is in doubt already."""

@@ -14,7 +14,6 @@ nothing outside of itself, and its defaults are its server's own matter.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import math
 import re
@@ -26,6 +25,7 @@ import msgspec
 
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
 from callgate.core.schema_sizes import LARGEST, depth_of, refers, size_of
+from callgate.core.spelling import nearest
 
 MAX_DEPTH = 64
 MAX_BYTES = 8 * 1024 * 1024
@@ -330,9 +330,9 @@ def _place(path: list[str | int]) -> str:
 
 
 def _nearest(key: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
+    near = nearest(key, known)
     if near:
-        return f"; did you mean {near[0]!r}?"
+        return f"; did you mean {near!r}?"
     return f"; known: {', '.join(known)}" if known else "; none are taken"
 
 

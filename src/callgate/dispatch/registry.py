@@ -6,6 +6,9 @@ and case folding, so that no look-alike can stand in for another tool.
 A session may be given tools of its own (`give`): it sees them, and whoever works for it; to all
 others they do not exist. Two sessions may be given different tools of one name. Where a tool of
 everyone has the name, that one is meant, whoever came first.
+
+Tools may also be expected (`expect`): whoever looks for such a name, wants it, or wants to see all,
+finds them registered as if they always had been. Nothing is loaded for those that nobody looks at.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeGuard
 
 import msgspec
@@ -64,9 +67,25 @@ class _Given:
         """Why a tool is not to be used at the moment, by its name."""
 
 
+class _Expected(msgspec.Struct, frozen=True, eq=False):
+    """Tools that are registered once somebody looks at one of them."""
+
+    names: frozenset[str]
+    begins: tuple[str, ...]
+    bring: Callable[[], None]
+    place: int
+
+    def may_have(self, name: str) -> bool:
+        return name in self.names or name.startswith(self.begins)
+
+
 class Registry:
     def __init__(self, *, max_argument_bytes: int = MAX_BYTES) -> None:
         self._max_argument_bytes = max_argument_bytes
+        self._expected: list[_Expected] = []
+        self._place = 0
+        """Of what is registered now, in the list of all."""
+        self._places: dict[str, int] = {}
         self._tools: dict[str, Registered] = {}
         self._names: dict[str, str] = {}
         """Folded name or alias to the name it belongs to."""
@@ -80,19 +99,65 @@ class Registry:
         """Take a factory; raise `ToolRegistrationError` where its definition is wrong."""
         definition = _definition(factory)
         tool = _examine(definition, factory, self._max_argument_bytes)
-        for name in (definition.name, *definition.aliases):
+        names = (definition.name, *definition.aliases)
+        self._meet(*map(_fold, names))
+        for name in names:
             owner = self._names.get(_fold(name))
             if owner is not None:
                 raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner!r}")
-        for name in (definition.name, *definition.aliases):
+        for name in names:
             self._names[_fold(name)] = self._names[name] = definition.name
         self._tools[definition.name] = tool
+        self._places[definition.name] = self._place
         return tool
+
+    def expect(self, names: Collection[str], bring: Callable[[], None]) -> None:
+        """Have `bring` register tools once one of them is looked at. These are their names and
+        aliases, or how they begin (`gmail_*`): theirs as if they were registered now."""
+        whole = frozenset(name for name in names if not name.endswith("*"))
+        begins = tuple(name.removesuffix("*") for name in names if name not in whole)
+        self._expected.append(_Expected(whole, begins, bring, self._place + 1))
+        self._place += 2
+        self._meet(*self._names)  # where one is taken already, the clash is one of now
+
+    def meet_all(self) -> None:
+        """Have all registered that are expected."""
+        for expected in tuple(self._expected):
+            self._bring(expected)
+
+    def _meet(self, *names: str) -> bool:
+        """Have those registered that are expected under such names; whether there were any."""
+        met = [
+            each
+            for each in self._expected
+            if any(each.may_have(name) for name in names)
+        ]
+        for expected in met:
+            self._bring(expected)
+        return bool(met)
+
+    def _bring(self, expected: _Expected) -> None:
+        if expected not in self._expected:
+            return  # somebody met along the way has looked at it
+        self._expected.remove(expected)
+        place, self._place = self._place, expected.place
+        try:
+            expected.bring()
+        except BaseException:
+            self._expected.append(expected)  # the names are not free for others now
+            raise
+        finally:
+            self._place = place
+        # In the order in which they were announced, whoever was looked at first.
+        ordered = sorted(self._tools.items(), key=lambda item: self._places[item[0]])
+        self._tools = dict(ordered)
 
     def unregister(self, name: str) -> None:
         """Remove a tool; calls that run already finish. An unknown name is harmless."""
+        self._meet(name)
         tool = self._tools.pop(name, None)
         if tool is not None:
+            del self._places[name]
             for taken in (name, *tool.definition.aliases):
                 del self._names[_fold(taken)]
                 self._names.pop(taken, None)
@@ -103,11 +168,13 @@ class Registry:
         definition = _definition(factory)
         tool = _examine(definition, factory, self._max_argument_bytes)
         given = self._given.setdefault(session_id, _Given())
-        for name in (definition.name, *definition.aliases):
+        names = (definition.name, *definition.aliases)
+        self._meet(*map(_fold, names))
+        for name in names:
             owner = self._names.get(_fold(name)) or given.names.get(_fold(name))
             if owner is not None:
                 raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner!r}")
-        for name in (definition.name, *definition.aliases):
+        for name in names:
             given.names[_fold(name)] = given.names[name] = definition.name
         given.tools[definition.name] = tool
         return tool
@@ -131,6 +198,8 @@ class Registry:
             return tool
         if (owner := self._names.get(name)) is not None:
             return self._tools[owner]
+        if self._expected and self._meet(str(name)):
+            return self.find(name, session)
         given = self._given_to(session)
         if given is None or (owner := given.names.get(name)) is None:
             return None
@@ -195,6 +264,7 @@ class Registry:
         ]
 
     def __iter__(self) -> Iterator[Registered]:
+        self.meet_all()
         return iter(tuple(self._tools.values()))
 
 

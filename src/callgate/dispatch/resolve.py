@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from itertools import islice
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolNotFound
+from callgate.core.spelling import nearest
 from callgate.dispatch.registry import Registered, Registry
 
 _COMPARED = 2_000
@@ -30,5 +30,5 @@ def _suggestion(call: ToolCall, registry: Registry) -> str:
         for tool in registry.of(call.session)
         if registry.hidden_because(tool, call.session) is None
     )
-    near = difflib.get_close_matches(str(call.tool)[:64], list(islice(visible, _COMPARED)), n=1)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    near = nearest(str(call.tool)[:64], islice(visible, _COMPARED))
+    return f" Did you mean {near!r}?" if near else ""

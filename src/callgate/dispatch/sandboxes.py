@@ -22,27 +22,28 @@ import sys
 import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from callgate.core.commands import Command, Launcher, OnOutput, Running
-from callgate.core.errors import ToolExecutionError, ToolPermissionDenied
+from callgate.core.errors import ToolExecutionError
 from callgate.core.sessions import Mode, Session
 from callgate.policy.rules import is_within
-from callgate.sandbox import allowed_hosts, machines, profiles
+from callgate.sandbox import allowed_hosts, profiles
 from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
-from callgate.sandbox.plans import Backend, Bubblewrap, CannotGuarantee, Plan, choose
+from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 from callgate.sandbox.profiles import Places, Profile
-from callgate.sandbox.zygotes import WarmLauncher, Zygotes
 from callgate.workspace.protected_places import protected_places
+
+if TYPE_CHECKING:  # loaded with the first command
+    from callgate.dispatch.launchers import Launchers
 
 _FRESH_S = 60.0
 """How long we rely on where protected names and links are in a workspace."""
 _MOST_LAUNCHERS = 256
-_TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 
 
 class Enclosure(msgspec.Struct, frozen=True):
@@ -114,17 +115,24 @@ class Sandbox:
     ) -> None:
         """`backends` are what this machine can do, if someone has tried already."""
         self.surroundings = surroundings
-        self._broker = BrokerProcess()
-        self._zygotes = Zygotes()
+        self._made: Launchers | None = None
         self._backends = backends
         self._looking = asyncio.Lock()
         self._launchers: dict[tuple[object, ...], Launcher | CannotGuarantee] = {}
 
     @property
+    def launchers(self) -> Launchers:
+        """The broker and all that starts commands: only once there is one to start."""
+        if self._made is None:
+            self._made = import_module("callgate.dispatch.launchers").Launchers()
+        made: Launchers = self._made
+        return made
+
+    @property
     def backends(self) -> tuple[Backend, ...]:
         """What this machine can do. Waits for the answer if nobody was `ready` before."""
         if self._backends is None:
-            self._backends = machines.look_now()
+            self._backends = self.launchers.look_now()
         return self._backends
 
     async def ready(self) -> None:
@@ -132,7 +140,7 @@ class Sandbox:
         if self._backends is None and self.surroundings.profile is not None:
             async with self._looking:
                 if self._backends is None:
-                    self._backends = await machines.look(self._broker)
+                    self._backends = await self.launchers.look()
 
     def enclosure(
         self,
@@ -218,12 +226,12 @@ class Sandbox:
     def warm(self, environ: Mapping[str, str]) -> None:
         """From now on hosts in Python that have such an environment are forked from a warm
         process. Nobody waits for it."""
-        self._zygotes.prepare(environ)
+        self.launchers.zygotes.prepare(environ)
 
     def close(self) -> None:
         """End every command that still runs, and the broker."""
-        self._zygotes.close()
-        self._broker.close()
+        if self._made is not None:
+            self._made.close()
 
     def _find(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
         moment = int(time.monotonic() / _FRESH_S)
@@ -240,14 +248,12 @@ class Sandbox:
 
     def _make(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
         if enclosure.profile is None:
-            return WarmLauncher(self._broker, self._zygotes, None)
+            return self.launchers.bare()
         try:
             plan = choose(self.jail(enclosure, session), self.backends)
         except CannotGuarantee as error:
             return error
-        bwrap = next((each.path for each in self.backends if isinstance(each, Bubblewrap)), None)
-        launcher = WarmLauncher(self._broker, self._zygotes, plan, bwrap=bwrap)
-        return _Jailed(launcher, plan, self.surroundings.callgate_home)
+        return self.launchers.jailed(plan, self.backends, self.surroundings.callgate_home)
 
     def jail(self, enclosure: Enclosure, session: Session) -> Jail:
         places, limits = self._places(session), self.surroundings.limits
@@ -299,27 +305,6 @@ def _our_code() -> tuple[str, ...]:
 def _code_in_tmp() -> tuple[str, ...]:
     """Of our code what a fresh /tmp would hide: hosts in Python run from it."""
     return tuple(path for path in _our_code() if is_within(path, "/tmp") and os.path.isdir(path))  # noqa: S108
-
-
-class _Jailed:
-    """Starts commands in a jail, and says so if it is the jail that fails."""
-
-    def __init__(self, launcher: BrokerLauncher, plan: Plan, home: str) -> None:
-        self._launcher = launcher
-        self._home = home
-        self._own_tmp = plan.jail.fresh_tmp
-
-    async def start(self, command: Command, on_output: OnOutput) -> Running:
-        if self._own_tmp:  # what these name is not in there
-            env = {name: value for name, value in command.env.items() if name not in _TEMPORARY}
-            command = msgspec.structs.replace(command, env=env)
-        os.makedirs(self._home, mode=0o700, exist_ok=True)  # or there is nothing to hide yet
-        try:
-            return await self._launcher.start(command, on_output)
-        except RestrictionFailed as error:
-            raise ToolPermissionDenied(
-                f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"
-            ) from error
 
 
 class _Delegating:

@@ -51,7 +51,6 @@ class LoadedTool:
         self._work: asyncio.Task[ToolOutput] | None = None
         self._at_work = False
         self._stopped = False
-        self._at_work = False
 
     @property
     def definition(self) -> ToolDefinition:

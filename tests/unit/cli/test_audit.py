@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callgate.cli.commands import COMMANDS
+from callgate.cli.commands import beginning
 from tests.unit.cli.running import callgate, start
 
 
@@ -110,7 +110,7 @@ def test_a_record_cannot_act_on_a_terminal(ws: Path) -> None:
     assert shown.rstrip("\n").isprintable()
 
 
-@pytest.mark.parametrize("name", [each for each in COMMANDS if each.startswith("audit")])
+@pytest.mark.parametrize("name", list(beginning("audit")))
 def test_audit_takes_no_words(name: str, ws: Path) -> None:
     assert callgate(*name.split(), "word", cwd=ws).code == 2
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 import callgate as package
-from callgate.cli.commands import CALLERS, COMMANDS, MODES, parser_of
+from callgate.cli.commands import FAMILIES, every, help_text, parser_of
 from callgate.cli.exits import EXIT_CODES
+from callgate.cli.families.permissions import CALLERS
+from callgate.cli.options import MODES
 from callgate.core.calls import CallerKind
 from callgate.core.sessions import Mode
 from tests.needs import needs
@@ -46,7 +49,12 @@ def test_what_prints_only_text_loads_next_to_nothing(words: list[str], ws: Path)
     heavy = {"asyncio", "msgspec", "jsonschema_rs", "pathspec", "json", "logging", "subprocess"}
     assert modules & heavy == set()
     assert [name for name in modules if name.startswith("callgate.config")] == []
-    assert len(modules) < BARE + 60
+    assert len(modules) < BARE + (56 if words == ["--version"] else 69)
+
+
+def test_the_version_waits_for_no_command(ws: Path) -> None:
+    waited = {"argparse", "callgate.cli.commands", "callgate.cli.families"}
+    assert loaded_by("--version", cwd=ws) & waited == set()
 
 
 @pytest.mark.parametrize("words", [["trust", "--list"]], ids=" ".join)
@@ -55,15 +63,23 @@ def test_what_reads_only_files_loads_no_runtime(words: list[str], ws: Path) -> N
     assert modules & {"asyncio", "jsonschema_rs", "callgate.wiring", "callgate.runtime"} == set()
 
 
+def test_a_call_that_starts_no_command_loads_nothing_that_would(ws: Path) -> None:
+    modules = loaded_by("call", "read_file", "path=a.txt", cwd=ws)
+    unneeded = {"argparse", "shutil", "json", "callgate.sandbox.broker_client", "callgate.sandbox.machines",
+                "callgate.wiring_google", "callgate.wiring_catalogue", "callgate.tools.loading"}  # fmt: skip
+    assert "callgate.tools.files" in modules and modules & unneeded == set()
+
+
 @pytest.mark.parametrize(
     "words", [["tools"], ["call", "read_file", "path=a.txt"]], ids=lambda words: words[0]
 )
 def test_a_call_loads_only_what_it_needs(words: list[str], ws: Path) -> None:
     modules = loaded_by(*words, cwd=ws)
-    others = {f"callgate.cli.{name.split()[0]}" for name in COMMANDS} - {f"callgate.cli.{words[0]}"}
+    others = {f"callgate.cli.{name.split()[0]}" for name in every()} - {f"callgate.cli.{words[0]}"}
     unneeded = {"callgate.gate", "callgate.sources.functions", "pydantic", "urllib.request",
                 "http.client", "unittest", "multiprocessing", "xml"}  # fmt: skip
-    assert modules & (others | unneeded) == set()
+    families = {f"callgate.cli.families.{name}" for name in FAMILIES if name != "work"}
+    assert modules & (others | families | unneeded) == set()
     assert len(modules) < BARE + 415
 
 
@@ -74,14 +90,56 @@ def test_the_version_is_the_package_s(ws: Path) -> None:
 def test_help_names_every_command_and_every_exit_code(ws: Path) -> None:
     ran = callgate("--help", cwd=ws)
     assert ran.code == 0
-    assert [name for name in COMMANDS if f"\n  {name}" not in ran.out] == []
+    assert [name for name in every() if f"\n  {name}" not in ran.out] == []
     assert [name for name in EXIT_CODES if name not in ran.out] == []
     assert callgate(cwd=ws) == ran
-    assert callgate("audit", "--help", cwd=ws) == ran
+
+
+def test_help_lists_each_command_once_under_the_heading_of_its_family(ws: Path) -> None:
+    shown = callgate("--help", cwd=ws).out.split("\n\n")
+    listed = {}
+    for family in FAMILIES:
+        module = import_module(f"callgate.cli.families.{family}")
+        [part] = [part for part in shown if part.startswith(f"{module.HEADING}:\n")]
+        rows = part.splitlines()[1:]
+        assert rows == [f"  {name:<21}{each.summary}" for name, each in module.COMMANDS.items()]
+        listed[family] = tuple(dict.fromkeys(name.split()[0] for name in module.COMMANDS))
+    assert listed == FAMILIES
+    assert len(every()) == sum(part.count("\n  ") for part in shown[2 : 2 + len(FAMILIES)])
+
+
+GROUPS = sorted({name.split()[0] for name in every() if " " in name} - set(every()))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("asked", ["--help", "-h"])
+def test_help_on_a_group_lists_its_commands_and_no_other(group: str, asked: str) -> None:
+    text = help_text([group, asked])
+    assert text is not None
+    usage, commands, more = text.split("\n\n")
+    assert usage == f"usage: callgate {group} COMMAND ..."
+    assert commands.splitlines()[1:] == [
+        f"  {name:<21}{each.summary}" for name, each in every().items() if name.split()[0] == group
+    ]
+    assert more == f"callgate {group} COMMAND --help says more."
+
+
+def test_a_group_helps_where_it_is_asked_to_and_is_wrong_use_alone(ws: Path) -> None:
+    helped = callgate("hosts", "--help", cwd=ws)
+    assert (helped.code, helped.out) == (0, f"{help_text(['hosts', '--help'])}\n")
+    for words in (["hosts"], ["hosts", "nonsense"], ["hosts", "nonsense", "--help"]):
+        assert callgate(*words, cwd=ws).code == 2
+
+
+@pytest.mark.parametrize(
+    "words", ["host --help", "confirmations -h", "call --help", "mcp list --help", "nonsense --help"]
+)
+def test_a_command_s_own_help_is_not_that_of_a_group(words: str) -> None:
+    assert help_text(words.split()) is None
 
 
 def test_each_command_has_a_help_of_its_own(ws: Path) -> None:
-    for name in COMMANDS:
+    for name in every():
         assert parser_of(name).format_help().startswith(f"usage: callgate {name} ")
     assert callgate("call", "--help", cwd=ws).out == parser_of("call").format_help()
 
@@ -114,7 +172,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 @needs("bash")
 def test_bash_completes_commands_options_and_tools(ws: Path) -> None:
     script = callgate("completion", "bash", cwd=ws).out
-    first = {name.split()[0] for name in COMMANDS} | {"--help", "--version"}
+    first = {name.split()[0] for name in every()} | {"--help", "--version"}
     assert completed(script, "callgate", "", cwd=ws) == first
     assert completed(script, "callgate", "audit", "", cwd=ws) == {"tail", "search", "verify"}
     assert completed(script, "callgate", "call", "rea", cwd=ws) == {"read_file"}
@@ -128,7 +186,7 @@ def test_bash_completes_commands_options_and_tools(ws: Path) -> None:
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_other_shells_find_every_command_and_option_in_their_script(shell: str, ws: Path) -> None:
     script = callgate("completion", shell, cwd=ws).out
-    for name in COMMANDS:
+    for name in every():
         for option in parser_of(name)._option_string_actions:
             spelled = option if shell == "zsh" else option.lstrip("-")
             assert spelled in script, (name, option)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.commands import LANGUAGES
+from callgate.cli.families.sources import LANGUAGES
 from tests.needs import needs
 from tests.unit.cli.running import Ran, callgate, environment
 

@@ -403,12 +403,12 @@ async def test_a_broker_that_was_killed_is_started_again_for_the_next_call(
 ) -> None:
     run = bench(base, sandbox)
     assert (await run.run("shell", {"command": "true"})).ok
-    first = sandbox._broker.pid
+    first = sandbox.launchers.broker.pid
     assert first is not None
     os.kill(first, signal.SIGKILL)
     os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
     assert (await run.run("shell", {"command": "true"})).ok
-    assert sandbox._broker.pid != first
+    assert sandbox.launchers.broker.pid != first
 
 
 async def test_a_launcher_is_made_once_for_each_place(base: Path, sandbox: Sandbox) -> None:
@@ -422,7 +422,7 @@ async def test_a_launcher_is_made_once_for_each_place(base: Path, sandbox: Sandb
 async def test_closing_takes_the_broker_with_it(base: Path, backends: Any) -> None:
     sandbox = Sandbox(said(base), backends)
     await bench(base, sandbox).run("shell", {"command": "true"})
-    pid = sandbox._broker.pid
+    pid = sandbox.launchers.broker.pid
     assert pid is not None
     sandbox.close()
     with pytest.raises(ProcessLookupError):

@@ -378,7 +378,7 @@ async def main():
     sandbox.warm(os.environ)
     host = ground.host(ground.launcher(Profile.WORKSPACE if sys.argv[2] else None))
     assert (await ask(ground, host, "who"))[1]
-    print(*(each.pid for each in sandbox._zygotes._all.values()), flush=True)
+    print(*(each.pid for each in sandbox.launchers.zygotes._all.values()), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

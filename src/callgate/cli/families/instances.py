@@ -1,0 +1,84 @@
+"""Commands through which others reach the tools: an instance, an editor, an MCP client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from callgate.cli.families.parts import PLACE, Command, Parser, add, bounds, takes
+from callgate.cli.options import ACP, JSON, MODE, Option
+
+HEADING = "serve editors and other programs"
+
+
+def _serve(parser: Parser) -> None:
+    parser.add_argument(
+        "--workspace", metavar="DIR", dest="workspaces", action="append",
+        help="serve this directory and what lies in it; may be repeated; default: here",
+    )  # fmt: skip
+    parser.add_argument("--socket", metavar="PATH", help="default: run/callgate.sock in the home")
+    parser.add_argument("--label", metavar="NAME", help="by which others may name it")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--foreground", action="store_true", help="stay here: the default")
+    where.add_argument("--detach", action="store_true", help="return once it is ready")
+    http = parser.add_mutually_exclusive_group()
+    http.add_argument("--http", metavar="HOST:PORT", help="default: 127.0.0.1:4177, or any port")
+    http.add_argument("--no-http", action="store_true", help="the socket alone")
+    parser.add_argument(
+        "--http-allow-remote", action="store_true", help="--http may be seen by other machines"
+    )
+    parser.add_argument(
+        "--dev", action="store_true", help="take over what changes in the plugins of hosts, unasked"
+    )
+    add(parser, MODE)
+
+
+def _mcp_serve(parser: Parser) -> None:
+    add(parser, *PLACE)
+    parser.add_argument(
+        "--no-elicit", action="store_true",
+        help="ask in the dashboard or a terminal only, never through the client",
+    )  # fmt: skip
+
+
+def _mcp_wrap(parser: Parser) -> None:
+    parser.add_argument("--name", metavar="NAME", help="in rules: mcp.NAME/TOOL")
+    parser.add_argument("--env", metavar="NAME", action="append",
+                        help="a variable that is passed on to it; repeatable")  # fmt: skip
+    bounds(parser, choices=("none", "loopback", "all"))
+    parser.add_argument("--sampling", action="store_true", help="it may ask a model")
+    parser.add_argument("--approve", action="store_true",
+                        help="look at what it says of its tools now, and accept it")  # fmt: skip
+    parser.add_argument("--yes", action="store_true", help="with --approve: do not ask")
+    _mcp_serve(parser)
+
+
+COMMANDS: Mapping[str, Command] = {
+    "serve": Command("run an instance that others reach through a socket", "", _serve),
+    "status": Command("show the instances that run", "", takes(JSON)),
+    "stop": Command("stop an instance", "[PID|LABEL]", takes(JSON)),
+    "dashboard": Command(
+        "open the page of an instance in a browser", "",
+        takes(
+            Option("--no-open", help="print the link, open no browser"),
+            Option("--rotate", help="void every token and cookie first"),
+            Option("--instance", metavar="PID|LABEL", help="default: the newest"),
+            JSON,
+        ),
+        "The link logs a browser in once, within a minute.",
+    ),
+    "acp": Command(
+        "be the agent of an editor, over stdin and stdout", "", takes(*ACP),
+        "An editor starts it, and speaks the Agent Client Protocol with it. --print-config says\n"
+        "what to write into the editor's settings.",
+    ),
+    "mcp serve": Command(
+        "offer the tools to an MCP client, over stdin and stdout", "", _mcp_serve,
+        "A client starts it. Where a person must be asked, the client shows the question if it\n"
+        "can; callgate confirmations and the dashboard can answer it as well.",
+    ),
+    "mcp wrap": Command(
+        "put the gate before one MCP server, for an MCP client", "-- COMMAND ...", _mcp_wrap,
+        "A client starts it in place of COMMAND. Its tools keep their names; each call is judged\n"
+        "by the policy and recorded, and the server runs in the sandbox.",
+    ),
+}  # fmt: skip

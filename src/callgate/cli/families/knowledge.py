@@ -1,0 +1,34 @@
+"""Commands for what agents know: skills that people write, and memory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from callgate.cli.families.parts import HERE, NAMES, Command, takes
+from callgate.cli.options import JSON, Option
+
+HEADING = "keep skills and memory"
+
+_SCOPE = Option("--scope", choices=("user", "workspace"), help="only these")
+
+COMMANDS: Mapping[str, Command] = {
+    "skills list": Command(
+        "list the skills: instructions that are asked for by name", "", takes(NAMES, *HERE),
+        "In a chat, a run or an editor, /NAME asks a model to follow one.",
+    ),
+    "skills show": Command("show what a skill says", "NAME", takes(*HERE)),
+    "skills new": Command(
+        "write a skill to begin with", "NAME",
+        takes(Option("--workspace", help="for everyone who works in this directory"), JSON),
+    ),
+    "memory list": Command("list what agents noted for later, newest first", "",
+                           takes(_SCOPE, *HERE)),
+    "memory edit": Command(
+        "put an entry right", "ID [TEXT]", takes(*HERE),
+        "Without a TEXT it is read from stdin; at a terminal your EDITOR opens.",
+    ),
+    "memory forget": Command(
+        "have entries forgotten", "ID ...",
+        takes(Option("--for-good", help="also what it said before"), *HERE),
+    ),
+}  # fmt: skip

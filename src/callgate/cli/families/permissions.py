@@ -1,0 +1,77 @@
+"""Commands about what may run: what the policy says, and what a person answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from callgate.cli.families.parts import (
+    HERE,
+    IDS,
+    OF_SESSION,
+    PAIRS,
+    PLACE,
+    WHEN,
+    Command,
+    Parser,
+    add,
+    positive,
+    takes,
+)  # fmt: skip
+from callgate.cli.options import ARGS, JSON, Option
+
+HEADING = "decide what may run"
+
+CALLERS = (
+    "cli", "plugin", "agent", "llm", "acp", "http", "mcp", "library", "renderer", "internal",
+)  # fmt: skip
+_ANSWERS = ("once", "session", "always")
+_SCOPES = f"""\
+once covers this call alone, session the same tool for the rest of the session, and always
+saves a rule. {IDS}"""
+
+
+def _explain(parser: Parser) -> None:
+    add(parser, ARGS, *PLACE)
+    parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
+    add(parser, JSON)
+
+
+def _test(parser: Parser) -> None:
+    parser.add_argument("--since", metavar="WHEN", default="7d", help=f"{WHEN}; default 7d")
+    parser.add_argument("--limit", metavar="N", type=positive, help="only the last N of them")
+    add(parser, Option("--check", help="exit with 1 if any decision is loosened"), *HERE)
+
+
+def _answer(parser: Parser) -> None:
+    parser.add_argument("--scope", choices=_ANSWERS, default="once", help="default once")
+    parser.add_argument("--reason", metavar="TEXT", help="told to the agent with a no")
+    add(parser, JSON)
+
+
+COMMANDS: Mapping[str, Command] = {
+    "policy explain": Command(
+        "say what would be decided about a call, and by which rule",
+        "TOOL [key=value ...]",
+        _explain,
+        f"{PAIRS}\n\nExits with 0 whatever the decision is.",
+    ),
+    "policy test": Command(
+        "say which calls on record other settings would decide otherwise", "FILE|-", _test,
+        "FILE is checked and read as settings.toml would be. Nothing is run: each call is judged\n"
+        "by what its record says, and paths by their text, without a look at the disk.",
+    ),
+    "trust": Command(
+        "let a directory bring settings of its own, which may only narrow", "[DIR]",
+        takes(
+            Option("--list", help="print the trusted directories"),
+            Option("--remove", help="take the trust back"),
+            JSON,
+        ),
+    ),
+    "confirmations": Command("list the questions that wait for an answer", "",
+                             takes(OF_SESSION, JSON)),
+    "confirmations list": Command("the same", "", takes(OF_SESSION, JSON)),
+    "confirmations allow": Command("let a call run that waits for it", "ID", _answer, _SCOPES),
+    "confirmations deny": Command("refuse a call that waits for an answer", "ID", _answer,
+                                  _SCOPES),
+}  # fmt: skip

@@ -1,0 +1,99 @@
+"""Commands that show what happened: calls as they are made, the audit record, sessions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from callgate.cli.families.parts import (
+    FOLLOW,
+    IDS,
+    JSON_LINES,
+    OF_SESSION,
+    WHEN,
+    YES,
+    Command,
+    Parser,
+    add,
+    count,
+    positive,
+    takes,
+)  # fmt: skip
+from callgate.cli.options import JSON, WORKSPACE, Option
+
+HEADING = "see what happened"
+
+_DECISIONS = ("allow", "deny")
+_FORMATS = ("markdown", "json")
+
+
+def _tail(parser: Parser) -> None:
+    parser.add_argument("-n", metavar="N", type=count, default=20, help="how many; default 20")
+    add(parser, FOLLOW, JSON_LINES)
+
+
+def _search(parser: Parser) -> None:
+    parser.add_argument("--text", metavar="T", help="found anywhere in the record")
+    parser.add_argument("--tool", metavar="NAME")
+    parser.add_argument("--session", metavar="ID")
+    parser.add_argument("--decision", choices=_DECISIONS)
+    parser.add_argument("--error", metavar="CLASS", help="the class it ended in, such as timeout")
+    parser.add_argument("--since", metavar="WHEN", help=WHEN)
+    parser.add_argument("-n", metavar="N", type=count, help="only the last N that match")
+    add(parser, JSON_LINES)
+
+
+def _events(parser: Parser) -> None:
+    add(parser, OF_SESSION)
+    parser.add_argument("--since", metavar="CURSOR", help="only what came after it")
+    parser.add_argument("--type", metavar="T", action="append", help="of this type; repeatable")
+    parser.add_argument("-n", metavar="N", type=count, help="only the last N of those there are")
+    add(parser, FOLLOW, JSON_LINES)
+
+
+def _list(parser: Parser) -> None:
+    add(
+        parser.add_mutually_exclusive_group(),
+        WORKSPACE,
+        Option("--all", help="those of every workspace"),
+    )
+    parser.add_argument("-n", metavar="N", type=positive, default=20, help="how many; default 20")
+    parser.add_argument("--cursor", metavar="C", help="go on where a list ended")
+    add(parser, Option("--workers", help="also the sessions of workers"), JSON)
+
+
+def _export(parser: Parser) -> None:
+    parser.add_argument("--format", choices=_FORMATS, default="markdown")
+    parser.add_argument("--json", action="store_true", help="the same as --format json")
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: stdout")
+
+
+COMMANDS: Mapping[str, Command] = {
+    "watch": Command(
+        "show every call of every client as it happens", "",
+        takes(
+            Option("--session", metavar="ID", help="only calls of this session"),
+            Option("--tool", metavar="NAME", help="only calls of this tool"),
+            Option("--errors", help="only calls that end badly"),
+            Option("--answer", help="ask here what is to be asked"),
+            Option("--json", help="the events, one JSON object a line"),
+        ),
+    ),
+    "audit tail": Command("show the last calls on record", "", _tail),
+    "audit search": Command("find calls on record", "", _search),
+    "audit verify": Command("check that the record was not changed", "", takes(JSON)),
+    "events": Command("show what happened in the sessions", "", _events),
+    "sessions list": Command("list the sessions of this directory, newest first", "", _list),
+    "sessions show": Command("say what is known of a session", "ID", takes(JSON), IDS),
+    "sessions export": Command("print a session to read, or as lines of JSON", "ID", _export, IDS),
+    "sessions fork": Command(
+        "copy a session", "ID",
+        takes(
+            Option("--turn", metavar="T", help="the last turn to copy, by id or number"),
+            Option("--title", metavar="TEXT", help="default: that of the original"),
+            JSON,
+        ),
+        IDS,
+    ),
+    "sessions rename": Command("give a session a title", "ID TITLE", takes(JSON), IDS),
+    "sessions delete": Command("delete sessions for good", "ID ...", takes(YES, JSON), IDS),
+}  # fmt: skip

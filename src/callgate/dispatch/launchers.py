@@ -1,0 +1,64 @@
+"""What starts commands on this machine. Loaded with the first of them: most calls start none."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from callgate.core.commands import Command, OnOutput, Running
+from callgate.core.errors import ToolPermissionDenied
+from callgate.sandbox import machines
+from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
+from callgate.sandbox.plans import Backend, Bubblewrap, Plan
+from callgate.sandbox.zygotes import WarmLauncher, Zygotes
+
+_TEMPORARY = ("TMPDIR", "TMP", "TEMP")
+
+
+class Launchers:
+    """The broker and the zygotes of a runtime, and launchers that use them."""
+
+    def __init__(self) -> None:
+        self.broker = BrokerProcess()
+        self.zygotes = Zygotes()
+
+    def look_now(self) -> tuple[Backend, ...]:
+        """What this machine can do."""
+        return machines.look_now()
+
+    async def look(self) -> tuple[Backend, ...]:
+        return await machines.look(self.broker)
+
+    def bare(self) -> WarmLauncher:
+        """With nothing around the commands."""
+        return WarmLauncher(self.broker, self.zygotes, None)
+
+    def jailed(self, plan: Plan, backends: tuple[Backend, ...], home: str) -> Jailed:
+        bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
+        return Jailed(WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap), plan, home)
+
+    def close(self) -> None:
+        self.zygotes.close()
+        self.broker.close()
+
+
+class Jailed:
+    """Starts commands in a jail, and says so if it is the jail that fails."""
+
+    def __init__(self, launcher: BrokerLauncher, plan: Plan, home: str) -> None:
+        self._launcher = launcher
+        self._home = home
+        self._own_tmp = plan.jail.fresh_tmp
+
+    async def start(self, command: Command, on_output: OnOutput) -> Running:
+        if self._own_tmp:  # what these name is not in there
+            env = {name: value for name, value in command.env.items() if name not in _TEMPORARY}
+            command = msgspec.structs.replace(command, env=env)
+        os.makedirs(self._home, mode=0o700, exist_ok=True)  # or there is nothing to hide yet
+        try:
+            return await self._launcher.start(command, on_output)
+        except RestrictionFailed as error:
+            raise ToolPermissionDenied(
+                f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"
+            ) from error
