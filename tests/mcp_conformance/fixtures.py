@@ -20,7 +20,7 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOu
 from callgate.protocol.results import MCP_CONTENT
 from callgate.surfaces.mcp import tasks
 from callgate.surfaces.mcp.exchanges import LACKS, Exchange
-from callgate.surfaces.mcp.offers import Contents, Here, Wish
+from callgate.surfaces.mcp.offers import Contents, Here, Typed
 from callgate.surfaces.mcp.server import McpServer
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
@@ -444,7 +444,7 @@ class SuiteResources:
             return None
         return [types.TextResourceContents(uri=uri, mime_type=media_type, text=text)]
 
-    async def complete(self, template: str, wish: Wish, here: Here) -> Sequence[str]:
+    async def complete(self, template: str, typed: Typed, here: Here) -> Sequence[str]:
         return []
 
 
@@ -487,7 +487,7 @@ class SuitePrompts:
             messages=[types.PromptMessage(role="user", content=each) for each in said]
         )
 
-    async def complete(self, prompt: str, wish: Wish, here: Here) -> Sequence[str]:
+    async def complete(self, prompt: str, typed: Typed, here: Here) -> Sequence[str]:
         return []
 
 

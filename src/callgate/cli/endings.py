@@ -18,6 +18,8 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ErrorInfo, ToolResult
 
 _DISK = ("store_unwritable", "audit_unwritable", "undo_unwritable")
+_NO_RULE = ("address_refused", "host_refused", "google_read_only")
+"""No rule decided, and the sentence itself says what to do."""
 
 
 class Ended(NamedTuple):
@@ -98,7 +100,7 @@ def _hint(error: ErrorInfo, schema: Mapping[str, Any] | None, name: str) -> str 
             return f"{name} takes {_takes(schema)}"
         case ToolErrorClass.PERMISSION_DENIED if error.reason in _DISK:
             return "callgate doctor says more."
-        case ToolErrorClass.PERMISSION_DENIED:
+        case ToolErrorClass.PERMISSION_DENIED if error.reason not in _NO_RULE:
             return f"callgate policy explain {name} ... says which rule decided."
     return None
 

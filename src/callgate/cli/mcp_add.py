@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import tomllib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -34,11 +37,10 @@ def add(options: Namespace) -> int:
     name, *command = options.words
     table = _table(command, options)
     home = Home.from_environment()
-    settings = Settings(home)
-    if name in settings.servers:
-        raise CliError(f"there is an MCP server {name!r} already; callgate mcp remove {name}")
-    settings.add({name: table})
-    settings.write()
+    with changing(home) as settings:
+        if name in settings.servers:
+            raise CliError(f"there is an MCP server {name!r} already; callgate mcp remove {name}")
+        settings.add({name: table})
     if options.no_start:
         say(f"added to {home.settings}; callgate mcp approve {name} looks at its tools")
         return OK
@@ -54,11 +56,10 @@ def remove(options: Namespace) -> int:
     refuse_within_a_call("callgate mcp remove")
     (name,) = words(options, "server")
     home = Home.from_environment()
-    settings = Settings(home)
-    if name not in settings.servers:
-        raise not_found(f"your settings name no MCP server {name!r}")
-    settings.remove(name)
-    settings.write()
+    with changing(home) as settings:
+        if name not in settings.servers:
+            raise not_found(f"your settings name no MCP server {name!r}")
+        settings.remove(name)
     pin_files(home).forget(name)
     token_file(home, name).forget()
     if options.json:
@@ -135,7 +136,6 @@ class Settings:
 
     def write(self) -> None:
         """For its owner alone: it may hold what proves who someone is."""
-        self._home.make()
         write_private(self._home.settings, self.text)
 
     def _check(self, text: str) -> None:
@@ -145,6 +145,20 @@ class Settings:
             raise CliError(
                 str(error), hint="Nothing was changed.", reason="settings_invalid"
             ) from error
+
+
+@contextmanager
+def changing(home: Home) -> Iterator[Settings]:
+    """The settings, written at the end: two who change them lose nothing of each other."""
+    home.make()
+    directory = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        settings = Settings(home)
+        yield settings
+        settings.write()
+    finally:
+        os.close(directory)
 
 
 def written(name: str, table: Mapping[str, Any]) -> str:

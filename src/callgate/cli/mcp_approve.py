@@ -16,7 +16,7 @@ from callgate.cli import remote_hosts
 from callgate.cli.exits import EXIT_CODES, OK
 from callgate.cli.host_reloads import Reload, Reloaded, settings_of, shown
 from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.mcp_servers import ensure_known, servers_of, tell
+from callgate.cli.mcp_servers import about, ensure_known, servers_of, tell
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.stores import words
@@ -24,7 +24,7 @@ from callgate.cli.terminal import is_terminal, say
 from callgate.cli.visible import visible
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
-from callgate.sources.hosts.changes import Changes
+from callgate.sources.changes import Changes
 from callgate.sources.pins import Pinned
 from callgate.wiring_mcp import PREFIX, McpTools, ask, make_servers
 
@@ -47,7 +47,7 @@ def login(options: Namespace) -> int:
     (found,) = Approval(home, settings_of(home), options.workspace).look([name])
     if found.problem is not None:
         raise CliError(
-            f"MCP server {name}: {found.problem}",
+            about(name, found.problem), hint=_hint(name),
             error_class=ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_login",
         )  # fmt: skip
     say(f"MCP server {name} knows you now")
@@ -71,7 +71,8 @@ def run(home: Home, names: Collection[str], workspace: str, *, yes: bool, json: 
         print_json({"ok": not failed, "servers": [each.described() for each in found]})
     for each in found:
         if each.problem is not None:
-            say(f"error (host_unavailable): MCP server {each.name}: {visible(each.problem)}")
+            say(f"error (host_unavailable): {visible(about(each.name, each.problem))}")
+            say(f"hint: {_hint(each.name)}")
         tell(each.name, told.get(each.name, ()), "takes MCP server {} over as it is now")
     return EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE] if failed else OK
 
@@ -100,6 +101,13 @@ class Approval(Reload):
         if found.problem is None and found.is_new:
             command = " ".join(redact(each) for each in self._hosts.command(found.name))
             yield f"{found.name} is new: {visible(command)}"
+
+
+def _hint(name: str) -> str:
+    return (
+        f"callgate mcp logs {name} shows what it wrote. A program sees the workspace and no network"
+        f" unless [mcp.{name}] says more: network, writable, env, profile."
+    )
 
 
 def _show(url: str) -> None:

@@ -3,6 +3,7 @@
     {"mcpServers": {NAME: {...}}}       Claude Desktop, Cursor, Windsurf and most others
     {"servers": {NAME: {...}}}          VS Code, also below "mcp"
     {"context_servers": {NAME: {...}}}  Zed
+    {NAME: {...}}                       what documentation shows
 
 What would be added is shown, with secrets covered, and written after a yes into the user's own
 settings, which only their owner can read. Nothing is started.
@@ -18,9 +19,12 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+
+from callgate.audit.redaction import redact
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.mcp_add import Settings, written
+from callgate.cli.mcp_add import Settings, changing, written
 from callgate.cli.mcp_runners import around
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
@@ -28,18 +32,22 @@ from callgate.cli.stores import words
 from callgate.cli.terminal import say
 from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import visible, visible_text
-from callgate.config.mcp import name_for
+from callgate.config.mcp import McpTable, name_for
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol.strict_json import StrictJsonError, loads
 
 _LARGEST = 4 * 1024 * 1024
-_PLACES = (("mcpServers",), ("servers",), ("mcp", "servers"), ("context_servers",))
+_PLACES = (("mcpServers",), ("servers",), ("mcp", "servers"), ("context_servers",), ())
+"""The last is the whole."""
 _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TRAILING = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[\]}])', re.DOTALL)
 _INPUT = re.compile(r"\$\{(?!(?:env:)?[A-Za-z_][A-Za-z0-9_]*\})")
 _HERE = re.compile(r"\$\{workspaceFolder\}")
+_FILLED = re.compile(r"\$\{[^}]*\}")
 _VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_SECRET = re.compile(r"--?[a-z_-]*(?:key|token|secret|password|auth)[a-z_-]*\Z", re.IGNORECASE)
+"""An option whose value is nobody's business."""
 _COVERED = "(hidden)"
 
 
@@ -72,8 +80,8 @@ def import_(options: Namespace) -> int:
         return OK
     if not options.yes:
         _ask(home)
-    settings.add(tables)
-    settings.write()
+    with changing(home) as settings:
+        settings.add(tables)
     say(f"added to {home.settings}; callgate mcp approve looks at their tools")
     return OK
 
@@ -88,11 +96,17 @@ def read(text: str) -> list[Found]:
         servers: Any = tree
         for key in place:
             servers = servers.get(key) if isinstance(servers, dict) else None
-        if isinstance(servers, dict):
+        if isinstance(servers, dict) and servers and (place or _is_list(servers)):
             found = [_read(name, said) for name, said in servers.items()]
             return [_refused_if_among(each, found[:at]) for at, each in enumerate(found)]
-    known = ", ".join(".".join(place) for place in _PLACES)
+    known = ", ".join(".".join(place) for place in _PLACES if place)
     raise CliError(f"there are no MCP servers in it (none of {known})")
+
+
+def _is_list(tree: Mapping[str, Any]) -> bool:
+    """Whether all that it has is servers by name."""
+    found = tree.values()
+    return all(isinstance(each, dict) and {"command", "url"} & each.keys() for each in found)
 
 
 def _parsed(text: str) -> Any:
@@ -114,19 +128,22 @@ def _read(name: str, said: Any) -> Found:
         return Found(ours, None, "it is no object")
     try:
         table = {key: value for key, value in _keys(said) if value not in ({}, [], None)}
+        problem = msgspec.convert(table, McpTable).problem()
     except (TypeError, ValueError, AttributeError) as error:
         return Found(ours, None, str(error))
+    if problem is not None:
+        return Found(ours, None, "its {} {}".format(*problem))
     return Found(ours, table)
 
 
 def _keys(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    if said.get("type") == "sse":
+    if "sse" in (said.get("type"), said.get("transport"), said.get("transportType")):
         raise ValueError("it speaks the old SSE transport, which we do not")
     if said.get("disabled") is True or said.get("enabled") is False:
         raise ValueError("it is switched off there")
     url = said.get("url") or said.get("serverUrl") or said.get("httpUrl")
     if url is not None:
-        yield "url", _text(url)
+        yield "url", _literal(url)
         yield "headers", _texts(said.get("headers"))
         return
     command: Any = said.get("command")
@@ -135,23 +152,36 @@ def _keys(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
         command = command.get("path")
     if not isinstance(command, str) or not command:
         raise ValueError("it has neither a command nor an address")
-    args = [_text(each) for each in said.get("args") or []]
-    yield "command", _text(command)
-    yield "args", args
+    if said.get("envFile"):
+        raise ValueError("it takes variables from a file (envFile), which we do not: name them")
+    yield "command", _literal(command)
+    yield "args", [_literal(each) for each in said.get("args") or []]
     yield "set_env", _texts(said.get("env"))
     if isinstance(said.get("cwd"), str):
-        yield "cwd", _text(said["cwd"])
+        yield "cwd", _literal(said["cwd"])
     yield from around([command]).items()
 
 
 def _texts(said: Any) -> dict[str, str]:
-    return {str(name): _text(value) for name, value in (said or {}).items()}
+    """A variable that is set to null is not passed on there, either."""
+    return {str(name): _text(value) for name, value in (said or {}).items() if value is not None}
+
+
+def _literal(value: Any) -> str:
+    """Where nothing stands for a variable here."""
+    text = _text(value)
+    if (found := _FILLED.search(text)) is not None:
+        raise ValueError(
+            f"{visible(found[0][:40])} is filled in only in variables and headers: write it out"
+        )
+    return text
 
 
 def _text(value: Any) -> str:
     if not isinstance(value, str | int | float | bool):
         raise TypeError("a value in it is no text")
     text = value if isinstance(value, str) else str(value).lower()
+    text = text.replace("${userHome}", os.path.expanduser("~"))
     text = _VARIABLE.sub(r"${\1}", _HERE.sub(".", text))
     unknown = _INPUT.search(text)
     if unknown is not None:
@@ -160,8 +190,18 @@ def _text(value: Any) -> str:
 
 
 def covered(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with what may be a secret hidden: values of variables, headers, long arguments."""
+    """The same with what may be a secret hidden: values of variables and headers, and of
+    arguments and addresses what looks like one."""
     shown = dict(table)
+    if "args" in shown:
+        args = shown["args"]
+        shown["args"] = [
+            _COVERED if _SECRET.match(before) and not each.startswith("-") else redact(each)
+            for before, each in zip(["", *args], args, strict=False)
+        ]
+    if "url" in shown:
+        address, asked, _ = shown["url"].partition("?")
+        shown["url"] = redact(address) + (f"?{_COVERED}" if asked else "")
     for key in ("set_env", "headers"):
         if key in shown:
             shown[key] = {
@@ -185,7 +225,7 @@ def _refused_if_there(found: Found, settings: Settings) -> Found:
 
 def _content(path: str) -> str:
     try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
+        with open(os.path.expanduser(path), encoding="utf-8-sig") as file:
             text = file.read(_LARGEST)
     except UnicodeDecodeError:
         raise CliError(f"{path} is not UTF-8") from None

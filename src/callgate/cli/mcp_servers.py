@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from argparse import Namespace
 from collections.abc import Collection
 
@@ -22,14 +23,19 @@ from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
 from callgate.cli.terminal import say
+from callgate.cli.visible import visible
 from callgate.config.load import SettingsError
-from callgate.config.places import Home
+from callgate.config.places import Home, workspace_settings
+from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import Sandbox
 from callgate.sources.mcp.source import Servers
 from callgate.wiring import surroundings
 from callgate.wiring_mcp import PREFIX, McpTools, make_servers
+
+_LOOK_AT = 64 * 1024
+"""Bytes of settings that nobody trusts."""
 
 
 def list(options: Namespace) -> int:
@@ -83,18 +89,37 @@ def restart(options: Namespace) -> int:
 
 
 def servers_of(home: Home, workspace: str | None = None) -> Servers:
-    settings = settings_of(home)
+    settings, place = settings_of(home), workspace or os.getcwd()
+    if _are_passed_over(home, place):
+        trust = shlex.join(["callgate", "trust", os.path.abspath(place)])
+        say(f"hint: this workspace names MCP servers, which count after {visible(trust)}")
     try:
         sandbox = Sandbox(surroundings(home, settings))
-        return make_servers(home, settings, sandbox, workspace or os.getcwd())
+        return make_servers(home, settings, sandbox, place)
     except SettingsError as error:
         raise CliError(str(error), reason="settings_invalid") from error
+
+
+def _are_passed_over(home: Home, workspace: str) -> bool:
+    """Whether a workspace that nobody trusts seems to bring servers."""
+    if is_trusted(home, workspace):
+        return False
+    try:
+        with open(workspace_settings(workspace), "rb") as file:
+            return b"[mcp." in file.read(_LOOK_AT)
+    except OSError:
+        return False
 
 
 def ensure_known(servers: Servers, names: Collection[str]) -> None:
     for name in names:
         if name not in servers.hosts:
             raise not_found(f"the settings name no MCP server {name!r}")
+
+
+def about(name: str, problem: str) -> str:
+    """A problem, which most often says itself whose it is."""
+    return problem if f"MCP server {name!r}" in problem else f"MCP server {name}: {problem}"
 
 
 def tell(name: str, answers: Collection[remote_hosts.Answer], done: str) -> None:

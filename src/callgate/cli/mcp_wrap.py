@@ -31,6 +31,10 @@ _SAY_NOTHING = frozenset(
     {"index", "main", "__main__", "cli", "server", "dist", "build", "src", "bin"}
 )
 """Files and directories that are called so everywhere."""
+_SEES_LITTLE = (
+    "It runs in the sandbox, and sees the workspace, no network and few variables unless you say "
+    "more: --network, --env, --profile."
+)
 
 
 def wrap(options: Namespace) -> int:
@@ -144,19 +148,32 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     await _pin_first(servers, name, session, again(options))
     tools.register_all()
     wrapped = load("callgate.surfaces.mcp.wrapped")
-    own = {each.aliases[0].partition("/")[2]: each.name for each in servers.definitions(name)}
-    tools_own = {each["name"] for each in servers.pinned(name).schemas}
-    beside = [each for each in own if each not in tools_own]
-    meant = {each: registered for each, registered in own.items() if each in tools_own}
+    own = {
+        each.aliases[0].partition("/")[2]: each.name
+        for each in servers.definitions(name)
+        # Of two that would be called the same by us, one is left out.
+        if registry.find(each.aliases[0]) is not None
+    }
+    for entry in tools.entries():
+        if entry.problem is not None:
+            load("callgate.cli.terminal").say(f"MCP server {name}: {entry.problem}")
+    said = {each["name"]: each for each in servers.pinned(name).schemas}
+    beside = [each for each in own if each not in said]
+    meant = {each: registered for each, registered in own.items() if each in said}
     shown = {registered: each for each, registered in meant.items()}
     server = server_module.McpServer(
         wired.runtime,
         lambda wish: session,
-        resources=[wrapped.WrappedResources(name, beside)],
-        prompts=[wrapped.WrappedPrompts(name, beside)],
-        naming=server_module.Naming(shown.get, lambda each: meant.get(each, "")),
+        resources=[wrapped.WrappedResources(name, beside)] if "resources/list" in beside else [],
+        prompts=[wrapped.WrappedPrompts(name, beside)] if "prompts/list" in beside else [],
+        naming=server_module.Naming(
+            shown.get,
+            lambda each: meant.get(each, ""),
+            lambda each: wrapped.said_of(said[shown[each]], trusted=options.trusted),
+        ),
         instructions=None,
         elicits=not options.no_elicit,
+        watches=False,
     )
     asks.server = server
     return server, servers
@@ -174,14 +191,14 @@ async def _pin_first(servers: Any, name: str, session: Session, look: str) -> No
         said = await servers.ask(name, place)
     except load("callgate.core.errors").ToolError as error:
         await servers.close()
-        raise _unusable(name, str(error), "Does the command work without callgate?") from None
+        raise _unusable(name, str(error), _SEES_LITTLE) from None
     servers.pin_first(name, said)
 
 
 def _unusable(name: str, problem: str, hint: str) -> Exception:
     errors = load("callgate.core.errors")
     made: Exception = load("callgate.cli.problems").CliError(
-        f"MCP server {name}: {problem}", hint=hint,
+        load("callgate.cli.mcp_servers").about(name, problem), hint=hint,
         error_class=errors.ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_unusable",
     )  # fmt: skip
     return made
@@ -196,7 +213,7 @@ def _approve(options: Namespace) -> int:
     found = approval.look([name_of(options)])
     for each in found:
         if each.problem is not None:
-            raise _unusable(each.name, each.problem, "Does the command work without callgate?")
+            raise _unusable(each.name, each.problem, _SEES_LITTLE)
     print("".join(approval.described(each) for each in found), end="", flush=True)
     approval.accept(found, yes=options.yes, seen=True)
     return 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import stat
 import sys
@@ -16,7 +18,7 @@ import pytest
 from callgate.cli import host_reloads, mcp_import
 from callgate.cli.exits import EXIT_CODES
 from callgate.cli.main import main
-from callgate.cli.mcp_add import Settings, written
+from callgate.cli.mcp_add import Settings, changing, written
 from callgate.cli.mcp_import import Found, covered, read
 from callgate.cli.problems import CliError
 from callgate.config.places import Home
@@ -119,6 +121,12 @@ def test_a_server_that_cannot_be_started_is_told_of(place: Place) -> None:
     ran = place.run("mcp", "add", "gone", "--yes", "--", "/nonexistent/program")
     unavailable = EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE]
     assert (ran.code, place.server()["name"]) == (unavailable, "gone")
+    assert "/nonexistent/program" in place.server()["problem"]
+    dying = ["sh", "-c", "echo no key is set, Bearer abcdefghijklmnop1234 >&2; exit 3"]
+    ran = place.run("mcp", "add", "dying", "--yes", "--", *dying)
+    assert (ran.code, "no key is set" in ran.err) == (unavailable, True)
+    assert "abcdefghijklmnop1234" not in ran.err
+    assert "callgate mcp logs dying" in ran.err
 
 
 @pytest.mark.parametrize(
@@ -164,6 +172,9 @@ def test_many_servers_that_nobody_calls_load_no_sdk_and_start_nothing(place: Pla
     for words in (["tools"], ["mcp", "list"]):
         modules = loaded_by(*words, cwd=place.ws)
         assert modules & {"mcp.client", "mcp_types", "anyio", "pydantic", "httpx2"} == set()
+    (place.ws / "a.txt").write_text("hello")
+    modules = loaded_by("call", "read_file", "path=a.txt", cwd=place.ws)
+    assert modules & {"callgate.wiring_mcp", "callgate.config.pins"} == set()
     assert (place.home / "mcp" / "odd.log").read_bytes() == before
 
 
@@ -195,10 +206,12 @@ def test_a_workspace_brings_servers_only_after_trust_and_an_approval(place: Plac
     own.parent.mkdir()
     args = json.dumps(["-I", str(ODD), "--file", str(place.listing)])
     own.write_text(f'[mcp.odd]\ncommand = "{sys.executable}"\nargs = {args}\n')
-    assert place.run("mcp", "list", "--json").json["servers"] == []
+    ran = place.run("mcp", "list", "--json")
+    assert (ran.json["servers"], f"callgate trust {place.ws}" in ran.err) == ([], True)
     assert place.run("trust", ".").code == 0
     assert place.server()["health"] == "new"
-    assert place.run("mcp", "approve", "odd", "--yes").code == 0
+    ran = place.run("mcp", "approve", "odd", "--yes")
+    assert (ran.code, "callgate trust" in ran.err) == (0, False)
     ran = place.run("call", "mcp.odd/echo", "--args", '{"text": "hi"}', "--yes", "--json")
     assert (ran.code, ran.json["value"]) == (0, "hi")
     other = place.ws.parent / "other"
@@ -256,19 +269,26 @@ def test_the_usual_shapes_of_other_programs_are_read() -> None:
     assert read(json.dumps(zed)) == [Found("a", {"command": "tool", "args": ["x"]})]
     http = '{ // mine\n"mcpServers": {"w": {"url": "https://x/mcp", "headers": {"A": "b",},},},}'
     assert read(http) == [Found("w", {"url": "https://x/mcp", "headers": {"A": "b"}})]
+    bare = {"a": {"command": "x", "env": {"UNSET": None, "PORT": 80, "HOME_OF": "${userHome}"}}}
+    given = {"PORT": "80", "HOME_OF": os.path.expanduser("~")}
+    assert read(json.dumps(bare)) == [Found("a", {"command": "x", "set_env": given})]
 
 
 @pytest.mark.parametrize(
     "said",
     [5, {}, {"type": "sse", "url": "https://x"}, {"command": "x", "disabled": True},
-     {"command": "x", "env": {"A": "${input:key}"}}, {"command": "x", "args": [{}]}],
+     {"command": "x", "env": {"A": "${input:key}"}}, {"command": "x", "args": [{}]},
+     {"transport": "sse", "url": "https://x"}, {"url": "wss://x"}, {"url": "https://u:p@x/"},
+     {"command": "x", "args": ["--key", "${KEY}"]}, {"command": "${env:X}"},
+     {"url": "https://x/${KEY}"}, {"command": "x", "envFile": ".env"}],
 )  # fmt: skip
-def test_what_cannot_be_taken_over_is_named(said: Any) -> None:
-    (found,) = read(json.dumps({"mcpServers": {"a": said}}))
+def test_what_cannot_be_taken_over_is_named_and_the_others_are_taken(said: Any) -> None:
+    found, good = read(json.dumps({"mcpServers": {"a": said, "b": {"command": "b"}}}))
     assert found.table is None and found.problem
+    assert good == Found("b", {"command": "b"})
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"mcpServers": []}', "{nope"])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"mcpServers": []}', '{"mcpServers": {}}', "{nope"])
 def test_a_file_without_servers_is_an_error(text: str) -> None:
     with pytest.raises(CliError):
         read(text)
@@ -277,7 +297,8 @@ def test_a_file_without_servers_is_an_error(text: str) -> None:
 def test_an_import_shows_no_secret_and_writes_for_its_owner_alone(place: Place) -> None:
     place.settings.chmod(0o644)
     file = place.ws / "mcp.json"
-    file.write_text(json.dumps({"mcpServers": {"x": {"command": "x", "env": {"KEY": "ghp_secret"}}}}))
+    text = json.dumps({"mcpServers": {"x": {"command": "x", "env": {"KEY": "ghp_secret"}}}})
+    file.write_text(text, encoding="utf-8-sig")
     refused = place.run("mcp", "import", "mcp.json")
     assert (refused.code, "ghp_secret" in refused.out + refused.err) == (3, False)
     assert "mcp" not in place.settings.read_text()
@@ -285,6 +306,23 @@ def test_an_import_shows_no_secret_and_writes_for_its_owner_alone(place: Place) 
     assert 'KEY = "ghp_secret"' in place.settings.read_text()
     assert stat.S_IMODE(place.settings.stat().st_mode) == 0o600
     assert covered({"set_env": {"A": "x", "B": "${B}"}})["set_env"] == {"A": "(hidden)", "B": "${B}"}
+    args = ["-y", "db", "postgres://u:hunter2@h/x", "--api-key", "abc", "--token", "--plain"]
+    assert covered({"args": args})["args"] == [
+        "-y", "db", "postgres://u:[REDACTED]@h/x", "--api-key", "(hidden)", "--token", "--plain",
+    ]  # fmt: skip
+    assert covered({"url": "https://x/mcp?k=v"})["url"] == "https://x/mcp?(hidden)"
+
+
+def test_who_changes_the_settings_does_it_alone(home: Path) -> None:
+    place = Home(str(home))
+    with changing(place) as settings:
+        settings.add({"a": {"command": "a"}})
+        directory = os.open(home, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(directory)
+    assert Settings(place).servers == {"a": {"command": "a"}}
 
 
 def test_only_a_table_of_its_own_is_taken_out_of_the_settings(home: Path) -> None:

@@ -17,8 +17,10 @@ import mcp_types as types
 import pytest
 from mcp import StdioServerParameters
 from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
 
 from callgate.cli.mcp_wrap import name_of
+from callgate.surfaces.mcp.wrapped import said_of
 from tests.unit.cli.running import installed
 
 CALLGATE = str(Path(sys.executable).with_name("callgate"))
@@ -117,6 +119,85 @@ async def test_a_wrapped_server_works_through_the_gate_until_it_changes(
 def test_a_server_is_called_by_its_command_unless_it_is_named(words: list[str], name: str) -> None:
     assert name_of(Namespace(words=words, name=None)) == name
     assert name_of(Namespace(words=words, name="mine")) == "mine"
+
+
+async def _told(server: StdioServerParameters) -> dict[str, Any]:
+    """All that a server has for a client, and what it says by itself."""
+    heard: list[str] = []
+    everything = asyncio.Event()
+
+    async def hear(message: Any) -> None:
+        heard.append(message.method)
+        if len(heard) == 3:
+            everything.set()
+
+    async with Client(server, mode="legacy", message_handler=hear, cache=None) as client:
+        await client.set_logging_level("debug")
+        context = {"z": "1"}
+        prompt = types.PromptReference(type="ref/prompt", name="p")
+        template = types.ResourceTemplateReference(type="ref/resource", uri="x://{a}")
+        typed = {"name": "a", "value": "v"}
+        told: dict[str, Any] = {
+            "tools": {each.name: each for each in (await client.list_tools()).tools},
+            "zeta": (await client.call_tool("zeta", {"x": 1})).structured_content,
+            "alpha": (await client.call_tool("alpha", {})).content,
+            "twin.a": (await client.call_tool("twin.a", {})).content,
+            "templates": await _pages(client.list_resource_templates, "resource_templates"),
+            "resources": await _pages(client.list_resources, "resources"),
+            "read": (await client.read_resource("x://1")).contents,
+            "prompts": (await client.list_prompts()).prompts,
+            "prompt": await client.get_prompt("p", {"a": "b"}),
+            "of prompt": (await client.complete(prompt, typed, context)).completion.values,
+            "of template": (await client.complete(template, typed, context)).completion.values,
+            "watches": client.server_capabilities.resources.subscribe,  # type: ignore[union-attr]
+        }
+        try:
+            told["twin_a"] = (await client.call_tool("twin_a", {})).content
+        except MCPError as error:
+            told["twin_a"] = error.code
+        await client.call_tool("touch", {})
+        await everything.wait()
+    return {**told, "heard": sorted(heard)}
+
+
+async def _pages(ask: Any, key: str) -> list[Any]:
+    found, page = [], await ask()
+    found += getattr(page, key)
+    while page.next_cursor is not None:
+        page = await ask(cursor=page.next_cursor)
+        found += getattr(page, key)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::mcp.MCPDeprecationWarning")
+async def test_a_client_gets_all_that_a_wrapped_server_has(home: Path, tmp_path: Path) -> None:
+    full = [sys.executable, str(Path(__file__).with_name("full_mcp_server.py"))]
+    gate = ["mcp", "wrap", "--workspace", str(tmp_path), "--profile", "open", "--effect", "read"]
+    env = {**os.environ, "CALLGATE_HOME": str(home)}
+    async with asyncio.timeout(LIMIT_S):
+        bare = await _told(StdioServerParameters(command=full[0], args=full[1:]))
+        behind = await _told(
+            StdioServerParameters(command=CALLGATE, args=[*gate, "--", *full], env=env)
+        )
+    theirs, ours = bare.pop("tools"), behind.pop("tools")
+    assert (behind.pop("watches"), bare.pop("watches")) == (False, None)
+    # For us both have one name: only the first is offered, and never called in place of the other.
+    assert (behind.pop("twin_a"), bare.pop("twin_a") != bare["twin.a"]) == (-32602, True)
+    del theirs["twin_a"]
+    assert behind == bare
+    kept = ("name", "title", "description", "input_schema", "output_schema")
+    assert {name: [getattr(each, key) for key in kept] for name, each in ours.items()} == {
+        name: [getattr(each, key) for key in kept] for name, each in theirs.items()
+    }
+    shown = ours["zeta"].annotations
+    # It is not trusted: of its claims only its name counts, in which nothing is hidden.
+    assert (shown.title, shown.read_only_hint, shown.idempotent_hint) == ("Z\\u200b", True, None)
+
+
+def test_what_a_trusted_server_claims_of_a_tool_is_passed_on() -> None:
+    entry = {"name": "a", "annotations": {"idempotentHint": True}}
+    assert said_of(entry, trusted=True) == {"annotations": {"idempotentHint": True}}
+    assert said_of(entry, trusted=False) == {"annotations": {}}
 
 
 def test_a_command_that_is_no_server_is_an_error_and_not_silence(

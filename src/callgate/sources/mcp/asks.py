@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextvars
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -44,6 +44,19 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True):
     stop: str = "endTurn"
 
 
+class Logged(msgspec.Struct, frozen=True, kw_only=True):
+    """A line of a server's log."""
+
+    level: str
+    """One of MCP's."""
+    logger: str | None = None
+    text: str
+
+
+Changed = Literal["resources", "prompts"]
+"""A list of a server that is another than before."""
+
+
 class Refused(Exception):
     """Nobody answers; why, in words for the server."""
 
@@ -56,6 +69,12 @@ class Asks(Protocol):
     async def sample(self, server: str, sample: Sample, calling: Calling) -> Sampled:
         """Raises `Refused`."""
         ...
+
+    def logged(self, line: Logged, calling: Calling) -> None:
+        """It says something of a call that runs."""
+        ...
+
+    def changed(self, what: Changed) -> None: ...
 
 
 class Calling(msgspec.Struct, frozen=True, eq=False):

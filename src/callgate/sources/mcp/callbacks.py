@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import pathname2url
 
 import mcp_types as types
-from mcp.client.session import ClientRequestContext
+import msgspec
+from mcp.client.session import ClientRequestContext, IncomingMessage
 
 from callgate.sources.mcp import asks as asking
-from callgate.sources.mcp.asks import Asks, Calling, Filled, Form, Refused, Sample, Turn, current
+from callgate.sources.mcp.asks import (
+    Asks,
+    Calling,
+    Filled,
+    Form,
+    Logged,
+    Refused,
+    Sample,
+    Turn,
+    current,
+)
 from callgate.sources.mcp.outputs import plain
 
 MOST_TURNS = 100
+LONGEST_LINE = 8_000
+"""Characters of a line of a server's log."""
 
 
 class Callbacks:
@@ -33,6 +47,23 @@ class Callbacks:
         if len({each.context.session_id for each in self.calls}) != 1:
             raise Refused("no call, or calls of several sessions, could have asked for this")
         return self.calls[-1]
+
+    def note(self, message: IncomingMessage) -> None:
+        """What a server tells without being asked. Whose call it is about may be unknown: then
+        nobody hears of it."""
+        if self._asks is None:
+            return
+        match message:
+            case types.ResourceListChangedNotification():
+                self._asks.changed("resources")
+            case types.PromptListChangedNotification():
+                self._asks.changed("prompts")
+            case types.LoggingMessageNotification(params=params):
+                said = params.data
+                text = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+                line = Logged(level=params.level, logger=params.logger, text=text[:LONGEST_LINE])
+                with contextlib.suppress(Refused):
+                    self._asks.logged(line, self._whose())
 
     async def list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
         uris = [f"file://{pathname2url(each)}" for each in self._roots]

@@ -22,11 +22,14 @@ from mcp.client.client import Client
 from mcp.client.session import IncomingMessage
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
+from mcp.shared.subscriptions import event_to_notification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict
 
-from callgate.core.errors import ToolRegistrationError
+from callgate.audit.redaction import redact
+from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolContext
+from callgate.sources.lives import ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks, Calling, current
 from callgate.sources.mcp.callbacks import Callbacks
@@ -38,6 +41,8 @@ from callgate.sources.pins import LARGEST, fingerprint
 MOST_PAGES = 100
 LONGEST_PROGRESS = 1_000
 """Characters of what a server says of its progress."""
+LONGEST_LAST = 300
+"""Characters of the last line that a process wrote before it ended."""
 RELEARN_S = 30.0
 """For a server to list its tools again."""
 SETTLE_S = 0.5
@@ -124,8 +129,7 @@ class Connection:
     async def is_lost(self, error: Exception) -> bool:
         """Whether a request failed because there is no connection any more. A server may well
         use the code of that itself, so what counts is what becomes of the connection."""
-        closed = isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
-        if closed and str(error) == _CLOSED:
+        if _is_closed(error):
             try:
                 async with asyncio.timeout(SETTLE_S):
                     await self.gone.wait()
@@ -147,7 +151,7 @@ class Connection:
                 await self._stay(client)
         except BaseException as error:
             if not self._ready.done():
-                self._ready.set_exception(_innermost(error))
+                self._ready.set_exception(self._reason(_innermost(error)))
                 self._ready.exception()  # whoever waited may be gone
             elif isinstance(error, asyncio.CancelledError):
                 raise
@@ -156,6 +160,14 @@ class Connection:
         finally:
             self._client = None
             self.gone.set()
+
+    def _reason(self, error: BaseException) -> BaseException:
+        """Why it cannot be used: of a process that ended, how, and what it said last."""
+        if self.link is None or not _is_closed(error):
+            return error
+        last = self.log.tail.replace("\r", "\n").rpartition("\n")[2][:LONGEST_LAST]
+        said = f", with the words: {redact(last)}" if last else ""
+        return ToolError(f"it {ended(self.link.exit)} before it answered{said}")
 
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[Client]:
@@ -193,20 +205,27 @@ class Connection:
 
     async def _listen(self, client: Client) -> None:
         """In the newer generation a client asks to be told of changes."""
-        tools = client.server_capabilities.tools
+        said = client.server_capabilities
+        lists = (said.tools, said.resources, said.prompts)
+        tools, resources, prompts = (bool(each and each.list_changed) for each in lists)
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
-        if not modern or tools is None or not tools.list_changed:
+        if not modern or not (tools or resources or prompts):
             return
         try:
-            async with client.listen(tools_list_changed=True) as subscription:
-                async for _ in subscription:
-                    self._stale.set()
+            async with client.listen(
+                tools_list_changed=tools,
+                resources_list_changed=resources,
+                prompts_list_changed=prompts,
+            ) as subscription:
+                async for event in subscription:
+                    await self._notice(event_to_notification(event, {}))
         except (MCPError, ListenNotSupportedError, SubscriptionLost, TimeoutError) as error:
             self.log.note(f"it does not tell of changes: {type(error).__name__}")
 
     async def _notice(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._stale.set()
+        self._callbacks.note(message)
 
     # --- what it has ----------------------------------------------------------------------------
 
@@ -293,11 +312,8 @@ class Connection:
         client = self.client
         match what:
             case "resources/list":
-                templates = None
                 found = await client.list_resources(cursor=said.get("cursor"))
-                if "cursor" not in said:
-                    templates = (await client.list_resource_templates()).resource_templates
-                shown = [*map(plain, templates or ())]
+                shown = [] if "cursor" in said else await _templates(client)
                 return _Listed.model_validate({**plain(found), "resourceTemplates": shown})
             case "resources/read":
                 return await client.read_resource(said["uri"])
@@ -310,7 +326,8 @@ class Connection:
             if "prompt" in said
             else types.ResourceTemplateReference(type="ref/resource", uri=said.get("template", ""))
         )
-        return await client.complete(ref, {"name": said["argument"], "value": said["value"]})
+        argument = {"name": said["argument"], "value": said["value"]}
+        return await client.complete(ref, argument, said.get("context"))
 
     async def _for(
         self, context: ToolContext, ask: Callable[[], Coroutine[Any, Any, T]]
@@ -330,6 +347,18 @@ class Connection:
             calls.remove(calling)
             if not calls:
                 self.quiet.set()
+
+
+async def _templates(client: Client) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    cursor: str | None = None
+    for _ in range(MOST_PAGES):
+        page = await client.list_resource_templates(cursor=cursor)
+        found += map(plain, page.resource_templates)
+        cursor = page.next_cursor
+        if cursor is None or len(found) > MOST_TOOLS:
+            break
+    return found
 
 
 class _Listed(BaseModel):
@@ -352,6 +381,11 @@ def _innermost(error: BaseException) -> BaseException:
             (_innermost(each) for each in error.exceptions if not _is_noise(each)), error
         )
     return error
+
+
+def _is_closed(error: BaseException) -> bool:
+    closed = isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
+    return closed and str(error) == _CLOSED
 
 
 def _is_noise(error: BaseException) -> bool:

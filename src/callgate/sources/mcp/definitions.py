@@ -24,6 +24,15 @@ MOST_TOOLS = 1_000
 PINNED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 LONGEST_DESCRIPTION = 32_000
 """Characters."""
+_NAMED = frozenset(
+    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
+)
+"""Keywords of a schema whose members have names that it chose."""
+_MEANT = frozenset(
+    {"enum", "const", "default", "examples", "pattern", "required", "dependentRequired", "$ref",
+     "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$schema", "type"}
+)  # fmt: skip
+"""Keywords whose value counts to the letter."""
 _NAME = re.compile(r"[!-~]{1,128}\Z")
 
 
@@ -91,8 +100,8 @@ def _definition(
     return ToolDefinition(
         name=model_name(server, name),
         aliases=(rule_name(server, name),),
-        description=_readable(entry.get("description") or entry.get("title") or ""),
-        input_schema=schema,
+        description=readable(entry.get("description") or entry.get("title") or ""),
+        input_schema=readable_schema(schema),
         side_effects=None if capabilities else said or beliefs.effect,
         capabilities=capabilities,
         path_params=tuple(each for each in beliefs.paths if each in known),
@@ -113,7 +122,35 @@ def claimed(annotations: Any) -> frozenset[Capability]:
     return frozenset({effect, *harm})
 
 
-def _readable(description: Any) -> str:
+def readable(said: Any) -> str:
     """A description in which nothing stands that a person does not see and a model reads."""
-    text = str(description)[:LONGEST_DESCRIPTION]
+    text = str(said)[:LONGEST_DESCRIPTION]
+    if text.isascii() and text.isprintable():
+        return text  # as most are
     return "".join(each if each in "\n\t" or is_seen(each) else escape(each) for each in text)
+
+
+def readable_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same, and what is only said in it, for people and models, as readable."""
+    encoded = msgspec.json.encode(schema)
+    if encoded.isascii() and b"\\u" not in encoded:
+        return schema
+    shown: dict[str, Any] = _readable_in(schema)
+    return shown
+
+
+def _readable_in(said: Any, *, named: bool = False) -> Any:
+    """`named`: its keys are names, and not keywords."""
+    match said:
+        case str():
+            return readable(said)
+        case list():
+            return [_readable_in(each) for each in said]
+        case dict() if named:
+            return {key: _readable_in(each) for key, each in said.items()}
+        case dict():
+            return {
+                key: each if key in _MEANT else _readable_in(each, named=key in _NAMED)
+                for key, each in said.items()
+            }
+    return said

@@ -42,7 +42,8 @@ _OFFERS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (PROMPTS, "prompts/get", "Get a prompt of MCP server {}, filled in.",
      _object(["name"], name=_TEXT, arguments=_ARGUMENTS)),
     (COMPLETIONS, "completion", "Ask MCP server {} how an argument may go on.",
-     _object(["argument", "value"], prompt=_TEXT, template=_TEXT, argument=_TEXT, value=_TEXT)),
+     _object(["argument", "value"], prompt=_TEXT, template=_TEXT, argument=_TEXT, value=_TEXT,
+             context=_ARGUMENTS)),
 )  # fmt: skip
 
 

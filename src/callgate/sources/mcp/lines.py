@@ -78,9 +78,8 @@ class Lines:
         if method == MESSAGE:
             params = message.get("params")
             said = params.get("data") if isinstance(params, dict) else None
-            self._pass_over("log", str(said))
-            return False
-        if method not in TELLING:
+            self._note(f"it logs: {excerpt(str(said))}")
+        elif method not in TELLING:
             self._pass_over("unknown notification", str(method))
             return False
         now = time.monotonic()
@@ -101,11 +100,14 @@ class Lines:
             yield {"jsonrpc": "2.0", "id": loads(found[1]), "error": error}
 
     def _pass_over(self, why: str, line: str | bytes) -> None:
+        self._note(f"passed over ({why}): {excerpt(line)}")
+
+    def _note(self, said: str) -> None:
         self._count()
         if self._noise <= NOTED:
-            self.notes.append(f"passed over ({why}): {excerpt(line)}")
+            self.notes.append(said)
         elif self._noise == NOTED + 1:
-            self.notes.append("passed over: more, which is not noted")
+            self.notes.append("more, which is not noted")
 
     def _count(self) -> None:
         now = time.monotonic()

@@ -22,6 +22,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream
+from callgate.core.errors import ToolError
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.sources.hosts.links import LEAVE_S, TERM_S
 from callgate.sources.logs import LifeLog
@@ -65,6 +66,9 @@ class Link:
         try:
             command = msgspec.structs.replace(self._command, stdin=theirs)
             self._running = await self._launcher.start(command, self._hear)
+        except OSError as error:
+            os.close(ours)
+            raise _not_started(command.argv[0], error) from error
         except BaseException:
             os.close(ours)
             raise
@@ -139,6 +143,13 @@ class Link:
         self._sink.close()
         self._into.close()
         self._out.close()
+
+
+def _not_started(program: str, error: OSError) -> ToolError:
+    why = error.strerror or str(error)
+    if isinstance(error, FileNotFoundError):
+        why = "there is no such program, or none that the sandbox shows it"
+    return ToolError(f"{program} cannot be started: {why}")
 
 
 class _Sink(asyncio.Protocol):

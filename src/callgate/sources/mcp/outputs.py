@@ -13,6 +13,8 @@ from callgate.core.tools import ToolOutput
 from callgate.protocol.results import MCP_CONTENT
 
 _IMAGES = "image/"
+_OURS = ({"type", "text"}, {"type", "data", "mimeType"})
+"""The keys of blocks that our own say as well."""
 
 
 def to_output(result: types.CallToolResult) -> ToolOutput:
@@ -30,11 +32,12 @@ def to_output(result: types.CallToolResult) -> ToolOutput:
 
 
 def _as_it_is(content: list[types.ContentBlock]) -> dict[str, Any]:
-    """For a client that speaks MCP itself: sounds and resources, of which ours only tell."""
-    ours = types.TextContent | types.ImageContent
-    if all(isinstance(each, ours) for each in content):
+    """For a client that speaks MCP itself: sounds and resources, of which ours only tell, and
+    for whom something is meant."""
+    said = [plain(each) for each in content]
+    if all(each.keys() in _OURS for each in said):
         return {}
-    return {MCP_CONTENT: [plain(each) for each in content]}
+    return {MCP_CONTENT: said}
 
 
 def _blocks(block: types.ContentBlock) -> Iterator[ContentBlock]:

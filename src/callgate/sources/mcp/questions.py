@@ -28,7 +28,16 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.raw_open import watched
 from callgate.dispatch.registry import Registry
-from callgate.sources.mcp.asks import Calling, Filled, Form, Refused, Sample, Sampled
+from callgate.sources.mcp.asks import (
+    Calling,
+    Changed,
+    Filled,
+    Form,
+    Logged,
+    Refused,
+    Sample,
+    Sampled,
+)
 
 TAG = "callgate:mcp"
 FORM, SAMPLE = "mcp_form", "mcp_sample"
@@ -188,6 +197,12 @@ class AskedCalls:
         if not result.ok:
             raise Refused("the user did not allow it, or the model did not answer")
         return msgspec.convert(result.value, Sampled)
+
+    def logged(self, line: Logged, calling: Calling) -> None:
+        """Nobody here wants to hear of it: what it writes to stderr is kept."""
+
+    def changed(self, what: Changed) -> None:
+        """They are listed anew each time."""
 
     async def _ask(
         self, tool: str, arguments: dict[str, Any], calling: Calling

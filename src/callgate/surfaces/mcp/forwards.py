@@ -13,8 +13,20 @@ from mcp.shared.exceptions import MCPError
 
 from callgate.core.errors import ToolError
 from callgate.sessions.markdown import visible_lines
-from callgate.sources.mcp.asks import Asks, Calling, Filled, Form, Refused, Sample, Sampled
+from callgate.sources.mcp.asks import (
+    Asks,
+    Calling,
+    Changed,
+    Filled,
+    Form,
+    Logged,
+    Refused,
+    Sample,
+    Sampled,
+)
 from callgate.surfaces.mcp.exchanges import Exchange
+from callgate.surfaces.mcp.logs import LEVELS
+from callgate.surfaces.mcp.news import Line
 from callgate.surfaces.mcp.server import McpServer
 
 
@@ -46,6 +58,15 @@ class ClientAsks:
         ):
             raise Refused("the client's model gave no text")
         return Sampled(text=content.text, model=said.model, stop=said.stop_reason or "endTurn")
+
+    def logged(self, line: Logged, calling: Calling) -> None:
+        if self.server is not None and line.level in LEVELS:
+            said = Line(LEVELS[LEVELS.index(line.level)], line.logger, visible_lines(line.text))
+            self.server.log(calling.context.tool_use_id, said)
+
+    def changed(self, what: Changed) -> None:
+        if self.server is not None:
+            self.server.list_changed(what)
 
     def _exchange(self, calling: Calling) -> Exchange[object] | None:
         if self.server is None:

@@ -7,7 +7,7 @@ allowed goes through the runtime, also here: a source that reads files makes a c
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import mcp_types as types
 
@@ -32,6 +32,17 @@ class Here:
         """Who can be asked something meanwhile; None where nothing may be asked."""
 
 
+class Typed(NamedTuple):
+    """Somebody has begun to type."""
+
+    name: str
+    """Of a parameter, or an argument."""
+    value: str
+    """So far."""
+    given: Mapping[str, str] = {}
+    """What others have been set to."""
+
+
 Contents = types.TextResourceContents | types.BlobResourceContents
 
 
@@ -44,7 +55,7 @@ class Resources(Protocol):
         """None where it has no such resource. Raises a `ToolError`."""
         ...
 
-    async def complete(self, template: str, name: str, value: str, here: Here) -> Sequence[str]:
+    async def complete(self, template: str, typed: Typed, here: Here) -> Sequence[str]:
         """How the value of a template's parameter may go on."""
         ...
 
@@ -56,4 +67,8 @@ class Prompts(Protocol):
         self, name: str, arguments: Mapping[str, str], here: Here
     ) -> types.GetPromptResult | None:
         """None where it has no such prompt. Raises a `ToolError`."""
+        ...
+
+    async def complete(self, prompt: str, typed: Typed, here: Here) -> Sequence[str]:
+        """How the value of a prompt's argument may go on."""
         ...

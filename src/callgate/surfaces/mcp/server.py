@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import mcp_types as types
 from mcp.server.lowlevel.server import NotificationOptions, Server
@@ -32,7 +32,8 @@ from callgate.runtime import Runtime
 from callgate.surfaces.mcp import logs, shapes, tasks
 from callgate.surfaces.mcp.changes import Changes
 from callgate.surfaces.mcp.exchanges import Context, Exchange, Long
-from callgate.surfaces.mcp.offers import Here, Prompts, Resources
+from callgate.surfaces.mcp.news import Line
+from callgate.surfaces.mcp.offers import Here, Prompts, Resources, Typed
 from callgate.surfaces.mcp.pages import page
 from callgate.surfaces.mcp.tasks import Tasks
 from callgate.surfaces.mcp.under_way import UnderWay
@@ -55,6 +56,8 @@ class Naming(NamedTuple):
     """From the registered name; None: it is not offered as a tool."""
     meant: Callable[[str], str] = str
     """Back."""
+    said: Callable[[str], Mapping[str, Any]] = lambda name: {}
+    """What is told of a tool beside what we say of it, by its registered name."""
 
 
 AS_THEY_ARE = Naming()
@@ -80,13 +83,16 @@ class McpServer:
         prompts: Sequence[Prompts] = (),
         naming: Naming = AS_THEY_ARE,
         elicits: bool = True,
+        watches: bool = True,
         instructions: str | None = _INSTRUCTIONS,
     ) -> None:
-        """Make it in the event loop. `elicits` False: no client is asked, only other places."""
+        """Make it in the event loop. `elicits` False: no client is asked, only other places.
+        `watches` False: nobody learns that a resource has changed."""
         self._runtime = runtime
         self._resources = resources
         self._prompts = prompts
         self._naming = naming
+        self._watches = watches
         self._working: set[asyncio.Task[None]] = set()
         self._under_way = UnderWay(runtime, self._own, elicits=elicits)
         self._tasks = Tasks()
@@ -106,15 +112,8 @@ class McpServer:
             get_tool_input_schema=self._input_schema,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_list_resources=self._list_resources,
-            on_list_resource_templates=self._list_templates,
-            on_read_resource=self._read_resource,
-            on_subscribe_resource=self._subscribe,
-            on_unsubscribe_resource=self._unsubscribe,
             on_subscriptions_listen=self.changes.listen,
-            on_list_prompts=self._list_prompts,
-            on_get_prompt=self._get_prompt,
-            on_completion=self._complete,
+            **self._beside(),
         )
         sdk.add_request_handler("logging/setLevel", types.SetLevelRequestParams, self._set_level)
         for method, answer in (
@@ -127,9 +126,38 @@ class McpServer:
         sdk.middleware.clear()  # spans that nobody collects
         return sdk
 
+    def _beside(self) -> dict[str, Any]:
+        """What is answered beside tools: what nobody offers is not claimed either."""
+        answers: dict[str, Any] = {}
+        if self._resources:
+            answers |= {
+                "on_list_resources": self._list_resources,
+                "on_list_resource_templates": self._list_templates,
+                "on_read_resource": self._read_resource,
+            }
+        if self._resources and self._watches:
+            answers |= {
+                "on_subscribe_resource": self._subscribe,
+                "on_unsubscribe_resource": self._unsubscribe,
+            }
+        if self._prompts:
+            answers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
+        return {**answers, "on_completion": self._complete} if answers else {}
+
     def exchange_of(self, call_id: str) -> Exchange[Any] | None:
         """Who can be asked something on behalf of a call."""
         return self._under_way.of(call_id)
+
+    def list_changed(self, what: Literal["resources", "prompts"]) -> None:
+        """Tell every client, if there is such a list."""
+        if what == "resources" and self._resources:
+            self.changes.resources()
+        elif what == "prompts" and self._prompts:
+            self.changes.prompts()
+
+    def log(self, call_id: str, line: Line) -> None:
+        """To the client of a call, if it wants lines of that level."""
+        self._under_way.log(call_id, line)
 
     async def close(self) -> None:
         """Stop what clients have under way. Twice equals once."""
@@ -149,7 +177,7 @@ class McpServer:
     ) -> types.ListToolsResult:
         visit = self._visit(ctx)
         tools = [
-            shapes.tool_of(each, name)
+            shapes.tool_of(each, name, self._naming.said(each.name))
             for each in self._runtime.tools(visit.session)
             if (name := self._naming.shown(each.name)) is not None
         ]
@@ -167,7 +195,7 @@ class McpServer:
         )
 
         def shape(result: ToolResult) -> dict[str, Any]:
-            return shapes.result_of(result, modern=modern)
+            return shapes.result_of(result, params.name, modern=modern)
 
         patience_s = self._patience(ctx, call.tool)
         said = await self._under_way.attend(
@@ -278,10 +306,14 @@ class McpServer:
     ) -> types.CompleteResult:
         here = self._here(ctx, self._visit(ctx))
         found: list[str] = []
+        given = params.context.arguments if params.context is not None else None
+        typed = Typed(params.argument.name, params.argument.value, given or {})
         if isinstance(params.ref, types.ResourceTemplateReference):
-            argument = params.argument
-            for each in self._resources:
-                found += await each.complete(params.ref.uri, argument.name, argument.value, here)
+            for source in self._resources:
+                found += await source.complete(params.ref.uri, typed, here)
+        else:
+            for prompts in self._prompts:
+                found += await prompts.complete(params.ref.name, typed, here)
         return types.CompleteResult(
             completion=types.Completion(
                 values=found[:_MOST_COMPLETIONS],

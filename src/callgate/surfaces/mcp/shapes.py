@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import mcp_types as types
@@ -15,16 +16,22 @@ from callgate.protocol.results import to_mcp_result
 from callgate.surfaces.mcp.exchanges import LACKS
 
 
-def tool_of(tool: Registered, name: str) -> types.Tool:
+def tool_of(tool: Registered, name: str, said: Mapping[str, Any]) -> types.Tool:
+    """`said` is what is told of it beside what its definition says."""
     shaped = to_mcp(tool.definition)
-    hints = {"openWorldHint": False, **shaped["annotations"]}  # unsaid, it would mean yes
-    return types.Tool.model_validate({**shaped, "name": name, "annotations": hints})
+    hints = {
+        "openWorldHint": False,  # unsaid, it would mean yes
+        **shaped["annotations"],
+        **said.get("annotations", {}),
+    }
+    return types.Tool.model_validate({**shaped, **said, "name": name, "annotations": hints})
 
 
-def result_of(result: ToolResult, *, modern: bool) -> dict[str, Any]:
-    """The answer to `tools/call`. Raises `MCPError` for what is no tool's failure."""
+def result_of(result: ToolResult, name: str, *, modern: bool) -> dict[str, Any]:
+    """The answer to `tools/call` of a tool that the client calls `name`. Raises `MCPError` for
+    what is no tool's failure."""
     if result.error is not None:
-        _ensure_of_tool(result.error, result.tool, modern)
+        _ensure_of_tool(result.error, name, modern)
     shaped = to_mcp_result(result)
     if result.error is None and not isinstance(result.value, dict):
         shaped.pop("structuredContent", None)  # it would say the text once more
@@ -33,9 +40,9 @@ def result_of(result: ToolResult, *, modern: bool) -> dict[str, Any]:
     return shaped
 
 
-def _ensure_of_tool(error: ErrorInfo, tool: str, modern: bool) -> None:
+def _ensure_of_tool(error: ErrorInfo, name: str, modern: bool) -> None:
     if error.error_class is ToolErrorClass.NOT_FOUND and error.reason != LACKS:
-        raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {tool[:200]}")
+        raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {name[:200]}")
     if modern and error.reason == LACKS:
         raise MCPError(
             types.MISSING_REQUIRED_CLIENT_CAPABILITY, error.message, dict(error.details or {})

@@ -8,7 +8,7 @@ import mcp_types as types
 
 from callgate.agent.skills import Skills, SkillUnreadable, UnknownSkill
 from callgate.core.errors import ToolExecutionError
-from callgate.surfaces.mcp.offers import Here
+from callgate.surfaces.mcp.offers import Here, Typed
 
 _REQUEST = types.PromptArgument(
     name="request", description="What to do with it, in your own words.", required=False
@@ -37,3 +37,6 @@ class SkillPrompts:
         asked = arguments.get("request", "").strip()
         said = types.TextContent(type="text", text=f"{asked}\n\n{text}" if asked else text)
         return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=said)])
+
+    async def complete(self, prompt: str, typed: Typed, here: Here) -> Sequence[str]:
+        return []  # nobody knows what a person wants to do

@@ -22,7 +22,7 @@ from callgate.core.stores import SessionNotFound, StoreError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.runtime import Runtime
 from callgate.sessions.transcripts import transcript
-from callgate.surfaces.mcp.offers import Contents, Here
+from callgate.surfaces.mcp.offers import Contents, Here, Typed
 from callgate.surfaces.mcp.workspace import TAG, call_for, value_of
 
 _SCHEME = "transcript:///"
@@ -120,10 +120,10 @@ class Transcripts:
         text: str = value_of(result)
         return [types.TextResourceContents(uri=uri, text=text, mime_type="text/markdown")]
 
-    async def complete(self, template: str, name: str, value: str, here: Here) -> Sequence[str]:
-        if (template, name) != (_TEMPLATE, "session"):
+    async def complete(self, template: str, typed: Typed, here: Here) -> Sequence[str]:
+        if (template, typed.name) != (_TEMPLATE, "session"):
             return []
-        return [id for id, _ in await self._known(here.session) if id.startswith(value)]
+        return [id for id, _ in await self._known(here.session) if id.startswith(typed.value)]
 
     async def _known(self, session: Session) -> list[tuple[str, str | None]]:
         try:

@@ -27,7 +27,7 @@ from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.runtime import Runtime
-from callgate.surfaces.mcp.offers import Contents, Here
+from callgate.surfaces.mcp.offers import Contents, Here, Typed
 from callgate.tools.search import Aside
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.search import find
@@ -138,10 +138,10 @@ class WorkspaceResources:
             return None
         return [_contents(uri, path, value_of(result))]
 
-    async def complete(self, template: str, name: str, value: str, here: Here) -> Sequence[str]:
-        if (template, name) != (_TEMPLATE, "path"):
+    async def complete(self, template: str, typed: Typed, here: Here) -> Sequence[str]:
+        if (template, typed.name) != (_TEMPLATE, "path"):
             return []
-        return [path for path in await self._paths(here) if path.startswith(value)]
+        return [path for path in await self._paths(here) if path.startswith(typed.value)]
 
     async def _paths(self, here: Here) -> list[str]:
         paths: list[str] = value_of(await here.run(call_for("list_resources", {}, here.session)))

@@ -13,8 +13,9 @@ import mcp_types as types
 from pydantic import BaseModel
 
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.sources.mcp.definitions import readable, readable_schema
 from callgate.sources.mcp.names import rule_name
-from callgate.surfaces.mcp.offers import Contents, Here
+from callgate.surfaces.mcp.offers import Contents, Here, Typed
 from callgate.surfaces.mcp.workspace import value_of
 
 _MOST_PAGES = 20
@@ -60,6 +61,14 @@ class _Asked:
         return found
 
 
+    async def _complete(self, of: dict[str, Any], typed: Typed, here: Here) -> Sequence[str]:
+        said = {**of, "argument": typed.name, "value": typed.value}
+        if typed.given:
+            said["context"] = dict(typed.given)
+        answer = await self._ask("completion", said, here) or {}
+        return [str(each) for each in answer.get("completion", {}).get("values", ())]
+
+
 class WrappedResources(_Asked):
     async def listed(self, here: Here) -> Sequence[types.Resource]:
         return await self._all("resources/list", "resources", types.Resource, here)
@@ -73,10 +82,8 @@ class WrappedResources(_Asked):
         answer = await self._ask("resources/read", {"uri": uri}, here)
         return None if answer is None else types.ReadResourceResult.model_validate(answer).contents
 
-    async def complete(self, template: str, name: str, value: str, here: Here) -> Sequence[str]:
-        said = {"template": template, "argument": name, "value": value}
-        answer = await self._ask("completion", said, here) or {}
-        return [str(each) for each in answer.get("completion", {}).get("values", ())]
+    async def complete(self, template: str, typed: Typed, here: Here) -> Sequence[str]:
+        return await self._complete({"template": template}, typed, here)
 
 
 class WrappedPrompts(_Asked):
@@ -89,3 +96,19 @@ class WrappedPrompts(_Asked):
         said = {"name": name, "arguments": dict(arguments)}
         answer = await self._ask("prompts/get", said, here)
         return None if answer is None else types.GetPromptResult.model_validate(answer)
+
+    async def complete(self, prompt: str, typed: Typed, here: Here) -> Sequence[str]:
+        return await self._complete({"prompt": prompt}, typed, here)
+
+
+def said_of(entry: Mapping[str, Any], *, trusted: bool) -> dict[str, Any]:
+    """What a server says of a tool beyond our own definition of it: how people call it, and what
+    its results are like. What it says of its effects counts where it is trusted."""
+    hints = entry.get("annotations", {})
+    said: dict[str, Any] = {"annotations": dict(hints) if trusted else {}}
+    for names, into in ((entry, said), (hints, said["annotations"])):
+        if "title" in names:
+            into["title"] = readable(names["title"])
+    if "outputSchema" in entry:
+        said["outputSchema"] = readable_schema(entry["outputSchema"])
+    return said

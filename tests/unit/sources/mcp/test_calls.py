@@ -142,15 +142,27 @@ async def test_nothing_of_a_server_is_left_when_the_runtime_closes(tmp_path: Pat
 
 async def test_a_server_that_never_answers_holds_up_nobody_else(tmp_path: Path) -> None:
     async with Lab(tmp_path) as lab:
-        table = f'\n[mcp.mute]\n{stdio("--mute")}effect = "read"\nstart_timeout_s = 0.3\n'
+        table = f'\n[mcp.mute]\n{stdio("--mute")}effect = "read"\nstart_timeout_s = 600\n'
         with open(lab.home / "settings.toml", "a") as settings:
             settings.write(table)
         servers, place = lab.servers(), Place(str(lab.ws))
         mute = asyncio.create_task(servers.ask("mute", place))
         assert len((await servers.ask("odd", place)).schemas) > 10
         assert servers.hosts["mute"].health is Health.STARTING
+        await servers.close()
         with pytest.raises(ToolHostUnavailable) as refused:
             await mute
+        assert refused.value.reason == "mcp_not_started"
+
+
+async def test_a_server_that_never_answers_is_waited_for_only_so_long(tmp_path: Path) -> None:
+    async with Lab(tmp_path) as lab:
+        table = f'\n[mcp.mute]\n{stdio("--mute")}effect = "read"\nstart_timeout_s = 0.3\n'
+        with open(lab.home / "settings.toml", "a") as settings:
+            settings.write(table)
+        servers = lab.servers()
+        with pytest.raises(ToolHostUnavailable) as refused:
+            await servers.ask("mute", Place(str(lab.ws)))
         assert refused.value.reason == "mcp_not_started"
         await servers.close()
 

@@ -180,6 +180,21 @@ def test_a_description_hides_nothing_from_who_reads_it() -> None:
     assert definition.description == "Adds.\\u202eevil\\U000e0041\\x1b[8m\nNext line."
 
 
+@pytest.mark.spec("T21", "T22")
+def test_a_schema_hides_nothing_either_but_its_values_stay_as_they_are() -> None:
+    said, value = "Adds.\U000e0041", "a\u200b"
+    default = {"description": said, "enum": [value], "x-note": [{"why": said}]}
+    schema = {"properties": {"default": default, value: {"default": value, "pattern": value}}}
+    ((_, definition),) = definitions([entry("t", inputSchema=schema)], "odd", Beliefs())
+    shown = "Adds.\\U000e0041"
+    seen = {"description": shown, "enum": [value], "x-note": [{"why": shown}]}
+    assert definition.input_schema == {
+        "properties": {"default": seen, value: {"default": value, "pattern": value}}
+    }
+    ((_, definition),) = definitions([entry("t", inputSchema={"title": "a\x1b"})], "odd", Beliefs())
+    assert definition.input_schema == {"title": "a\\x1b"}
+
+
 async def test_an_error_text_of_a_server_is_shown_but_cut(lab: Lab) -> None:
     result = await lab.call("error")
     assert result.content == [TextBlock("No such thing.\x1b[2J")]

@@ -13,6 +13,7 @@ from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
 from callgate.core.sessions import Mode
 from callgate.surfaces.mcp import pages
+from callgate.surfaces.mcp.server import McpServer
 from tests.unit.surfaces.mcp.talks import GENERATIONS, world
 
 each_generation = pytest.mark.parametrize("generation", GENERATIONS)
@@ -188,3 +189,18 @@ async def test_a_client_hears_that_a_tool_came(tmp_path: Path) -> None:
             here.wired.dispatcher.registry.unregister("count")
             await client.call_tool("put", {"what": "it"})
             await heard.wait()
+
+
+async def test_what_nobody_offers_is_not_claimed(tmp_path: Path) -> None:
+    async with world(tmp_path) as here:
+        async with here.client("legacy") as client:
+            said = client.server_capabilities
+            assert None not in (said.tools, said.resources, said.prompts, said.completions)
+        await here.server.close()
+        here.server = McpServer(here.wired.runtime, lambda wish: here.session)
+        async with here.client("legacy") as client:
+            said = client.server_capabilities
+            with pytest.raises(MCPError) as refused:
+                await client.list_prompts()
+    assert (said.resources, said.prompts, said.completions) == (None, None, None)
+    assert (said.tools is not None, refused.value.code) == (True, types.METHOD_NOT_FOUND)
