@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import tomllib
 from argparse import Namespace
@@ -22,6 +20,7 @@ from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
 from callgate.cli.terminal import say
 from callgate.config.load import SettingsError, load_changed
+from callgate.config.locks import alone_in
 from callgate.config.mcp import McpTable
 from callgate.config.places import Home, write_private
 from callgate.wiring_mcp import pin_files, token_file
@@ -151,14 +150,10 @@ class Settings:
 def changing(home: Home) -> Iterator[Settings]:
     """The settings, written at the end: two who change them lose nothing of each other."""
     home.make()
-    directory = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    with alone_in(home.path):
         settings = Settings(home)
         yield settings
         settings.write()
-    finally:
-        os.close(directory)
 
 
 def written(name: str, table: Mapping[str, Any]) -> str:

@@ -8,7 +8,6 @@ Light to import: what talks to Google is loaded when a token has run out.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 import re
 import time
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from callgate.config.locks import alone_in
 from callgate.config.mcp_tokens import TokenFile
 from callgate.config.places import Home
 from callgate.config.schema import GoogleTable
@@ -199,14 +199,10 @@ class GoogleAccounts:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Two who write at the same time must not lose an account of each other."""
-        os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
-        directory = os.open(os.path.dirname(self._path), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(directory, fcntl.LOCK_EX)
+        directory = os.path.dirname(self._path)
+        os.makedirs(directory, mode=0o700, exist_ok=True)
+        with alone_in(directory):
             yield
-        finally:
-            os.close(directory)
 
 
 def _account(tokens: Tokens, client: Client, *, read_only: bool) -> Account:

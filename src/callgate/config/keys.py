@@ -8,7 +8,6 @@ settings name another `base_url`, that server is not shown it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import signal
@@ -20,6 +19,7 @@ from contextlib import contextmanager
 import msgspec
 
 from callgate.audit.redaction import redact
+from callgate.config.locks import alone_in
 from callgate.config.places import Home, write_private
 from callgate.core.models import Key, ModelError, ModelErrorKind
 from callgate.models.make import USUAL_VARIABLES, key_name
@@ -195,18 +195,13 @@ def _write(home: Home, keys: Mapping[str, Key]) -> None:
 
 @contextmanager
 def _locked(home: Home) -> Iterator[None]:
-    """Two who write at the same time must not lose a key of each other."""
     try:
         home.make()
         _refuse_wide(home.path, os.stat(home.path), stat.S_ISDIR)
-        directory = os.open(home.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
         raise _problem(f"{home.path} cannot be used: {error.strerror}") from None
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    with alone_in(home.path):
         yield
-    finally:
-        os.close(directory)
 
 
 def _refuse_wide(path: str, status: os.stat_result, is_kind: Callable[[int], bool]) -> None:

@@ -12,13 +12,13 @@ a host new again.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import os
 from collections.abc import Iterator
 
 import msgspec
 
+from callgate.config.locks import alone_in
 from callgate.config.places import write_private
 from callgate.sources.pins import PinDoubt, Pinned
 
@@ -130,16 +130,10 @@ class PinFiles:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Wait for whoever writes. Where there is nothing to lock, nobody does."""
-        try:
-            descriptor = os.open(self._directory, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError):
+                held.enter_context(alone_in(self._directory))
             yield
-            return
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
 
     def _content(self, path: str, host: str) -> bytes | None:
         """None where there is no such file."""

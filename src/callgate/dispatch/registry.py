@@ -82,6 +82,7 @@ class _Expected(msgspec.Struct, frozen=True, eq=False):
 class Registry:
     def __init__(self, *, max_argument_bytes: int = MAX_BYTES) -> None:
         self._max_argument_bytes = max_argument_bytes
+        self._listeners: set[Callable[[], None]] = set()
         self._expected: list[_Expected] = []
         self._place = 0
         """Of what is registered now, in the list of all."""
@@ -109,6 +110,7 @@ class Registry:
             self._names[_fold(name)] = self._names[name] = definition.name
         self._tools[definition.name] = tool
         self._places[definition.name] = self._place
+        self._tell()
         return tool
 
     def expect(self, names: Collection[str], bring: Callable[[], None]) -> None:
@@ -161,6 +163,16 @@ class Registry:
             for taken in (name, *tool.definition.aliases):
                 del self._names[_fold(taken)]
                 self._names.pop(taken, None)
+            self._tell()
+
+    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
+        """Have somebody told of each tool of everyone that comes or goes; how to end that."""
+        self._listeners.add(heard)
+        return lambda: self._listeners.discard(heard)
+
+    def _tell(self) -> None:
+        for heard in tuple(self._listeners):
+            heard()
 
     def give(self, session_id: str, factory: ToolFactory) -> Registered:
         """Take a factory for one session. `ToolRegistrationError` where its definition is wrong,

@@ -325,6 +325,17 @@ def test_who_changes_the_settings_does_it_alone(home: Path) -> None:
     assert Settings(place).servers == {"a": {"command": "a"}}
 
 
+def test_settings_that_are_a_link_stay_one(home: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "dotfiles.toml"
+    kept.write_text("# mine\n")
+    (home / "settings.toml").symlink_to(kept)
+    with changing(Home(str(home))) as settings:
+        settings.add({"odd": {"command": "odd"}})
+    assert (home / "settings.toml").readlink() == kept
+    assert kept.read_text() == '# mine\n\n[mcp.odd]\ncommand = "odd"\n'
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+
+
 def test_only_a_table_of_its_own_is_taken_out_of_the_settings(home: Path) -> None:
     place = Home(str(home))
     text = '[mcp.a]\ncommand = "a"\n[mcp.a.set_env]\nX = "1"\n[mcp.ab]\ncommand = "ab" # [mcp.a]\n'

@@ -89,6 +89,7 @@ class McpServer:
         """Make it in the event loop. `elicits` False: no client is asked, only other places.
         `watches` False: nobody learns that a resource has changed."""
         self._runtime = runtime
+        self._loop = asyncio.get_running_loop()
         self._resources = resources
         self._prompts = prompts
         self._naming = naming
@@ -103,6 +104,7 @@ class McpServer:
         self._log.attach()
         self._unlisten = runtime.listen(self._heard)
         self._known = self._registered()
+        self._unwatch = runtime.dispatcher.registry.listen(self._watch_tools)
 
     def _make(self, instructions: str | None) -> Server[Any]:
         sdk = _Sdk(
@@ -162,6 +164,7 @@ class McpServer:
     async def close(self) -> None:
         """Stop what clients have under way. Twice equals once."""
         self._unlisten()
+        self._unwatch()
         self._log.detach()
         self.changes.close()
         self._under_way.close()
@@ -334,13 +337,15 @@ class McpServer:
         """Tells whether a tool came, went or became another."""
         return tuple(self._runtime.dispatcher.registry)
 
+    def _watch_tools(self) -> None:
+        self._loop.call_soon_threadsafe(self._look_for_changes)  # of many at once, once
+
     def _look_for_changes(self) -> None:
         known, self._known = self._known, self._registered()
         if known != self._known:
             self.changes.tools()
 
     def _visit(self, ctx: Context) -> Visit:
-        self._look_for_changes()
         try:
             visit = self.visits.of(ctx)
         except ToolError as error:

@@ -9,8 +9,10 @@ from pathlib import Path
 import mcp_types as types
 import pytest
 from mcp.client.client import Client
+from mcp.client.subscriptions import ToolsListChanged
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 
+from callgate import tool
 from callgate.core.sessions import Mode
 from callgate.surfaces.mcp import pages
 from callgate.surfaces.mcp.server import McpServer
@@ -176,7 +178,7 @@ async def test_a_client_hears_of_a_file_that_it_watches(tmp_path: Path) -> None:
     assert heard.empty()
 
 
-async def test_a_client_hears_that_a_tool_came(tmp_path: Path) -> None:
+async def test_a_client_that_asks_nothing_hears_that_a_tool_went(tmp_path: Path) -> None:
     heard = asyncio.Event()
 
     async def hear(message: object) -> None:
@@ -187,8 +189,34 @@ async def test_a_client_hears_that_a_tool_came(tmp_path: Path) -> None:
         async with here.client("legacy", message_handler=hear) as client:
             await client.list_tools()
             here.wired.dispatcher.registry.unregister("count")
-            await client.call_tool("put", {"what": "it"})
             await heard.wait()
+
+
+async def test_a_client_that_listens_hears_once_of_tools_that_came_together(
+    tmp_path: Path,
+) -> None:
+    @tool(side_effects="none")
+    async def one() -> str:
+        """One."""
+        return "1"
+
+    @tool(side_effects="none")
+    async def two() -> str:
+        """Two."""
+        return "2"
+
+    async with world(tmp_path) as here, here.client("2026-07-28") as client:
+        async with client.listen(tools_list_changed=True) as changes:
+            here.wired.register(one)
+            here.wired.register(two)
+            assert isinstance(await anext(changes), ToolsListChanged)
+            here.wired.dispatcher.registry.unregister("one")
+            names = [each.name for each in (await client.list_tools()).tools]
+            assert "two" in names and "one" not in names
+            assert isinstance(await anext(changes), ToolsListChanged)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(changes)
 
 
 async def test_what_nobody_offers_is_not_claimed(tmp_path: Path) -> None:
