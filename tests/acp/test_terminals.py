@@ -224,6 +224,21 @@ async def test_a_command_that_runs_here_is_shown_live_where_the_editor_knows_how
         )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "signal"), [("true", 0, None), ("exit 3", 3, None), ("kill -KILL $$", None, "SIGKILL")]
+)
+async def test_how_a_command_that_runs_here_ended_is_told_too(
+    new_home: NewHome, workspace: Path, line: str, code: int | None, signal: str | None
+) -> None:
+    async with Editor.opened(new_home(), capabilities={"_meta": {"terminal_output": True}}) as editor:
+        talk = await editor.new(workspace, mode="write")
+        card = await talk.tool("shell", command(line))
+    assert (card["status"], card["_meta"]["terminal_exit"]) == (
+        "completed" if code == 0 else "failed",
+        {"terminal_id": card["toolCallId"], "exit_code": code, "signal": signal},
+    )
+
+
 async def test_what_a_command_writes_is_on_its_card_while_it_runs(poor: Editor, workspace: Path) -> None:
     talk = await poor.new(workspace, mode="write")
     running = talk.start("/tool shell " + command(FOREVER))

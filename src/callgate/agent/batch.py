@@ -132,7 +132,7 @@ class Batch:
         if result.error is not None and result.error.reason == LEFT_OPEN:
             return None
         block = told(result, call.id)
-        self._screen(Finished(block))
+        self._screen(Finished(block, result.value))
         return block
 
     def _refuse(self, wanted: Wanted, error: ToolError) -> None:

@@ -48,7 +48,7 @@ async def direct_turn(
     if error is not None and error.reason == LEFT_OPEN:
         return TurnEnd(stop="waiting")
     block = result.block(use.id)
-    screen(Finished(block))
+    screen(Finished(block, result.value))
     conversations.say(session, Message(role="user", content=[block]))
     if agent is not None and result.ok:
         screen(Said(result.text, ends=True))

@@ -7,6 +7,7 @@ others read too and which are kept, carry it without secrets.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -77,6 +78,8 @@ class Finished(msgspec.Struct, frozen=True):
     Only a call that waits for a person while the runtime goes away has none yet."""
 
     result: ToolResultBlock
+    value: Any = None
+    """What the tool gave, as it gave it; no model sees it."""
 
 
 Show = Said | Thought | Writing | Spoken | Opened | Noticed | Restarted | Asked | Started | Finished

@@ -120,7 +120,7 @@ class Cards:
             shown.steps = [*shown.steps[-9:], step]
             self._soon(id, shown)
 
-    def finished(self, result: ToolResultBlock) -> None:
+    def finished(self, result: ToolResultBlock, value: Any = None) -> None:
         shown = self._open.pop(result.tool_use_id, None)
         if shown is None:
             return
@@ -132,8 +132,9 @@ class Cards:
         else:
             content = [Terminal(terminal_id=shown.terminal), *_why(result)]
         if shown.is_ours:
-            ended = {"exit_code": None if result.is_error else 0, "signal": None}
-            meta = {"terminal_exit": {"terminal_id": shown.terminal, **ended}}
+            ended = value if isinstance(value, dict) else {}
+            how = {key: ended.get(key) for key in ("exit_code", "signal")}
+            meta = {"terminal_exit": {"terminal_id": shown.terminal, **how}}
         self._update(result.tool_use_id, status=status, content=content, meta=meta)
 
     def close(self, why: str) -> None:

@@ -86,8 +86,8 @@ class Telling:
             case Started(use=use):
                 self._message = None
                 self._cards.started(use)
-            case Finished(result=result):
-                self._cards.finished(result)
+            case Finished(result=result, value=value):
+                self._cards.finished(result, value)
             case Spoken(utterance=utterance):
                 self._tell(AgentMessageChunk(content=text(utterance)))
             case Opened(url=url):
