@@ -12,6 +12,7 @@ from typing import Any
 from callgate.cli.acp import model_of
 from callgate.cli.exits import OK
 from callgate.cli.terminal import say
+from callgate.config.places import Home
 
 Printed = Callable[[str, list[str]], str]
 
@@ -24,7 +25,16 @@ def show(options: Any) -> int:
 
 
 def _command(options: Any) -> tuple[str, list[str]]:
-    """This callgate by its absolute path, and the words behind it, options included."""
+    """What an editor starts, and the words behind it: this callgate with its options, and with
+    its home where that is not the usual one."""
+    program, words = _callgate(options)
+    home = Home.from_environment().path
+    if home == os.path.expanduser("~/.callgate"):
+        return program, words
+    return shutil.which("env") or "env", [f"CALLGATE_HOME={home}", program, *words]
+
+
+def _callgate(options: Any) -> tuple[str, list[str]]:
     chosen = ["acp"]
     for flag, value in (("--model", model_of(options)), ("--mode", options.mode)):
         if value:

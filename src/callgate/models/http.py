@@ -34,6 +34,7 @@ from callgate.outgoing.said import Masked
 
 LONGEST_WAIT_S = 120.0
 """A server that asks for more is not asked again: a person would not know why nothing happens."""
+_EVENTS = "text/event-stream"
 _DRAIN_S = 0.2
 _BODY_S = 10.0
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")
@@ -86,14 +87,49 @@ class Server:
             yield again
             await asyncio.sleep(again.wait_s)
 
+    async def fetch(self, body: Mapping[str, Any], most: int, retries: int | None = None) -> bytes:
+        """The whole of an answer that is JSON and no stream, at most so many bytes.
+
+        Args:
+            retries: None: what the settings say.
+        """
+        deadline = asyncio.get_running_loop().time() + self._table.total_timeout_s
+        data = encoded(body)
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._whole(data, most, deadline)
+            except ModelError as error:
+                wait = self._wait(error, attempt, deadline, retries)
+                if wait is None:
+                    raise
+            await asyncio.sleep(wait)
+
+    async def _whole(self, data: bytes, most: int, deadline: float) -> bytes:
+        response = await self._send(data, deadline, "application/json")
+        chunks = response.aiter_bytes()
+        body = bytearray()
+        try:
+            while (chunk := await self._next(chunks, deadline)) is not None:
+                body += chunk
+                if len(body) > most:
+                    raise malformed(f"it has more than {most:,} bytes")
+        finally:
+            await chunks.aclose()
+            await response.aclose()
+        return bytes(body)
+
     async def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
-    def _wait(self, error: ModelError, attempt: int, deadline: float) -> float | None:
+    def _wait(
+        self, error: ModelError, attempt: int, deadline: float, retries: int | None = None
+    ) -> float | None:
         """Seconds until the next attempt; None if there is to be none."""
-        if not error.retryable or attempt > self._table.retries:
+        if not error.retryable or attempt > (self._table.retries if retries is None else retries):
             return None
         wait = back_off(attempt, random.random())  # noqa: S311 - only keeps clients out of step
         if error.retry_after_s is not None:
@@ -126,11 +162,13 @@ class Server:
             await chunks.aclose()
             await response.aclose()
 
-    async def _send(self, data: bytes, deadline: float) -> httpx2.Response:
-        """The answer, if it is a stream of events."""
+    async def _send(
+        self, data: bytes, deadline: float, media: str = _EVENTS
+    ) -> httpx2.Response:
+        """The answer, if it is of that type: a stream of events, or something else."""
         client = self._opened()
         request = client.build_request(
-            "POST", self._url, content=data, headers=self._all_headers()
+            "POST", self._url, content=data, headers=self._all_headers(media)
         )
         try:
             async with asyncio.timeout_at(deadline):
@@ -146,16 +184,18 @@ class Server:
                 raise status_error(
                     response.status_code, response.headers, body, self.masked, now
                 )
-            if "text/event-stream" not in response.headers.get("content-type", ""):
-                raise malformed("it is not a stream of events; is the base_url right?")
+            if media not in response.headers.get("content-type", ""):
+                if media == _EVENTS:
+                    raise malformed("it is not a stream of events; is the base_url right?")
+                raise malformed(f"it is not {media}; is the address right?")
         except BaseException:
             await response.aclose()
             raise
         return response
 
-    def _all_headers(self) -> dict[str, str]:
+    def _all_headers(self, media: str) -> dict[str, str]:
         headers = {
-            "accept": "text/event-stream",
+            "accept": media,
             "accept-encoding": "identity",
             "content-type": "application/json",
             "user-agent": f"callgate/{__version__}",

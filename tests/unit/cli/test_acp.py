@@ -64,6 +64,16 @@ def test_a_script_is_named_as_an_editor_finds_it(
     assert pasted["acp.agents"]["callgate"]["args"] == ["acp", "--model", f"scripted/{tmp_path / 'demo.toml'}"]
 
 
+def test_another_home_is_that_of_the_editor_too(
+    capsys: pytest.CaptureFixture[str], program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLGATE_HOME", str(tmp_path / "other"))
+    agent = json.loads(printed("zed", capsys))["agent_servers"]["callgate"]
+    said = [agent["command"], *agent["args"][:-1], "--version"]
+    assert agent["args"] == [f"CALLGATE_HOME={tmp_path / 'other'}", program, "acp"]
+    assert subprocess.run(said, check=True, capture_output=True).stdout.startswith(b"callgate ")
+
+
 def test_there_is_something_to_paste_for_every_editor_that_is_offered() -> None:
     assert set(acp_editors._EDITORS) == set(EDITORS)
 
