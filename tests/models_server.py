@@ -4,13 +4,18 @@
         model = OpenAIChatModel("m", ModelTable(kind="openai", model="m", base_url=server.url), None)
 
 The dialect of a reply is that of the request: `/messages`, `/chat/completions`, `/responses`.
+`Embeds` answers `/embeddings`.
 Each request gets the next reply; where there are no more, the last one again.
 """
 
 from __future__ import annotations
 
+import array
 import asyncio
+import base64
 import json
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -77,6 +82,55 @@ class Streams:
 
 
 @dataclass(frozen=True)
+class Embeds:
+    """A vector for each text: texts of like meaning have like ones."""
+
+    dimensions: int = 64
+    refuses: str | None = None
+    """A word because of which a request is refused, as servers do with texts that are too long."""
+    says: str = "input is too large to process"
+    waits: asyncio.Event | None = None
+    """Until it is set nothing is answered but the first few requests."""
+    first: int = 1
+
+    def vector(self, text: str) -> list[float]:
+        """Concepts have places of their own; every other word a small part somewhere."""
+        numbers = [0.0] * self.dimensions
+        for word in re.findall(r"\w+", text.lower()):
+            concept = next((n for n, words in enumerate(CONCEPTS) if word in words), None)
+            if concept is not None:
+                numbers[concept] += 1.0
+            else:
+                place = zlib.crc32(word.encode()) % (self.dimensions - len(CONCEPTS))
+                numbers[len(CONCEPTS) + place] += 0.3
+        return numbers
+
+    def answer(self, request: Any) -> dict[str, Any]:
+        given = request["input"]
+        texts = [given] if isinstance(given, str) else given
+        rows: list[dict[str, Any]] = [
+            {"object": "embedding", "index": index, "embedding": self._encoded(text, request)}
+            for index, text in enumerate(texts)
+        ]
+        count = sum(len(text.split()) for text in texts)
+        usage = {"prompt_tokens": count, "total_tokens": count}
+        return {"object": "list", "data": rows[::-1], "model": request["model"], "usage": usage}
+
+    def _encoded(self, text: str, request: Any) -> Any:
+        vector = self.vector(text)
+        if request.get("encoding_format") != "base64":
+            return vector
+        return base64.b64encode(array.array("f", vector).tobytes()).decode()
+
+
+CONCEPTS = (
+    {"car", "cars", "automobile", "vehicle"},
+    {"doctor", "physician"},
+    {"money", "cash", "currency"},
+)
+
+
+@dataclass(frozen=True)
 class Hangs:
     """No answer at all."""
 
@@ -86,7 +140,7 @@ class Leaves:
     """The connection is closed before any answer."""
 
 
-Answer = Says | Fails | Streams | Hangs | Leaves
+Answer = Says | Fails | Streams | Embeds | Hangs | Leaves
 
 
 @dataclass(frozen=True)
@@ -157,6 +211,13 @@ class ModelServer:
             return await self._until_left(reader)
         if isinstance(answer, Leaves):
             return False
+        if isinstance(answer, Embeds):
+            if answer.waits is not None and len(self.requests) > answer.first:
+                await answer.waits.wait()
+            if answer.refuses is not None and answer.refuses in str(body["input"]):
+                answer = Fails(500, {"error": {"message": answer.says}})
+            else:
+                answer = Fails(200, answer.answer(body))
         if isinstance(answer, Fails):
             return await _fail(writer, answer)
         if isinstance(answer, Streams):

@@ -28,6 +28,10 @@ _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
     "acp clients": (_ACP_CLIENTS.exists, "see scripts/get_acp_clients.sh"),
     "mcp servers": (_MCP_SERVERS.exists, "see scripts/get_mcp_servers.sh"),
+    "no /tmp": (
+        lambda: not str(Path(__file__).resolve()).startswith("/tmp/"),
+        "the checkout lies in /tmp, which no command in the sandbox sees",
+    ),
     "google-api-python-client": (lambda: find_spec("googleapiclient") is not None, "not installed"),
     "emulate": (_EMULATE.exists, "see scripts/get_emulate.sh"),
 }

@@ -7,6 +7,7 @@ it is called.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,8 @@ from callgate.tools import catalogue
 from callgate.tools.documents import catalogue as documents
 from callgate.tools.loading import factories
 from callgate.tools.memory import catalogue as memory
-from callgate.tools.shares import Documents, Notes
-from callgate.tools.tables import USUAL_VARIABLES, WebTable
+from callgate.tools.shares import Documents, Embedder, Notes
+from callgate.tools.tables import USUAL_VARIABLES, DocumentsTable, WebTable
 from callgate.tools.web import catalogue as web_tools
 from callgate.tools.web.parts import Web
 
@@ -32,7 +33,7 @@ def register_catalogue(runtime: Runtime, home: Home, settings: Settings) -> None
     """Known to everyone, and offered where what they need is configured."""
     registry = runtime.dispatcher.registry
     web = Web(settings.web, lambda: _search_key(home, settings.web))
-    kept = Documents(home.path, settings.documents)
+    kept = Documents(home.path, settings.documents, _embedder(home, settings.documents))
     made: list[ToolFactory] = [
         *factories(web_tools.CATALOGUE, web),
         *factories(memory.CATALOGUE, Notes(home.path, settings.memory)),
@@ -49,6 +50,19 @@ def register_catalogue(runtime: Runtime, home: Home, settings: Settings) -> None
         return web.why_no_search()
 
     registry.offer_where("web_search", why_not)
+
+
+def _embedder(home: Home, table: DocumentsTable) -> Callable[[], Embedder] | None:
+    """What opens it; nothing of it is loaded before."""
+    named = table.embeddings
+    if named is None:
+        return None
+
+    def opened() -> Embedder:
+        made: Embedder = import_module("callgate.wiring_embeddings").open_embedder(home, named)
+        return made
+
+    return opened
 
 
 def _search_key(home: Home, table: WebTable) -> Key | None:

@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 ENV = {"PYTHONPATH": str(TOOLS / "python")}
 
-pytestmark = [pytest.mark.soak, needs("mcp servers", "node", "git")]
+pytestmark = [pytest.mark.soak, needs("mcp servers", "node", "git", "no /tmp")]
 
 
 class RealLab(Lab):

@@ -73,6 +73,10 @@ def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy
     if isinstance(settings.acp.mcp.network, list):
         _hosts(settings.acp.mcp.network, file, ("acp", "mcp", "network"))
     _check_web(settings.web, file)
+    if settings.documents.embeddings is not None:
+        _check_address(
+            settings.documents.embeddings.endpoint, file, ("documents", "embeddings", "endpoint")
+        )
     policy = _policy(settings.policy, file, ("policy",))
     saved, saved_file = _read(home.saved_rules, SavedRules)
     rules = tuple(
@@ -134,11 +138,18 @@ def _check_web(table: WebTable, file: _File) -> None:
                     allowed_hosts.parse(text)
             except ValueError as error:
                 raise file.error(("web", key), f"web.{key}: {error}") from None
-    parts = urlsplit(table.search_url or "https://example.org")
-    if parts.scheme not in ("http", "https") or not parts.hostname or "@" in parts.netloc:
-        raise file.error(
-            ("web", "search_url"), "web.search_url: must be http://HOST or https://HOST"
-        )
+    if table.search_url:
+        _check_address(table.search_url, file, ("web", "search_url"))
+
+
+def _check_address(text: str, file: _File, at: Path) -> None:
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    except ValueError:
+        is_one = False
+    if not is_one:
+        raise file.error(at, f"{'.'.join(map(str, at))}: must be http://HOST or https://HOST")
 
 
 def _read(path: str, kind: type[T]) -> tuple[T, _File]:
@@ -181,6 +192,8 @@ def _explain(error: msgspec.ValidationError, file: _File) -> SettingsError:
     key = unknown[1]
     near = nearest(key, _known_keys(path))
     hint = f"; did you mean {near!r}?" if near else ""
+    if near == key:  # it is one, but not here
+        hint = "; only your own settings may say it"
     where = ".".join(map(str, path))
     return file.error((*path, key), f"unknown key {key!r}{f' in {where}' if where else ''}{hint}")
 

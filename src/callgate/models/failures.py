@@ -18,7 +18,8 @@ MAX_BODY = 64 * 1024
 _RETRIED = frozenset({408, 409, 425, 429})
 _CONTEXT = re.compile(
     r"prompt is too long|context[ _](length|window|size)|maximum context|too many tokens"
-    r"|exceed_context_size|exceeds? the (available |model'?s? )?context|input is too long",
+    r"|exceed_context_size|exceeds? the (available |model'?s? )?context|input is too long"
+    r"|too large to process",
     re.IGNORECASE,
 )
 
@@ -64,7 +65,7 @@ def status_error(
     """The error of an answer that is not a stream."""
     said = read_body(body)
     kind = _kind_of_status(status, said)
-    retryable = status in _RETRIED or status >= 500
+    retryable = status in _RETRIED or (status >= 500 and kind is not ModelErrorKind.CONTEXT)
     if headers.get("x-should-retry") == "false" or "insufficient_quota" in said.words:
         retryable = False
     elif headers.get("x-should-retry") == "true":
@@ -90,7 +91,8 @@ _STATUS_SENTENCES = {
 def _kind_of_status(status: int, said: Said) -> ModelErrorKind:
     if status in (401, 402, 403, 407):
         return ModelErrorKind.KEY
-    if status == 413 or (status < 500 and _CONTEXT.search(f"{said.words} {said.message}")):
+    # 500 too: so llama.cpp says it of a text to embed.
+    if status == 413 or (status <= 500 and _CONTEXT.search(f"{said.words} {said.message}")):
         return ModelErrorKind.CONTEXT
     if status == 429:
         return ModelErrorKind.RATE

@@ -15,6 +15,7 @@ STARTING, PROBLEM = "starting: ", "problem: "
 QUARANTINED, RESTARTED = "quarantined", "restarted by hand"
 """How the notes begin that tell of its life."""
 _NOTE = re.compile(rb"^\[callgate [0-9: -]{19}\] (.*)", re.MULTILINE)
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception)\b")
 _LOOK_AT = 64 * 1024
 """Bytes at the end of a log in which the last problem is looked for."""
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -64,6 +65,12 @@ class LifeLog:
     @property
     def tail(self) -> str:
         return bytes(self._tail).decode("utf-8", "replace").strip()
+
+    @property
+    def last_words(self) -> str:
+        """The line that says most of why it ended: the last that names an error, else the last."""
+        lines = [line for each in self.tail.splitlines() if (line := each.strip())]
+        return ([line for line in lines if _ERROR.match(line)] or lines or [""])[-1]
 
     def add(self, data: bytes) -> None:
         self._tail += data

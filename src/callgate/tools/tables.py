@@ -48,6 +48,33 @@ class MemoryTable(_Table, frozen=True):
     """How much of it a model is told at the beginning of each turn; 0: it has to search."""
 
 
+class EmbeddingsTable(_Table, frozen=True):
+    """`[documents.embeddings]`: who makes vectors, by which `search` also finds what is meant.
+
+    The texts of files and documents go there, so a workspace cannot say it."""
+
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    endpoint: str
+    """Up to and with the version, such as `http://127.0.0.1:11434/v1`."""
+    insecure_http: bool = False
+    """Plain http:// also to other machines: whoever is on the way reads key and texts."""
+    key_env: str | None = None
+    key_command: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
+    timeout_s: Seconds = 15.0
+    """How long the server may be silent."""
+    refresh_s: Seconds = 20.0
+    """How long a search may wait for vectors; the next one goes on."""
+    max_new: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 2_000
+    """Passages that one search sends."""
+    max_passages: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 100_000
+    """Of a workspace; what is beyond is found by its words alone."""
+    min_similarity: Annotated[float, msgspec.Meta(ge=-1, le=1)] = 0.25
+    """What is less near is not found; models differ in what is near."""
+    query_prefix: str = ""
+    """What a model wants before a query, such as `search_query: `."""
+    document_prefix: str = ""
+
+
 class DocumentsTable(_Table, frozen=True):
     """`[documents]`: what `search` looks into."""
 
@@ -56,3 +83,4 @@ class DocumentsTable(_Table, frozen=True):
     """Of one file; of a PDF ten times as much."""
     refresh_s: Seconds = 20.0
     """How long a search may take to read what is new; it goes on the next time."""
+    embeddings: EmbeddingsTable | None = None

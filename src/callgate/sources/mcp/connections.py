@@ -165,7 +165,7 @@ class Connection:
         """Why it cannot be used: of a process that ended, how, and what it said last."""
         if self.link is None or not _is_closed(error):
             return error
-        last = self.log.tail.replace("\r", "\n").rpartition("\n")[2][:LONGEST_LAST]
+        last = self.log.last_words[:LONGEST_LAST]
         said = f", with the words: {redact(last)}" if last else ""
         return ToolError(f"it {ended(self.link.exit)} before it answered{said}")
 

@@ -22,6 +22,10 @@ Origin = Literal["workspace", "documents"]
 _VERSION = 2
 _BUSY_MS = 10_000
 _TABLES = f"""
+DROP TABLE IF EXISTS embedder;
+DROP TABLE IF EXISTS split;
+DROP TABLE IF EXISTS passages;
+DROP TABLE IF EXISTS vectors;
 DROP TABLE IF EXISTS texts;
 DROP TABLE IF EXISTS files;
 CREATE TABLE files(
@@ -91,7 +95,7 @@ class Passage(NamedTuple):
 
 class Index:
     def __init__(self, connection: apsw.Connection) -> None:
-        self._db = connection
+        self.connection = self._db = connection
 
     @contextmanager
     def changing(self) -> Iterator[None]:
@@ -173,6 +177,11 @@ class Index:
         )
         for origin, path, id in rows:
             yield Hit(origin, path, id, match)
+
+    def body(self, id: int) -> str:
+        """The text of a file, as it was put."""
+        row = self._db.execute("SELECT body FROM texts WHERE rowid = ?", (id,)).fetchone()
+        return "" if row is None else str(row[0]).replace(_SPACE, "")
 
     def passage(self, hit: Hit) -> Passage:
         row = self._db.execute(
