@@ -96,7 +96,10 @@ async def test_the_git_server(lab: RealLab) -> None:
     assert "+one" in staged.text
 
 
-async def test_all_of_them_in_the_sessions_of_an_editor(tmp_path: Path) -> None:
+async def test_all_of_them_in_the_sessions_of_an_editor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("callgate.wiring_mcp_sessions.PATIENCE_S", 60.0)
     workspace = tmp_path / "project"
     workspace.mkdir()
     repository(workspace)
