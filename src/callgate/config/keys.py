@@ -75,16 +75,13 @@ def key_source(
 def find_service_key(
     name: str, home: Home, environ: Mapping[str, str], *, key_env: str | None, usual: str | None
 ) -> Key | None:
-    """The key of a service that is no model, such as one that searches the web; None where there
-    is none that can be used."""
-    try:
-        if key_env is not None and environ.get(key_env, "").strip():
-            return _key(environ[key_env], f"the variable {key_env}")
-        stored = stored_keys(home).get(name)
-        if stored is None and usual is not None and environ.get(usual, "").strip():
-            return _key(environ[usual], f"the variable {usual}")
-    except ModelError:
-        return None
+    """The key of a service that is no model, such as one that searches the web. Raises
+    `ModelError` where what there is cannot be used."""
+    if key_env is not None and environ.get(key_env, "").strip():
+        return _key(environ[key_env], f"the variable {key_env}")
+    stored = stored_keys(home).get(name)
+    if stored is None and usual is not None and environ.get(usual, "").strip():
+        return _key(environ[usual], f"the variable {usual}")
     return stored
 
 

@@ -26,9 +26,11 @@ from callgate.tools.loading import LoadedTool, factories, load
 from callgate.tools.memory import catalogue as memory
 from callgate.tools.shares import Documents
 from callgate.tools.shell import Shell
-from callgate.tools.tables import DocumentsTable
+from callgate.tools.tables import DocumentsTable, WebTable
 from callgate.tools.web import catalogue as web
+from callgate.tools.web.parts import Web
 from callgate.wiring import Wired
+from callgate.wiring_catalogue import _search_key
 from tests.support import Bench, FakeHuman, make_tool
 from tests.unit.dispatch.test_environments import FakeEditor
 
@@ -297,3 +299,15 @@ async def test_a_cancelled_custom_call_ends_the_call_that_it_makes() -> None:
         assert (await running).error.error_class == "cancelled"
     assert [record.tool for record in desk.recorder.records] == ["wait", "custom"]
     assert len(desk.dispatcher.running) == 0
+
+
+def test_a_key_that_cannot_be_used_is_not_told_of_as_missing(home: Path) -> None:
+    table = WebTable(search="brave")
+    web = Web(table, lambda: _search_key(Home(str(home)), table))
+    assert "is missing" in str(web.why_no_search())
+    keys = home / "keys.json"
+    keys.write_text('{"brave": "BSA0123456789abcdef"}')
+    keys.chmod(0o644)
+    assert f"chmod 600 {keys}" in str(web.why_no_search())
+    keys.chmod(0o600)
+    assert web.why_no_search() is None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from callgate.core.models import ModelError
 from callgate.tools.tables import USUAL_VARIABLES, WebTable
 
 if TYPE_CHECKING:  # loaded with the first call
@@ -61,9 +62,14 @@ class Web:
             return "the address of SearXNG is missing: [web] search_url of settings.toml"
         if kind == "ddgs" and not _is_installed("ddgs"):
             return "ddgs is not installed: pip install 'callgate[search]'"
-        if kind in USUAL_VARIABLES and self.key() is None:
-            return f"the key of {kind} is missing: callgate keys set {kind}"
-        return None
+        return self._why_no_key(kind) if kind in USUAL_VARIABLES else None
+
+    def _why_no_key(self, kind: str) -> str | None:
+        try:
+            found = self.key()
+        except ModelError as error:
+            return f"the key of {kind} cannot be used: {error.message.removesuffix('.')}"
+        return None if found else f"the key of {kind} is missing: callgate keys set {kind}"
 
 
 def _is_installed(package: str) -> bool:
