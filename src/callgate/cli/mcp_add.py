@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from argparse import Namespace
@@ -135,7 +136,8 @@ class Settings:
 
     def write(self) -> None:
         """For its owner alone: it may hold what proves who someone is."""
-        write_private(self._home.settings, self.text)
+        # Some keep their settings elsewhere, and a link to them here: it stays one.
+        write_private(os.path.realpath(self._home.settings), self.text)
 
     def _check(self, text: str) -> None:
         try:

@@ -39,13 +39,11 @@ def key_lines(text: str) -> dict[Path, int]:
 def line_of(lines: dict[Path, int], path: Path) -> int | None:
     """The line of a path, or of the first thing in it, or of the nearest that contains it."""
     inside = [line for each, line in lines.items() if each[: len(path)] == path]
-    if path not in lines and path and inside:
+    if path and path not in lines and inside:
         return min(inside)
-    while path:
-        if path in lines:
-            return lines[path]
+    while path and path not in lines:
         path = path[:-1]
-    return None
+    return lines.get(path)
 
 
 def read_path(text: str) -> Path:

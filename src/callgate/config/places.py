@@ -48,7 +48,6 @@ def workspace_settings(workspace: str) -> str:
 
 def write_private(path: str, text: str) -> None:
     """Replace a file of the home in one step, readable by its owner only."""
-    path = os.path.realpath(path)  # a link that somebody made there stays one
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
