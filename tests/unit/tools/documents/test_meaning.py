@@ -295,8 +295,11 @@ async def test_a_cancelled_search_stops_embedding_and_keeps_what_there_is(home: 
             await desk.recorder.until(lambda: len(desk.recorder.of("tool.progress")) == 3)
             await desk.dispatcher.cancel(call.id)
             assert (await running).error.error_class == "cancelled"
+        # A batch that is quick is followed by a larger one, so how many two are depends on them.
+        kept = round(34 * desk.recorder.of("tool.progress")[-1].payload["fraction"])
+        assert kept in (8, 12)
         waits.set()
-        assert state(await desk.run("search", {"query": "car"})) == (34 - 8, True)
+        assert state(await desk.run("search", {"query": "car"})) == (34 - kept, True)
 
 
 async def test_an_index_that_cannot_be_written_meanwhile_spoils_no_search(
