@@ -18,7 +18,13 @@ from callgate.core.stores import SessionLocked
 from callgate.dispatch import questions
 from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.gate.lives import mark, think
-from tests.unit.storage.processes import Child, all_events, child, kill_again_and_again
+from tests.unit.storage.processes import (
+    MANY_KILLS,
+    Child,
+    all_events,
+    child,
+    kill_again_and_again,
+)
 
 LIVES = "tests.unit.gate.lives"
 
@@ -41,12 +47,12 @@ def marks(ws: Path) -> list[str]:
 
 @pytest.mark.spec("T46", "T48")
 @pytest.mark.timeout(3400)
-@pytest.mark.parametrize("kills", [100, pytest.param(10_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("kills", "seed"), [(100, 0), *MANY_KILLS])
 async def test_whatever_a_kill_interrupts_ran_once_and_ends_once(
-    home: Path, ws: Path, kills: int, record_property: Any
+    home: Path, ws: Path, kills: int, seed: int, record_property: Any
 ) -> None:
     zygotes = child("killed", home, ws, module=LIVES)
-    heard = await kill_again_and_again(zygotes, kills, works=6)
+    heard = await kill_again_and_again(zygotes, kills, seed=seed, works=6)
     async with Gate(workspace=ws, tools=[mark, think], home=home, mode="write") as gate:
         assert (await gate.call("mark", {"n": 1})).ok  # whoever comes next closes what is open
         store = await gate._wired.log.store()

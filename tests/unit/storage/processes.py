@@ -13,6 +13,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from callgate.core.events import Event
 from callgate.core.stores import Store
 
@@ -50,11 +52,15 @@ async def child(
         await process.communicate()
 
 
+MANY_KILLS = [pytest.param(1_000, seed, marks=pytest.mark.soak) for seed in range(1, 5)]
+"""Four thousand kills, in parts that run side by side."""
+
+
 async def kill_again_and_again(
-    zygotes: AbstractAsyncContextManager[Child], kills: int, *, works: int = 30
+    zygotes: AbstractAsyncContextManager[Child], kills: int, *, seed: int = 0, works: int = 30
 ) -> list[Any]:
     """What processes said that were each killed somewhere in its work, one after the other."""
-    dice = random.Random(kills)
+    dice = random.Random(seed)
     heard: list[Any] = []
     async with zygotes as zygote:
         for life in range(kills):

@@ -14,14 +14,16 @@ from callgate.core.ops import Acquire, Append
 from callgate.core.stores import SessionLocked, StaleOwner, reap_dead
 from callgate.storage.sqlite.store import SqliteStore
 from tests.contract.stores import append, event, new_session
-from tests.unit.storage.processes import all_events, child, kill_again_and_again
+from tests.unit.storage.processes import MANY_KILLS, all_events, child, kill_again_and_again
 
 
 @pytest.mark.spec("T46")
 @pytest.mark.timeout(1700)
-@pytest.mark.parametrize("kills", [40, pytest.param(10_000, marks=pytest.mark.soak)])
-async def test_what_was_acknowledged_survives_every_kill_once(home: Path, kills: int) -> None:
-    heard = await kill_again_and_again(child("killed", home), kills)
+@pytest.mark.parametrize(("kills", "seed"), [(40, 0), *MANY_KILLS])
+async def test_what_was_acknowledged_survives_every_kill_once(
+    home: Path, kills: int, seed: int
+) -> None:
+    heard = await kill_again_and_again(child("killed", home), kills, seed=seed)
     async with await SqliteStore.open(str(home)) as store:
         for reaped in await reap_dead(store, 0.0):
             heard += [{"interrupted": call.id} for call in reaped.interrupted]
