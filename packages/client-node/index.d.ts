@@ -124,6 +124,14 @@ export interface Question {
   preview?: string;
   projectedModifications?: string[];
   commandSummary?: string;
+  sandbox?: string;
+  caller?: string;
+  /** Who asks, as the instance found it; only `name` is the client's own word. */
+  client?: { process?: number; program?: string; directory?: string; address?: string; name?: string };
+  /** Without it, `preview` is the tool's own word for what it will do. */
+  previewIsOurs?: boolean;
+  /** Only an answer to this very question counts. */
+  alwaysAsk?: boolean;
   expiresAt: number;
 }
 

@@ -144,6 +144,7 @@ def worker_of(
         tags=parent.tags,
         mode=parent.mode if mode is None else mode,
         title=title,
+        client=parent.client,
     )
 
 

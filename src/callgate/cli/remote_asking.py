@@ -50,7 +50,7 @@ def ask(call: Asked, question: dict[str, Any], stopped: int) -> dict[str, Any] |
 
 def _confirmation(asked: Question) -> Confirmation:
     fields = msgspec.structs.asdict(asked)
-    return msgspec.convert({**fields, "event_id": ""}, Confirmation)
+    return msgspec.convert({**fields, "event_id": ""}, Confirmation, from_attributes=True)
 
 
 async def _ask(call: Asked, question: Confirmation, stopped: int) -> Answer | None:

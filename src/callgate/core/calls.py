@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from callgate.core.clients import Client
 from callgate.core.ids import call_id
 from callgate.core.sessions import Session
 
@@ -50,6 +51,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """It was read from a text that had to be mended: if it has effects, a person is asked."""
     scope: Mapping[str, str] | None = None
     """Opaque hints of the surface, such as a tab; they reach the audit record."""
+    client: Client | None = None
+    """Who makes it, as the surface found it; None: the client of the session."""
 
     @property
     def shown_id(self) -> str:

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 import msgspec
 
+from callgate.core.clients import Client
 from callgate.core.ids import session_id
 
 
@@ -41,6 +42,8 @@ class Session(msgspec.Struct, kw_only=True):
     parent: str | None = None
     """The session that a worker's session works for."""
     title: str | None = None
+    client: Client | None = None
+    """Who works in it, as the surface found it; None: this process."""
 
     def __post_init__(self) -> None:
         self.workspace = os.path.abspath(os.path.expanduser(self.workspace))

@@ -26,6 +26,7 @@ from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
 from callgate.core.tools import Preview
 from callgate.dispatch.asking import Confirmations
+from callgate.dispatch.clients import this_process
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.dispatch.grants import Grant, Grants
 from callgate.dispatch.journal import Journal
@@ -290,9 +291,13 @@ def _confirmation(
         arguments_sha256=checked.sha256,
         workspace=call.session.workspace,
         why=_why(call, subject, decision),
+        caller=CallerKind(call.caller),
+        client=call.client or call.session.client or this_process(),
+        always_ask=tool.definition.always_ask,
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         input_summary=summarize(checked.arguments),
         preview=None if preview is None else preview.text,
+        preview_is_ours=tool.definition.source == "builtin",
         diffs=() if preview is None else preview.diffs,
         projected_modifications=tuple(place.relative for place in subject.places if writes),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from callgate.core.calls import CallerKind
+from callgate.core.clients import Client
 from callgate.core.content import FileDiff
 from callgate.core.effects import SideEffects
 from callgate.core.events import Event
@@ -48,13 +50,20 @@ class Confirmation(msgspec.Struct, frozen=True, kw_only=True):
     input_summary: str
     """Redacted and bounded."""
     preview: str | None = None
-    """What will happen: a diff, or the command. Untrusted text: show it escaped."""
+    """What will happen, beside the arguments and never in their place. Untrusted text."""
+    preview_is_ours: bool = False
+    """A built-in tool worked it out; else it is the tool's own word for what it will do."""
     diffs: tuple[FileDiff, ...] = ()
     """The same for whoever shows changes of text files side by side."""
     projected_modifications: tuple[str, ...] = ()
     command_summary: str | None = None
     sandbox: str | None = None
     """What its commands will run in, where the tool runs any."""
+    caller: CallerKind | None = None
+    client: Client | None = None
+    """Who asks, as the surface found it; never from the message of a call."""
+    always_ask: bool = False
+    """Only an answer to this very question counts: no flag that allows calls gives one."""
     expires_at: float
 
 

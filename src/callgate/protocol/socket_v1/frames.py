@@ -288,6 +288,17 @@ class Event(_Frame, frozen=True, kw_only=True, tag="event"):
     """Events before this one that were dropped because the peer did not read."""
 
 
+class Requester(_Part, frozen=True, kw_only=True):
+    """The client whose call a question is about."""
+
+    process: int | None = None
+    program: str | None = None
+    directory: str | None = None
+    address: str | None = None
+    name: str | None = None
+    """What it calls itself; nobody checked it."""
+
+
 class Question(_Part, frozen=True, kw_only=True):
     """A confirmation that waits for an answer. Its texts are untrusted: show them escaped."""
 
@@ -309,6 +320,13 @@ class Question(_Part, frozen=True, kw_only=True):
     command_summary: str | None = None
     sandbox: str | None = None
     """What its commands will run in."""
+    caller: str | None = None
+    client: Requester | None = None
+    """Who asks, as the instance found it."""
+    preview_is_ours: bool = False
+    """False: the preview is the tool's own word for what it will do."""
+    always_ask: bool = False
+    """It is no question about a call that the peer made: a flag that allows calls is no answer."""
     expires_at: float
 
 

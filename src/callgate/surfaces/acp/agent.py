@@ -36,6 +36,7 @@ from callgate.core.ops import Fork
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionLocked, SessionNotFound, StoreError
+from callgate.dispatch.clients import client_of
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.acp.reading import Received, read_params
 from callgate.protocol.acp.requests import (
@@ -86,6 +87,7 @@ class AcpAgent:
         self._peer = peer
         self._client = client.capabilities
         info = client.client_info
+        self._editor = client_of(os.getppid(), None if info is None else info.name)
         self._name = "acp" if info is None else f"acp {shown(info.name, 40)}"
         self._held: dict[str, Held] = {}
         self._workers: dict[str, Held] = {}
@@ -267,6 +269,7 @@ class AcpAgent:
         def adopt(worker: str) -> None:
             self._workers[worker] = held
 
+        session.client = self._editor
         held = Held(session, self._parts, self._peer, self._client, self._name, adopt)
         self._held[session.id] = held
         bring(held)

@@ -91,6 +91,7 @@ async def make(door: Door, asked: Asked) -> Result | Streamed:
         arguments=body.arguments,
         session=session,
         caller=CallerKind.HTTP,
+        client=asked.client,
         timeout_s=body.timeout_s,
     )
     if "text/event-stream" in asked.accepts.lower():

@@ -35,6 +35,8 @@ class Decision(Input, frozen=True, kw_only=True):
     arguments: Mapping[str, Any] | None = None
     pattern: Annotated[str, Meta(max_length=4096)] | None = None
     reason: Annotated[str, Meta(max_length=4096)] | None = None
+    arguments_sha256: Annotated[str, Meta(max_length=64)] | None = None
+    """Of the arguments that the answer is about; with others it is refused."""
 
 
 class Decided(Value, frozen=True, kw_only=True):
@@ -59,6 +61,8 @@ async def answered(door: Door, asked: Asked) -> Decided:
     of_turn = (question.session_id, question.turn_id or _DIRECT)
     if "turn" in asked.path and (asked.path["id"], asked.path["turn"]) != of_turn:
         raise not_found("question")
+    if asked.body.arguments_sha256 not in (None, question.arguments_sha256):
+        raise conflict("The question is about other arguments.", "other_arguments")
     try:
         receipt = await door.runtime.answer(id, _answer(asked.body))
     except KeyError:

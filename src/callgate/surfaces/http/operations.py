@@ -16,12 +16,14 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol import strict_json
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.problems import Problem, bad_request, invalid, problem_of
 
+_LONGEST_NAME = 80
 MAX_BODY = 8 * 1024 * 1024
 _JSON = b"application/json"
 _log = logging.getLogger("callgate.http")
@@ -38,6 +40,7 @@ class Asked(NamedTuple):
     accepts: str
     gone: Callable[[], Awaitable[None]]
     """Returns when whoever asked has gone away."""
+    client: Client
 
 
 class Streamed(NamedTuple):
@@ -145,7 +148,14 @@ async def _read(operation: Operation, scope: Scope, receive: Receive) -> Asked:
         body=_body(operation, raw),
         accepts=_header(scope, b"accept").decode("latin-1"),
         gone=lambda: _gone(receive),
+        client=_client(scope),
     )
+
+
+def _client(scope: Scope) -> Client:
+    peer = scope.get("client")
+    name = _header(scope, b"user-agent").decode("latin-1")[:_LONGEST_NAME]
+    return Client(address=f"{peer[0]}:{peer[1]}" if peer else None, name=name or None)
 
 
 def _query(operation: Operation, raw: bytes) -> Any:

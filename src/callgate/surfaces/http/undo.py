@@ -54,7 +54,8 @@ async def undo(door: Door, asked: Asked) -> Result:
     session = door.sessions.fresh(stored.workspace, stored.mode)
     session.tags |= {TAG}
     call = ToolCall(
-        tool="undo", arguments={"call_id": calls[-1]}, session=session, caller=CallerKind.HTTP
+        tool="undo", arguments={"call_id": calls[-1]}, session=session, caller=CallerKind.HTTP,
+        client=asked.client,
     )
     confirmed = door.runtime.attach(_yes, session.id) if body.confirmed else nullcontext()
     try:

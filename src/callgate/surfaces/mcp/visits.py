@@ -11,6 +11,7 @@ holds as long as the visit does.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import NamedTuple
@@ -20,7 +21,9 @@ from mcp_types import LoggingLevel
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
+from callgate.core.clients import Client
 from callgate.core.sessions import Session
+from callgate.dispatch.clients import client_of
 from callgate.dispatch.confirmations import Confirmer
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp.exchanges import Context
@@ -83,6 +86,7 @@ class Visits:
         session = self._open_session(wish)
         client = ctx.session.client_params
         name = "client" if client is None else client.client_info.name
+        session.client = _client(ctx, None if client is None else client.client_info.name)
         session.title = f"mcp {name[:_LONGEST_NAME]}"
         visit = Visit(key, session)
         visit.attached.enter_context(self._runtime.attach(self._confirmer, session.id))
@@ -103,6 +107,15 @@ class Visits:
     async def close(self) -> None:
         for key in list(self._visits):
             await self.end(key)
+
+
+def _client(ctx: Context, name: str | None) -> Client:
+    """Whoever started us, or connects to us; the name is the client's own word."""
+    request = ctx.request
+    if not isinstance(request, Request):
+        return client_of(os.getppid(), name)
+    address = None if request.client is None else f"{request.client.host}:{request.client.port}"
+    return Client(address=address, name=None if name is None else name[:_LONGEST_NAME])
 
 
 def _key(ctx: Context) -> tuple[str, Wish]:

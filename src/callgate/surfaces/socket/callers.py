@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.clients import Client
 from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.sessions import Session
 from callgate.protocol.socket_v1 import frames
@@ -25,6 +26,8 @@ OpenSession = Callable[[str | None, str], Session]
 
 class Caller:
     def __init__(self, open_session: OpenSession, session_id: str) -> None:
+        self.client: Client | None = None
+        """The process at the other end; None until it is known."""
         self._open_session = open_session
         self._session_id = session_id
         self._sessions: dict[str, Session] = {}
@@ -42,7 +45,8 @@ class Caller:
                 raise ToolPermissionDenied(
                     "A connection works in few directories.", reason="too_many_workspaces"
                 )
-            self._sessions[key] = self._open_session(cwd, self._session_id)
+            session = self._sessions[key] = self._open_session(cwd, self._session_id)
+            session.client = self.client
         return self._sessions[key]
 
     def call(self, request: frames.ToolCall) -> tuple[ToolCall, ToolError | None]:

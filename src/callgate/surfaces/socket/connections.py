@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._runtime = host.runtime
         self.session_id = session_id
         self.watcher = Watcher(host.runtime, session_id)
-        self._caller = Caller(host.open_session, session_id)
+        self.caller = Caller(host.open_session, session_id)
         self._wire = ServerWire()
         self._out = Outbox(self._wire, self._hang_up_if_done)
         self._calls = calls.Calls(host, self, self._result)
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def sessions(self) -> list[Session]:
-        return self._caller.sessions
+        return self.caller.sessions
 
     @property
     def _is_busy(self) -> bool:
@@ -203,7 +203,7 @@ class Connection(asyncio.Protocol):
                 self._send(frames.Alive(request_id=request.request_id))
 
     def _take_call(self, request: frames.ToolCall) -> None:
-        made, error = self._caller.call(request)
+        made, error = self.caller.call(request)
         if request.whole:
             self._wholes.add(request.request_id)
         if error is not None:
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
 
     def _list_tools(self, request: frames.ListTools) -> None:
         try:
-            session = self._caller.session(request.client_info.cwd)
+            session = self.caller.session(request.client_info.cwd)
         except ToolError:
             self._send(frames.ToolsList(request_id=request.request_id, tools=[], workspace=None))
             return

@@ -11,6 +11,7 @@ from typing import Any
 from callgate.core.errors import ToolError
 from callgate.core.events import Event
 from callgate.core.ids import session_id
+from callgate.dispatch.clients import client_of
 from callgate.dispatch.running import Stop
 from callgate.runtime import Runtime
 from callgate.sandbox.trees import inherited_mark
@@ -74,6 +75,7 @@ class SocketServer:
             _log.warning("a peer of user %d was turned away", uid)
             return False
         connection.watcher.may_answer = pid == 0 or not inherited_mark(pid)
+        connection.caller.client = client_of(pid)
         self._connections[connection.session_id] = connection
         return True
 

@@ -71,6 +71,37 @@ async def test_the_seeds_own_path_answers_too(instance: Instance) -> None:
         assert given.status_code == 200 and (await running)["ok"]
 
 
+async def test_an_answer_that_names_other_arguments_is_refused_and_the_question_stays_open(instance: Instance) -> None:
+    client = instance.client()
+    session = await client.session()
+    async with client.stream() as watcher:
+        await watcher.subscribe(session=session, confirmer=True)
+        running = start(client, "put", session, what="a")
+        event = await watcher.event(REQUESTED)
+        id = str(event["payload"]["confirmation_request_id"])
+        refused = await answer(client, id, arguments_sha256="0" * 64)
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (409, "other_arguments")
+        (listed,) = (await client.get("/v1/confirmations", session=session))["confirmations"]
+        assert listed["arguments_sha256"] == event["payload"]["input_hash"]
+        assert (await answer(client, id, arguments_sha256=listed["arguments_sha256"])).status_code == 200
+        assert (await running)["ok"]
+
+
+async def test_a_question_says_from_where_its_call_came_and_what_the_client_calls_itself(instance: Instance) -> None:
+    client = instance.client()
+    session = await client.session()
+    async with client.stream() as watcher:
+        await watcher.subscribe(session=session, confirmer=True)
+        running = start(client, "put", session, what="a")
+        id = await asked(watcher)
+        (listed,) = (await client.get("/v1/confirmations", session=session))["confirmations"]
+        assert listed["caller"] == "http"
+        assert listed["client"]["address"].startswith("127.0.0.1:")
+        assert "httpx" in listed["client"]["name"]
+        await answer(client, id, "deny")
+        assert not (await running)["ok"]
+
+
 @pytest.mark.spec("S4-52")
 async def test_a_no_ends_the_call_and_nothing_runs(instance: Instance) -> None:
     client = instance.client()

@@ -1,0 +1,18 @@
+"""Which client stands behind a call: facts that a surface found out, and the client's own name."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    process: int | None = None
+    """Its id, as the system says."""
+    program: str | None = None
+    """The file that it runs, as the system says."""
+    directory: str | None = None
+    """Where it works, as the system says."""
+    address: str | None = None
+    """Where it connects from, if it is no process of this machine that we know."""
+    name: str | None = None
+    """What it calls itself. Nobody checked that."""
