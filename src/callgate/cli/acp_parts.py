@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # most sessions have none
 def make_parts(wired: Wired, options: AcpOptions) -> Parts:
     """`RpcError` where the options fit no settings."""
     settings = wired.settings
-    modes = tuple(mode for mode in MODES if mode in settings.acp.modes)
+    modes = tuple(mode for mode in MODES if mode in settings.editor_modes)
     model = options.model or settings.model
 
     def open_session(workspace: str | None, id: str) -> Session:

@@ -190,6 +190,8 @@ def _explain(error: msgspec.ValidationError, file: _File) -> SettingsError:
         where = ".".join(map(str, path))
         return file.error(path, f"{where}: {message}" if where else message)
     key = unknown[1]
+    if key == "tool_confirmation":
+        return file.error((key,), "unknown key 'tool_confirmation': the key is [policy]")
     near = nearest(key, _known_keys(path))
     hint = f"; did you mean {near!r}?" if near else ""
     if near == key:  # it is one, but not here

@@ -154,6 +154,12 @@ class AcpTable(_Table, frozen=True):
     mcp: EnclosureTable = EnclosureTable()
 
 
+class PermissionsTable(_Table, frozen=True):
+    """`[permissions]`: another spelling of `[acp] modes`."""
+
+    enabled: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] | None = None
+
+
 class GoogleTable(_Table, frozen=True):
     """`[google]`."""
 
@@ -180,6 +186,7 @@ class Settings(_Table, frozen=True):
     mcp: dict[McpName, McpTable] = {}
     agent: AgentTable = AgentTable()
     acp: AcpTable = AcpTable()
+    permissions: PermissionsTable = PermissionsTable()
     google: GoogleTable = GoogleTable()
     web: WebTable = WebTable()
     memory: MemoryTable = MemoryTable()
@@ -187,6 +194,13 @@ class Settings(_Table, frozen=True):
     model: str | None = None
     """The model to use where none is named: one of `models`, or kind and model at once."""
     models: dict[ModelName, ModelTable] = {}
+
+    @property
+    def editor_modes(self) -> tuple[Mode, ...]:
+        """The modes that a session in an editor may have."""
+        enabled = self.permissions.enabled
+        modes = self.acp.modes
+        return modes if enabled is None else tuple(mode for mode in modes if mode in enabled)
 
 
 class WorkspaceSandboxTable(_Table, frozen=True):

@@ -79,6 +79,23 @@ class Preview(msgspec.Struct, frozen=True):
 OutputStream = Literal["stdout", "stderr", "text"]
 
 
+class CancelEvent(asyncio.Event):
+    """Set when a call should stop. It remembers whether the tool has looked at it since."""
+
+    noticed = False
+
+    def is_set(self) -> bool:
+        if not super().is_set():
+            return False
+        self.noticed = True
+        return True
+
+    async def wait(self) -> Literal[True]:
+        await super().wait()
+        self.noticed = True
+        return True
+
+
 class ToolContext:
     """What one execution of a tool may use. Made by the execute stage, one per call."""
 
@@ -142,8 +159,13 @@ class ToolContext:
     def cancel_event(self) -> asyncio.Event:
         """Set when the call is to stop. A long tool looks at it between its steps."""
         if self._cancel_event is None:
-            self._cancel_event = asyncio.Event()
+            self._cancel_event = CancelEvent()
         return self._cancel_event
+
+    @property
+    def noticed_cancel(self) -> bool:
+        """Whether the tool has looked at `cancel_event` since it was set."""
+        return getattr(self._cancel_event, "noticed", False)
 
     @property
     def logger(self) -> logging.Logger | logging.LoggerAdapter[logging.Logger]:

@@ -293,6 +293,7 @@ class ToolDispatcher:
         await self.running.stop_all(self.running.of_session(session.id), why)
         self.authority.grants.revoke_session(session)
         self._files.forget(session.id)
+        self.running.forget(session.id)
         self.environments.withdraw(session.id)
         await self._log.release(session.id)
 

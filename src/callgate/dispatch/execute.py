@@ -65,6 +65,8 @@ async def execute(
         tool = running.tool = factory()
         running.context, running.limit_s = context, timeout_s
         output = await _drive(tool.execute(arguments, context), running, table, timer, leave)
+        if running.stop is None and perf_counter() > timer.ends_at:  # it blocked the loop
+            running.stop = Stop.TIMEOUT
     except (KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as raised:  # a tool's own code: whatever it raises ends this call only

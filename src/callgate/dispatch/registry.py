@@ -13,6 +13,7 @@ finds them registered as if they always had been. Nothing is loaded for those th
 
 from __future__ import annotations
 
+import inspect
 import logging
 import re
 import unicodedata
@@ -292,12 +293,23 @@ def _definition(factory: Any) -> ToolDefinition:
         )
     if not isinstance(tool.definition, ToolDefinition):
         raise ToolRegistrationError(f"{type(tool).__name__}.definition is not a ToolDefinition")
+    if not _is_async(tool.execute):
+        raise ToolRegistrationError(
+            f"{type(tool).__name__}.execute must be an async function (async def execute)"
+        )
     if tool is factory():
         _log.warning(
             "the factory of tool %r makes one object for all calls: it must hold no state",
             tool.definition.name,
         )
     return tool.definition
+
+
+def _is_async(function: Any) -> bool:
+    """Whether a call of it gives a coroutine, as far as its declaration shows."""
+    declared = inspect.unwrap(function)
+    plain = inspect.isfunction(declared) or inspect.ismethod(declared)
+    return not plain or inspect.iscoroutinefunction(declared)
 
 
 def _is_tool(made: object) -> TypeGuard[Tool]:

@@ -5,9 +5,10 @@
     running -stop--> cancel_event, tool.cancel(), then    ┘
                      task cancellation, then abandoned
 
-A tool that says it ends its own work (`cancel()` is True) has until the abandon limit; any
-other gets a short grace to notice `cancel_event`, then a `CancelledError`. What ignores even
-that is abandoned: the caller gets an answer, the work keeps its slot until it has ended.
+A tool that reacts has until the abandon limit to clean up and return what it has: its `cancel()`
+returned True, or it looked at `cancel_event` after that was set. Any other gets a `CancelledError`
+after a short grace. What ignores even that is abandoned: the caller gets an answer, the work
+keeps its slot until it has ended.
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ from callgate.dispatch.failures import log_failure
 _log = logging.getLogger("callgate.dispatch")
 
 
+MOST_USED_IDS = 10_000
+"""Of one session; older ids are forgotten."""
+
+
 class Stop(StrEnum):
     CANCEL = "cancel"
     TIMEOUT = "timeout"
@@ -48,7 +53,7 @@ StopListener = Callable[[str, ToolError], None]
 
 class StopLimits(msgspec.Struct, frozen=True, kw_only=True):
     grace_s: float = 0.5
-    """For a tool that polls `cancel_event`, before it is cancelled by force."""
+    """For a tool to look at `cancel_event`; one that has not is then cancelled by force."""
     abandon_s: float = 30.0
     """Until a call is answered although its work goes on."""
     slot_s: float = 300.0
@@ -138,6 +143,8 @@ class Running:
         self._calls: dict[str, RunningCall] = {}
         self._by_session: dict[str, dict[str, RunningCall]] = {}
         """Session to shown id; the ids of a session in flight are unique."""
+        self._used: dict[str, dict[str, None]] = {}
+        """Session to the newest ids that its agent gave to tool uses; each is good for one call."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._strays: set[asyncio.Task[Any]] = set()
         self.listeners: list[StopListener] = []
@@ -157,9 +164,25 @@ class Running:
             raise ToolProtocolError(
                 f"Id {shown_id!r} is already in flight in this session.", reason="duplicate_id"
             )
+        if call.tool_use_id is not None:
+            self._use(call.session.id, call.tool_use_id)
         running = RunningCall(call, task)
         self._calls[call.id] = session[shown_id] = running
         return running
+
+    def _use(self, session_id: str, tool_use_id: str) -> None:
+        used = self._used.setdefault(session_id, {})
+        if tool_use_id in used:
+            raise ToolProtocolError(
+                f"Id {tool_use_id!r} was used before in this session.", reason="duplicate_id"
+            )
+        used[tool_use_id] = None
+        if len(used) > MOST_USED_IDS:
+            del used[next(iter(used))]
+
+    def forget(self, session_id: str) -> None:
+        """Forget the ids that a closed session has used."""
+        self._used.pop(session_id, None)
 
     def leave(self, running: RunningCall) -> None:
         call = running.call
@@ -227,12 +250,13 @@ class Running:
 
     async def _stop_tool(self, running: RunningCall, tool: Tool) -> None:
         deadline = asyncio.get_running_loop().time() + self.limits.abandon_s
-        if running.context is not None:
-            running.context.cancel_event.set()
-        ends_itself = await self._ask_to_cancel(tool)
-        if not ends_itself:
+        context = running.context
+        if context is not None:
+            context.cancel_event.set()
+        if not await self._ask_to_cancel(tool):
             await self._ended(running, self.limits.grace_s)
-            self._cancel_task(running)
+            if context is None or not context.noticed_cancel:
+                self._cancel_task(running)
         if await self._ended(running, deadline - asyncio.get_running_loop().time()):
             return
         _log.warning(

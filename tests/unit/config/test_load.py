@@ -255,3 +255,14 @@ def test_a_saved_rule_is_no_wider_than_what_was_seen() -> None:
     assert saved((inside,), {"command": "./b.sh"}) == {"command": "./b.sh", "path": "sub"}
     with pytest.raises(ValueError):
         saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "git log"}, arguments_sha256="ab", places=(), pattern="git 'unclosed")
+
+
+def test_permissions_enabled_is_another_spelling_of_the_modes_of_an_editor(user: Home) -> None:
+    write(user, '[permissions]\nenabled = ["read", "ask"]\n')
+    assert load_user(user)[0].editor_modes == (Mode.READ, Mode.ASK)
+
+
+def test_tool_confirmation_is_answered_by_the_key_that_is_meant(user: Home) -> None:
+    write(user, '[tool_confirmation.default]\nWRITE = "auto"\n')
+    with pytest.raises(SettingsError, match=r"the key is \[policy\]"):
+        load_user(user)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import pytest
@@ -358,3 +359,43 @@ async def test_a_failing_cancel_does_not_keep_the_call_from_ending(caplog: Any) 
     await bench.recorder.seen("tool.called")
     await bench.dispatcher.cancel_session_tools(bench.session.id)
     assert (await call).error.error_class is ToolErrorClass.CANCELLED
+
+
+@pytest.mark.parametrize("way", ["waits", "polls"])
+async def test_a_tool_that_looks_at_the_event_may_clean_up_longer_than_the_grace(way: str) -> None:
+    limits = Limits(stop=StopLimits(grace_s=0.01, abandon_s=30.0))
+    noticed, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def run(input: Any, context: Any) -> ToolOutput:
+        if way == "waits":
+            await context.cancel_event.wait()
+        while not context.cancel_event.is_set():
+            await asyncio.sleep(0)
+        noticed.set()
+        await cleaned.wait()
+        return ToolOutput(content=[TextBlock("half of it")], success=False)
+
+    bench = Bench("/", make_tool(run=run), limits=limits)
+    task = bench.start("probe")
+    await bench.recorder.seen("tool.called")
+    stopping = asyncio.create_task(bench.dispatcher.cancel_session_tools(bench.session.id))
+    await noticed.wait()
+    await asyncio.sleep(10 * limits.stop.grace_s)  # many graces: nothing cancels it meanwhile
+    assert not task.done()
+    cleaned.set()
+    result = await task
+    await stopping
+    assert result.error.error_class is ToolErrorClass.CANCELLED
+    assert result.error.details == {"stopped": True}
+    assert result.content[0] == TextBlock("half of it")
+
+
+async def test_a_tool_that_blocks_the_loop_past_its_limit_has_timed_out() -> None:
+    def run(input: Any, context: Any) -> str:
+        time.sleep(0.05)
+        return "late"
+
+    bench = Bench("/", make_tool(run=run))
+    result = await bench.run("probe", timeout_s=0.01)
+    assert result.error.error_class is ToolErrorClass.TIMEOUT
+    assert bench.recorder.types[-1] == "tool.failed"

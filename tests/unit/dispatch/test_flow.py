@@ -269,7 +269,8 @@ async def test_an_id_in_flight_is_refused_and_the_first_call_is_unharmed() -> No
     assert (await first).content == [TextBlock("first")]
     assert (await elsewhere).content == [TextBlock("first")]
     again = await bench.dispatcher.dispatch(use, bench.session)
-    assert not again.is_error
+    assert again.is_error
+    assert bench.recorder.types.count("tool.called") == 2
 
 
 async def test_dispatch_without_a_session_is_a_programming_error() -> None:

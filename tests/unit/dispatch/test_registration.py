@@ -259,3 +259,12 @@ def test_the_schema_of_an_mcp_server_may_use_all_of_json_schema() -> None:
     Registry().register(
         make_tool(schema=schema_with({"anyOf": [{"type": "string"}]}), source="mcp")
     )
+
+
+def test_a_tool_whose_execute_is_not_async_is_refused() -> None:
+    class Sync(make_tool()):  # type: ignore[misc]
+        def execute(self, input: Any, context: Any) -> Any:
+            return None
+
+    with pytest.raises(ToolRegistrationError, match="async"):
+        Registry().register(Sync)
