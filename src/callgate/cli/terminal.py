@@ -63,6 +63,7 @@ def safe(text: str) -> str:
 
 def say(text: str) -> None:
     """Something for the person, on stderr. Whoever wrote it, it cannot act on the terminal."""
+    sys.stdout.flush()  # where both go to one file, they stand in their order
     print(safe(text), file=sys.stderr, flush=True)
 
 
