@@ -29,7 +29,7 @@ _EXPORTS = {
         "ToolUseBlock", "ToolResultBlock", "ThinkingBlock", "FileDiff",
     ),
     "callgate.core.messages": ("Message",),
-    "callgate.core.results": ("ToolResult", "ErrorInfo"),
+    "callgate.core.results": ("ToolResult", "ErrorInfo", "Diagnostic"),
     "callgate.core.calls": ("ToolCall", "CallerKind"),
     "callgate.core.effects": ("SideEffects", "Capability"),
     "callgate.core.sessions": ("Session", "Mode", "Root"),
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from callgate.core.errors import WorkspaceEscapeError as WorkspaceEscapeError
     from callgate.core.events import Event as Event
     from callgate.core.messages import Message as Message
+    from callgate.core.results import Diagnostic as Diagnostic
     from callgate.core.results import ErrorInfo as ErrorInfo
     from callgate.core.results import ToolResult as ToolResult
     from callgate.core.sessions import Mode as Mode

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import ToolError, ToolErrorClass, ToolProtocolError, ToolValidationError
 from callgate.core.events import Event
-from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.results import Diagnostic, ErrorInfo, ToolResult
 from callgate.protocol import strict_json
 from callgate.protocol.ndjson import Unsendable, line
 from callgate.protocol.socket_v1 import frames
@@ -44,7 +44,7 @@ def read_reply(tool: str, reply: frames.ToolResult | frames.Error) -> ToolResult
         content=content,
         value=value,
         error=error,
-        diagnostics=tuple(note.message for note in got.diagnostics),
+        diagnostics=tuple(map(_diagnostic, got.diagnostics)),
         meta={key: kept for key, kept in meta.items() if key not in _OWN},
         files_modified=_texts(meta.get("filesModified")),
         command_executed=_text(meta.get("commandExecuted")),
@@ -52,6 +52,14 @@ def read_reply(tool: str, reply: frames.ToolResult | frames.Error) -> ToolResult
         truncated=meta.get("truncated") is True,
         duration_ms=_number(meta.get("durationMs")),
     )
+
+
+def _diagnostic(got: frames.Diagnostic) -> str | Diagnostic:
+    match got.level:
+        case "warn" | "error" as level:
+            return Diagnostic(got.message, level)
+        case _:
+            return got.message
 
 
 def refused(tool: str, error: ToolError) -> ToolResult:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,6 +32,16 @@ class ErrorInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
 
+class Diagnostic(msgspec.Struct, frozen=True):
+    """Something to note beside a result that is more than information."""
+
+    message: str
+    level: Literal["warn", "error"] = "warn"
+
+    def __str__(self) -> str:
+        return f"{self.level}: {self.message}"
+
+
 class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """`ok` means: no error, and the tool did not report failure."""
 
@@ -42,7 +52,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """Never empty: an error shows its message, an empty success an empty text."""
     value: Any = None
     error: ErrorInfo | None = None
-    diagnostics: tuple[str, ...] = ()
+    diagnostics: tuple[str | Diagnostic, ...] = ()
+    """What to note beside the result; a plain text is information."""
     meta: Mapping[str, Any] = {}
     files_modified: list[str] | None = None
     command_executed: str | None = None

@@ -11,6 +11,7 @@ from callgate.audit.redaction import redact
 from callgate.audit.summaries import LONGEST
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import ToolError
+from callgate.core.results import Diagnostic
 from callgate.core.tools import ToolOutput
 
 
@@ -22,9 +23,16 @@ def handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
     )
 
 
-def notes(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    notes = metadata.get("diagnostics", ())
-    return tuple(map(str, notes)) if isinstance(notes, list | tuple) else ()
+def diagnostics(metadata: Mapping[str, Any]) -> tuple[str | Diagnostic, ...]:
+    found = metadata.get("diagnostics", ())
+    return tuple(map(_diagnostic, found)) if isinstance(found, list | tuple) else ()
+
+
+def _diagnostic(found: Any) -> str | Diagnostic:
+    if not isinstance(found, dict) or not isinstance(message := found.get("message"), str):
+        return str(found)
+    level = found.get("level")
+    return Diagnostic(message, level) if level in ("warn", "error") else message
 
 
 def value_of(output: ToolOutput, content: list[ContentBlock]) -> Any:

@@ -48,7 +48,7 @@ from callgate.core.stores import CallMismatch, StoreError
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import questions
 from callgate.dispatch.confirmations import Answer, Closed, Confirmation
-from callgate.dispatch.contents import beginning, handled, notes, size_of, text_of, value_of
+from callgate.dispatch.contents import beginning, diagnostics, handled, size_of, text_of, value_of
 from callgate.dispatch.failures import unkept
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
@@ -276,7 +276,7 @@ class Journal:
             content=content,
             value=value_of(output, content),
             error=error,
-            diagnostics=notes(output.metadata),
+            diagnostics=diagnostics(output.metadata),
             meta=output.metadata,
             files_modified=output.files_modified,
             command_executed=output.command_executed,

@@ -118,7 +118,7 @@ def _mcp_meta(result: ToolResult) -> dict[str, Any]:
     kept = {key: value for key, value in result.meta.items() if key != MCP_CONTENT}
     meta: dict[str, Any] = {**kept, "durationMs": result.duration_ms}
     if result.diagnostics:
-        meta["diagnostics"] = list(result.diagnostics)
+        meta["diagnostics"] = list(map(str, result.diagnostics))
     if result.files_modified is not None:
         meta["filesModified"] = result.files_modified
     return meta

@@ -16,6 +16,7 @@ import msgspec
 
 from callgate.core.content import ContentBlock, ImageBlock, JsonBlock, TextBlock
 from callgate.core.errors import ToolExecutionError
+from callgate.core.results import Diagnostic
 from callgate.core.tools import ToolOutput
 from callgate.sources.pydantic_models import is_model
 
@@ -32,7 +33,7 @@ def ok_result(
     value: Any = None,
     *,
     content: ContentBlock | Iterable[ContentBlock] | None = None,
-    diagnostics: Iterable[str] = (),
+    diagnostics: Iterable[str | Diagnostic | Mapping[str, str]] = (),
     meta: Mapping[str, Any] | None = None,
     files_modified: Iterable[str] | None = None,
 ) -> ToolOutput:
@@ -41,7 +42,7 @@ def ok_result(
     if content is not None:
         output.content = _as_blocks(content)
     output.metadata = _as_json(dict(meta))[0] if meta else {}
-    if notes := list(diagnostics):
+    if notes := [msgspec.to_builtins(note) for note in diagnostics]:
         output.metadata["diagnostics"] = notes
     if files_modified is not None:
         output.files_modified = list(files_modified)
@@ -49,13 +50,25 @@ def ok_result(
 
 
 def error_result(
-    message: str, *, reason: str | None = None, details: Mapping[str, Any] | None = None
+    message: str,
+    *,
+    code: str | None = None,
+    reason: str | None = None,
+    details: Mapping[str, Any] | None = None,
 ) -> ToolOutput:
-    """A failure the tool saw itself, in words for the agent."""
+    """A failure the tool saw itself, in words for the agent.
+
+    Args:
+        code: for programs: one of the socket's codes (`VALIDATION_ERROR`, ...) or the tool's own,
+            which stands in the details.
+        reason: which of the known ways it failed.
+    """
     _check_text(message)
     metadata: dict[str, Any] = {}
     if reason is not None:
         metadata["reason"] = reason
+    if code is not None:
+        details = {**(details or {}), "code": code}
     if details is not None:
         metadata["details"] = _as_json(dict(details))[0]
     return ToolOutput(

@@ -11,7 +11,7 @@ from callgate.core.content import ImageBlock, ImageSource, TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolError, ToolErrorClass, ToolValidationError
 from callgate.core.events import Event
-from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.results import Diagnostic, ErrorInfo, ToolResult
 from callgate.core.schemas import ArgumentSchema
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.confirmations import Confirmation
@@ -92,7 +92,7 @@ def test_a_stopped_call_keeps_what_it_had() -> None:
 def test_meta_is_an_object_and_diagnostics_have_levels() -> None:
     meta = {"diagnostics": ["careful"], "mine": 1, "durationMs": "forged", "callId": "forged"}
     result = done(
-        value=1, meta=meta, diagnostics=("careful",), files_modified=["a"], command_executed="ls", truncated=True, duration_ms=1.5
+        value=1, meta=meta, diagnostics=("careful", Diagnostic("late", "warn")), files_modified=["a"], command_executed="ls", truncated=True, duration_ms=1.5
     )
     assert written(result) == {
         "ok": True,
@@ -105,7 +105,10 @@ def test_meta_is_an_object_and_diagnostics_have_levels() -> None:
             "commandExecuted": "ls",
             "truncated": True,
         },
-        "diagnostics": [{"level": "info", "message": "careful"}],
+        "diagnostics": [
+            {"level": "info", "message": "careful"},
+            {"level": "warn", "message": "late"},
+        ],
     }
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from callgate.core.content import ImageBlock, ImageSource, JsonBlock, TextBlock
 from callgate.core.errors import ToolExecutionError
+from callgate.core.results import Diagnostic
 from callgate.core.tools import ToolOutput
 from callgate.sources.outputs import as_output, error_result, ok_result
 
@@ -172,14 +173,21 @@ def test_ok_result_says_more_than_the_value() -> None:
     output = ok_result(
         {"n": 1},
         content=IMAGE,
-        diagnostics=["slow"],
+        diagnostics=["slow", Diagnostic("old", "warn"), {"level": "error", "message": "torn"}],
         meta={"page": 2},
         files_modified=["a.txt"],
     )
     assert output == ToolOutput(
         content=[IMAGE],
         value={"n": 1},
-        metadata={"page": 2, "diagnostics": ["slow"]},
+        metadata={
+            "page": 2,
+            "diagnostics": [
+                "slow",
+                {"message": "old", "level": "warn"},
+                {"level": "error", "message": "torn"},
+            ],
+        },
         files_modified=["a.txt"],
     )
 
@@ -188,6 +196,11 @@ def test_ok_result_without_more_is_the_value() -> None:
     assert ok_result([1]) == as_output([1])
     assert ok_result() == as_output(None)
     assert as_output(ok_result("x")) == as_output("x")
+
+
+def test_the_code_of_an_error_result_stands_in_its_details() -> None:
+    output = error_result("No such city.", code="VALIDATION_ERROR", details={"city": "X"})
+    assert output.metadata == {"details": {"city": "X", "code": "VALIDATION_ERROR"}}
 
 
 def test_error_result_is_a_failure_in_its_own_words() -> None:

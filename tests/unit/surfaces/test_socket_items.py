@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from callgate import Gate, ToolContext, ToolError, error_result, ok_result, tool
+from callgate import Diagnostic, Gate, ToolContext, ToolError, error_result, ok_result, tool
 from callgate.audit.reading import newest_first
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import Capability
@@ -43,8 +43,8 @@ async def give(what: str) -> Any:
 async def whole(fine: bool) -> Any:
     """Return an envelope."""
     if fine:
-        return ok_result({"n": 1}, diagnostics=["slow disk"], meta={"pages": 2})
-    return error_result("no such page", reason="gone", details={"page": 7})
+        return ok_result({"n": 1}, diagnostics=[Diagnostic("slow disk", "warn")], meta={"pages": 2})
+    return error_result("no such page", code="VALIDATION_ERROR", reason="gone", details={"page": 7})
 
 
 @tool(side_effects="none")
@@ -239,9 +239,9 @@ async def test_an_envelope_is_passed_on(door: Door) -> None:
     peer = await door.peer()
     fine = await peer.call("whole", fine=True)
     assert (fine["ok"], fine["content"], fine["meta"]["pages"]) == (True, {"n": 1}, 2)
-    assert fine["diagnostics"] == [{"level": "info", "message": "slow disk"}]
+    assert fine["diagnostics"] == [{"level": "warn", "message": "slow disk"}]
     wrong = (await peer.call("whole", fine=False))["error"]
-    assert (wrong["code"], wrong["message"]) == ("TOOL_FAILED", "no such page")
+    assert (wrong["code"], wrong["message"]) == ("VALIDATION_ERROR", "no such page")
     assert (wrong["details"]["page"], wrong["details"]["reason"]) == (7, "gone")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from callgate.core import results
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ErrorInfo, ToolResult
@@ -30,6 +31,7 @@ CODES = {
     ToolErrorClass.HOST_UNAVAILABLE: Code.TOOL_FAILED,
     ToolErrorClass.PARSE_ERROR: Code.PROTOCOL_ERROR,
 }
+_CODE_NAMES = frozenset(Code)
 _TOLD_ELSEWHERE = ("diagnostics", "reason", "details")
 """What a tool puts into its metadata and the envelope has a place of its own for."""
 _NOTHING = [TextBlock("")]
@@ -40,7 +42,7 @@ def envelope(result: ToolResult) -> Envelope:
         ok=result.ok,
         content=_content(result),
         meta=_meta(result),
-        diagnostics=[Diagnostic(level="info", message=note) for note in result.diagnostics],
+        diagnostics=list(map(_diagnostic, result.diagnostics)),
         error=None if result.error is None else _failure(result.error),
     )
 
@@ -63,6 +65,12 @@ def whole(request_id: str, result: ToolResult) -> frames.ToolResult:
         pass  # it has no JSON spelling, and the wire says so
     kept = Envelope(ok=result.ok, meta=meta, error=error)
     return frames.ToolResult(request_id=request_id, result=kept, whole=written)
+
+
+def _diagnostic(diagnostic: str | results.Diagnostic) -> Diagnostic:
+    if isinstance(diagnostic, str):
+        return Diagnostic(level="info", message=diagnostic)
+    return Diagnostic(level=diagnostic.level, message=diagnostic.message)
 
 
 def _content(result: ToolResult) -> Any:
@@ -94,4 +102,9 @@ def _failure(error: ErrorInfo) -> Failure:
         details["reason"] = error.reason
     if error.correlation_id is not None:
         details["correlationId"] = error.correlation_id
-    return Failure(code=CODES[error.error_class], message=error.message, details=details)
+    code = details.get("code")  # which a tool may choose for its own failure
+    if isinstance(code, str) and code in _CODE_NAMES:
+        wire_code = Code(code)
+    else:
+        wire_code = CODES[error.error_class]
+    return Failure(code=wire_code, message=error.message, details=details)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from callgate.core.content import ContentBlock
-from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.results import Diagnostic, ErrorInfo, ToolResult
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
 from callgate.dispatch.confirmations import Confirmation
@@ -39,7 +39,7 @@ class Result(Value, frozen=True, kw_only=True):
     truncated: bool
     partial: bool
     duration_ms: float
-    diagnostics: list[str]
+    diagnostics: list[str | Diagnostic]
 
 
 class Tool(Value, frozen=True, kw_only=True):
