@@ -39,7 +39,7 @@ _EXPORTS = {
         "ToolPermissionDenied", "WorkspaceEscapeError", "ToolUserDenied", "ToolTimeout",
         "ToolExecutionError", "ToolCancelled", "ConfirmationTimeout", "ToolRegistrationError",
     ),
-    "callgate.dispatch.dispatcher": ("ToolDispatcher",),
+    "callgate.standalone": ("ToolDispatcher",),
     "callgate.dispatch.confirmations": ("Confirmation", "Answer", "Scope"),
     "callgate.policy.rules": ("Outcome", "Policy"),
     "callgate.workspace.files": ("WorkspaceFileAPI",),
@@ -98,13 +98,13 @@ if TYPE_CHECKING:
     from callgate.dispatch.confirmations import Answer as Answer
     from callgate.dispatch.confirmations import Confirmation as Confirmation
     from callgate.dispatch.confirmations import Scope as Scope
-    from callgate.dispatch.dispatcher import ToolDispatcher as ToolDispatcher
     from callgate.gate import Gate as Gate
     from callgate.policy.rules import Outcome as Outcome
     from callgate.policy.rules import Policy as Policy
     from callgate.sources.functions import tool as tool
     from callgate.sources.outputs import error_result as error_result
     from callgate.sources.outputs import ok_result as ok_result
+    from callgate.standalone import ToolDispatcher as ToolDispatcher
     from callgate.wiring import BUILT_IN as BUILT_IN
     from callgate.wiring import Wired as Wired
     from callgate.workspace.files import WorkspaceFileAPI as WorkspaceFileAPI

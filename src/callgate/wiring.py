@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -82,7 +82,13 @@ _log = logging.getLogger("callgate")
 class Wired:
     """A runtime and what it was made from."""
 
-    def __init__(self, home: Home, *, audit: bool = True) -> None:
+    def __init__(
+        self,
+        home: Home,
+        *,
+        audit: bool = True,
+        make_dispatcher: Callable[..., ToolDispatcher] = ToolDispatcher,
+    ) -> None:
         self.home = home
         self.policies = PolicyBook(home)
         self.bus = Bus()
@@ -110,7 +116,7 @@ class Wired:
             preview=lambda call, subject: _preview(files, environments, call, subject),
             save=self._save,
         )
-        self.dispatcher = ToolDispatcher(
+        self.dispatcher = make_dispatcher(
             authority=authority,
             files=files,
             sink=self.bus,
@@ -133,10 +139,7 @@ class Wired:
 
     def register(self, factory: ToolFactory) -> None:
         """Register a tool. A sync function runs in a process of its own, where it can be."""
-        isolate = getattr(factory, "isolate", False)
-        if isolate is not False and not getattr(factory, "is_async", True):
-            factory = self._isolated(factory)
-        self.runtime.register(factory)
+        self.runtime.register(self.isolated(factory))
 
     def register_built_in(self) -> None:
         """Register the built-in tools, and those that only an agent at work is offered."""
@@ -161,7 +164,10 @@ class Wired:
         catalogue = import_module("callgate.wiring_catalogue")
         catalogue.register_catalogue(self.runtime, self.home, self.settings)
 
-    def _isolated(self, factory: ToolFactory) -> ToolFactory:
+    def isolated(self, factory: ToolFactory) -> ToolFactory:
+        """The tool of a sync function in a process of its own; any other as it is."""
+        if getattr(factory, "isolate", False) is False or getattr(factory, "is_async", True):
+            return factory
         if self._isolates is None:
             isolated = import_module("callgate.sources.isolated")  # only for sync functions
             self._isolates = isolated.Isolates(self._bare_launcher)

@@ -1,0 +1,55 @@
+"""A dispatcher by itself, on the embedded defaults: `ToolDispatcher()`.
+
+For programs that bring their own sessions and speak in an agent's blocks. It has the policy, the
+store and the audit log of the home, as a `Gate` has.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from typing import Any
+
+from callgate.config.places import Home
+from callgate.core.tools import ToolFactory
+from callgate.dispatch import dispatcher
+from callgate.dispatch.confirmations import Confirmer
+from callgate.wiring import Wired
+
+
+class ToolDispatcher(dispatcher.ToolDispatcher):
+    """Close it when it is no longer used, or use it in an `async with`."""
+
+    def __init__(
+        self, *, home: str | os.PathLike[str] | None = None, confirm: Confirmer | None = None
+    ) -> None:
+        """`home` None means `CALLGATE_HOME`. Without `confirm`, what must be asked is refused."""
+        place = Home.from_environment() if home is None else Home(os.path.abspath(home))
+        self._closed = False
+        self._attached = ExitStack()
+        self._wired = Wired(place, make_dispatcher=self._initialise)
+        if confirm is not None:
+            self._attached.enter_context(self.authority.confirmations.attach(confirm))
+
+    def _initialise(self, **dependencies: Any) -> ToolDispatcher:
+        super().__init__(**dependencies)
+        return self
+
+    def register(self, tool_factory: ToolFactory) -> None:
+        """Register a tool; raise `ToolRegistrationError` where its definition is wrong."""
+        super().register(self._wired.isolated(tool_factory))
+
+    async def close(self) -> None:
+        """Stop the calls under way and close the store and the audit log. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._attached.close()
+        await super().close()
+        await self._wired.close()
+
+    async def __aenter__(self) -> ToolDispatcher:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
