@@ -42,6 +42,7 @@ from callgate.dispatch.running import StopLimits
 from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
+from callgate.policy.path_rules import PathRule, binding_processes
 from callgate.runtime import Runtime
 from callgate.sandbox import allowed_hosts
 from callgate.sandbox.jails import Limits as JailLimits
@@ -403,7 +404,23 @@ def surroundings(home: Home, settings: Settings) -> Surroundings:
         hidden=tuple(map(os.path.expanduser, said.hidden)),
         protected=tuple(map(os.path.normpath, said.protected)),
         limits=JailLimits(**msgspec.structs.asdict(said.limits)),
+        path_rules=_RulesOfProcesses(home),
     )
+
+
+class _RulesOfProcesses(msgspec.Struct, frozen=True):
+    """The path rules that bind hosts and servers, as the files say when one starts."""
+
+    home: Home
+
+    def __call__(self, workspace: str) -> tuple[PathRule, ...]:
+        files = {
+            name: definition.side_effects
+            for definition in (tool.definition for tool in BUILT_IN)
+            for name in (definition.name, *definition.aliases)
+            if definition.path_params and not definition.sandboxed
+        }
+        return binding_processes(PolicyBook(self.home)(workspace), workspace, files)
 
 
 def audit_log(home: Home, settings: Settings) -> AuditLog:

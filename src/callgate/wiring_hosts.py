@@ -168,7 +168,7 @@ def _spec(name: str, table: HostTable, sandbox: Sandbox, workspace: str) -> Host
     def launcher() -> Launcher:
         is_off = sandbox.surroundings.profile is None
         enclosure = Enclosure(None, Network.ALL) if is_off else around
-        return sandbox.launcher(enclosure, Session(workspace=workspace, mode=Mode.WRITE))
+        return sandbox.process_launcher(enclosure, Session(workspace=workspace, mode=Mode.WRITE))
 
     return HostSpec(
         settings=settings,

@@ -161,7 +161,7 @@ def reach_process(table: McpTable, sandbox: Sandbox, fill: Fill = from_environme
         session = Session(
             workspace=place.workspace, mode=Mode.WRITE, extra_roots=(*place.roots, *beside)
         )
-        launcher = sandbox.launcher(_enclosure(table, sandbox.surroundings), session)
+        launcher = sandbox.process_launcher(_enclosure(table, sandbox.surroundings), session)
         links = import_module("callgate.sources.mcp.links")
         return lambda: links.Link(launcher, command, log)
 

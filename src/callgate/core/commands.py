@@ -41,6 +41,14 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """The id by which the events know the call that it belongs to, where it belongs to one."""
 
 
+class RuleMatch(msgspec.Struct, frozen=True):
+    """A path that a rule speaks of, and did not yet match when the command started."""
+
+    path: str
+    decision: str
+    """`deny` or `ask`."""
+
+
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """How a command ended. Neither code nor signal: someone else took its status, or it runs."""
 
@@ -57,6 +65,9 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """`host:port` of what it asked for in the network and may not reach."""
     reached: int = 0
     """Connections to hosts that it may reach; counted only where they are named."""
+    rule_matches: tuple[RuleMatch, ...] = ()
+    unsearched: str = ""
+    """Why there may be more of these."""
 
 
 class Running(Protocol):

@@ -46,6 +46,8 @@ class Subject(msgspec.Struct, frozen=True):
     places: tuple[Place, ...]
     enclosure: Enclosure | None = None
     """What its commands run in, for a tool that does all by commands."""
+    named: tuple[Place, ...] = ()
+    """Places in the words of its command that a rule asks about."""
 
     @property
     def policy_key(self) -> str:
@@ -172,7 +174,7 @@ def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
         mode=Mode(session.mode),  # both may have been given as words
         caller=CallerKind(call.caller),
         workspace=book.directory or session.workspace,
-        places=subject.places,
+        places=(*subject.places, *subject.named),
         arguments=subject.checked.arguments,
         arguments_sha256=subject.checked.sha256,
         read_only_sandbox=subject.enclosure is not None and subject.enclosure.read_only,

@@ -27,6 +27,7 @@ from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
 from callgate.core.places import Place
 from callgate.core.results import ToolResult
+from callgate.core.schemas import Checked
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
 from callgate.dispatch.asking import LeftOpen
@@ -39,6 +40,7 @@ from callgate.dispatch.authorize import (
     question,
 )
 from callgate.dispatch.call_files import CallFiles
+from callgate.dispatch.command_rules import CommandRules
 from callgate.dispatch.confine import confine
 from callgate.dispatch.confirmations import Confirmation
 from callgate.dispatch.contexts import CallContext
@@ -95,6 +97,7 @@ class ToolDispatcher:
         self._limits = limits
         self._sandbox = sandbox
         self._lanes = Lanes(limits.concurrency)
+        self.command_rules = CommandRules(authority.policies, self.registry)
         watch_opens()
 
     @property
@@ -163,7 +166,7 @@ class ToolDispatcher:
                 call.session,
                 checked.arguments,
                 has_effects=tool.has_effects,
-                terminals=self._terminals(call, tool),
+                terminals=self._terminals(call, tool, checked),
             )
             journal.sandbox = str(enclosure)
         unplaced = Subject(tool, checked, (), enclosure)
@@ -179,7 +182,11 @@ class ToolDispatcher:
 
         locate = self._files.open(call).locate
         places = confine(checked.arguments, tool, locate, writable)
-        return self._confined(call, Subject(tool, checked, places, enclosure), journal)
+        subject = Subject(tool, checked, places, enclosure)
+        if enclosure is not None and book.has_rules:
+            named = self.command_rules.named(call, subject, locate)
+            subject = msgspec.structs.replace(subject, named=named)
+        return self._confined(call, subject, journal)
 
     def _confined(self, call: ToolCall, subject: Subject, journal: Journal) -> Subject:
         """The same, with the network of its commands bound to the hosts that the policy names."""
@@ -245,13 +252,21 @@ class ToolDispatcher:
             return None
         if subject.enclosure.delegated:
             return self._sandbox.delegating(call.session, self.environments.terminals)
-        return self._sandbox.launcher(subject.enclosure, call.session)
+        rules = self.command_rules.of(call, subject)
+        if not rules:
+            return self._sandbox.launcher(subject.enclosure, call.session)
+        allowed = (*subject.places, *subject.named)
+        return self._sandbox.bound_launcher(subject.enclosure, call.session, rules, allowed)
 
-    def _terminals(self, call: ToolCall, tool: Registered) -> Launcher | None:
-        """The client's, for commands that belong to the session; other processes stay here."""
+    def _terminals(self, call: ToolCall, tool: Registered, checked: Checked) -> Launcher | None:
+        """The client's, for commands that belong to the session; other processes stay here, and
+        so do commands that path rules bind: nothing can be kept from them there."""
         if tool.definition.source != "builtin":
             return None
-        return self.environments.terminals(call.session)
+        terminals = self.environments.terminals(call.session)
+        if terminals is not None and self.command_rules.of(call, Subject(tool, checked, ())):
+            return None
+        return terminals
 
     def _timeout(self, call: ToolCall, tool: Registered) -> float:
         if call.timeout_s is None:

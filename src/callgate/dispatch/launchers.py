@@ -8,9 +8,12 @@ import msgspec
 
 from callgate.core.commands import Command, OnOutput, Running
 from callgate.core.errors import ToolPermissionDenied
+from callgate.dispatch.bound_launchers import BoundLauncher, Search
+from callgate.dispatch.path_search import Matches
 from callgate.sandbox import machines
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
-from callgate.sandbox.plans import Backend, Bubblewrap, Plan
+from callgate.sandbox.masks import masked
+from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
 from callgate.sandbox.zygotes import WarmLauncher, Zygotes
 
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP")
@@ -38,6 +41,17 @@ class Launchers:
         bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
         return Jailed(WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap), plan, home)
 
+    def bound(
+        self, jailed: Jailed, backends: tuple[Backend, ...], home: str, search: Search, report: bool
+    ) -> BoundLauncher:
+        """The same with all taken out of the jail that a search finds when a command starts."""
+
+        def without(matches: Matches) -> Jailed:
+            jail = masked(jailed.plan.jail, matches.hidden, matches.read_only)
+            return self.jailed(choose(jail, backends), backends, home)
+
+        return BoundLauncher(search, without, report=report)
+
     def close(self) -> None:
         self.zygotes.close()
         self.broker.close()
@@ -48,6 +62,7 @@ class Jailed:
 
     def __init__(self, launcher: BrokerLauncher, plan: Plan, home: str) -> None:
         self._launcher = launcher
+        self.plan = plan
         self._home = home
         self._own_tmp = plan.jail.fresh_tmp
 

@@ -123,6 +123,15 @@ class Registry:
         self._place += 2
         self._meet(*self._names)  # where one is taken already, the clash is one of now
 
+    def file_tools(self) -> dict[str, SideEffects]:
+        """The tools that read and write files themselves, by every name that they have."""
+        return {
+            name: tool.effect
+            for tool in self._tools.values()
+            if tool.path_params and not tool.definition.sandboxed and tool.effect not in _SLOW
+            for name in (tool.name, *tool.definition.aliases)
+        }
+
     def meet_all(self) -> None:
         """Have all registered that are expected."""
         for expected in tuple(self._expected):

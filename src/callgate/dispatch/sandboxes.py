@@ -29,7 +29,10 @@ import msgspec
 
 from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.errors import ToolExecutionError
+from callgate.core.places import Place
 from callgate.core.sessions import Mode, Session
+from callgate.dispatch.path_search import find
+from callgate.policy.path_rules import PathRule
 from callgate.policy.rules import is_within
 from callgate.sandbox import allowed_hosts, profiles
 from callgate.sandbox.allowed_hosts import AllowedHost
@@ -102,6 +105,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     protected: tuple[str, ...] = ()
     """Relative to the workspace."""
     limits: Limits = NO_LIMITS
+    path_rules: Callable[[str], tuple[PathRule, ...]] | None = None
+    """The rules that bind processes which serve many calls, by workspace."""
 
 
 OFF = Surroundings(profile=None, home="/", callgate_home="/")
@@ -216,6 +221,32 @@ class Sandbox:
         if isinstance(found, CannotGuarantee):
             raise CannotGuarantee(found.missing, found.problems)
         return found
+
+    def bound_launcher(
+        self,
+        enclosure: Enclosure,
+        session: Session,
+        rules: Sequence[PathRule],
+        allowed: Sequence[Place] = (),
+        *,
+        report: bool = True,
+    ) -> Launcher:
+        """The same, for commands that do not see what rules keep from them at their start.
+        `allowed`: what the call was judged to touch. With the sandbox off nothing binds."""
+        launcher = self.launcher(enclosure, session)
+        if enclosure.profile is None or not rules:
+            return launcher
+        roots = (session.workspace, *(root.path for root in session.extra_roots))
+        search = functools.partial(find, rules, roots, allowed)
+        home = self.surroundings.callgate_home
+        jailed: Any = launcher
+        return self.launchers.bound(jailed, self.backends, home, search, report)
+
+    def process_launcher(self, enclosure: Enclosure, session: Session) -> Launcher:
+        """What starts a host or a server, which lives on and serves many calls."""
+        given = self.surroundings.path_rules
+        rules = () if given is None else given(session.workspace)
+        return self.bound_launcher(enclosure, session, rules, report=False)
 
     def hide(self, path: str) -> None:
         """From now on commands do not see a directory, whatever else they may."""

@@ -349,11 +349,12 @@ def _hosts(question: Question, rules: tuple[Rule, ...]) -> tuple[tuple[str, ...]
         for rule in rules
         if isinstance(rule.network, tuple)
         and applies(rule, question)
-        and _speaks_of_command(rule, question)
+        and speaks_of_command(rule, question)
     )
 
 
-def _speaks_of_command(rule: Rule, question: Question) -> bool:
+def speaks_of_command(rule: Rule, question: Question) -> bool:
+    """Whether a rule's pattern of commands, if it has one, matches a command of the call."""
     if rule.command is None:
         return True
     command = question.arguments.get("command")

@@ -148,7 +148,8 @@ def compile_glob(pattern: str, *, paths: bool) -> re.Pattern[str]:
     return re.compile(out, re.DOTALL)
 
 
-def _glob_matches(pattern: str, text: str, *, paths: bool, fold: bool) -> bool:
+def glob_matches(pattern: str, text: str, *, paths: bool, fold: bool) -> bool:
+    """`paths`: as in `compile_glob`; `fold`: without regard to case."""
     if fold:
         pattern, text = pattern.casefold(), text.casefold()
     return compile_glob(pattern, paths=paths).fullmatch(text) is not None
@@ -159,7 +160,7 @@ def covers_path(rule: Rule, place: Place) -> bool:
     if rule.path is None:
         return False
     text = place.real if rule.path.startswith("/") else place.relative
-    return _glob_matches(rule.path, text, paths=True, fold=rule.decision is not Outcome.ALLOW)
+    return glob_matches(rule.path, text, paths=True, fold=rule.decision is not Outcome.ALLOW)
 
 
 def rule_applies(
@@ -178,7 +179,7 @@ def rule_applies(
     `tools` is the tool's name and its aliases: a rule about one of them is about the tool."""
     fold = rule.decision is not Outcome.ALLOW
     if rule.tool is not None and not any(
-        _glob_matches(rule.tool, tool, paths=False, fold=fold) for tool in tools
+        glob_matches(rule.tool, tool, paths=False, fold=fold) for tool in tools
     ):
         return False
     if not _covers_network(rule, network):
@@ -195,7 +196,7 @@ def rule_applies(
             return False
     return all(
         name in arguments
-        and _glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
+        and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
         for name, glob in rule.arguments.items()
     )
 

@@ -274,7 +274,21 @@ def _remarks(ended: Exit) -> list[str]:
         remarks.append(f"[processes that could not be ended: {ended.survivors}]")
     if ended.blocked:
         remarks.append(f"[blocked: {', '.join(ended.blocked)}]")
+    for decision, what in _MATCHES.items():
+        paths = [sendable(each.path) for each in ended.rule_matches if each.decision == decision]
+        if paths:
+            remarks.append(f"[matches a rule that {what}: {_few(paths)}]")
+    if ended.unsearched:
+        remarks.append(f"[what matches a rule now is not known: {ended.unsearched}]")
     return remarks
+
+
+_MATCHES = {"deny": "denies it", "ask": "asks about it"}
+
+
+def _few(paths: list[str]) -> str:
+    more = len(paths) - _PLANTED
+    return ", ".join(paths[:_PLANTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _network(ended: Exit) -> dict[str, Any]:

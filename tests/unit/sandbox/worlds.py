@@ -195,3 +195,18 @@ def as_user(user: int, work: Callable[[], Any]) -> Any:
     os.waitpid(child, 0)
     assert "error" not in answer, answer["error"]
     return answer["value"]
+
+
+async def gather(launcher: Any, script: str, cwd: str) -> str:
+    """What a shell script prints when a launcher starts it."""
+    written = b""
+
+    def record(stream: str, data: bytes) -> None:
+        nonlocal written
+        if stream == "stdout":
+            written += data
+
+    command = Command(argv=("/bin/sh", "-c", script), cwd=cwd, env={"PATH": "/usr/bin:/bin"})
+    async with asyncio.timeout(60), await launcher.start(command, record) as running:
+        await running.wait()
+    return written.decode()

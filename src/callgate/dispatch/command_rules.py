@@ -1,0 +1,65 @@
+"""What path rules say of one call's command: which of them bind it, and which places it names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from callgate.core.calls import ToolCall
+from callgate.core.errors import ToolError
+from callgate.core.places import Place
+from callgate.dispatch.authorize import Subject, question
+from callgate.dispatch.path_search import Matches, find
+from callgate.dispatch.registry import Registry
+from callgate.policy.decide import Rulebook
+from callgate.policy.path_rules import PathRule, binding, words
+
+
+class CommandRules:
+    def __init__(self, policies: Callable[[str], Rulebook], registry: Registry) -> None:
+        self._policies = policies
+        self._registry = registry
+
+    def of(self, call: ToolCall, subject: Subject) -> tuple[PathRule, ...]:
+        """The rules that bind the call's command, as the policy is now."""
+        book = self._policies(call.session.workspace)
+        if not book.has_rules:
+            return ()
+        around = subject.enclosure
+        online = around is None or around.delegated or around.widened or around.is_online
+        asked = msgspec.structs.replace(question(call, subject, book), network=online)
+        return binding(book, asked, self._registry.file_tools())
+
+    def named(
+        self, call: ToolCall, subject: Subject, locate: Callable[[str], Place]
+    ) -> tuple[Place, ...]:
+        """Places that the command names, that a rule asks about and none denies: the question is
+        about these too, and a yes to it is one to them."""
+        command = subject.checked.arguments.get("command")
+        rules = self.of(call, subject)
+        if not isinstance(command, str) or all(rule.denies for rule in rules):
+            return ()
+        found = {place.real: place for place in _places(command, subject, locate)}
+        return tuple(place for place in found.values() if _is_asked_about(place, rules))
+
+    def matches(self, call: ToolCall, subject: Subject) -> Matches:
+        """What a command would be kept from now. Blocks; raises `PathRuleUnkept`."""
+        session = call.session
+        roots = (session.workspace, *(root.path for root in session.extra_roots))
+        return find(self.of(call, subject), roots, (*subject.places, *subject.named))
+
+
+def _places(command: str, subject: Subject, locate: Callable[[str], Place]) -> Iterator[Place]:
+    directory = subject.places[0].given if subject.places else "."
+    for word in words(command):
+        try:
+            yield locate(os.path.join(directory, word))
+        except ToolError:
+            continue  # outside, or no path at all
+
+
+def _is_asked_about(place: Place, rules: tuple[PathRule, ...]) -> bool:
+    matching = [rule for rule in rules if rule.covers(place)]
+    return bool(matching) and not any(rule.denies for rule in matching)

@@ -1,0 +1,275 @@
+"""Finds the files that path rules match, so that a sandbox can keep a command from them.
+
+    find(rules, roots)  ->  Matches        what must be hidden, what must be read-only
+                        or  PathRuleUnkept the command cannot be started
+
+Each rule is searched for by itself, from the root that it is relative to; directories in which
+nothing can match are not entered. A directory that matches is taken as a whole. Every other name
+of the same file counts too: the target of a link that matches, and hard links in the roots.
+
+Nothing is ever left out. A directory that cannot be listed is taken as a whole; so is, where too
+many paths match, the directory that they are all in. If that is the root, or if the search takes
+too long, the command is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
+
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.places import Place
+from callgate.policy.path_rules import PathRule
+from callgate.policy.rules import is_within
+
+MOST_ENTRIES = 500_000
+MOST_SECONDS = 20.0
+MOST_MASKS = 400
+"""Paths that one command is kept from: each is a mount."""
+
+
+class PathRuleUnkept(ToolPermissionDenied):
+    """A rule about paths that cannot be kept for this command, which was not started."""
+
+    def __init__(self, rule: PathRule, why: str) -> None:
+        super().__init__(
+            f"Rule: {rule.rule}. ({rule.rule.origin}) It cannot be kept for a command: {why}.",
+            reason="path_rule",
+        )
+
+
+class Match(msgspec.Struct, frozen=True):
+    """One path that a rule keeps a command from. Real: no link is on its way."""
+
+    path: str
+    shown: str
+    """As the rule sees it: relative to its root, or absolute."""
+    rule: PathRule
+
+
+class Matches(msgspec.Struct, frozen=True):
+    matches: tuple[Match, ...] = ()
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return tuple(sorted({each.path for each in self.matches if each.rule.hides}))
+
+    @property
+    def read_only(self) -> tuple[str, ...]:
+        paths = {each.path for each in self.matches if not each.rule.hides}
+        return tuple(sorted(paths.difference(self.hidden)))
+
+    def later(self, before: Matches) -> tuple[Match, ...]:
+        """What matches now and did not then, each path once."""
+        known = {each.shown for each in before.matches}
+        new = {each.shown: each for each in self.matches if each.shown not in known}
+        return tuple(new[path] for path in sorted(new))
+
+
+def find(rules: Sequence[PathRule], roots: Iterable[str], allowed: Sequence[Place] = ()) -> Matches:
+    """Search all roots. `allowed`: places with which the call was allowed. What a rule asks about
+    is left to the command there, and in them. Blocks: for a thread."""
+    real = tuple(dict.fromkeys(os.path.realpath(root) for root in roots))
+    search = _Search(real, allowed)
+    for rule in rules:
+        for root in ("/",) if rule.is_absolute else real:
+            search.take(rule, root)
+    found = (*search.found, *search.same_files())
+    for match in found:
+        search.ensure_roots_are_left(match.rule, match.path)
+    if len({match.path for match in found}) > max(MOST_MASKS, len(rules)):
+        raise PathRuleUnkept(found[-1].rule, f"more than {MOST_MASKS} paths match")
+    return Matches(found)
+
+
+class _Ended(Exception):
+    """The search came to an end before it had seen everything."""
+
+
+class _Search:
+    def __init__(self, roots: tuple[str, ...], allowed: Sequence[Place]) -> None:
+        self._roots = roots
+        self._allowed = allowed
+        self._entries = 0
+        self._deadline = time.monotonic() + MOST_SECONDS
+        self.found: list[Match] = []
+
+    def take(self, rule: PathRule, root: str) -> None:
+        """Add what matches one rule below one root, or the directory that it is all in."""
+        before = len(self.found)
+        try:
+            if root == "/" and rule.is_unbounded:
+                raise _Ended("everything on this machine would have to be looked at")
+            self._walk(rule, root, root, "")
+        except RecursionError:
+            raise PathRuleUnkept(rule, "directories are nested too deeply") from None
+        except _Ended as ended:
+            raise PathRuleUnkept(rule, f"{ended}; name a directory in it") from None
+        if len(self.found) - before > MOST_MASKS:
+            del self.found[before:]
+            parent = _literal_parent(rule, root)
+            if parent == root:
+                raise PathRuleUnkept(rule, f"more than {MOST_MASKS} paths match")
+            self._add(rule, os.path.realpath(parent), os.path.relpath(parent, root))
+
+    def _walk(self, rule: PathRule, root: str, directory: str, text: str) -> None:
+        """`text` is how the rule sees the directory: links on the way are not in it."""
+        if rule.matches(text or ("/" if root == "/" else ".")):
+            self._add(rule, directory, text or root)
+            return
+        if not rule.may_match_below(text):
+            return
+        for entry in self._children(rule, root, directory, text):
+            name = f"{text}/{entry.name}" if text or root == "/" else entry.name
+            path = os.path.join(directory, entry.name)
+            if entry.is_symlink:
+                self._follow(rule, root, path, name)
+            elif rule.matches(name):
+                self._add(rule, path, name)
+            elif entry.is_directory:
+                self._walk(rule, root, path, name)
+
+    def _follow(self, rule: PathRule, root: str, path: str, name: str) -> None:
+        """A link that matches stands for what it leads to. One above a match is followed only
+        where the rule names it: else it leads to a place that is searched under its own name."""
+        target = os.path.realpath(path)
+        if rule.matches(name):
+            self._add(rule, target if os.path.lexists(target) else path, name)
+        elif rule.literal(_depth(name) - 1) is not None and os.path.isdir(target):
+            self._walk(rule, root, target, name)
+
+    def _children(self, rule: PathRule, root: str, directory: str, text: str) -> Iterator[_Entry]:
+        literal = rule.literal(_depth(text))
+        seen = False
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    self._count()
+                    if literal is None or entry.name.casefold() == literal.casefold():
+                        seen = seen or entry.name == literal
+                        yield _Entry(
+                            entry.name, entry.is_symlink(), entry.is_dir(follow_symlinks=False)
+                        )
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            # Its names can still be guessed, or its mode changed by whoever owns it.
+            if directory == root and root != "/":
+                raise _Ended(f"{root}: {error.strerror}") from None
+            if literal is None:
+                self._add(rule, directory, text)
+        if literal is not None and not seen:
+            try:
+                mode = os.lstat(os.path.join(directory, literal)).st_mode
+            except OSError:
+                return
+            yield _Entry(literal, stat.S_ISLNK(mode), stat.S_ISDIR(mode))
+
+    def _add(self, rule: PathRule, path: str, shown: str) -> None:
+        allowed = () if rule.denies else self._allowed
+        places = [place.real for place in allowed if rule.covers(place)]
+        if any(is_within(path, place) for place in places):
+            return
+        if any(is_within(place, path) for place in places):
+            self._add_around(rule, path, shown)
+        else:
+            self.found.append(Match(path, shown, rule))
+
+    def _add_around(self, rule: PathRule, path: str, shown: str) -> None:
+        """All of a directory but what someone allowed in it."""
+        for name in _names(path):
+            self._count()
+            self._add(rule, os.path.join(path, name), f"{shown}/{name}")
+
+    def same_files(self) -> list[Match]:
+        """Other names, in the roots, of files that were found."""
+        linked: dict[tuple[int, int], Match] = {}
+        try:
+            for match in self.found:
+                for facts in self._files(match.path):
+                    if facts.st_nlink > 1:
+                        linked[facts.st_dev, facts.st_ino] = match
+            if not linked:
+                return []
+            return [again for root in self._roots for again in self._links(root, linked)]
+        except _Ended as ended:
+            some = next(iter(linked.values()), None) or self.found[0]
+            raise PathRuleUnkept(some.rule, f"hard links: {ended}") from None
+
+    def _files(self, path: str) -> Iterator[os.stat_result]:
+        """Every file that a path is, or that is in it."""
+        try:
+            facts = os.lstat(path)
+        except OSError:
+            return
+        if not stat.S_ISDIR(facts.st_mode):
+            yield facts
+            return
+        for name in _names(path):
+            self._count()
+            yield from self._files(os.path.join(path, name))
+
+    def _links(self, root: str, linked: dict[tuple[int, int], Match]) -> Iterator[Match]:
+        waiting = [root]
+        hidden = {match.path for match in self.found}
+        while waiting:
+            directory = waiting.pop()
+            try:
+                device = os.lstat(directory).st_dev
+                entries = list(os.scandir(directory))
+            except OSError:
+                continue
+            for entry in entries:
+                self._count()
+                if entry.path in hidden:
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif (match := linked.get((device, entry.inode()))) is not None:
+                    yield Match(entry.path, os.path.relpath(entry.path, root), match.rule)
+
+    def ensure_roots_are_left(self, rule: PathRule, path: str) -> None:
+        """No command can work where its workspace is hidden. One that is read-only is another
+        matter, which the jail takes care of."""
+        covered = next((root for root in self._roots if is_within(root, path)), None)
+        if covered is not None and (rule.hides or path != covered):
+            raise PathRuleUnkept(rule, f"it covers {covered} itself")
+
+    def _count(self) -> None:
+        self._entries += 1
+        if self._entries > MOST_ENTRIES:
+            raise _Ended(f"more than {MOST_ENTRIES:,} names would have to be looked at")
+        if self._entries % 256 == 1 and time.monotonic() > self._deadline:
+            raise _Ended(f"it takes longer than {MOST_SECONDS:g} s to find what matches")
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    name: str
+    is_symlink: bool
+    is_directory: bool
+
+
+def _depth(text: str) -> int:
+    return len([name for name in text.split("/") if name])
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _literal_parent(rule: PathRule, root: str) -> str:
+    """The directory that everything which can match is in: the names before the first wildcard."""
+    place, depth = root, 0
+    while (name := rule.literal(depth)) is not None:
+        below = os.path.join(place, name)
+        if not os.path.isdir(below):
+            break
+        place, depth = below, depth + 1
+    return place
