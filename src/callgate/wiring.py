@@ -25,6 +25,7 @@ from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
+from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import Store
@@ -404,23 +405,26 @@ def surroundings(home: Home, settings: Settings) -> Surroundings:
         hidden=tuple(map(os.path.expanduser, said.hidden)),
         protected=tuple(map(os.path.normpath, said.protected)),
         limits=JailLimits(**msgspec.structs.asdict(said.limits)),
-        path_rules=_RulesOfProcesses(home),
+        path_rules=PathRules(home),
     )
 
 
-class _RulesOfProcesses(msgspec.Struct, frozen=True):
-    """The path rules that bind hosts and servers, as the files say when one starts."""
+class PathRules(msgspec.Struct, frozen=True):
+    """The path rules that bind processes which serve many calls, as the files say when one
+    starts."""
 
     home: Home
 
-    def __call__(self, workspace: str) -> tuple[PathRule, ...]:
+    def __call__(self, workspace: str, *names: str) -> tuple[PathRule, ...]:
+        """`names`: of tools that the process runs, beside those of no special name."""
+        definitions = (factory().definition for factory in BUILT_IN)
         files = {
-            name: definition.side_effects
-            for definition in (tool.definition for tool in BUILT_IN)
-            for name in (definition.name, *definition.aliases)
+            name: definition.side_effects or SideEffects.EXECUTE
+            for definition in definitions
             if definition.path_params and not definition.sandboxed
+            for name in (definition.name, *definition.aliases)
         }
-        return binding_processes(PolicyBook(self.home)(workspace), workspace, files)
+        return binding_processes(PolicyBook(self.home)(workspace), workspace, files, names)
 
 
 def audit_log(home: Home, settings: Settings) -> AuditLog:

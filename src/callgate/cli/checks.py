@@ -24,12 +24,13 @@ from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.cli.embedded import open_runtime
 from callgate.cli.problems import CliError
-from callgate.cli.sandboxes import profiles_here, promises
+from callgate.cli.sandboxes import bound_here, profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
 from callgate.cli.tty import open_tty
 from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.places import Home, workspace_settings
 from callgate.config.trust import is_trusted, trusted
+from callgate.core.errors import ToolError
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import OFF, Sandbox
 from callgate.sandbox.machines import look_at_groups_now
@@ -271,7 +272,13 @@ def check_sandbox(patient: Patient) -> Finding:
             f'remove sandbox = "off" from {patient.home.settings}',
         )  # fmt: skip
     kept = profiles_here(sandbox, patient.workspace)
-    text = "; ".join([*map(str, kept), *([_cgroups()] if sys.platform == "linux" else [])])
+    try:
+        rules = bound_here(sandbox, patient.workspace)
+    except ToolError as error:
+        return Finding(Level.FAILED, str(error), "commands are refused here; see docs/policy.md")
+    text = "; ".join(
+        [*map(str, kept), *rules, *([_cgroups()] if sys.platform == "linux" else [])]
+    )
     missing = [each for each in kept if each.missing]
     if not missing:
         return _good(text)

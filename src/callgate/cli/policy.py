@@ -45,6 +45,16 @@ class Part(NamedTuple):
         return self._asdict() | {"origin": _described_origin(self.origin)}
 
 
+class KeptAway(NamedTuple):
+    """What a path rule keeps from a command."""
+
+    path: str
+    how: str
+    """`not there`, `read-only`, or that nothing keeps it."""
+    rule: str
+    origin: Origin
+
+
 _COLOURS = {Outcome.ALLOW: "green", Outcome.ASK: "yellow", Outcome.DENY: "red"}
 
 
@@ -64,14 +74,15 @@ def explain(options: Namespace) -> int:
             caller=CallerKind(options.caller),
         )
         subject, decision = wired.runtime.explain(made)
+        kept = _kept_away(wired, made, subject)
     except ToolError as error:
         _show_end(name if made is None else made.tool, error, options.json)
         return OK
     parts = _parts(wired, made, subject)
     if options.json:
-        print_json(_described(made, subject, decision, parts))
+        print_json(_described(made, subject, decision, parts, kept))
     else:
-        _show(made, subject, decision, parts, paint_for(sys.stdout))
+        _show(made, subject, decision, parts, kept, paint_for(sys.stdout))
     return OK
 
 
@@ -91,7 +102,12 @@ def _show_end(tool: str, error: ToolError, as_json: bool) -> None:
 
 
 def _show(
-    made: ToolCall, subject: Subject, decision: Decision, parts: list[Part], paint: Paint
+    made: ToolCall,
+    subject: Subject,
+    decision: Decision,
+    parts: list[Part],
+    kept: list[KeptAway],
+    paint: Paint,
 ) -> None:
     print(f"{paint(_COLOURS[decision.outcome], decision.outcome)}: {visible(decision.sentence)}")
     print(f"  by         {decision.reason}, {visible(str(decision.origin))}")
@@ -100,6 +116,8 @@ def _show(
     print(f"  workspace  {visible(made.session.workspace)}")
     if subject.enclosure is not None:
         print(f"  sandbox    {subject.enclosure}")
+    for each in kept:
+        print(f"  {each.how:<9}  {visible(f'{each.path} ({each.rule}, {each.origin})')}")
     for place in subject.places:
         print(f"  path       {visible(place.real)}")
     for part in parts:
@@ -107,7 +125,11 @@ def _show(
 
 
 def _described(
-    made: ToolCall, subject: Subject, decision: Decision, parts: list[Part]
+    made: ToolCall,
+    subject: Subject,
+    decision: Decision,
+    parts: list[Part],
+    kept: list[KeptAway],
 ) -> dict[str, Any]:
     return {
         "tool": subject.tool.name,
@@ -123,8 +145,32 @@ def _described(
         "paths": [place.real for place in subject.places],
         "arguments_sha256": subject.checked.sha256,
         "commands": [part.described() for part in parts],
+        "kept_away": [
+            each._asdict() | {"origin": _described_origin(each.origin)} for each in kept
+        ],
         "ends_before": None,
     }
+
+
+def _kept_away(wired: Wired, made: ToolCall, subject: Subject) -> list[KeptAway]:
+    """Raises `ToolError` where a rule cannot be kept, and the command would not start."""
+    if subject.enclosure is None:
+        return []
+    rules = wired.dispatcher.command_rules
+    if subject.enclosure.profile is None:
+        return [
+            KeptAway(each.pattern, "not kept", str(each.rule), each.rule.origin)
+            for each in rules.of(made, subject)
+        ]
+    return [
+        KeptAway(
+            each.shown,
+            "not there" if each.rule.hides else "read-only",
+            str(each.rule.rule),
+            each.rule.rule.origin,
+        )
+        for each in rules.matches(made, subject).matches
+    ]
 
 
 def _parts(wired: Wired, made: ToolCall, subject: Subject) -> list[Part]:

@@ -11,6 +11,7 @@ import os
 import shlex
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from callgate.cli.call import run_call
@@ -23,14 +24,19 @@ from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.cli.tty import open_tty
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.path_search import find
+from callgate.policy.decide import Question
+from callgate.policy.path_rules import binding
 from callgate.policy.rules import Outcome
 from callgate.sandbox.profiles import Places
 from callgate.tools.preview import ApplyPreview, PreviewCommand, arguments
 from callgate.tools.previews import Preview, discard
+from callgate.tools.shell import Shell
 from callgate.wiring import Wired
 
 _ELSEWHERE = "/var/tmp"  # noqa: S108 for a home that is inside the workspace
@@ -59,9 +65,9 @@ def preview(options: Namespace) -> int:
 
 def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
     wired, session = open_runtime(options, audit=True, meant="preview")
-    places = _places(wired, session)
-    parents = _parents(wired)
-    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents))
+    places, parents = _places(wired, session), _parents(wired)
+    hidden = partial(_hidden, wired, session)
+    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents, hidden=hidden))
     words = options.words
     made = ToolCall(
         tool="preview",
@@ -81,7 +87,8 @@ async def rehearse(wired: Wired, like: Session, command: str) -> str:
     session = wired.session(like.workspace, like.mode)
     session.title = "preview"
     places, parents = _places(wired, session), _parents(wired)
-    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents))
+    hidden = partial(_hidden, wired, session)
+    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents, hidden=hidden))
     made = ToolCall(
         tool="preview", arguments={"command": command}, session=session, caller=CallerKind.CLI
     )
@@ -165,3 +172,19 @@ def _places(wired: Wired, session: Session) -> Places:
         hidden=said.hidden,
         shown=said.readable,
     )
+
+
+def _hidden(wired: Wired, session: Session, command: str) -> tuple[str, ...]:
+    """What path rules keep from a command. What they keep from being written need not be kept
+    from a preview: applying it is a write like any other."""
+    book = wired.policies(session.workspace)
+    question = Question(
+        tool="preview",
+        aliases=(Shell.definition.name, *Shell.definition.aliases),
+        effect=SideEffects.EXECUTE,
+        caller=CallerKind.CLI,
+        workspace=book.directory or session.workspace,
+        arguments={"command": command},
+    )
+    rules = binding(book, question, wired.dispatcher.registry.file_tools())
+    return find(rules, (session.workspace, *(root.path for root in session.extra_roots))).hidden

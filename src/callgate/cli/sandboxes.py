@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from callgate.core.sessions import Session
+from callgate.dispatch.path_search import find
 from callgate.dispatch.sandboxes import Enclosure, Sandbox
 from callgate.sandbox.jails import Jail, Network
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
@@ -54,6 +55,17 @@ def _kept(name: str, jail: Jail, sandbox: Sandbox) -> Kept:
         return Kept(name, choose(jail, sandbox.backends).backends)
     except CannotGuarantee as error:
         return Kept(name, (), tuple(sorted(error.missing)), error.problems)
+
+
+def bound_here(sandbox: Sandbox, workspace: str) -> list[str]:
+    """What path rules keep from commands in a workspace. Raises `ToolError` if they cannot."""
+    given = sandbox.surroundings.path_rules
+    rules = () if given is None else given(workspace, "shell")
+    if not rules:
+        return []
+    found = find(rules, (workspace,))
+    hidden, read_only = len(found.hidden), len(found.read_only)
+    return [f"path rules for commands: {len(rules)} ({hidden} hidden, {read_only} read-only here)"]
 
 
 def promises(backend: Backend) -> list[str]:

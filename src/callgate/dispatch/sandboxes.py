@@ -105,8 +105,9 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     protected: tuple[str, ...] = ()
     """Relative to the workspace."""
     limits: Limits = NO_LIMITS
-    path_rules: Callable[[str], tuple[PathRule, ...]] | None = None
-    """The rules that bind processes which serve many calls, by workspace."""
+    path_rules: Callable[..., tuple[PathRule, ...]] | None = None
+    """The rules that bind processes which serve many calls: by workspace, and the names of tools
+    that run in them."""
 
 
 OFF = Surroundings(profile=None, home="/", callgate_home="/")

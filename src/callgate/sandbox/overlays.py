@@ -153,7 +153,17 @@ def _around_copy(jail: Jail, stage: Stage) -> Jail:
         raise CannotGuarantee(
             {Guarantee.HIDDEN_MASKED}, ["the copy would be in a directory that must stay hidden"]
         )
-    return msgspec.structs.replace(jail, writable=(stage.tree,), hidden=hidden)
+
+    def copied(paths: tuple[str, ...]) -> set[str]:
+        inside = (path for path in paths if is_below(path, stage.workspace))
+        return {os.path.join(stage.tree, os.path.relpath(path, stage.workspace)) for path in inside}
+
+    return msgspec.structs.replace(
+        jail,
+        writable=(stage.tree,),
+        protected=tuple(sorted(copied(jail.protected))),
+        hidden=tuple(sorted({*hidden, *copied(hidden)})),
+    )
 
 
 def _prepare(workspace: str, parents: Sequence[str], ways: Sequence[Way]) -> Stage:

@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from callgate.core.commands import Command, Exit, Running
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
@@ -85,9 +87,12 @@ class PreviewCommand:
         *,
         parents: Sequence[str],
         ways: Sequence[Way] = ("overlay", "copy"),
+        hidden: Callable[[str], tuple[str, ...]] = lambda command: (),
     ) -> None:
         """`parents`: directories, outside the workspace, of which the first that can holds what is
-        changed. The last one must not be hidden from commands."""
+        changed. The last one must not be hidden from commands. `hidden`: what rules keep from a
+        command, in a thread, when it starts."""
+        self._hidden = hidden
         self._places = places
         self._keep = keep
         self._parents = parents
@@ -105,7 +110,8 @@ class PreviewCommand:
             backends = await machines.look(process)
             parents = self._parents if _has_namespaces(backends) else self._parents[-1:]
             stage = await overlays.prepare(context.workspace_path, parents, self._ways)
-            stage, ended = await self._run(stage, process, backends, command, output)
+            hidden = await overlays.in_thread(self._hidden, input["command"])
+            stage, ended = await self._run(stage, process, backends, command, output, hidden)
             if ended.stopped:
                 raise ToolCancelled()
             changes = await overlays.in_thread(differences.find, stage)
@@ -131,11 +137,13 @@ class PreviewCommand:
         backends: Sequence[Backend],
         command: Command,
         output: _Output,
+        hidden: tuple[str, ...],
     ) -> tuple[Stage, Exit]:
+        places = msgspec.structs.replace(self._places, hidden=(*self._places.hidden, *hidden))
         bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
         try:
             stage, running = await overlays.start(
-                stage, process, backends, command, self._places, output.add, bwrap=bwrap
+                stage, process, backends, command, places, output.add, bwrap=bwrap
             )
         except OSError as error:
             raise ToolExecutionError(

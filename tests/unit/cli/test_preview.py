@@ -76,10 +76,17 @@ def test_a_rule_for_commands_holds_for_a_preview(ws: Path, home: Path) -> None:
 
 
 def test_a_rule_for_a_path_refuses_to_apply(ws: Path, home: Path) -> None:
-    (home / "settings.toml").write_text('[[policy.rules]]\npath = "a.txt"\ndecision = "deny"\n')
+    rule = '[[policy.rules]]\npath = "a.txt"\ntool = "apply_preview"\ndecision = "deny"\n'
+    (home / "settings.toml").write_text(rule)
     ran = callgate("preview", "--yes", "--apply", "--json", "--", f"echo > b; {EDIT}", cwd=ws)
     assert (ran.code, ran.json["ok"], ran.json["apply"]["error"]["class"]) == (3, True, "permission_denied")
     assert ((ws / "a.txt").read_text(), (ws / "b").exists()) == (BEFORE, False)
+
+
+def test_what_a_rule_denies_is_not_there_in_a_preview(ws: Path, home: Path) -> None:
+    (home / "settings.toml").write_text('[[policy.rules]]\npath = "a.txt"\ndecision = "deny"\n')
+    ran = callgate("preview", "--yes", "--", "cat a.txt; cp a.txt b; rm a.txt; ls", cwd=ws)
+    assert ("one" in ran.out, (ws / "a.txt").read_text()) == (False, BEFORE)
 
 
 @pytest.mark.spec("T06")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -172,3 +173,63 @@ def test_the_doctor_names_backends_and_what_keeps_each_profile(place: Place) -> 
     place.settings('sandbox = "off"\n')
     checks = {each["check"]: each["level"] for each in place.run("doctor", "--json").json["checks"]}
     assert checks["sandbox"] == "note"
+
+
+DENIED = '[[policy.rules]]\ndecision = "deny"\npath = "secrets/**"\n'
+
+
+@pytest.fixture
+def secret(place: Place) -> Place:
+    (place.ws / "secrets").mkdir()
+    (place.ws / "secrets/key.txt").write_text("private")
+    place.settings(DENIED)
+    return place
+
+
+@pytest.mark.spec("T06")
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_a_rule_about_a_path_binds_the_shell(secret: Place, mode: str) -> None:
+    ran = secret.run("call", "shell", "command=cat secrets/key.txt; cat s*/*", "--mode", mode)
+    assert ("private" in ran.out, ran.code) == (False, 1)
+
+
+def test_what_a_rule_keeps_from_a_command_is_explained(secret: Place) -> None:
+    ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
+    (kept,) = ran.json["kept_away"]
+    assert (kept["path"], kept["how"], kept["rule"]) == ("secrets", "not there", "deny path = secrets/**")
+    assert "  not there  secrets (deny path = secrets/**" in secret.run("policy", "explain", "shell", "command=ls").out
+    assert "path rules for commands: 1 (1 hidden, 0 read-only here)" in secret.run("doctor").out
+    secret.settings('sandbox = "off"\n' + DENIED)
+    ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
+    assert [each["how"] for each in ran.json["kept_away"]] == ["not kept"]
+
+
+def test_a_rule_that_cannot_be_kept_is_explained(secret: Place) -> None:
+    secret.settings(DENIED.replace("secrets/**", "/**/key.txt"))
+    ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
+    assert ran.json["ends_before"]["reason"] == "path_rule"
+    assert secret.run("doctor").code != 0
+
+
+HOST = '''
+from callgate import tool
+
+@tool(side_effects="read")
+def look() -> str:
+    """Read it."""
+    try:
+        return open("secrets/key.txt").read()
+    except OSError as error:
+        return type(error).__name__
+'''
+
+
+@pytest.mark.spec("T06")
+def test_a_rule_about_a_path_binds_hosts(secret: Place) -> None:
+    (secret.ws / "tools.py").write_text(HOST)
+    command = f'["{sys.executable}", "-m", "callgate.host", "{secret.ws}/tools.py"]'
+    host = f'[hosts.h]\ncommand = {command}\neffect = "read"\n'
+    for rules, said in (("", "private"), (DENIED, "PermissionError")):
+        secret.settings(host + rules)
+        ran = secret.run("call", "look")
+        assert said in ran.out, ran
