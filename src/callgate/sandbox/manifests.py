@@ -193,7 +193,7 @@ class _Walk:
         try:
             with os.scandir(descriptor) as names:
                 for count, entry in enumerate(names, 1):
-                    at = _facts(entry)
+                    at = _facts(entry, descriptor)
                     if at is None:
                         continue
                     self._entries[prefix + entry.name] = at
@@ -207,13 +207,13 @@ class _Walk:
         return below
 
 
-def _facts(entry: os.DirEntry[str]) -> Facts | None:
+def _facts(entry: os.DirEntry[str], parent: int) -> Facts | None:
     try:
         found = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
-    if placeholders.is_one(found.st_mode):  # ours, for another command
-        return None
+    if placeholders.is_one(found.st_mode) and placeholders.is_empty(entry.name, parent, found):
+        return None  # ours, for another command
     return Facts(
         found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
     )

@@ -28,6 +28,21 @@ def is_one(mode: int) -> bool:
     return mode & 0o7777 == MODE
 
 
+def is_empty(name: str, parent: int, facts: os.stat_result) -> bool:
+    """Whether what looks like one says nothing: a command can give its own files that mode.
+    `parent` is a descriptor of the directory that it is in."""
+    if facts.st_mode & 0o170000 != 0o040000:
+        return facts.st_size == len(_CONTENTS.get(name, b""))
+    try:
+        directory = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    except OSError:
+        return False
+    try:
+        return not os.listdir(directory)
+    finally:
+        os.close(directory)
+
+
 def hold(path: str, *, as_directory: bool) -> int | None:
     """A descriptor of what is there, or of a placeholder, locked against its removal.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from callgate.core.commands import GRACE_S, Command, Exit, Launcher, Running
@@ -22,12 +22,12 @@ from callgate.core.errors import (
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.manifests import Observed, observe, sendable
+from callgate.tools import planted
 from callgate.tools.streams import SHOWN, Streams
-from callgate.workspace.protected import is_protected
 
 _MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
 """How much of a workspace is looked at, before and after a command, for what it changed."""
-_PLANTED = 10
+_MATCHES_NAMED = 10
 _NAMED = 1_000
 """Files that a result names; it counts all."""
 LONGEST_COMMAND = 128 * 1024 - 1
@@ -121,7 +121,9 @@ class Shell:
                 if context.cancel_event.is_set():  # it came while the launcher was at work
                     await self.cancel()
                 ended, late = await self._wait(self._running, limit)
-            result = output.result(input["command"], ended, await before.changes())
+            observed = await before.changes()
+            left = await _in_thread(planted.remarks, observed, context.workspace_path)
+            result = output.result(input["command"], ended, observed, left)
         finally:
             output.close()
         if late:
@@ -144,6 +146,13 @@ class Shell:
         return ended, ended.stopped and not self._cancelled
 
 
+async def _in_thread(
+    look: Callable[[Observed, str], list[str]], observed: Observed, workspace: str
+) -> list[str]:
+    """Not in this context: what is opened there is not opened by the tool that runs."""
+    return await asyncio.get_running_loop().run_in_executor(None, look, observed, workspace)
+
+
 async def _start(launcher: Launcher, command: Command, output: _Output) -> Running:
     try:
         return await launcher.start(command, output.add)
@@ -154,16 +163,16 @@ async def _start(launcher: Launcher, command: Command, output: _Output) -> Runni
 
 
 class _Output(Streams):
-    def result(self, command: str, ended: Exit, observed: Observed) -> ToolOutput:
+    def result(
+        self, command: str, ended: Exit, observed: Observed, left: list[str]
+    ) -> ToolOutput:
         out, err = self._captures["stdout"], self._captures["stderr"]
         # Errors may take what the output leaves, and a quarter in any case.
         err_limit = min(err.total, max(SHOWN // 4, SHOWN - out.total))
         out_limit = SHOWN - err_limit
         stdout, stderr = out.show(out_limit), err.show(err_limit)
         truncated = out.total > out_limit or err.total > err_limit
-        parts = [stdout, f"[stderr]\n{stderr}" if stderr else "", *_remarks(ended)]
-        if planted := _planted(observed):
-            parts.append(f"[created, and may run later by themselves: {', '.join(planted)}]")
+        parts = [stdout, f"[stderr]\n{stderr}" if stderr else "", *_remarks(ended), *left]
         return ToolOutput(
             content=[TextBlock(_lines(parts))],
             success=ended.code == 0 and not ended.stopped,
@@ -248,16 +257,6 @@ def _timeout(limit: float, partial: ToolOutput) -> ToolTimeout:
     )
 
 
-def _planted(observed: Observed) -> list[str]:
-    """What the command created under names that other programs act upon. It cannot touch those
-    that are there, but it may add one, and whoever reads the result should know."""
-    found: list[str] = []
-    for path in observed.created:  # sorted: a directory comes before what is in it
-        if is_protected(path) and not (found and path.startswith(f"{found[-1]}/")):
-            found.append(path)
-    return [sendable(path) for path in found[:_PLANTED]]
-
-
 def _remarks(ended: Exit) -> list[str]:
     remarks = []
     if ended.stopped:
@@ -287,8 +286,8 @@ _MATCHES = {"deny": "denies it", "ask": "asks about it"}
 
 
 def _few(paths: list[str]) -> str:
-    more = len(paths) - _PLANTED
-    return ", ".join(paths[:_PLANTED]) + (f" and {more} more" if more > 0 else "")
+    more = len(paths) - _MATCHES_NAMED
+    return ", ".join(paths[:_MATCHES_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _network(ended: Exit) -> dict[str, Any]:

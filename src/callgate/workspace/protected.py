@@ -119,7 +119,21 @@ _SUFFIXES = (".code-workspace", ".sublime-project")
 
 
 def is_protected(relative_path: str) -> bool:
-    """Whether a path in a workspace may be written by an explicit rule only."""
+    """Whether file tools write a path in a workspace by an explicit rule only."""
+    return runs_here(relative_path) or is_pipeline(relative_path)
+
+
+def is_pipeline(relative_path: str) -> bool:
+    """Whether a server runs it after a push. Commands may write it, because version control
+    does; what they changed is named."""
+    names = _folded(relative_path).split("/")
+    if ".gitlab-ci.yml" in names:
+        return True
+    return ".github" in names and (".github", "workflows") in pairwise(names)
+
+
+def runs_here(relative_path: str) -> bool:
+    """Whether some program on this machine runs it without anyone meaning to: not for commands."""
     path = _folded(relative_path)
     names = path.split("/")
     if not _NAMES.isdisjoint(names) or path.endswith(_SUFFIXES):

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Iterator
 
 from callgate.workspace import protected_repositories
-from callgate.workspace.protected import is_protected
+from callgate.workspace.protected import runs_here
 
-DEPTH = 3
+DEPTH = 6
 """Levels of directories that are looked at, the root's own among them."""
 MOST_DIRECTORIES = 2_000
 
@@ -54,7 +54,7 @@ def _found(root: str) -> Iterator[str]:
             elif entry.name == ".git" and entry.is_file(follow_symlinks=False):
                 yield entry.path
                 yield from _elsewhere(entry.path, root)
-            elif is_protected(inside):
+            elif runs_here(inside):
                 if not entry.is_symlink() or entry.name in (".git", _OURS):
                     yield entry.path
             elif is_directory and level < DEPTH and entry.name not in _NOT_ENTERED:

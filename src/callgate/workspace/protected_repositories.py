@@ -1,16 +1,15 @@
-"""What of a repository makes version control run programs: its hooks, its configuration, and every
-file that says where else these are to be found.
+"""What of a repository a command must leave as it is, so that version control runs no program of
+the command's later: all but what git itself writes (`git_layout`).
 
-Version control must go on working in a workspace, so the rest of a repository stays writable.
 Nothing is judged by what it says: a command that could change one of these files, or create it
 where it is missing, would choose what the next `git status` of its user runs.
 
-    .git/config, hooks               of the repository
-    .git/commondir                   would name another directory that has both
-    .git/config.worktree             where the configuration asks for it
-    .git/worktrees/*/commondir ...   the same, of other worktrees
+    .git/config, hooks ...           whatever is there and is not on the allow list
+    _READ                            what git would read, also where it is missing
+    .git/worktrees/*/                the same, of other worktrees
     .git/modules/**/                 repositories themselves, of submodules
     include.path, core.hooksPath     what the configuration names, if it is in the workspace
+    core.worktree                    a submodule's files: its `.git` there, at whatever depth
 """
 
 from __future__ import annotations
@@ -19,6 +18,8 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+
+from callgate.workspace.git_layout import git_writes
 
 MOST_MODULES = 64
 """A repository with more submodules is kept from changing any of them."""
@@ -31,6 +32,8 @@ OTHERS = {
 }
 _ONLY_IF_THERE = frozenset({"requires", "sharedpath"})
 """Elsewhere an empty file says as little as a missing one."""
+_READ = ("hooks", "config", "config.worktree", "commondir")
+"""What makes git run programs. A command cannot create them either."""
 _SIGNS = ("HEAD", "config", "hooks", "objects", "refs")
 _BARE = frozenset({"HEAD", "objects", "refs"})
 _DEEPEST_MODULE = 6
@@ -65,20 +68,15 @@ def of_git(directory: str, root: str) -> Iterator[str]:
     must not make it none. `root` is the workspace, beyond which nothing can be changed anyway."""
     if not any(os.path.lexists(os.path.join(directory, sign)) for sign in _SIGNS):
         return  # not one yet: `git init` must be able to make it
-    for name in ("hooks", "config", "commondir"):
-        yield os.path.join(directory, name)
+    yield from _kept(directory, _READ)
+    info = os.path.join(directory, "info")
+    yield os.path.join(info, "attributes") if _is_directory(info) else info
     top = os.path.dirname(directory) if os.path.basename(directory) == ".git" else directory
     configured = _Configured(top, root)
-    configured.read(os.path.join(directory, "config"))
-    own = os.path.join(directory, "config.worktree")
-    if configured.by_worktree or os.path.lexists(own):
-        yield own
-        configured.read(own)
+    for name in ("config", "config.worktree"):
+        configured.read(os.path.join(directory, name))
     for worktree in _directories(os.path.join(directory, "worktrees")):
-        for name in ("commondir", "config.worktree"):
-            place = os.path.join(worktree, name)
-            if os.path.lexists(place) or (name != "commondir" and configured.by_worktree):
-                yield place
+        yield from _kept(worktree, ("config.worktree", "commondir"))
     yield from configured.places
     modules = os.path.join(directory, "modules")
     found = list(_modules(modules, _DEEPEST_MODULE))
@@ -87,6 +85,19 @@ def of_git(directory: str, root: str) -> Iterator[str]:
         return
     for module in found:
         yield from of_git(module, root)
+
+
+def _kept(directory: str, always: tuple[str, ...]) -> Iterator[str]:
+    """What is there and git does not write, and what must not come there. A bare repository may
+    share its directory with other things, which are nobody's but its user's."""
+    yield from (os.path.join(directory, name) for name in always)
+    if ".git" not in directory.split("/"):
+        return
+    for prefix in ("", "info/"):
+        for name in _names(os.path.join(directory, prefix)):
+            known = name in ("modules", "worktrees", "info") or name in always
+            if not known and not git_writes(prefix + name):
+                yield os.path.join(directory, prefix + name)
 
 
 def of_other(directory: str, kind: str) -> Iterator[str]:
@@ -109,6 +120,19 @@ def _modules(directory: str, depth: int) -> Iterator[str]:
             yield from _modules(path, depth - 1)
 
 
+def _names(directory: str) -> list[str]:
+    """All but links, which cannot be kept in their place."""
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(each.name for each in entries if not each.is_symlink())
+    except OSError:
+        return []
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)
+
+
 def _directories(directory: str) -> list[str]:
     try:
         with os.scandir(directory) as entries:
@@ -126,7 +150,6 @@ class _Configured:
         self._given_root = root
         self._seen: set[str] = set()
         self.places: list[str] = []
-        self.by_worktree = False
 
     def read(self, path: str, depth: int = _DEEPEST_INCLUDE) -> None:
         if path in self._seen or depth == 0:
@@ -139,8 +162,10 @@ class _Configured:
                 self.read(target, depth - 1)
             elif (section, name) == ("core", "hookspath"):
                 self._keep(self._resolved(value, self._top))
-            elif (section, name) == ("extensions", "worktreeconfig"):
-                self.by_worktree = value.lower() not in ("false", "no", "off", "0")
+            elif (section, name) == ("core", "worktree"):
+                link = os.path.join(self._resolved(value, os.path.dirname(path)), ".git")
+                if os.path.isfile(link) and not os.path.islink(link):
+                    self._keep(link)
 
     def _resolved(self, value: str, directory: str) -> str:
         # git reads a value up to a NUL, which no path has.

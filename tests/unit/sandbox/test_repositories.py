@@ -52,6 +52,18 @@ WORK = """
     git bisect start HEAD HEAD~3 > /dev/null; git bisect reset 2> /dev/null
     git clone -q . copied; git -C copied log --oneline -1 | wc -l
 """
+SUBMODULES = """
+    set -e; git clone -q --recurse-submodules . cloned 2> /dev/null; git -C cloned submodule status | cut -c 43-45
+    cd fresh; git submodule --quiet update 2> /dev/null; git submodule status | cut -c 43-45
+    git -C sub log --oneline | wc -l; git submodule --quiet foreach 'git commit -q --allow-empty -m e; git log --oneline | wc -l'
+    git submodule summary | wc -l
+"""
+PLANTED = """
+    config config.worktree commondir hooks/post-checkout info/attributes
+    worktrees/tree/config.worktree worktrees/tree/commondir worktrees/tree/gitdir worktrees/tree/hooks/x
+    modules/sub/config modules/sub/config.worktree modules/sub/commondir modules/sub/info/attributes
+    modules/sub/hooks/post-checkout
+""".split()
 EVIL = """
     git init -q evil; git config -f evil/.git/config core.fsmonitor "touch $PWD/ran; false"
     cp -r .git/objects .git/refs .git/HEAD evil/.git
@@ -139,6 +151,45 @@ def test_git_works_and_leaves_nothing_of_ours_behind(repository: Repository, bac
     after = repository.git("git status --short; git fsck --no-dangling")
     assert after == "?? copied/\n?? library/\n"
     assert repository.placeholders() == []
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_submodules_are_fetched_and_worked_in(repository: Repository, backend: str) -> None:
+    repository.git("git clone -q . fresh; git -C fresh submodule --quiet init")
+    assert repository.jailed(SUBMODULES, backend) == (0, "sub\nsub\n1\n2\n3\n", "")
+
+
+@pytest.mark.spec("T02", "T07")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_command_writes_in_a_repository_only_what_git_writes(
+    repository: Repository, backend: str
+) -> None:
+    """Neither by writing, nor by renaming something onto it, nor by a directory above it."""
+    names = " ".join(PLANTED)
+    before = {name: repository.git(f"cat .git/{name} 2> /dev/null") for name in PLANTED}
+    script = f"""
+        for name in {names}; do
+            mkdir -p .git/$(dirname $name); echo evil > .git/$name
+            echo evil > made; mv -f made .git/$name; ln -f plain .git/$name; ln -sf plain .git/$name
+        done
+        for name in info modules/sub modules worktrees/tree worktrees hooks; do
+            mv .git/$name .git/old; mkdir -p .git/$name; rm -rf .git/$name .git/old
+        done
+    """
+    repository.jailed(script, backend)
+    after = {name: repository.git(f"cat .git/{name} 2> /dev/null") for name in PLANTED}
+    assert after == before
+    assert repository.placeholders() == []
+
+
+@pytest.mark.spec("T07")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_planted_does_not_wait_for_the_user_to_turn_it_on(
+    repository: Repository, backend: str
+) -> None:
+    repository.jailed(f"{EVIL} planted .git/config.worktree", backend)
+    repository.git("git config extensions.worktreeConfig true")
+    assert not repository.ran
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

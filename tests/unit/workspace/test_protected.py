@@ -42,6 +42,9 @@ PROTECTED = [
     ".pre-commit-config.yaml",
     ".devcontainer/devcontainer.json",
     "project.code-workspace",
+    ".github/workflows/ci.yml",
+    "sub/.github/workflows",
+    ".gitlab-ci.yml",
 ]
 
 OTHER_LETTERS = [
@@ -55,6 +58,8 @@ OTHER_LETTERS = [
     ".git ",
     "GIT~1/config",
     ".BASHRC",
+    ".GitHub/Workflows/ci.yml",
+    ".GITLAB-CI.yml",
     ".ba\u017fhrc",
 ]
 
@@ -62,7 +67,8 @@ ORDINARY = [
     "README.md",
     "src/git/config.py",
     "git/config",
-    ".github/workflows/ci.yml",
+    ".github/dependabot.yml",
+    "workflows/.github",
     ".gitignore",
     ".gitattributes",
     "docs/.bashrc.md",

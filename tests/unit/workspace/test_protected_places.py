@@ -10,6 +10,8 @@ import pytest
 from callgate.workspace.protected_places import DEPTH, protected_places
 from callgate.workspace.protected_repositories import MOST_MODULES
 
+OF_GIT = ("hooks", "config", "config.worktree", "commondir", "info")
+
 
 def places(root: Path) -> set[str]:
     return {str(Path(place).relative_to(root)) for place in protected_places(str(root))}
@@ -32,10 +34,40 @@ def test_our_own_directory_is_there_although_it_does_not_exist(tmp_path: Path) -
 def test_of_a_repository_only_what_runs_programs_is_meant(tmp_path: Path) -> None:
     make(tmp_path, ".git/HEAD", ".git/config.worktree", "sub/.git/HEAD", "sub/.git/commondir", ".hg/hgrc")
     assert places(tmp_path) == {
-        ".callgate/settings.toml", ".git/hooks", ".git/config", ".git/config.worktree",
-        ".git/commondir", "sub/.git/hooks", "sub/.git/config", "sub/.git/commondir", ".hg/hgrc",
-        ".hg/hgrc-not-shared",
+        ".callgate/settings.toml", ".hg/hgrc", ".hg/hgrc-not-shared",
+        *(f"{top}.git/{name}" for top in ("", "sub/") for name in OF_GIT),
     }  # fmt: skip
+
+
+@pytest.mark.spec("T07")
+def test_of_a_repository_all_is_kept_that_git_does_not_write_itself(tmp_path: Path) -> None:
+    written = """HEAD ORIG_HEAD MERGE_HEAD MERGE_MSG MERGE_MODE CHERRY_PICK_HEAD REVERT_HEAD REBASE_HEAD FETCH_HEAD
+        BISECT_LOG BISECT_EXPECTED_REV COMMIT_EDITMSG TAG_EDITMSG SQUASH_MSG AUTO_MERGE index index.lock HEAD.lock
+        sharedindex.0a1b packed-refs packed-refs.lock packed-refs.new shallow shallow.lock gc.pid gc.log
+        index.stash.12 next-index-12.lock objects/ab/cd refs/heads/main logs/HEAD rebase-merge/git-rebase-todo
+        rebase-apply/patch sequencer/todo rr-cache/a/preimage lfs/objects/a info/exclude info/refs
+        info/sparse-checkout"""
+    kept = """branches/x remotes/origin later fsmonitor.sh info/grafts info/attributes HEAD.sh config.lock.d Index2
+        worktrees/a/gitdir worktrees/a/hooks/x modules/m/config modules/m/hooks/x modules/m/what"""
+    make(tmp_path, *(f".git/{name}" for name in f"{written} {kept}".split() if name != "HEAD"))
+    make(tmp_path, ".git/modules/m/HEAD", ".git/HEAD", ".git/modules/m/objects/x")
+    found = places(tmp_path)
+    for name in written.split():
+        assert not any(f".git/{name}" == each or f".git/{name}".startswith(f"{each}/") for each in found), name
+    for name in kept.split():
+        assert any(f".git/{name}" == each or f".git/{name}".startswith(f"{each}/") for each in found), name
+
+
+def test_a_submodules_own_file_is_kept_at_any_depth(tmp_path: Path) -> None:
+    deep = "/".join("abcdefghij")
+    make(tmp_path, ".git/HEAD", ".git/modules/m/HEAD", f"{deep}/.git")
+    (tmp_path / ".git/modules/m/config").write_text(f"[core]\nworktree = ../../../{deep}\n")
+    assert f"{deep}/.git" in places(tmp_path)
+
+
+def test_what_a_server_runs_is_left_to_commands(tmp_path: Path) -> None:
+    make(tmp_path, ".github/workflows/ci.yml", ".gitlab-ci.yml", ".github/workflows/.envrc")
+    assert places(tmp_path) == {".callgate/settings.toml", ".github/workflows/.envrc"}
 
 
 def test_what_is_no_repository_yet_can_become_one(tmp_path: Path) -> None:
@@ -46,7 +78,7 @@ def test_what_is_no_repository_yet_can_become_one(tmp_path: Path) -> None:
 def test_a_bare_repository_is_one_too(tmp_path: Path) -> None:
     make(tmp_path, "HEAD", "objects/", "refs/", ".envrc")
     make(tmp_path, "a/b.git/HEAD", "a/b.git/objects/", "a/b.git/refs/")
-    names = ("hooks", "config", "commondir")
+    names = OF_GIT
     below = {f"a/b.git/{name}" for name in names}
     assert places(tmp_path) == {".callgate/settings.toml", ".envrc", *names, *below}
 
@@ -55,7 +87,7 @@ def test_a_bare_repository_is_one_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("left", ["HEAD", "config", "hooks/", "objects/", "refs/"])
 def test_a_repository_that_something_was_taken_from_is_still_one(tmp_path: Path, left: str) -> None:
     make(tmp_path, f".git/{left}")
-    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir")}
+    of_git = {f".git/{name}" for name in OF_GIT}
     assert places(tmp_path) == {".callgate/settings.toml", *of_git}
 
 
@@ -63,7 +95,7 @@ def test_a_repository_that_something_was_taken_from_is_still_one(tmp_path: Path,
 def test_a_bare_repository_that_something_was_taken_from_is_still_one(tmp_path: Path) -> None:
     make(tmp_path, "b.git/hooks/", "a/config")
     (tmp_path / "b.git/config").write_text("[core]\n\trepositoryformatversion = 0\n")
-    of_git = {f"b.git/{name}" for name in ("hooks", "config", "commondir")}
+    of_git = {f"b.git/{name}" for name in OF_GIT}
     assert places(tmp_path) == {".callgate/settings.toml", *of_git}
 
 
@@ -72,7 +104,7 @@ def test_a_repository_that_a_file_names_is_found_at_any_depth(tmp_path: Path) ->
     make(tmp_path, "a/b/c/d/repo/HEAD", "work/", "other/")
     (tmp_path / "work/.git").write_text("gitdir: ../a/b/c/d/repo\n")
     (tmp_path / "other/.git").write_text("gitdir: /etc\n")
-    of_git = {f"a/b/c/d/repo/{name}" for name in ("hooks", "config", "commondir")}
+    of_git = {f"a/b/c/d/repo/{name}" for name in OF_GIT}
     assert places(tmp_path) == {".callgate/settings.toml", "work/.git", "other/.git", *of_git}
 
 
@@ -82,7 +114,7 @@ def test_a_pipe_in_the_place_of_a_configuration_is_not_waited_for(tmp_path: Path
     os.mkfifo(tmp_path / ".git/config")
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "work/.git/config").write_text("[include]\n\tpath = ../../pipe\n")
-    names = ("hooks", "config", "commondir")
+    names = OF_GIT
     of_git = {f"{top}.git/{name}" for name in names for top in ("", "work/")}
     assert places(tmp_path) == {".callgate/settings.toml", "pipe", *of_git}
 
@@ -90,7 +122,7 @@ def test_a_pipe_in_the_place_of_a_configuration_is_not_waited_for(tmp_path: Path
 def test_a_path_with_a_nul_ends_there(tmp_path: Path) -> None:
     make(tmp_path, ".git/HEAD")
     (tmp_path / ".git/config").write_text("[include]\n\tpath = ../a\0b\n")
-    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir")}
+    of_git = {f".git/{name}" for name in OF_GIT}
     assert places(tmp_path) == {".callgate/settings.toml", "a", *of_git}
 
 
@@ -103,14 +135,15 @@ def test_worktrees_and_submodules_say_where_configuration_is_too(tmp_path: Path)
         ".git", ".git/modules/one", ".git/modules/in/two", ".git/modules/one/modules/deep",
     )  # fmt: skip
     assert places(tmp_path) == {
-        ".callgate/settings.toml", ".git/worktrees/a/commondir", ".git/worktrees/b/config.worktree",
-        *(f"{path}/{name}" for path in repositories for name in ("hooks", "config", "commondir")),
+        ".callgate/settings.toml",
+        *(f".git/worktrees/{tree}/{name}" for tree in "ab" for name in ("commondir", "config.worktree")),
+        *(f"{path}/{name}" for path in repositories for name in OF_GIT),
     }  # fmt: skip
 
 
 def test_more_submodules_than_can_be_looked_after_are_kept_as_they_are(tmp_path: Path) -> None:
     make(tmp_path, ".git/HEAD", *(f".git/modules/{n}/HEAD" for n in range(MOST_MODULES + 1)))
-    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir", "modules")}
+    of_git = {f".git/{name}" for name in (*OF_GIT, "modules")}
     assert places(tmp_path) == {".callgate/settings.toml", *of_git}
 
 
@@ -125,7 +158,7 @@ def test_what_a_configuration_names_in_the_workspace_is_meant_too(tmp_path: Path
         "[Core]\n  hooksPath = scripts/hooks # in the worktree\n[extensions] worktreeConfig\n"
     )
     (tmp_path / "shared" / "config").write_text("[include]\npath = more\npath = config\n")
-    of_git = {f".git/{name}" for name in ("hooks", "config", "commondir", "config.worktree")}
+    of_git = {f".git/{name}" for name in OF_GIT}
     assert places(tmp_path) == {
         ".callgate/settings.toml", *of_git,
         "shared/config", "shared/more", "missing", "linked", "scripts/hooks",
