@@ -26,7 +26,7 @@ from callgate.config.trust import is_trusted
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
 from callgate.core.effects import SideEffects
-from callgate.core.errors import ToolRegistrationError
+from callgate.core.errors import ToolPermissionDenied, ToolRegistrationError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import Store
 from callgate.core.tools import Preview, ToolFactory
@@ -424,7 +424,13 @@ class PathRules(msgspec.Struct, frozen=True):
             if definition.path_params and not definition.sandboxed
             for name in (definition.name, *definition.aliases)
         }
-        return binding_processes(PolicyBook(self.home)(workspace), workspace, files, names)
+        try:
+            book = PolicyBook(self.home)(workspace)
+        except SettingsError as error:
+            raise ToolPermissionDenied(
+                f"The settings cannot be used: {error}", reason="settings_invalid"
+            ) from None
+        return binding_processes(book, book.directory or workspace, files, names)
 
 
 def audit_log(home: Home, settings: Settings) -> AuditLog:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import msgspec
 
@@ -15,6 +16,9 @@ from callgate.dispatch.path_search import Matches, find
 from callgate.dispatch.registry import Registry
 from callgate.policy.decide import Rulebook
 from callgate.policy.path_rules import PathRule, binding, words
+
+_MOST_WORDS = 1_000
+"""Of a command that are looked at; what only the others name is not allowed by them."""
 
 
 class CommandRules:
@@ -53,7 +57,7 @@ class CommandRules:
 
 def _places(command: str, subject: Subject, locate: Callable[[str], Place]) -> Iterator[Place]:
     directory = subject.places[0].given if subject.places else "."
-    for word in words(command):
+    for word in islice(dict.fromkeys(words(command)), _MOST_WORDS):
         try:
             yield locate(os.path.join(directory, word))
         except ToolError:
