@@ -24,7 +24,7 @@ from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.cli.embedded import open_runtime
 from callgate.cli.problems import CliError
-from callgate.cli.sandboxes import bound_here, profiles_here, promises
+from callgate.cli.sandboxes import path_rules_here, profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
 from callgate.cli.tty import open_tty
 from callgate.config.load import SettingsError, load_user, load_workspace
@@ -273,7 +273,7 @@ def check_sandbox(patient: Patient) -> Finding:
         )  # fmt: skip
     kept = profiles_here(sandbox, patient.workspace)
     try:
-        rules = bound_here(sandbox, patient.workspace)
+        rules = path_rules_here(sandbox, patient.workspace)
     except ToolError as error:
         return Finding(Level.FAILED, str(error), "commands are refused here; see docs/policy.md")
     text = "; ".join(

@@ -45,7 +45,7 @@ class Part(NamedTuple):
         return self._asdict() | {"origin": _described_origin(self.origin)}
 
 
-class KeptAway(NamedTuple):
+class Restriction(NamedTuple):
     """What a path rule keeps from a command."""
 
     path: str
@@ -74,15 +74,15 @@ def explain(options: Namespace) -> int:
             caller=CallerKind(options.caller),
         )
         subject, decision = wired.runtime.explain(made)
-        kept = _kept_away(wired, made, subject)
+        restrictions = _restrictions(wired, made, subject)
     except ToolError as error:
         _show_end(name if made is None else made.tool, error, options.json)
         return OK
     parts = _parts(wired, made, subject)
     if options.json:
-        print_json(_described(made, subject, decision, parts, kept))
+        print_json(_described(made, subject, decision, parts, restrictions))
     else:
-        _show(made, subject, decision, parts, kept, paint_for(sys.stdout))
+        _show(made, subject, decision, parts, restrictions, paint_for(sys.stdout))
     return OK
 
 
@@ -106,7 +106,7 @@ def _show(
     subject: Subject,
     decision: Decision,
     parts: list[Part],
-    kept: list[KeptAway],
+    restrictions: list[Restriction],
     paint: Paint,
 ) -> None:
     print(f"{paint(_COLOURS[decision.outcome], decision.outcome)}: {visible(decision.sentence)}")
@@ -116,7 +116,7 @@ def _show(
     print(f"  workspace  {visible(made.session.workspace)}")
     if subject.enclosure is not None:
         print(f"  sandbox    {subject.enclosure}")
-    for each in kept:
+    for each in restrictions:
         print(f"  {each.how:<9}  {visible(f'{each.path} ({each.rule}, {each.origin})')}")
     for place in subject.places:
         print(f"  path       {visible(place.real)}")
@@ -129,7 +129,7 @@ def _described(
     subject: Subject,
     decision: Decision,
     parts: list[Part],
-    kept: list[KeptAway],
+    restrictions: list[Restriction],
 ) -> dict[str, Any]:
     return {
         "tool": subject.tool.name,
@@ -145,25 +145,25 @@ def _described(
         "paths": [place.real for place in subject.places],
         "arguments_sha256": subject.checked.sha256,
         "commands": [part.described() for part in parts],
-        "kept_away": [
-            each._asdict() | {"origin": _described_origin(each.origin)} for each in kept
+        "restrictions": [
+            each._asdict() | {"origin": _described_origin(each.origin)} for each in restrictions
         ],
         "ends_before": None,
     }
 
 
-def _kept_away(wired: Wired, made: ToolCall, subject: Subject) -> list[KeptAway]:
+def _restrictions(wired: Wired, made: ToolCall, subject: Subject) -> list[Restriction]:
     """Raises `ToolError` where a rule cannot be kept, and the command would not start."""
     if subject.enclosure is None:
         return []
     rules = wired.dispatcher.command_rules
     if subject.enclosure.profile is None:
         return [
-            KeptAway(each.pattern, "not kept", str(each.rule), each.rule.origin)
+            Restriction(each.pattern, "not kept", str(each.rule), each.rule.origin)
             for each in rules.of(made, subject)
         ]
     return [
-        KeptAway(
+        Restriction(
             each.shown,
             "not there" if each.rule.hides else "read-only",
             str(each.rule.rule),

@@ -57,7 +57,7 @@ def _kept(name: str, jail: Jail, sandbox: Sandbox) -> Kept:
         return Kept(name, (), tuple(sorted(error.missing)), error.problems)
 
 
-def bound_here(sandbox: Sandbox, workspace: str) -> list[str]:
+def path_rules_here(sandbox: Sandbox, workspace: str) -> list[str]:
     """What path rules keep from commands in a workspace. Raises `ToolError` if they cannot."""
     given = sandbox.surroundings.path_rules
     rules = () if given is None else given(workspace, "shell")

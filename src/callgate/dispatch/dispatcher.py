@@ -256,7 +256,7 @@ class ToolDispatcher:
         if not rules:
             return self._sandbox.launcher(subject.enclosure, call.session)
         allowed = (*subject.places, *subject.named)
-        return self._sandbox.bound_launcher(subject.enclosure, call.session, rules, allowed)
+        return self._sandbox.rule_launcher(subject.enclosure, call.session, rules, allowed)
 
     def _terminals(self, call: ToolCall, tool: Registered, checked: Checked) -> Launcher | None:
         """The client's, for commands that belong to the session; other processes stay here, and

@@ -8,11 +8,11 @@ import msgspec
 
 from callgate.core.commands import Command, OnOutput, Running
 from callgate.core.errors import ToolPermissionDenied
-from callgate.dispatch.bound_launchers import BoundLauncher, Search
 from callgate.dispatch.path_search import Matches
+from callgate.dispatch.rule_launchers import RuleLauncher, Search
 from callgate.sandbox import machines
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
-from callgate.sandbox.masks import masked
+from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
 from callgate.sandbox.zygotes import WarmLauncher, Zygotes
 
@@ -41,16 +41,16 @@ class Launchers:
         bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
         return Jailed(WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap), plan, home)
 
-    def bound(
+    def with_rules(
         self, jailed: Jailed, backends: tuple[Backend, ...], home: str, search: Search, report: bool
-    ) -> BoundLauncher:
+    ) -> RuleLauncher:
         """The same with all taken out of the jail that a search finds when a command starts."""
 
         def without(matches: Matches) -> Jailed:
-            jail = masked(jailed.plan.jail, matches.hidden, matches.read_only)
+            jail = with_masks(jailed.plan.jail, matches.hidden, matches.read_only)
             return self.jailed(choose(jail, backends), backends, home)
 
-        return BoundLauncher(search, without, report=report)
+        return RuleLauncher(search, without, report=report)
 
     def close(self) -> None:
         self.zygotes.close()

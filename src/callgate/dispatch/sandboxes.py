@@ -223,7 +223,7 @@ class Sandbox:
             raise CannotGuarantee(found.missing, found.problems)
         return found
 
-    def bound_launcher(
+    def rule_launcher(
         self,
         enclosure: Enclosure,
         session: Session,
@@ -241,13 +241,13 @@ class Sandbox:
         search = functools.partial(find, rules, roots, allowed)
         home = self.surroundings.callgate_home
         jailed: Any = launcher
-        return self.launchers.bound(jailed, self.backends, home, search, report)
+        return self.launchers.with_rules(jailed, self.backends, home, search, report)
 
     def process_launcher(self, enclosure: Enclosure, session: Session) -> Launcher:
         """What starts a host or a server, which lives on and serves many calls."""
         given = self.surroundings.path_rules
         rules = () if given is None else given(session.workspace)
-        return self.bound_launcher(enclosure, session, rules, report=False)
+        return self.rule_launcher(enclosure, session, rules, report=False)
 
     def hide(self, path: str) -> None:
         """From now on commands do not see a directory, whatever else they may."""

@@ -9,7 +9,7 @@ import msgspec
 from callgate.sandbox.jails import Jail, below_any
 
 
-def masked(jail: Jail, hidden: tuple[str, ...], read_only: tuple[str, ...]) -> Jail:
+def with_masks(jail: Jail, hidden: tuple[str, ...], read_only: tuple[str, ...]) -> Jail:
     """All paths are real. None of the hidden ones is, or is above, a writable root of the jail.
 
     What is hidden below a writable root is protected as well: moved away, it would be found by

@@ -22,7 +22,7 @@ from callgate.core.errors import (
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.manifests import Observed, observe, sendable
-from callgate.tools import planted
+from callgate.tools import leftovers
 from callgate.tools.streams import SHOWN, Streams
 
 _MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
@@ -122,7 +122,7 @@ class Shell:
                     await self.cancel()
                 ended, late = await self._wait(self._running, limit)
             observed = await before.changes()
-            left = await _in_thread(planted.remarks, observed, context.workspace_path)
+            left = await _in_thread(leftovers.remarks, observed, context.workspace_path)
             result = output.result(input["command"], ended, observed, left)
         finally:
             output.close()

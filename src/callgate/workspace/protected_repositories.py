@@ -68,7 +68,7 @@ def of_git(directory: str, root: str) -> Iterator[str]:
     must not make it none. `root` is the workspace, beyond which nothing can be changed anyway."""
     if not any(os.path.lexists(os.path.join(directory, sign)) for sign in _SIGNS):
         return  # not one yet: `git init` must be able to make it
-    yield from _kept(directory, _READ)
+    yield from _entries(directory, _READ)
     info = os.path.join(directory, "info")
     yield os.path.join(info, "attributes") if _is_directory(info) else info
     top = os.path.dirname(directory) if os.path.basename(directory) == ".git" else directory
@@ -76,7 +76,7 @@ def of_git(directory: str, root: str) -> Iterator[str]:
     for name in ("config", "config.worktree"):
         configured.read(os.path.join(directory, name))
     for worktree in _directories(os.path.join(directory, "worktrees")):
-        yield from _kept(worktree, ("config.worktree", "commondir"))
+        yield from _entries(worktree, ("config.worktree", "commondir"))
     yield from configured.places
     modules = os.path.join(directory, "modules")
     found = list(_modules(modules, _DEEPEST_MODULE))
@@ -87,7 +87,7 @@ def of_git(directory: str, root: str) -> Iterator[str]:
         yield from of_git(module, root)
 
 
-def _kept(directory: str, always: tuple[str, ...]) -> Iterator[str]:
+def _entries(directory: str, always: tuple[str, ...]) -> Iterator[str]:
     """What is there and git does not write, and what must not come there. A bare repository may
     share its directory with other things, which are nobody's but its user's."""
     yield from (os.path.join(directory, name) for name in always)

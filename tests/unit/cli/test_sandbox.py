@@ -195,13 +195,13 @@ def test_a_rule_about_a_path_binds_the_shell(secret: Place, mode: str) -> None:
 
 def test_what_a_rule_keeps_from_a_command_is_explained(secret: Place) -> None:
     ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
-    (kept,) = ran.json["kept_away"]
+    (kept,) = ran.json["restrictions"]
     assert (kept["path"], kept["how"], kept["rule"]) == ("secrets", "not there", "deny path = secrets/**")
     assert "  not there  secrets (deny path = secrets/**" in secret.run("policy", "explain", "shell", "command=ls").out
     assert "path rules for commands: 1 (1 hidden, 0 read-only here)" in secret.run("doctor").out
     secret.settings('sandbox = "off"\n' + DENIED)
     ran = secret.run("policy", "explain", "shell", "command=ls", "--json")
-    assert [each["how"] for each in ran.json["kept_away"]] == ["not kept"]
+    assert [each["how"] for each in ran.json["restrictions"]] == ["not kept"]
 
 
 def test_a_rule_that_cannot_be_kept_is_explained(secret: Place) -> None:

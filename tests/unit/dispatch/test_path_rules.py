@@ -242,7 +242,7 @@ async def test_a_rule_that_leaves_no_workspace_refuses_the_command(
 
 
 @pytest.mark.parametrize("backend", MOUNTING)
-async def test_where_too_many_match_the_directory_that_they_are_in_is_kept_away(
+async def test_where_too_many_match_the_directory_that_they_are_in_is_restrictions(
     boxes: Boxes, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(path_search, "MOST_MASKS", 1)

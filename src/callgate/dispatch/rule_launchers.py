@@ -20,7 +20,7 @@ Search = Callable[[], Matches]
 """Blocks. Raises `PathRuleUnkept`."""
 
 
-class BoundLauncher:
+class RuleLauncher:
     def __init__(
         self, search: Search, without: Callable[[Matches], Launcher], *, report: bool
     ) -> None:
