@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from callgate.core.commands import Command, OnOutput, Running
+from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.errors import ToolPermissionDenied
 from callgate.dispatch.path_search import Matches
 from callgate.dispatch.rule_launchers import RuleLauncher, Search
@@ -42,13 +42,22 @@ class Launchers:
         return Jailed(WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap), plan, home)
 
     def with_rules(
-        self, jailed: Jailed, backends: tuple[Backend, ...], home: str, search: Search, report: bool
-    ) -> RuleLauncher:
-        """The same with all taken out of the jail that a search finds when a command starts."""
+        self,
+        launcher: Launcher,
+        backends: tuple[Backend, ...],
+        home: str,
+        search: Search,
+        report: bool,
+    ) -> Launcher:
+        """The same with all taken out of its jail, if it has one, that a search finds when a
+        command starts."""
+        if not isinstance(launcher, Jailed):
+            return launcher
+        jail = launcher.plan.jail
 
         def without(matches: Matches) -> Jailed:
-            jail = with_masks(jailed.plan.jail, matches.hidden, matches.read_only)
-            return self.jailed(choose(jail, backends), backends, home)
+            less = with_masks(jail, matches.hidden, matches.read_only)
+            return self.jailed(choose(less, backends), backends, home)
 
         return RuleLauncher(search, without, report=report)
 

@@ -235,13 +235,13 @@ class Sandbox:
         """The same, for commands that do not see what rules keep from them at their start.
         `allowed`: what the call was judged to touch. With the sandbox off nothing binds."""
         launcher = self.launcher(enclosure, session)
-        if enclosure.profile is None or not rules:
+        is_off = enclosure.profile is None and session.mode != Mode.READ
+        if is_off or not rules:
             return launcher
         roots = (session.workspace, *(root.path for root in session.extra_roots))
         search = functools.partial(find, rules, roots, allowed)
         home = self.surroundings.callgate_home
-        jailed: Any = launcher
-        return self.launchers.with_rules(jailed, self.backends, home, search, report)
+        return self.launchers.with_rules(launcher, self.backends, home, search, report)
 
     def process_launcher(self, enclosure: Enclosure, session: Session) -> Launcher:
         """What starts a host or a server, which lives on and serves many calls."""

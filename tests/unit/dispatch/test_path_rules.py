@@ -325,6 +325,17 @@ async def test_what_comes_to_match_while_a_command_runs_is_named_in_its_result(
     assert "[matches a rule that asks about it: drafts]" in text
 
 
+@pytest.mark.parametrize(("mode", "said"), [(Mode.READ, "plain\n"), (Mode.WRITE, "private\nplain\n")])
+async def test_a_session_that_turned_to_reading_is_bound_although_the_sandbox_is_off(
+    boxes: Boxes, base: Path, mode: Mode, said: str
+) -> None:
+    sandbox = boxes.sandbox("namespaces", profile=None)
+    session = Session(workspace=str(base / "ws"), mode=mode)
+    rules = (PathRule(Rule(decision=DENY, path="secrets/**"), hides=True),)
+    launcher = sandbox.rule_launcher(Enclosure(None), session, rules)
+    assert await gather(launcher, "cat secrets/key.txt; cat plain", str(base / "ws")) == said
+
+
 @pytest.mark.parametrize("backend", MOUNTING)
 async def test_processes_that_live_on_are_bound_too(boxes: Boxes, base: Path, backend: str) -> None:
 
