@@ -281,7 +281,7 @@ async def calls(rounds: int) -> dict[str, Any]:
         bare = HttpServer(Starlette(routes=[Route("/v1/calls", answer, methods=["POST"])]))
         listening = bind(Address("127.0.0.1", 0))
         port = listening.getsockname()[1]
-        await bare.start(listening)
+        bare.start(listening)
         ours: list[tuple[float, float]] = []
         theirs: list[tuple[float, float]] = []
         alone: list[float] = []

@@ -9,6 +9,7 @@ import { join, resolve } from "node:path";
 import { Readable } from "node:stream";
 
 const LONGEST = 8_388_608; // bytes of a line, without its newline
+const PATIENCE = 15_000; // milliseconds in which there may be room for one more
 const MOST_UNREAD = 10_000; // events of a subscription: those beyond are dropped and counted
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 const attempt = (what, or) => { try { return what(); } catch (error) { return or?.(error); } };
@@ -27,12 +28,20 @@ export async function connect({ socket, instance, home, cwd = ".", caller = "plu
   for (const path of socket == null ? socketsOf(home, instance) : [socket]) {
     try {
       if (![process.getuid(), 0].includes(statSync(path).uid)) continue; // another user's
-      const link = createConnection({ path });
-      await new Promise((done, fail) => link.once("connect", done).on("error", fail));
-      return gateOver(link, clientInfo);
+      return gateOver(await reach(path, Date.now() + PATIENCE), clientInfo);
     } catch {} // nobody listens there
   }
   throw new CallgateError("NO_INSTANCE", `No \`callgate serve\` at ${socket ?? instance ?? home}`);
+}
+
+// A queue that is full has room again in a moment.
+async function reach(path, until, pause = 5) {
+  const link = createConnection({ path });
+  const failure = await new Promise((done) => link.once("connect", done).on("error", done));
+  if (!failure) return link;
+  if (failure.code !== "EAGAIN" || Date.now() > until) throw failure;
+  await new Promise((done) => setTimeout(done, pause));
+  return reach(path, until, Math.min(pause * 2, 200));
 }
 
 // The live instances, newest first, then the one in the config file, then the usual place.

@@ -57,7 +57,7 @@ async def suite_server(directory: Path) -> AsyncIterator[str]:
     door = _door(wired, home, workspace, names)
     token = Path(door.access.path).read_text().strip()
     server = HttpServer(_with_token(make_application(door, mcp=endpoint), token))
-    await server.start(listening)
+    server.start(listening)
     try:
         yield f"http://127.0.0.1:{names.address.port}/mcp"
     finally:

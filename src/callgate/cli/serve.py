@@ -194,7 +194,7 @@ async def _serve(
 
     server = SocketServer(wired.runtime, open_session, wired.hosting)
     try:
-        await server.start(listener)
+        server.start(listener)
         reap(home.path)
         reap_tokens(home.path)
         if http is not None:

@@ -11,6 +11,7 @@ import sys
 from _socket import AF_UNIX, SOCK_STREAM, socket
 
 from callgate.cli.json_texts import dumps, loads
+from callgate.cli.loading import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 MAX_LINE = 8 * 1024 * 1024
 _PIECE = 256 * 1024
+_REACHING = "callgate.surfaces.socket.reaching"  # not needed where all is well
 _SOL_SOCKET, _SO_PEERCRED = 1, 17  # on Linux
 
 
@@ -43,14 +45,20 @@ class Wire:
         self._frames: list[dict[str, Any]] = []
         try:
             self._socket.settimeout(patience_s)
-            self._socket.connect(path)
+            self._connect(path, patience_s)
             self._check_peer()
         except (OSError, ValueError) as error:
             self._socket.close()
-            raise Lost(getattr(error, "strerror", None) or str(error)) from error
+            raise Lost(load(_REACHING).why_not(error)) from error
         except Lost:
             self._socket.close()
             raise
+
+    def _connect(self, path: str, patience_s: float) -> None:
+        try:
+            self._socket.connect(path)
+        except BlockingIOError:
+            load(_REACHING).connect_again(self._socket, path, patience_s)
 
     def __enter__(self) -> Wire:
         return self

@@ -17,6 +17,7 @@ from callgate.client.remote import Peer, RemoteGate
 from callgate.config.places import Home
 from callgate.surfaces.socket import instances
 from callgate.surfaces.socket.listening import peer as who_is_at
+from callgate.surfaces.socket.reaching import pauses, why_not
 
 PATIENCE_S = 15.0
 """How long an instance may say nothing before it is asked whether it lives, and then again."""
@@ -126,15 +127,28 @@ async def _reach(path: str, patience_s: float) -> sockets.socket:
     connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
     connection.setblocking(False)
     try:
-        async with asyncio.timeout(patience_s):
-            await asyncio.get_running_loop().sock_connect(connection, path)
+        await _connect(connection, path, patience_s)
         uid, _ = who_is_at(connection)
         if uid not in (os.getuid(), 0):  # root may listen for us, and could do all of this anyway
             raise NoInstance(f"What listens at {path} belongs to another user.")
-    except OSError as error:  # also: it took too long
+    except OSError as error:
         connection.close()
-        raise NoInstance(f"Nobody answers at {path}: {error.strerror or error}.") from error
+        raise NoInstance(f"Nobody answers at {path}: {why_not(error)}.") from error
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+async def _connect(connection: sockets.socket, path: str, patience_s: float) -> None:
+    """Not `sock_connect`: it takes a full queue for a connection that is under way."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + patience_s
+    for pause in pauses():
+        try:
+            connection.connect(path)
+            return
+        except BlockingIOError:
+            if loop.time() + pause > until:
+                raise
+            await asyncio.sleep(pause)

@@ -198,7 +198,7 @@ async def door(base: Path) -> AsyncIterator[Door]:
     Freed.event = asyncio.Event()
     async with Gate(base / "ws", TOOLS, home=base / "home", mode="ask") as gate:
         door = Door(gate, listen(str(base / "run" / "s")), base / "home")
-        await door.server.start(door.listener)
+        door.server.start(door.listener)
         yield door
         Freed.event.set()
         await door.close()

@@ -11,6 +11,8 @@ import ipaddress
 import socket
 from typing import NamedTuple
 
+from callgate.surfaces.accepting import BACKLOG
+
 USUAL_HOST = "127.0.0.1"
 USUAL_PORT = 4177
 _OWN_NAMES = ("127.0.0.1", "[::1]", "localhost")
@@ -76,7 +78,7 @@ def bind(address: Address) -> socket.socket:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(where)
-        listening.listen(512)
+        listening.listen(BACKLOG)
         listening.setblocking(False)
     except OSError as error:
         listening.close()

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from callgate.surfaces.accepting import Acceptor
 from callgate.surfaces.http.frames import MAX_IN
 from callgate.surfaces.http.wires import Wire
 
@@ -98,18 +99,18 @@ class HttpServer:
         self._config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it would log login codes
         self._state = ServerState()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
-    async def start(self, listening: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connect, sock=listening)
+    def start(self, listening: socket.socket) -> None:
+        self._acceptor = Acceptor(listening, self._connect)
+        self._acceptor.start()
 
     def _connect(self) -> asyncio.Protocol:
         return _Connection(self._config, self._state, self._head_s, self._most)
 
     def stop_accepting(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def close(self) -> None:
         """Take no more, let answers go out, and close what is left. Twice equals once."""

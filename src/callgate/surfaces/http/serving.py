@@ -45,8 +45,8 @@ class Serving:
         self._mcp = McpDoor(self.door)
         self._server = HttpServer(make_application(self.door, mcp=self._mcp, **parts.options))
 
-    async def start(self, listening: socket.socket) -> None:
-        await self._server.start(listening)
+    def start(self, listening: socket.socket) -> None:
+        self._server.start(listening)
 
     def stop_accepting(self) -> None:
         self._server.stop_accepting()

@@ -53,7 +53,7 @@ class HttpDoor:
         try:
             module = await asyncio.to_thread(import_module, _SERVING)
             self._serving = module.Serving(self._parts)
-            await self._serving.start(self._listening)
+            self._serving.start(self._listening)
         except Exception:  # the instance goes on without it, and nobody waits at a dead door
             _log.exception("HTTP could not be started")
             self._serving = None

@@ -20,7 +20,8 @@ import stat
 import struct
 import tempfile
 
-BACKLOG = 512
+from callgate.surfaces.accepting import BACKLOG
+
 _LONGEST = 107
 """Bytes of a path that the system takes for a socket."""
 

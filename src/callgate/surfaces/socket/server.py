@@ -15,6 +15,7 @@ from callgate.dispatch.clients import client_of
 from callgate.dispatch.running import Stop
 from callgate.runtime import Runtime
 from callgate.sandbox.trees import inherited_mark
+from callgate.surfaces.accepting import Acceptor
 from callgate.surfaces.socket.callers import OpenSession
 from callgate.surfaces.socket.calls import Follower
 from callgate.surfaces.socket.connections import Connection
@@ -43,21 +44,19 @@ class SocketServer:
         """By call id: who is told what it says, under which request id."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._unlisten = runtime.listen(self._hear), runtime.listen_stops(self._stopping)
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
-    async def start(self, listener: Listener) -> None:
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(
-            lambda: Connection(self, session_id()), sock=listener.socket
-        )
+    def start(self, listener: Listener) -> None:
+        self._acceptor = Acceptor(listener.socket, lambda: Connection(self, session_id()))
+        self._acceptor.start()
 
     def __len__(self) -> int:
         return len(self._connections)
 
     async def close(self) -> None:
         """Take no more peers, stop what runs, tell everyone, and close. Twice equals once."""
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         stopping = self.own(self.runtime.close())
         await asyncio.wait({stopping}, timeout=_DRAIN_S)
         for connection in list(self._connections.values()):

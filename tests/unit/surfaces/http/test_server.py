@@ -28,7 +28,7 @@ async def listening(**limits: Any) -> AsyncIterator[int]:
     listening = bind(Address("127.0.0.1", 0))
     port = listening.getsockname()[1]
     server = HttpServer(answer, **limits)
-    await server.start(listening)
+    server.start(listening)
     try:
         yield port
     finally:
