@@ -17,11 +17,12 @@ from typing import Any
 from callgate import __version__
 from callgate.cli.detaching import detach
 from callgate.cli.embedded import open_runtime
-from callgate.cli.exits import OK
+from callgate.cli.exits import FAILED, OK
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.loading import load
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
+from callgate.cli.upkeep import Upkeep
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.trust import is_trusted
@@ -50,6 +51,7 @@ from callgate.surfaces.socket.listening import (
     listen,
 )
 from callgate.surfaces.socket.server import SocketServer
+from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring import Wired
 
 LOG = "serve.log"
@@ -79,13 +81,16 @@ def serve(options: Namespace) -> int:
         version=__version__,
         started_at=time.time_ns() // 1_000_000,
     )
-    http = _http(options, wired, session, roots, instance, home)
+    unfinished = Unfinished()
+    http = _http(options, wired, session, roots, instance, home, unfinished)
     if http is not None:
         instance = instance._replace(http=http.url)
     expect_many()
     beside = partial(load("callgate.cli.hosts_dev").watch, wired.hosts) if options.dev else None
-    asyncio.run(_serve(wired, session, roots, listener, instance, home, ready, beside, http))
-    return OK
+    ended = asyncio.run(
+        _serve(wired, session, roots, listener, instance, home, unfinished, ready, beside, http)
+    )
+    return OK if ended is None else FAILED
 
 
 def _http(
@@ -95,6 +100,7 @@ def _http(
     roots: list[str],
     instance: Instance,
     home: Home,
+    unfinished: Unfinished,
 ) -> HttpDoor | None:
     """The HTTP address: the one that was asked for, the usual one, or any if that is taken."""
     if options.no_http:
@@ -132,6 +138,7 @@ def _http(
         access=Access(token_path(home.path, instance.pid)),
         names=names,
         skills=lambda: wired.skills,
+        unfinished=unfinished,
     )
     return HttpDoor(listening, parts)
 
@@ -179,11 +186,12 @@ async def _serve(
     listener: Listener,
     instance: Instance,
     home: Home,
+    unfinished: Unfinished,
     ready: Callable[[], None] | None,
     beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
     http: HttpDoor | None = None,
-) -> None:
-    """`beside` is done meanwhile, until we stop."""
+) -> str | None:
+    """Returns why it ended, if nobody asked for that. `beside` is done meanwhile."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for each in _SIGNALS:
@@ -192,7 +200,8 @@ async def _serve(
     def open_session(cwd: str | None, id: str) -> Session:
         return _session(wired, session, roots, cwd, id)
 
-    server = SocketServer(wired.runtime, open_session, wired.hosting)
+    server = SocketServer(wired.runtime, open_session, wired.hosting, unfinished)
+    upkeep = Upkeep(home.path, instance, server, listener)
     try:
         server.start(listener)
         reap(home.path)
@@ -206,16 +215,21 @@ async def _serve(
         wired.warm()
         async with asyncio.TaskGroup() as working:
             besides = None if beside is None else working.create_task(beside())
+            watching = working.create_task(upkeep.watch())
+            watching.add_done_callback(lambda _: stopped.set())
             await stopped.wait()
-            say("callgate: stopping")
+            ended = watching.result() if watching.done() else None
+            say("callgate: stopping" + (f": {ended}" if ended else ""))
+            watching.cancel()
             if besides is not None:
                 besides.cancel()
+        return ended
     finally:
         withdraw(home.path, instance)
         if http is not None:
             http.stop_accepting()
         await server.close()
-        listener.close()
+        upkeep.listener.close()
         if http is not None:
             await http.close()
         await wired.close()

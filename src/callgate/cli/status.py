@@ -9,17 +9,19 @@ from callgate.cli.exits import FAILED, OK
 from callgate.cli.output import print_json
 from callgate.cli.visible import visible
 from callgate.config.places import Home
-from callgate.surfaces.socket.instances import live
+from callgate.surfaces.socket.instances import running as instances
 
 
 def status(options: Namespace) -> int:
-    running = live(Home.from_environment().path)
+    running = instances(Home.from_environment().path)
     if options.json:
-        print_json({"instances": [each._asdict() for each in running]})
+        found = [{**each._asdict(), "reachable": each.is_reachable} for each in running]
+        print_json({"instances": found})
         return OK if running else FAILED
     for each in running:
         since = datetime.fromtimestamp(each.started_at / 1000).strftime("%Y-%m-%d %H:%M:%S")
-        print(visible(f"{each.pid}  {each.label}  since {since}  {each.socket}"))
+        where = each.socket if each.is_reachable else f"{each.socket} (which is gone)"
+        print(visible(f"{each.pid}  {each.label}  since {since}  {where}"))
     if not running:
         print("no instance runs")
     return OK if running else FAILED

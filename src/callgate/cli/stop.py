@@ -13,7 +13,7 @@ from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
-from callgate.surfaces.socket.instances import Instance, live
+from callgate.surfaces.socket.instances import Instance, is_alive, running
 
 _PATIENCE_S = 5.0
 _LOOK_EVERY_S = 0.02
@@ -27,7 +27,7 @@ def stop(options: Namespace) -> int:
     instance = _find(home, options.words[0] if options.words else None)
     os.kill(instance.pid, signal.SIGTERM)
     until = time.monotonic() + _PATIENCE_S
-    while any(each.pid == instance.pid for each in live(home)) or _lives(instance.pid):
+    while any(each.pid == instance.pid for each in running(home)) or is_alive(instance.pid):
         if time.monotonic() > until:
             raise CliError(
                 f"process {instance.pid} was told to stop and has not",
@@ -42,8 +42,7 @@ def stop(options: Namespace) -> int:
 
 
 def _find(home: str, said: str | None) -> Instance:
-    running = live(home)
-    fitting = [each for each in running if said in (None, str(each.pid), each.label)]
+    fitting = [each for each in running(home) if said in (None, str(each.pid), each.label)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
@@ -53,11 +52,3 @@ def _find(home: str, said: str | None) -> Instance:
         "no instance runs" if said is None else f"no instance {said!r} runs",
         error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
     )  # fmt: skip
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError:
-        return False
-    return True

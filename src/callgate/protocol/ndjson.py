@@ -64,6 +64,15 @@ class Framer:
         self.longest = 0
         """Bytes of the longest line so far that was too long, ended or not."""
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a line that has not ended."""
+        return len(self._held)
+
+    def drop(self) -> None:
+        """Let go of a line that will not end, now and not when somebody collects garbage."""
+        self._held = bytearray()
+
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines that end in `data`, blank ones left out; None for one that is too long."""
         lines: list[bytes | None] = []

@@ -140,6 +140,10 @@ class RuntimeWire:
 
     # In.
 
+    def drop(self) -> None:
+        """Let go of a line that will not end."""
+        self._framer.drop()
+
     def receive(self, data: bytes) -> list[Received]:
         """What the bytes complete: for each line that is not blank exactly one of these."""
         return [self._take(each) for each in self._framer.feed(data)]

@@ -383,7 +383,7 @@ class Closing(_Frame, frozen=True, kw_only=True, tag="closing"):
     """The last frame of a connection that the server ends."""
 
     reason: str
-    """shutting_down, slow_reader, protocol, idle or replaced."""
+    """shutting_down, slow_reader, protocol, overloaded, idle or replaced."""
     message: str | None = None
 
 

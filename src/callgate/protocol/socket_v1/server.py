@@ -38,6 +38,15 @@ class ServerWire:
         """A line has gone on for so long that the peer cannot be speaking this protocol."""
         return self._framer.longest > _HOPELESS
 
+    @property
+    def unfinished(self) -> int:
+        """Bytes of a request that has not ended."""
+        return self._framer.unfinished
+
+    def drop(self) -> None:
+        """Let go of a request that will not end."""
+        self._framer.drop()
+
     def receive(self, data: bytes) -> list[Request | Fault]:
         """What the bytes complete: for each line that is not blank exactly one of these."""
         return [self._take(each) for each in self._framer.feed(data)]

@@ -306,6 +306,7 @@ class Link:
     async def _await_end(self, running: Running) -> None:
         self.exit = await running.wait()
         self._hang_up()
+        self._wire.drop()
         if self._leaving is not None:
             self._leaving.cancel()
         pending, self._pending = self._pending, {}

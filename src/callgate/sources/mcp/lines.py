@@ -54,6 +54,10 @@ class Lines:
         """What is worth a note in the log since it was last looked at."""
         self.hopeless = False
 
+    def drop(self) -> None:
+        """Let go of a line that will not end."""
+        self._framer.drop()
+
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
         for line in self._framer.feed(data):
             if line is None:

@@ -135,6 +135,7 @@ class Link:
 
     async def _await_end(self, running: Running) -> None:
         self.exit = await running.wait()
+        self._lines.drop()
         self._sink.close()
         self._into.close()
         self.ended.set()

@@ -100,6 +100,7 @@ class Endpoint:
             if problem is None:
                 _log.exception("a request met a defect: %s %s", scope["method"], scope["path"])
                 problem = _defect()
+            problem.__traceback__ = problem.__context__ = None  # its frames hold what was sent
             body = encode(problem.body)
             await _send(send, problem.status, body, [*problem.headers])
             return

@@ -10,6 +10,7 @@ from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
+from callgate.surfaces.unfinished import Unfinished
 
 if TYPE_CHECKING:  # heavy
     from callgate.agent.agent import Agent
@@ -54,3 +55,5 @@ class Parts(NamedTuple):
     options: dict[str, Any] = {}
     """For `make_application`."""
     skills: Callable[[], Skills] | None = None
+    unfinished: Unfinished | None = None
+    """The bound that other surfaces share."""

@@ -22,6 +22,7 @@ from callgate.core.stores import (
     StoreError,
 )
 from callgate.live_sessions import TurnUnderWay
+from callgate.surfaces.unfinished import REFUSAL
 
 STATUSES: Mapping[ToolErrorClass, int] = {
     ToolErrorClass.NOT_FOUND: 404,
@@ -99,6 +100,10 @@ def conflict(message: str, reason: str, **details: Any) -> Problem:
 
 def invalid(message: str, reason: str = "invalid") -> Problem:
     return Problem(422, ToolErrorClass.VALIDATION_ERROR, message, reason)
+
+
+def overloaded() -> Problem:
+    return Problem(503, ToolErrorClass.EXECUTION_ERROR, REFUSAL, "overloaded")
 
 
 def problem_of(error: Exception) -> Problem | None:

@@ -43,7 +43,8 @@ class Serving:
             skills=parts.skills,
         )
         self._mcp = McpDoor(self.door)
-        self._server = HttpServer(make_application(self.door, mcp=self._mcp, **parts.options))
+        application = make_application(self.door, mcp=self._mcp, **parts.options)
+        self._server = HttpServer(application, unfinished=parts.unfinished)
 
     def start(self, listening: socket.socket) -> None:
         self._server.start(listening)

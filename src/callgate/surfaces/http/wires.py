@@ -16,6 +16,8 @@ from typing import Any, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from callgate.surfaces.unfinished import Unfinished
+
 MOST_WAITING = 1_000
 """Frames that wait for a client that does not read."""
 MOST_BYTES = 64 * 1024 * 1024
@@ -29,8 +31,11 @@ WIRE = "callgate.wire"
 
 
 class Wire(WebSocketsSansIOProtocol):
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *given: Any, unfinished: Unfinished, **named: Any) -> None:
         super().__init__(*given, **named)
+        self._unfinished = unfinished
+        self._begun = 0
+        """Bytes of a message that has not ended, and of what came with it."""
         self._waiting: deque[tuple[bytes, int]] = deque()
         """Bytes, and how many frames they are."""
         self._count = 0
@@ -113,10 +118,27 @@ class Wire(WebSocketsSansIOProtocol):
         if not self._waiting and not self._paused:
             self._drained.set()
 
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        has_begun = bool(self.frames or self.conn.reader.buffer)
+        self._begun = self._begun + len(data) if has_begun else 0
+        self._unfinished.hold(self, self._begun)
+
+    def overflow(self) -> None:
+        self._drop()
+        self.end(1013, "overloaded")
+
+    def _drop(self) -> None:
+        """What a message began with: here and in the library, now and not as garbage."""
+        self.frames.clear()
+        self.conn.reader.buffer.clear()
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._overdue.cancel()
         super().connection_lost(exc)
         self._forget()
+        self._drop()
+        self._unfinished.hold(self, 0)
 
     def shutdown(self) -> None:
         if self.is_open:

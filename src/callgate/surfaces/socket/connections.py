@@ -31,6 +31,7 @@ from callgate.surfaces.socket.listening import has_hung_up
 from callgate.surfaces.socket.listings import list_tools
 from callgate.surfaces.socket.outboxes import Outbox
 from callgate.surfaces.socket.watchers import Watcher
+from callgate.surfaces.unfinished import REFUSAL, Unfinished
 
 _MOST_HELD = 16 * 1024 * 1024
 """Bytes of calls that wait for others before no more are read."""
@@ -46,6 +47,7 @@ class Host(calls.Host, Protocol):
 
     open_session: OpenSession
     hosts: Hosting | None
+    unfinished: Unfinished
 
     def joined(self, connection: Connection) -> bool:
         """Whether the peer may stay."""
@@ -91,6 +93,8 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.transport = self._coming = None
+        self._wire.drop()
+        self._host.unfinished.hold(self, 0)
         if self._looking is not None:
             self._looking.cancel()
         self.watcher.close()
@@ -134,6 +138,7 @@ class Connection(asyncio.Protocol):
                 self._pace()
                 asyncio.get_running_loop().call_soon(self._read_on)
                 return
+        self._host.unfinished.hold(self, self._wire.unfinished)
         if self._wire.hopeless:
             self._out.end("protocol", "A line went on without end.")
         elif self._calls.waits:
@@ -151,6 +156,11 @@ class Connection(asyncio.Protocol):
         self.transport.pause_reading()
         if self._looking is None:
             self._look()
+
+    def overflow(self) -> None:
+        """It began more than there is room for: nothing that it says after that makes sense."""
+        self._wire.drop()
+        self._out.end("overloaded", REFUSAL)
 
     # A peer that goes away where nobody tells us: what it sends is not read.
 

@@ -35,9 +35,17 @@ class Instance(NamedTuple):
     http: str | None = None
     """Where it answers HTTP."""
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether its socket is there."""
+        return os.path.exists(self.socket)
 
-def publish(home: str, instance: Instance) -> None:
-    """Say that an instance runs: to those who look for it, and for the last one."""
+
+def publish(home: str, instance: Instance, *, anew: bool = True) -> None:
+    """Say that an instance runs: to those who look for it, and for the last one.
+
+    Not `anew`: only where the file that says so is gone.
+    """
     record: dict[str, Any] = {
         "pid": instance.pid,
         "socketPath": instance.socket,
@@ -50,9 +58,11 @@ def publish(home: str, instance: Instance) -> None:
     if instance.http is not None:
         record["httpUrl"] = instance.http
     path = _record(home, instance.pid)
-    _write(path, {**record, "cwd": instance.cwd, "label": instance.label})
-    where = {"configVersion": 1, "instancesDir": os.path.dirname(path), "instancePath": path}
-    _write(_config(home), {**record, **where})
+    if anew or not os.path.exists(path):
+        _write(path, {**record, "cwd": instance.cwd, "label": instance.label})
+    if anew or not os.path.exists(_config(home)):
+        where = {"configVersion": 1, "instancesDir": os.path.dirname(path), "instancePath": path}
+        _write(_config(home), {**record, **where})
 
 
 def withdraw(home: str, instance: Instance) -> None:
@@ -70,11 +80,16 @@ def reap(home: str) -> None:
             _remove(_record(home, pid))
 
 
-def live(home: str) -> list[Instance]:
-    """The instances whose process lives and whose socket is there, newest first."""
+def running(home: str) -> list[Instance]:
+    """The instances whose process lives, newest first."""
     found = [_instance(pid, record) for pid, record in _records(home) if _alive(pid, record)]
-    there = [each for each in found if each is not None and os.path.exists(each.socket)]
-    return sorted(there, key=lambda each: each.started_at, reverse=True)
+    alive = [each for each in found if each is not None]
+    return sorted(alive, key=lambda each: each.started_at, reverse=True)
+
+
+def live(home: str) -> list[Instance]:
+    """Those of them whose socket is there."""
+    return [each for each in running(home) if each.is_reachable]
 
 
 def find(home: str, *, socket: str | None = None, instance: str | None = None) -> str | None:
@@ -147,23 +162,32 @@ def _is_moment(value: Any) -> TypeGuard[int]:
 
 def _alive(pid: int, record: dict[str, Any]) -> bool:
     """Whether the process that wrote a record lives; its number may be another's by now."""
+    said = record.get("processStart")
+    return is_alive(pid) and (said is None or said == _process_start(pid))
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of ours lives; one that nobody has buried yet does not."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (OSError, OverflowError):  # none, or not of ours, so not one that wrote here
         return False
-    except (PermissionError, OverflowError):
-        return False  # not a process of ours, so not one that wrote here
-    said = record.get("processStart")
-    return said is None or said == _process_start(pid)
+    return _process(pid)[:1] not in (["Z"], ["X"])
 
 
 def _process_start(pid: int) -> str | None:
     """When a process began, in the system's own count; None where the system does not say."""
+    fields = _process(pid)
+    return fields[19] if len(fields) > 19 else None
+
+
+def _process(pid: int) -> list[str]:
+    """What the system says of a process, from its state on; nothing where it says nothing."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return None
+            return file.read().rpartition(b")")[2].decode().split()
+    except (OSError, ValueError):
+        return []
 
 
 def _read(path: str) -> dict[str, Any] | None:

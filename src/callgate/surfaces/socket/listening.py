@@ -42,19 +42,35 @@ class Listener:
         self.path = path
         self.socket = listening
         self._lock = lock
+        self._file = os.lstat(path)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the path still leads here."""
+        return _is_there(self.path, self._file)
 
     def close(self) -> None:
-        """Stop listening, and remove the socket if it is ours. Twice equals once."""
-        self.socket.close()
+        """Stop listening, and remove the socket if it is ours. Idempotent."""
+        if self._lock is not None:
+            _remove(self.path, self._file)
+            _remove(_lock_path(self.path), os.fstat(self._lock))
+        self._let_go()
+
+    def renew(self) -> Listener:
+        """Listen at the same path once more, whose socket is gone. Raises `CannotListen`."""
         if self._lock is None:
-            return
-        for path in (self.path, _lock_path(self.path)):
-            try:
-                os.unlink(path)
-            except OSError:
-                pass
-        os.close(self._lock)
-        self._lock = None
+            raise CannotListen(f"{self.path} is gone, and whoever started us made it")
+        self._let_go()
+        renewed = listen(self.path)
+        # By its age a client knows which settings the instance has read.
+        os.utime(self.path, ns=(self._file.st_atime_ns, self._file.st_mtime_ns))
+        return renewed
+
+    def _let_go(self) -> None:
+        self.socket.close()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
 
 def listen(path: str) -> Listener:
@@ -143,6 +159,22 @@ def _make_directory(directory: str) -> None:
         raise CannotListen(f"{directory} is not a directory of yours")
     if status.st_mode & 0o077:
         raise CannotListen(f"{directory} is open to others: chmod 700 it first")
+
+
+def _is_there(path: str, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.lstat(path), file)
+    except OSError:
+        return False
+
+
+def _remove(path: str, file: os.stat_result) -> None:
+    """Remove what is ours; whatever else lies there by now stays."""
+    if _is_there(path, file):
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
 
 
 def _lock_path(path: str) -> str:

@@ -21,6 +21,7 @@ from callgate.surfaces.socket.calls import Follower
 from callgate.surfaces.socket.connections import Connection
 from callgate.surfaces.socket.hosting import Hosting
 from callgate.surfaces.socket.listening import Listener, peer
+from callgate.surfaces.unfinished import Unfinished
 
 _DRAIN_S = 0.7
 """How long calls may take to end when the instance stops."""
@@ -33,11 +34,17 @@ _log = logging.getLogger("callgate.socket")
 
 class SocketServer:
     def __init__(
-        self, runtime: Runtime, open_session: OpenSession, hosts: Hosting | None = None
+        self,
+        runtime: Runtime,
+        open_session: OpenSession,
+        hosts: Hosting | None = None,
+        unfinished: Unfinished | None = None,
     ) -> None:
+        """`unfinished`: the bound that other surfaces share."""
         self.runtime = runtime
         self.open_session = open_session
         self.hosts = hosts
+        self.unfinished = unfinished or Unfinished()
         self._connections: dict[str, Connection] = {}
         """By session id."""
         self._followed: dict[str, tuple[Follower, str]] = {}
@@ -50,13 +57,18 @@ class SocketServer:
         self._acceptor = Acceptor(listener.socket, lambda: Connection(self, session_id()))
         self._acceptor.start()
 
+    def stop_accepting(self) -> None:
+        """Take no more peers; those who are there stay."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+            self._acceptor = None
+
     def __len__(self) -> int:
         return len(self._connections)
 
     async def close(self) -> None:
         """Take no more peers, stop what runs, tell everyone, and close. Twice equals once."""
-        if self._acceptor is not None:
-            self._acceptor.close()
+        self.stop_accepting()
         stopping = self.own(self.runtime.close())
         await asyncio.wait({stopping}, timeout=_DRAIN_S)
         for connection in list(self._connections.values()):
