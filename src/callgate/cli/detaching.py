@@ -12,8 +12,7 @@ import sys
 from collections.abc import Callable
 
 from callgate.cli.exits import FAILED, OK
-
-_LOG = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+from callgate.cli.log_limits import write_to
 
 
 def detach(log: str) -> Callable[[], None]:
@@ -56,7 +55,4 @@ def _redirect(log: str) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     os.dup2(nothing, 0)
     os.close(nothing)
-    file = os.open(log, _LOG, 0o600)
-    for descriptor in (1, 2):
-        os.dup2(file, descriptor)
-    os.close(file)
+    write_to(log)

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 
+from callgate.cli.log_limits import LimitedLog
 from callgate.cli.problems import CliError
 from callgate.cli.visible import visible_text
 
@@ -41,9 +42,10 @@ def set_up(debug: bool, least: str = "error") -> None:
         raise CliError(f"CALLGATE_LOG={chosen!r} is not one of {', '.join(_LEVELS)}")
     level = min(_LEVELS[chosen], _LEVELS[least])
     logging.addLevelName(_TRACE, "TRACE")
-    output = logging.StreamHandler(sys.stderr)
+    output = LimitedLog(sys.stderr)
     output.setFormatter(_Lines(whole=level <= logging.DEBUG))
     logger = logging.getLogger("callgate")
     logger.handlers = [output]
     logger.setLevel(level)
     logger.propagate = False
+    logging.getLogger().handlers = [output]  # what libraries have to say, in the same way

@@ -10,6 +10,7 @@ Nothing is imported here that a call through an instance, or an editor, would ha
 
 from __future__ import annotations
 
+import codecs
 import os
 import sys
 
@@ -25,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns the exit code."""
     given = list(sys.argv[1:] if argv is None else argv)
     _open_closed_streams()
+    _escape_what_cannot_be_written()
     if sys.platform == "win32":
         return _full(given)
     if given[:1] == ["acp"]:
@@ -71,6 +73,22 @@ def _told(given: list[str], error: BaseException) -> int:
 
     code: int = load("callgate.cli.full").guarded(given, fail)
     return code
+
+
+def _escape_what_cannot_be_written() -> None:
+    """No output ends for a character that its encoding does not have."""
+    codecs.register_error("escape", _escape)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="escape")
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    """As JSON spells it, so that what is JSON stays so."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[at:at + 4]}" for at in range(0, len(units), 4)), error.end
 
 
 def _open_closed_streams() -> None:

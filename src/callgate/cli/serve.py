@@ -201,7 +201,7 @@ async def _serve(
         return _session(wired, session, roots, cwd, id)
 
     server = SocketServer(wired.runtime, open_session, wired.hosting, unfinished)
-    upkeep = Upkeep(home.path, instance, server, listener)
+    upkeep = Upkeep(home.path, instance, server, listener, os.path.join(home.path, LOG))
     try:
         server.start(listener)
         reap(home.path)

@@ -1,4 +1,4 @@
-"""What an instance looks after while it serves: that it can be found, and its memory.
+"""What an instance looks after while it serves: that it can be found, its memory and its log.
 
     each second -> the home is another, or gone  --------> it ends, and says so
                    its socket is gone            -> made again, or it ends, and says so
@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 
+from callgate.cli.log_limits import rotate
 from callgate.cli.long_lived import Memory
 from callgate.surfaces.socket.instances import Instance, publish
 from callgate.surfaces.socket.listening import CannotListen, Listener
@@ -24,13 +25,15 @@ _log = logging.getLogger("callgate.serve")
 
 class Upkeep:
     def __init__(
-        self, home: str, instance: Instance, server: SocketServer, listener: Listener
+        self, home: str, instance: Instance, server: SocketServer, listener: Listener, log: str
     ) -> None:
+        """`log` is the file that an instance in the background writes to."""
         self._home = home
         self._directory = os.stat(home)
         self._instance = instance
         self._server = server
         self._memory = Memory()
+        self._log = log
         self.listener = listener
 
     async def watch(self) -> str:
@@ -38,6 +41,7 @@ class Upkeep:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             self._memory.tidy()
+            rotate(self._log)
             try:
                 self._stay_known()
             except CannotListen as error:

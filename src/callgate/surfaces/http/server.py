@@ -110,8 +110,9 @@ class HttpServer:
         most: int | None = None,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """`unfinished` is the bound that other surfaces share; `most` are the connections at once; None: half of the files that we may open, so that
-        whoever takes all of them leaves enough for the work."""
+        """`unfinished` is the bound that other surfaces share. `most` are the connections at
+        once; None: half of the files that we may open, so that whoever takes all of them leaves
+        enough for the work."""
         self._head_s = head_s
         self._unfinished = unfinished or Unfinished()
         self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if most is None else most
