@@ -6,7 +6,6 @@ finished, and of a line without end the last word waits.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,8 +20,6 @@ KEPT_OUTPUT = 1024 * 1024
 
 _encode = msgspec.json.Encoder(enc_hook=str).encode
 
-_UNFINISHED = re.compile(r"[^\r\n]+\Z")
-_LAST_WORD = re.compile(r"[^\s]+\Z")
 _LONGEST_LINE = 1_024
 
 
@@ -60,13 +57,21 @@ class Sayings:
     def _finished(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         stream = str(payload["stream"])
         text = self._held.pop(stream, "") + str(payload["text"])
-        kept = _UNFINISHED.search(text)
-        if kept is not None and len(kept[0]) > _LONGEST_LINE:
-            kept = _LAST_WORD.search(text)
-        if kept is not None and len(kept[0]) <= _LONGEST_LINE:
-            self._held[stream] = kept[0]
-            text = text[: kept.start()]
+        begins = max(text.rfind("\n"), text.rfind("\r")) + 1
+        if len(text) - begins > _LONGEST_LINE:
+            begins = _last_word(text)
+        if 0 < len(text) - begins <= _LONGEST_LINE:
+            self._held[stream] = text[begins:]
+            text = text[:begins]
         return {**payload, "stream": stream, "text": text}
+
+
+def _last_word(text: str) -> int:
+    """Where it begins; 0 where it is too long to wait for."""
+    for at in range(len(text) - 1, max(len(text) - _LONGEST_LINE - 2, -1), -1):
+        if text[at].isspace():
+            return at + 1
+    return 0
 
 
 def _shown(value: Any) -> Any:

@@ -25,11 +25,11 @@ from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.egress import Egress
 from callgate.sandbox.launch import Command
 from callgate.sandbox.orders import Order
+from callgate.sandbox.output_pipes import OutputPipes
 from callgate.sandbox.plans import Plan
 from callgate.sandbox.processes import GRACE_S, Exit, OnOutput, Stream
 from callgate.sandbox.restrict import STEPS
 
-_READ_SIZE = 65536
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -181,8 +181,6 @@ class Kept:
         self._control: socket.socket | None = control
         self._hosts = hosts
         self._egress: Egress | None = None
-        self._pipes = reading
-        self._on_output = on_output
         self._forget = forget
         self._loop = asyncio.get_running_loop()
         self._begun: asyncio.Future[None] = self._loop.create_future()
@@ -192,8 +190,7 @@ class Kept:
         self._stopped = False
         self._gone: tuple[int, int] | None = None
         self._loop.add_reader(control, self._hear)
-        for pipe in reading:
-            self._loop.add_reader(pipe, self._read, pipe)
+        self._pipes = OutputPipes(reading, on_output, self._drained)
 
     async def __aenter__(self) -> Self:
         return self
@@ -285,7 +282,7 @@ class Kept:
         self._gone = ended, survivors
         self._hang_up()
         if self._pipes:
-            self._timer = self._loop.call_later(keeper.DRAIN_S, self._finish)
+            self._timer = self._loop.call_later(keeper.DRAIN_S, self._pipes.cut)
         else:
             self._finish()
 
@@ -301,8 +298,7 @@ class Kept:
         self._hang_up()
         if self._timer is not None:
             self._timer.cancel()
-        for pipe in list(self._pipes):
-            self._close(pipe)
+        self._pipes.close()
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
         ended, survivors = self._gone or (0, 0)
         if self._egress is not None:
@@ -320,24 +316,9 @@ class Kept:
         )
         self._forget(self)
 
-    # --- its output -----------------------------------------------------------------------
-
-    def _read(self, pipe: int) -> None:
-        try:
-            data = os.read(pipe, _READ_SIZE)
-        except BlockingIOError:
-            return
-        if data:
-            self._on_output(self._pipes[pipe], data)
-            return
-        self._close(pipe)
-        if not self._pipes and self._gone is not None:
+    def _drained(self) -> None:
+        if self._gone is not None:
             self._finish()
-
-    def _close(self, pipe: int) -> None:
-        self._loop.remove_reader(pipe)
-        os.close(pipe)
-        del self._pipes[pipe]
 
 
 class BrokerLauncher:

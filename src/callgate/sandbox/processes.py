@@ -36,6 +36,7 @@ from callgate.core.commands import Exit as Exit
 from callgate.core.commands import OnOutput as OnOutput
 from callgate.core.commands import Stream as Stream
 from callgate.sandbox import trees
+from callgate.sandbox.output_pipes import OutputPipes
 
 LEFTOVER_GRACE_S = 1.0
 """The same for processes that a command left behind when it ended by itself."""
@@ -47,7 +48,6 @@ KILL_PATIENCE_S = 2.0
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.1
 _KILL_PAUSE_S = 0.005
-_READ_SIZE = 65536
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +65,6 @@ class Process:
         self.pid = leader.pid
         self._leader = leader
         self._tree = tree
-        self._pipes = dict(pipes)
-        self._on_output = on_output
         self._loop = asyncio.get_running_loop()
         self._phase: Literal["running", "draining", "ending", "settling", "done"] = "running"
         self._done: asyncio.Future[Exit] = self._loop.create_future()
@@ -79,8 +77,7 @@ class Process:
         self._stopped = False
         self._told: set[int] = set()
         self._survivors = 0
-        for pipe in self._pipes:
-            self._loop.add_reader(pipe, self._read, pipe)
+        self._pipes = OutputPipes(pipes, on_output, self._drained)
         self._watch()
 
     async def __aenter__(self) -> Self:
@@ -111,24 +108,9 @@ class Process:
         contextvars.Context().run(self._end_sooner if self._phase == "ending" else self._end, grace)
         return True
 
-    # --- its output -----------------------------------------------------------------------
-
-    def _read(self, pipe: int) -> None:
-        try:
-            data = os.read(pipe, _READ_SIZE)
-        except BlockingIOError:
-            return
-        if data:
-            self._on_output(self._pipes[pipe], data)
-            return
-        self._close(pipe)
-        if not self._pipes and self._phase == "settling":
+    def _drained(self) -> None:
+        if self._phase == "settling":
             self._finish()
-
-    def _close(self, pipe: int) -> None:
-        self._loop.remove_reader(pipe)
-        os.close(pipe)
-        del self._pipes[pipe]
 
     # --- its leader -----------------------------------------------------------------------
 
@@ -228,7 +210,7 @@ class Process:
         if self._exited:
             self._bury()
         if self._pipes:
-            self._later(DRAIN_S, self._finish)
+            self._later(DRAIN_S, self._pipes.cut)
         else:
             self._finish()
 
@@ -236,8 +218,7 @@ class Process:
         self._phase = "done"
         if self._timer is not None:
             self._timer.cancel()
-        for pipe in list(self._pipes):
-            self._close(pipe)
+        self._pipes.close()
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
         ended = Exit(
             code=code if code is not None and code >= 0 else None,

@@ -18,6 +18,7 @@ from callgate.core.errors import ToolCancelled, ToolError, ToolShuttingDown
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
+from callgate.core.turns import SLICE_S, fair_turns
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.requests import Fault
 from callgate.protocol.socket_v1.results import envelope, whole
@@ -66,6 +67,9 @@ class Connection(asyncio.Protocol):
         self._wire = ServerWire()
         self._out = Outbox(self._wire, self._hang_up_if_done)
         self._calls = calls.Calls(host, self, self._result)
+        self._turns = fair_turns()
+        self._floods = False
+        """It sends more than fits a slice."""
         self._came = 0
         """Bytes of what came last ..."""
         self._coming: Iterator[frames.Request | Fault | None] | None = None
@@ -113,6 +117,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._out.paused = False
+        self._read_on()
 
     def data_received(self, data: bytes) -> None:
         self._came = len(data)
@@ -123,6 +128,7 @@ class Connection(asyncio.Protocol):
         """Take requests; where there are many, the others take their turn in between."""
         if self._coming is None:
             return
+        until = self._turns.now() + SLICE_S
         while self._coming is not None and self._out.is_open:
             if self._asked >= _MOST_ASKED:  # the first that is answered goes on from here
                 self._pace()
@@ -134,10 +140,15 @@ class Connection(asyncio.Protocol):
                 self._send(request)
             elif request is not None:
                 self._take(cast(frames.Request, request))
-            if self._coming is not None and (request is None or self._out.is_high):
+            if self._coming is not None and (self._turns.now() > until or self._out.is_high):
+                self._floods = True
                 self._pace()
-                asyncio.get_running_loop().call_soon(self._read_on)
+                if not self._out.paused:  # else it goes on when the peer has read
+                    self._turns.wait(self._read_on)
                 return
+        if not self._floods:
+            self._turns.note_light()
+        self._floods = False
         self._host.unfinished.hold(self, self._wire.unfinished)
         if self._wire.hopeless:
             self._out.end("protocol", "A line went on without end.")

@@ -11,7 +11,7 @@ from callgate.protocol.socket_v1.frames import Request
 from callgate.protocol.socket_v1.requests import Fault
 from callgate.protocol.socket_v1.server import ServerWire
 
-_PIECE = 8 * 1024
+_PIECE = 1024
 """Bytes, and the rest of a line: a request of a few of them may have a long answer."""
 
 
