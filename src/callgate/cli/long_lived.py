@@ -13,6 +13,8 @@ _MADE_BEFORE_A_LOOK = 2_000
 _GROWN = 8 * 1024 * 1024
 """Bytes by which memory may grow before it is looked at: few objects can hold many."""
 _LONGEST_PAUSE = 64
+_SWITCH_S = 0.0005
+"""How long a thread that writes to the store may hold up the event loop."""
 _M_MMAP_THRESHOLD = -3
 _LARGE = 1024 * 1024
 """Bytes of a buffer that goes back to the system as soon as it is freed."""
@@ -26,6 +28,7 @@ class Memory:
         gc.collect()
         gc.freeze()  # what is there now stays: nobody need look through it again
         gc.set_threshold(_MADE_BEFORE_A_LOOK)
+        sys.setswitchinterval(_SWITCH_S)
         self._libc: Any = ctypes.CDLL(None) if sys.platform == "linux" else None
         # glibc would learn from the first large buffer to keep those that follow for itself.
         self._tell_libc("mallopt", _M_MMAP_THRESHOLD, _LARGE)

@@ -106,7 +106,7 @@ class OutputPipes:
         took = self._turns.now() - began
         if took > SLICE_S:
             self._size = max(int(len(data) * SLICE_S / took), _LEAST)
-        else:
+        elif took < SLICE_S / 2:
             self._size = min(self._size * 2, _MOST)
         return took > SLICE_S / 2
 
