@@ -175,14 +175,16 @@ def waits(peer: Peer, reads: int) -> list[float]:
 
 def measure(rounds: int, reads: int, only: str | None) -> dict[str, dict[str, float]]:
     found = {}
-    with tempfile.TemporaryDirectory(prefix="cg", dir="/var/tmp") as directory:
-        with instance(Path(directory)) as (path, workspace):
-            peer = Peer(path, workspace)
-            waits(peer, reads)
-            for name, flood in FLOODS.items():
-                if only in (None, name):
-                    found[name] = _rounds(peer, flood, path, workspace, rounds, reads)
-            peer.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="cg", dir="/var/tmp") as directory,
+        instance(Path(directory)) as (path, workspace),
+    ):
+        peer = Peer(path, workspace)
+        waits(peer, reads)
+        for name, flood in FLOODS.items():
+            if only in (None, name):
+                found[name] = _rounds(peer, flood, path, workspace, rounds, reads)
+        peer.close()
     return found
 
 

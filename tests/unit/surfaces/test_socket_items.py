@@ -8,7 +8,7 @@ import logging
 import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
-from itertools import groupby
+from itertools import count, groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import Capability
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied, ToolRegistrationError
 from callgate.core.sessions import Session
+from callgate.core.turns import SLICE_S, fair_turns
 from callgate.dispatch.grants import Grant
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.results import envelope
@@ -604,3 +605,22 @@ def test_many_requests_come_a_few_at_a_time() -> None:
     assert max(map(len, rounds)) <= 400
     large = json.dumps({"type": "check_alive", "more": "x" * 100_000}).encode() + b"\n"
     assert len(list(requests(ServerWire(), large))) == 1
+
+
+async def test_a_peer_that_floods_has_one_slice_in_a_turn_of_the_loop(door: Door) -> None:
+    turns, clock = fair_turns(), count()
+    turns.now = lambda: next(clock) * 2 * SLICE_S  # whatever is done fills a slice
+    flooding = await door.peer()
+    for number in range(200):
+        flooding.send(type="check_alive", requestId=f"{number}")
+    answers = asyncio.ensure_future(asyncio.wait_for(_lines(flooding, 200), 60))
+    passed = 0
+    while not answers.done():
+        await asyncio.sleep(0)
+        passed += 1
+    assert {json.loads(line)["type"] for line in await answers} == {"alive"}
+    assert passed >= 200
+
+
+async def _lines(peer: Peer, count: int) -> list[bytes]:
+    return [await peer.reader.readline() for _ in range(count)]

@@ -69,7 +69,9 @@ class Connection(asyncio.Protocol):
         self._calls = calls.Calls(host, self, self._result)
         self._turns = fair_turns()
         self._floods = False
-        """It sends more than fits a slice."""
+        """It sends more than fits a slice ..."""
+        self._has_turn = False
+        """... and waits for its next one."""
         self._came = 0
         """Bytes of what came last ..."""
         self._coming: Iterator[frames.Request | Fault | None] | None = None
@@ -117,11 +119,20 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._out.paused = False
-        self._read_on()
+        self._read_later()
 
     def data_received(self, data: bytes) -> None:
         self._came = len(data)
         self._coming = requests(self._wire, data)
+        self._read_on()
+
+    def _read_later(self) -> None:
+        if self._coming is not None and not self._has_turn:
+            self._has_turn = True
+            self._turns.wait(self._read_in_turn)
+
+    def _read_in_turn(self) -> None:
+        self._has_turn = False
         self._read_on()
 
     def _read_on(self) -> None:
@@ -144,7 +155,7 @@ class Connection(asyncio.Protocol):
                 self._floods = True
                 self._pace()
                 if not self._out.paused:  # else it goes on when the peer has read
-                    self._turns.wait(self._read_on)
+                    self._read_later()
                 return
         if not self._floods:
             self._turns.note_light()
@@ -252,7 +263,7 @@ class Connection(asyncio.Protocol):
             reply = await work
         finally:
             self._asked -= 1
-            asyncio.get_running_loop().call_soon(self._read_on)
+            self._read_later()
         self._send(reply)
 
     # Answers.
