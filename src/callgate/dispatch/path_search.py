@@ -18,6 +18,7 @@ import os
 import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -123,7 +124,11 @@ class _Search:
             return
         if not rule.may_match_below(text):
             return
+        last = rule.last_name
         for entry in self._children(rule, root, directory, text):
+            ends_otherwise = last is not None and entry.name.casefold() != last
+            if ends_otherwise and not entry.is_directory and not entry.is_symlink:
+                continue  # most files, at little cost
             name = f"{text}/{entry.name}" if text or root == "/" else entry.name
             path = os.path.join(directory, entry.name)
             if entry.is_symlink:
@@ -247,7 +252,7 @@ class _Search:
             raise _Ended(f"it takes longer than {MOST_SECONDS:g} s to find what matches")
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _Entry(NamedTuple):
     name: str
     is_symlink: bool
     is_directory: bool

@@ -66,6 +66,12 @@ class PathRule(msgspec.Struct, frozen=True):
                 return False
         return len(names) < len(segments)
 
+    @property
+    def last_name(self) -> str | None:
+        """The name, folded, that every match ends in; None: it has wildcards."""
+        name = self.pattern.rpartition("/")[2]
+        return None if not name or set("*?") & set(name) else name.casefold()
+
     def literal(self, depth: int) -> str | None:
         """The name that a match has at this depth, if there is only one (but for its case)."""
         segments = _names(self.pattern)
