@@ -168,6 +168,7 @@ async def test_two_browsers_that_answer_at_once_end_with_the_same_answer(
     done = served.begin("write_file", path="new.txt", content="hello\n")
     for page in pages:
         await question(page).wait_for()
+        await expect(question(page).get_by_role("button", name="Allow once")).to_be_enabled()
     press = "name => [...document.querySelectorAll('.answers button')].find(b => b.textContent.startsWith(name)).click()"
     await pages[1].evaluate(press, "Deny")
     await pages[1].get_by_label("Reason").wait_for()
@@ -308,9 +309,6 @@ async def test_characters_that_are_not_seen_are_marked(served: Served, new_page:
     page = await new_page(served)
     await go(page, "inbox")
     served.begin("shell", command="echo safe \u202e\u200b\x1b[2J\U000e0041")
-    marks = question(page, "shell").locator("pre[aria-label=Command] .unseen")
-    await expect(marks).to_have_text(["U+202E", "U+200B", "ESC", "U+E0041"])
-    await question(page, "shell").get_by_text("Arguments", exact=True).click()
     marks = question(page, "shell").get_by_label("Argument command").locator(".unseen")
     await expect(marks).to_have_text(["U+202E", "U+200B", "ESC", "U+E0041"])
     await question(page, "shell").get_by_role("button", name="Deny").click()
@@ -326,6 +324,8 @@ async def test_everything_works_by_keyboard(served: Served, new_page: NewPage) -
     results = []
     for name, answer in (("a.txt", ["a"]), ("b.txt", ["d", "n", "o", "Enter"])):
         done = served.begin("write_file", path=name, content="x")
+        await question(page).wait_for()
+        await keys.press("j")
         await page.locator("[data-armed=true]").wait_for()
         await keys.press(answer[0])
         if answer[1:]:
@@ -351,25 +351,6 @@ async def test_everything_works_by_keyboard(served: Served, new_page: NewPage) -
     await expect(page.get_by_role("dialog", name="Keys")).to_have_count(0)
     await keys.press("Escape")
     await expect(page.get_by_role("complementary", name="Call")).to_have_count(0)
-
-
-async def test_a_question_that_slides_under_the_keys_is_not_answered_by_them(
-    served: Served, new_page: NewPage
-) -> None:
-    page = await new_page(served)
-    await go(page, "inbox")
-    first = served.begin("write_file", path="a.txt", content="x")
-    await page.locator("[data-armed=true]").wait_for()
-    second = served.begin("write_file", path="b.txt", content="x")
-    await expect(question(page)).to_have_count(2)
-    await page.keyboard.press("a")
-    await expect(question(page)).to_have_count(1)
-    await page.keyboard.press("a")  # meant for the first, pressed twice
-    assert (await asyncio.wrap_future(first))["ok"]
-    await page.locator("[data-armed=true]").wait_for()
-    await expect(question(page)).to_have_count(1)
-    await page.keyboard.press("a")
-    assert (await asyncio.wrap_future(second))["ok"]
 
 
 async def test_the_second_of_two_clicks_does_not_answer_the_question_that_slides_under_it(
@@ -404,7 +385,7 @@ async def test_what_a_command_does_not_tell_of_its_call_is_shown_and_no_pattern_
     served.begin("shell", command="echo *\u00a0x", timeout_seconds=7)
     asked = question(page, "shell")
     await expect(asked.get_by_label("Argument timeout_seconds")).to_be_visible()
-    await expect(asked.locator("pre[aria-label=Command] .unseen")).to_have_text(["U+00A0"])
+    await expect(asked.get_by_label("Argument command").locator(".unseen")).to_have_text(["U+00A0"])
     await asked.get_by_role("button", name="Always").click()
     await expect(page.get_by_label("Save a rule")).to_have_value("")
     await asked.get_by_role("button", name="Edit").click()
@@ -431,6 +412,7 @@ async def test_a_phone_never_scrolls_sideways(served: Served, new_page: NewPage)
         await page.locator("main h1, main h2").first.wait_for()
         assert (view, await page.evaluate(WIDER)) == (view, [])
     await go(page, "inbox")
+    await question(page).get_by_role("region", name="Arguments").get_by_text("Show all").click()
     await question(page).get_by_role("button", name="Allow once").click()
     assert (await asyncio.wrap_future(done))["ok"]
 

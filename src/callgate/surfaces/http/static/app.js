@@ -103,8 +103,8 @@ function Banner({ link }) {
 
 const KEYS = [
   ["1 … 8", "go to a view"], ["/", "search"], ["p", "pause the live list"],
-  ["↑ ↓ Enter", "move in a list"], ["j k", "next and previous question"], ["a", "allow once"],
-  ["s", "allow for this session"], ["w", "always allow, by a pattern"], ["e", "edit the arguments"],
+  ["↑ ↓ Enter", "move in a list"], ["j k", "choose the next or previous question"], ["a", "allow once"],
+  ["s", "allow for this session"], ["o", "show all of its arguments"], ["w", "always allow, by a pattern"], ["e", "edit the arguments"],
   ["d", "deny, with a reason"], ["Esc", "close"],
 ];
 

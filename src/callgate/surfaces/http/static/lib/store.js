@@ -20,7 +20,7 @@ export const state = {
   loaded: false,
   questions: new Map(),
   settled: [], // questions that were just answered, newest first
-  closedAt: -Infinity, // when the last one went away, by `performance.now`
+  changes: 0, // how often a question came or went
   epoch: 0, // raised when events may have been missed and everything is to be read again
 };
 
@@ -80,6 +80,7 @@ export function start() {
       for (const each of state.questions.values()) {
         if (!open.has(each.id)) settle(each.id, {});
       }
+      if (confirmations.some((each) => !state.questions.has(each.id))) state.changes += 1;
       state.questions = open;
       for (const row of calls) put(state.calls, row);
       changed();
@@ -110,7 +111,7 @@ export function settle(id, how) {
   const known = state.settled.find((each) => each.question.id === id);
   const question = state.questions.get(id) ?? known?.question;
   if (question === undefined) return;
-  if (state.questions.delete(id)) state.closedAt = performance.now();
+  if (state.questions.delete(id)) state.changes += 1;
   const others = state.settled.filter((each) => each !== known);
   state.settled = [{ question, how: { ...known?.how, ...how } }, ...others].slice(0, KEPT_ANSWERS);
   changed();
@@ -127,7 +128,9 @@ const loadQuestions = spaced(async () => {
   const { confirmations } = await get("/v1/confirmations");
   const known = new Set(state.settled.map(({ question }) => question.id));
   for (const each of confirmations) {
-    if (!known.has(each.id)) state.questions.set(each.id, each);
+    if (known.has(each.id) || state.questions.has(each.id)) continue;
+    state.questions.set(each.id, each);
+    state.changes += 1;
   }
 }, 0);
 

@@ -1,9 +1,11 @@
 // Texts from tools and models, made safe to look at, and numbers made short.
 
 // Characters that are not seen, that look like a space and are none, or that change how others are
-// seen: controls, bidirectional marks, joiners, fillers, tags and variation selectors. A line's end,
-// a tab and a space are what they look like; a picture may say that it is one.
-const UNSEEN = /[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800](?<![\n\t ]|\p{Extended_Pictographic}\ufe0f)/gu;
+// seen: controls, bidirectional marks, joiners, fillers, tags and variation selectors, and accents
+// piled up so high that they cover other lines. A line's end, a tab and a space are what they look
+// like; a picture may say that it is one.
+const UNSEEN = /[\p{C}\p{Z}\p{Default_Ignorable_Code_Point}\u2800](?<![\n\t ]|\p{Extended_Pictographic}\ufe0f)|(?<=\p{M}{3})\p{M}/gu;
+const BLANK_END = /(?<![ \t])[ \t]+(?=\n)|(?<![ \t\n])[ \t\n]+$/g; // from a run's start: linear
 
 const SPACE = /\p{Zs}/u;
 
@@ -22,12 +24,31 @@ export function parts(text, prose = false) {
   return found;
 }
 
+/** The same for a text whose every character counts: blanks at the end of a line are marks too. */
+export function exactParts(text) {
+  if (text === "") return [{ shown: "empty", name: "nothing" }];
+  const found = [];
+  let at = 0;
+  for (const match of text.matchAll(BLANK_END)) {
+    found.push(...parts(text.slice(at, match.index)));
+    // Equal characters side by side are one mark, which says how many they are.
+    for (const [run] of match[0].matchAll(/(.)\1*/gs)) {
+      const { shown, name } = mark(run.codePointAt(0));
+      const times = run.length > 1 ? ` ×${run.length}` : "";
+      found.push({ shown: shown + times, name: name + times });
+    }
+    at = match.index + match[0].length;
+  }
+  return [...found, ...parts(text.slice(at))];
+}
+
 const ASCII = ("NUL SOH STX ETX EOT ENQ ACK BEL BS TAB LF VT FF CR SO SI DLE DC1 DC2 DC3 DC4 NAK SYN ETB "
   + "CAN EM SUB ESC FS GS RS US").split(" ");
 
 function mark(code) {
   const name = `U+${code.toString(16).toUpperCase().padStart(4, "0")}`;
-  return { shown: ASCII[code] ?? (code === 0x7f ? "DEL" : name), name };
+  const shown = { 0x20: "SP", 0x7f: "DEL" }[code] ?? ASCII[code] ?? name;
+  return { shown, name };
 }
 
 const two = (number) => String(number).padStart(2, "0");

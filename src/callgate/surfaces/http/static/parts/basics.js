@@ -2,7 +2,7 @@
 
 import { useKeys } from "../lib/keys.js";
 import { setQuery } from "../lib/router.js";
-import { parts } from "../lib/text.js";
+import { exactParts, parts } from "../lib/text.js";
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 
 const LONG = 20_000;
@@ -12,12 +12,16 @@ export function Text({ value, limit = LONG, prose = false }) {
   const [whole, setWhole] = useState(false);
   const text = String(value ?? "");
   const cut = !whole && text.length > limit;
-  return html`${parts(cut ? text.slice(0, limit) : text, prose).map((part) =>
-    typeof part === "string" ? part
-      : html`<span class="unseen" title=${`Unseen character ${part.name}`}>${part.shown}</span>`)}
+  return html`${drawn(parts(cut ? text.slice(0, limit) : text, prose))}
     ${cut && html`<button class="link" type="button" onClick=${() => setWhole(true)}>
       … ${text.length - limit} more characters</button>`}`;
 }
+
+const drawn = (found) => found.map((part) => (typeof part === "string" ? part
+  : html`<span class="unseen" title=${`Unseen character ${part.name}`}>${part.shown}</span>`));
+
+/** All of a text of which every character counts. */
+export const Exact = ({ value }) => drawn(exactParts(value));
 
 /** One line of such a text, cut short. */
 export const Line = ({ value, most = 240 }) =>

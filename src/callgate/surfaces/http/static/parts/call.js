@@ -3,14 +3,16 @@
 import { at, get, remove } from "../lib/api.js";
 import { isOver } from "../lib/calls.js";
 import { go, href } from "../lib/router.js";
+import { useQuestions } from "../lib/questions.js";
 import { useStore } from "../lib/store.js";
 import { duration, moment } from "../lib/text.js";
 import { html, useEffect, useState } from "../lib/ui.js";
 import { Block, Effect, Empty, Line, State, Text, Trouble, Values } from "./basics.js";
-import { Question, outcome } from "./question.js";
+import { outcome } from "./question.js";
+import { Questions } from "./questions.js";
 
 export function CallPanel({ id, onClose }) {
-  const { calls, questions } = useStore();
+  const { calls } = useStore();
   const row = calls.byId.get(id);
   const [detail, setDetail] = useState(null);
   const [record, setRecord] = useState(null);
@@ -22,7 +24,8 @@ export function CallPanel({ id, onClose }) {
     get("/v1/audit", { text: id, limit: 1 }).then(show(({ records }) => setRecord(records[0])), () => {});
     return () => { here = false; };
   }, [id, row?.state]);
-  const open = [...questions.values()].find((each) => each.call_id === id);
+  const asked = useQuestions((each) => each.call_id === id, { ownGo: true });
+  const open = asked[0].length > 0;
   const known = { ...row, ...detail, ...(row ? { state: row.state } : {}) };
 
   return html`<aside class="panel" aria-label="Call">
@@ -30,7 +33,7 @@ export function CallPanel({ id, onClose }) {
       <button class="small close" onClick=${onClose} aria-label="Close">✕</button></header>
     ${!known.tool && problem && html`<${Trouble} problem=${problem} />`}
     ${!known.tool && !problem && html`<${Empty} title="Reading…" />`}
-    ${open && html`<${Question} question=${open} />`}
+    <${Questions} of=${asked} />
     <${Facts} call=${known} record=${record} />
     <${Actions} call=${known} record=${record} />
     ${record?.reason && html`<p class="trouble"><${Text} value=${record.reason} /></p>`}

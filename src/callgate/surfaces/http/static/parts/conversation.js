@@ -1,11 +1,12 @@
 // A conversation as it is read: prompts, replies, and each call as a card.
 
 import { href } from "../lib/router.js";
+import { useQuestions } from "../lib/questions.js";
 import { useStore } from "../lib/store.js";
 import { brief, duration } from "../lib/text.js";
 import { html, useState } from "../lib/ui.js";
 import { Block, Content, Line, State, Text, Values } from "./basics.js";
-import { Question } from "./question.js";
+import { Questions } from "./questions.js";
 
 const MOST = 300;
 const DRAW = {
@@ -29,8 +30,9 @@ export function Conversation({ items, writing = "", live = false, onUndo }) {
 }
 
 function CallCard({ call, live, onUndo }) {
-  const { calls, questions } = useStore();
-  const open = live && questions.get(call.question);
+  const { calls } = useStore();
+  const asked = useQuestions((each) => live && each.id === call.question, { ownGo: true });
+  const [open] = asked[0];
   const result = call.result();
   const shown = call.endedAt ? result : null;
   const summary = call.summary || calls.byId.get(call.id)?.summary;
@@ -39,7 +41,7 @@ function CallCard({ call, live, onUndo }) {
     <span class="took">${call.calledAt && call.endedAt
       && duration((call.endedAt - call.calledAt) * 1000)}</span>`;
   return html`<article class=${`call-card ${call.state}`} aria-label=${`Call of ${call.tool}`}>
-    ${open ? html`<${Question} question=${open} />` : html`<details><summary>${head}</summary>
+    ${open ? html`<${Questions} of=${asked} />` : html`<details><summary>${head}</summary>
       ${call.input ? html`<${Values} values=${call.input} />`
         : summary && html`<${Block} label="Arguments" value=${summary} />`}
       ${shown ? html`<h3>Result</h3><${Content} blocks=${shown} />`

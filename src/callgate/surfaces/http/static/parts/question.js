@@ -1,23 +1,29 @@
-// One question to a person: what would happen, why it is asked, and the answers.
+// One question to a person: what would run, to the last character, why it is asked, and the answers.
+//
+// Nothing is allowed before all of its arguments were shown. A question that is closed stays as it
+// was and takes no input.
 
 import { at, post } from "../lib/api.js";
-import { isDiff } from "../lib/diff.js";
 import { href } from "../lib/router.js";
-import { readJson } from "../lib/schema.js";
-import { settle, state } from "../lib/store.js";
-import { duration, editable, isPlain } from "../lib/text.js";
-import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/ui.js";
-import { Effect, Line, Text, Trouble, Values } from "./basics.js";
+import { settle } from "../lib/store.js";
+import { useStill } from "../lib/still.js";
+import { duration, isPlain } from "../lib/text.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib/ui.js";
+import { Ask, Edit } from "./answering.js";
+import { Arguments, isCut } from "./arguments.js";
+import { Effect, Line, Text, Trouble } from "./basics.js";
 import { Preview } from "./diff.js";
+import { Folded, isShownWhole } from "./folded.js";
 
-const STILL_MS = 500;
 const SAID = { allow: "allowed", deny: "denied", timeout: "ran out of time", cancelled: "withdrawn" };
 export const outcome = (decision) => SAID[decision] ?? "closed";
+const OPEN_FIRST = "Not all of the arguments are shown. Open them first.";
 
-/** Sends an answer; says so where someone else was first. */
+/** Sends an answer to exactly these arguments; says so where someone else was first. */
 async function answer(question, said) {
   try {
-    const done = await post(at("confirmations", question.id), said);
+    const done = await post(at("confirmations", question.id),
+      { ...said, arguments_sha256: question.arguments_sha256 });
     settle(question.id, { ...done, mine: true });
   } catch (problem) {
     if (problem.status !== 409 || problem.body?.applied !== false) throw problem;
@@ -25,113 +31,152 @@ async function answer(question, said) {
   }
 }
 
-/** `commands.current` gets what the keys of the inbox do, where the card is the chosen one. */
-export function Question({ question, chosen = false, commands, onChoose }) {
+/**
+ * `how` it was closed, if it is. `keys`, where keys lead here: `isChosen` says whether they do now,
+ * `commands` gets what they do, `onChoose` hears that a person chose this question.
+ */
+export function Question({ question, how = null, keys = null, onDismiss }) {
   const [open, setOpen] = useState(null); // "deny", "edit" or "always"
+  const [opened, setOpened] = useState(false);
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
+  const card = useRef(null);
+  const box = useRef(null);
+  const buttons = useRef(null);
+  const pressed = useRef(null);
+  const closed = how !== null;
+  const isStill = useStill(buttons);
+  const cut = useMemo(() => isCut(question.arguments), [question.arguments]);
+  const isWhole = () => opened || (!cut && box.current !== null && isShownWhole(box.current));
+  const [, draw] = useState(false); // as the arguments are measured
 
   async function send(said) {
-    if (busy) return;
+    if (busy || closed) return;
+    if (said.decision === "allow" && !isWhole()) return setProblem(OPEN_FIRST);
     setBusy(true);
     setProblem(null);
     try {
       await answer(question, said);
+      card.current?.focus({ preventScroll: true });
     } catch (failure) {
       setProblem(failure);
       setBusy(false);
     }
   }
-  const isStill = useStill();
-  const once = () => isStill() && send({ decision: "allow", scope: "once" });
-  const session = () => isStill() && send({ decision: "allow", scope: "session" });
-  const keyed = (key) => (commands ? key : null); // only there the keys lead here
-  const toggle = (name) => () => setOpen(open === name ? null : name);
-  if (commands) {
-    commands.current = { a: once, s: session, d: toggle("deny"), e: toggle("edit"), w: toggle("always") };
-  }
+  const once = () => send({ decision: "allow", scope: "once" });
+  const session = () => send({ decision: "allow", scope: "session" });
+  const toggle = (name) => () => {
+    if (closed) return card.current.focus({ preventScroll: true });
+    if (name === "edit" && open !== "edit" && !isWhole()) return setProblem(OPEN_FIRST);
+    setOpen(open === name ? null : name);
+    if (open === name) card.current.focus({ preventScroll: true }); // not to the page, or another
+  };
+  const showAll = () => {
+    setOpened(true);
+    setProblem(null);
+  };
+  /** For a key, which also works where the arguments are out of sight: brings them there first. */
+  const inSight = (act) => () => {
+    if (opened || isInSight(box.current)) return act();
+    box.current.scrollIntoView({ block: "center" });
+    setProblem("Here are the arguments. Press the key again.");
+  };
+  keys?.commands.set(question.id, { a: inSight(once), s: inSight(session), d: toggle("deny"),
+    e: toggle("edit"), w: toggle("always"), o: showAll });
 
-  return html`<article class=${`question ${chosen ? "chosen" : ""}`} onFocusIn=${onChoose}
-      onClick=${onChoose} aria-label=${`Question about ${question.tool}`} data-question=${question.id}
-      data-armed=${chosen && isStill()}>
+  /** A click counts where the pointer went down on the same button of the same question, which had
+   *  stood there for a while; one without a pointer has no such doubt. */
+  const picks = (act) => (event) => {
+    const meant = event.detail === 0 || pressed.current === event.currentTarget;
+    if (meant && isStill() && !closed) act();
+  };
+  function press(event) {
+    pressed.current = isStill() ? event.target.closest("button") : null;
+    if (!closed) keys?.onChoose();
+  }
+  const chosen = Boolean(keys?.isChosen) && !closed;
+  // Their place is kept while they are not shown: a button must not move under a click.
+  const keyed = (key) => (keys ? key : null);
+  const off = closed || busy || !isStill();
+  const offUntilShown = off || !isWhole();
+  const choice = (key, label, act, more) => html`<${Choice} keys=${keyed(key)} label=${label}
+    onPick=${picks(act)} off=${off} ...${more} />`;
+
+  return html`<article ref=${card} class=${`question ${chosen ? "chosen" : ""} ${closed ? "closed" : ""}`}
+      tabindex=${keys ? 0 : -1} aria-label=${closed ? `${outcome(how.decision)}: ${question.tool}`
+        : `Question about ${question.tool}`} data-question=${question.id} onPointerDown=${press}
+      onKeyUp=${(event) => event.key === "Tab" && !closed && keys?.onChoose()}
+      data-armed=${chosen && keys.isReady() && isStill()}>
     <header>
       <h2><${Line} value=${question.tool} /></h2><${Effect} effect=${question.side_effects} />
       ${question.destructive && html`<span class="effect destructive">destructive</span>`}
-      <${Left} until=${question.expires_at} />
+      ${closed ? html`<b class="left" role="status">${outcome(how.decision)}</b>`
+        : html`<${Left} until=${question.expires_at} />`}
     </header>
     <p class="why"><${Text} value=${question.why} /> <${Rule} question=${question} /></p>
-    <${Subject} question=${question} />
+    <${Facts} question=${question} />
+    <${Words} question=${question} />
+    <${Arguments} values=${question.arguments} cut=${cut} box=${box} opened=${opened} onOpen=${showAll}
+      onMeasure=${draw} keys=${keys} />
     <${Trouble} problem=${problem} />
-    <div class="answers" role="group" aria-label="Answers">
-      <${Choice} keys=${keyed("a")} label="Allow once" main onPick=${once} busy=${busy} off=${!isStill()} />
-      <${Choice} keys=${keyed("s")} label="For this session" onPick=${session} busy=${busy}
-        off=${!isStill()} />
-      <${Choice} keys=${keyed("w")} label="Always…" onPick=${toggle("always")} busy=${busy}
-        open=${open === "always"} />
-      <${Choice} keys=${keyed("e")} label="Edit…" onPick=${toggle("edit")} busy=${busy}
-        open=${open === "edit"} />
-      <${Choice} keys=${keyed("d")} label="Deny…" danger onPick=${toggle("deny")} busy=${busy}
-        open=${open === "deny"} />
+    <div class="answers" role="group" aria-label="Answers" ref=${buttons}>
+      ${choice("a", "Allow once", once, { main: true, off: offUntilShown })}
+      ${choice("s", "For this session", session, { off: offUntilShown })}
+      ${choice("w", "Always…", toggle("always"), { open: open === "always" })}
+      ${choice("e", "Edit…", toggle("edit"), { open: open === "edit" })}
+      ${choice("d", "Deny…", toggle("deny"), { open: open === "deny", danger: true })}
     </div>
     ${open === "deny" && html`<${Ask} label="Reason, told to the agent (may stay empty)" act="Deny" danger
-      onDone=${(reason) => send({ decision: "deny", ...(reason ? { reason } : {}) })}
-        onBack=${toggle("deny")} />`}
+      closed=${closed} onBack=${toggle("deny")}
+      onDone=${(reason) => send({ decision: "deny", ...(reason ? { reason } : {}) })} />`}
     ${open === "always" && html`<${Ask} label=${`Save a rule for ${patternKind(question)}`}
-      usual=${patternOf(question)} act="Always allow" onBack=${toggle("always")}
+      usual=${patternOf(question)} act="Always allow" closed=${closed} onBack=${toggle("always")}
       onDone=${(pattern) => send({ decision: "allow", scope: "always", ...(pattern ? { pattern } : {}) })} />`}
-    ${open === "edit" && html`<${Edit} question=${question} onBack=${toggle("edit")}
+    ${open === "edit" && html`<${Edit} question=${question} closed=${closed} onBack=${toggle("edit")}
       onDone=${(changed) => send({ decision: "allow", scope: "once", arguments: changed })} />`}
+    ${closed && html`<p class="over">This question is over (${outcome(how.decision)}): what is typed here
+      goes nowhere. <button class="small" type="button" onClick=${() => onDismiss?.(question.id)}>Put away</button></p>`}
   </article>`;
 }
 
-const Choice = ({ keys, label, main, danger, busy, open, onPick, off }) => html`<button
-    class=${main ? "main" : danger ? "danger" : ""} disabled=${busy} aria-keyshortcuts=${keys}
+const Choice = ({ keys, label, main, danger, open, onPick, off }) => html`<button type="button"
+    class=${main ? "main" : danger ? "danger" : ""} aria-keyshortcuts=${keys}
     aria-expanded=${open} aria-disabled=${off} onClick=${onPick}>${label}${keys && html` <kbd
       aria-hidden="true">${keys}</kbd>`}</button>`;
 
-/** Not just after the card came, another went, or the window came to the front: a key or a click
- *  then was meant for what stood there before. Tells when asked, and draws when it changes. */
-function useStill() {
-  const since = useRef(performance.now());
-  const [, draw] = useState(0);
-  const isStill = () => performance.now() - Math.max(since.current, state.closedAt) >= STILL_MS;
-  useEffect(() => {
-    const timer = setInterval(() => draw(isStill()), 100);
-    const come = () => { since.current = performance.now(); };
-    addEventListener("focus", come);
-    return () => {
-      clearInterval(timer);
-      removeEventListener("focus", come);
-    };
-  }, []);
-  return isStill;
+/** Whether all of it is on the screen. */
+function isInSight(node) {
+  const { top, bottom } = node.getBoundingClientRect();
+  const scroller = node.closest(".scroll, .panel").getBoundingClientRect();
+  return top >= scroller.top - 1 && bottom <= scroller.bottom + 1;
 }
 
-/** What the call is about. A command or a diff says more than the arguments it was made of. */
-function Subject({ question }) {
-  const { command_summary: summary, sandbox, projected_modifications: files } = question;
-  // Whole, where it is known: a summary may leave out the middle.
-  const command = summary && (question.arguments.command ?? summary);
+/** What the tool says that it will do. It stands beside the arguments, never in their place. */
+function Words({ question }) {
+  const [opened, setOpened] = useState(false);
+  const { preview, arguments: { command } } = question;
   // A preview that ends in the command itself says where it runs; the command is shown anyway.
-  const repeats = command && question.preview?.endsWith(command);
-  const preview = repeats ? question.preview.slice(0, -command.length).trim() : question.preview;
-  const details = html`<${Values} values=${question.arguments} />`;
-  // What neither the command nor a diff tells is not to be looked for.
-  const { command: _, ...others } = question.arguments;
-  if (repeats) delete others.cwd;
-  const isTold = command ? !Object.keys(others).length : isDiff(preview ?? "");
-  return html`
-    ${command && html`<pre class="block shell" tabindex="0" aria-label="Command"><span
-      class="prompt" aria-hidden="true">$ </span><${Text} value=${command} /></pre>`}
-    ${preview && (repeats ? html`<p class="quiet"><${Text} value=${preview} /></p>`
-      : html`<${Preview} text=${preview} />`)}
-    ${command || preview ? html`<details open=${!isTold}><summary>Arguments</summary>${details}</details>` : details}
-    <dl class="facts">
-      ${sandbox && html`<dt>Runs in</dt><dd><${Text} value=${sandbox} /></dd>`}
-      ${files?.length > 0 && html`<dt>Changes</dt><dd><${Text} value=${files.join(", ")} /></dd>`}
-      <dt>Workspace</dt><dd><${Text} value=${question.workspace} /></dd>
-      <dt>Session</dt><dd><a href=${href("session", question.session_id)}>${question.session_id}</a></dd>
-    </dl>`;
+  const repeats = typeof command === "string" && command !== "" && preview?.endsWith(command);
+  const text = repeats ? preview.slice(0, -command.length).trim() : preview;
+  if (!text) return null;
+  return html`<section class="words" aria-label="Preview"><h3>Preview${!question.preview_is_ours
+      && ", in the tool's own words: what runs are the arguments below"}</h3>
+    <${Folded} opened=${opened} onOpen=${() => setOpened(true)} mark=${html`<b>Show all</b> of the preview`}>
+      <${Preview} text=${text} /></${Folded}></section>`;
+}
+
+function Facts({ question }) {
+  const { sandbox, projected_modifications: files, client } = question;
+  const asker = [client?.name && `calls itself ${client.name}`, client?.program,
+    client?.process && `process ${client.process}`, client?.directory && `in ${client.directory}`,
+    client?.address && `from ${client.address}`].filter(Boolean);
+  return html`<dl class="facts">
+    ${asker.length > 0 && html`<dt>Asked by</dt><dd><${Text} value=${asker.join(" · ")} /></dd>`}
+    ${sandbox && html`<dt>Runs in</dt><dd><${Text} value=${sandbox} /></dd>`}
+    ${files?.length > 0 && html`<dt>Changes</dt><dd><${Text} value=${files.join(", ")} /></dd>`}
+    <dt>Workspace</dt><dd><${Text} value=${question.workspace} /></dd>
+    <dt>Session</dt><dd><a href=${href("session", question.session_id)}>${question.session_id}</a></dd>
+  </dl>`;
 }
 
 /** Which rule asks, and where it stands: the policy explains the same call. */
@@ -167,46 +212,4 @@ function patternOf(question) {
   const files = question.projected_modifications ?? [];
   const usual = question.command_summary ? question.arguments.command : files.length === 1 && files[0];
   return typeof usual === "string" && isPlain(usual) ? usual : "";
-}
-
-/** One line to type, with a button; Enter sends, Escape goes back. */
-function Ask({ label, usual = "", act, danger, onDone, onBack }) {
-  const field = useRef(null);
-  useLayoutEffect(() => field.current.focus(), []);
-  function send(event) {
-    event.preventDefault();
-    onDone(field.current.value.trim());
-  }
-  return html`<form class="typed" onSubmit=${send} onKeyDown=${(event) => event.key === "Escape" && onBack()}>
-    <label><span>${label}</span><input ref=${field} defaultValue=${usual} autocomplete="off"
-      spellcheck=${false} /></label>
-    <button class=${danger ? "danger" : "main"}>${act}</button></form>`;
-}
-
-function Edit({ question, onDone, onBack }) {
-  const field = useRef(null);
-  const [problem, setProblem] = useState(null);
-  useLayoutEffect(() => field.current.focus(), []);
-  function send(event) {
-    event.preventDefault();
-    try {
-      const read = readJson(field.current.value);
-      if (read === null || typeof read !== "object" || Array.isArray(read)) {
-        throw new Error("Arguments are an object.");
-      }
-      onDone(read);
-    } catch (failure) {
-      setProblem(failure);
-    }
-  }
-  function press(event) {
-    if (event.key === "Escape") onBack();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) send(event);
-  }
-  return html`<form class="edit" onSubmit=${send} onKeyDown=${press}>
-    <label><span>Arguments to run instead; they go through every check again</span>
-      <textarea ref=${field} rows="8" spellcheck=${false}
-        defaultValue=${editable(question.arguments)}></textarea></label>
-    <${Trouble} problem=${problem} />
-    <button class="main">Allow with these</button> <span class="quiet">Ctrl+Enter</span></form>`;
 }

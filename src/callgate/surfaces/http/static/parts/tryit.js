@@ -4,11 +4,12 @@ import { call } from "../lib/api.js";
 import { endOf, errorOf } from "../lib/calls.js";
 import { href } from "../lib/router.js";
 import { fieldsOf, readFields, readJson, typedOf } from "../lib/schema.js";
+import { useQuestions } from "../lib/questions.js";
 import { useStore } from "../lib/store.js";
 import { duration, quoted } from "../lib/text.js";
 import { html, useMemo, useState } from "../lib/ui.js";
 import { Block, Content, Copy, State, Text, Trouble } from "./basics.js";
-import { Question } from "./question.js";
+import { Questions } from "./questions.js";
 
 export function TryIt({ tool, given }) {
   const { instance } = useStore();
@@ -117,15 +118,15 @@ function CopyAs({ tool, fields, typed }) {
 }
 
 function Run({ run, onAgain }) {
-  const { questions } = useStore();
-  const open = [...questions.values()].find((each) => each.call_id === run.id);
+  const asked = useQuestions((each) => each.call_id === run.id, { ownGo: true });
+  const open = asked[0].some(({ how }) => how === null);
   const { result } = run;
   return html`<article class="run" aria-label="Run">
     <header><${State} state=${stateOf(result, open)} />
       ${result && html`<span class="quiet">${duration(result.duration_ms)}</span>
         <a href=${href("live", "", { call: result.call_id })}>details</a>`}
       <button class="small" type="button" onClick=${onAgain}>Use these arguments</button></header>
-    ${open && html`<${Question} question=${open} />`}
+    <${Questions} of=${asked} />
     ${!result && run.output && html`<${Block} label="Output so far" value=${run.output} />`}
     ${result && html`<${Content} blocks=${result.content} />`}</article>`;
 }

@@ -62,10 +62,12 @@ function Room({ id }) {
     <${Composer} busy=${Boolean(turn)} onSay=${say} onStop=${stop} /></section>`;
 }
 
-/** Stays at the end while it grows, unless someone has scrolled up to read. */
+/** Stays at the end while it grows, unless someone has scrolled up to read, or is asked something:
+ *  what is about to be clicked must not move. */
 function useEnd(grows) {
   const box = useRef(null);
   const away = useRef(false);
+  const asked = useRef(false);
   useEffect(() => {
     const element = box.current;
     const look = () => {
@@ -75,7 +77,8 @@ function useEnd(grows) {
     return () => element.removeEventListener("scroll", look);
   }, []);
   useLayoutEffect(() => {
-    if (!away.current) box.current.scrollTop = box.current.scrollHeight;
+    if (!away.current && !asked.current) box.current.scrollTop = box.current.scrollHeight;
+    asked.current = box.current.querySelector(".question:not(.closed)") !== null;
   }, grows);
   return box;
 }

@@ -4,22 +4,23 @@ import { at as path, post } from "../lib/api.js";
 import { readConversation, turnsBefore } from "../lib/conversation.js";
 import { href, setQuery } from "../lib/router.js";
 import { useSession } from "../lib/session.js";
-import { useStore } from "../lib/store.js";
+import { useQuestions } from "../lib/questions.js";
 import { clock, moment } from "../lib/text.js";
 import { html, useMemo, useState } from "../lib/ui.js";
 import { Empty, Line, Text, Trouble } from "../parts/basics.js";
 import { Conversation } from "../parts/conversation.js";
-import { Question } from "../parts/question.js";
+import { Questions } from "../parts/questions.js";
 import { Waterfall } from "../parts/waterfall.js";
 
 export function Session({ id, query }) {
   const { session, events, messages, writing, problem, loaded, cut } = useSession(id);
-  const { questions } = useStore();
   const at = query.at && Number(query.at) < events.length ? Math.max(1, Number(query.at)) : events.length;
   const replaying = at < events.length;
   const shown = useMemo(() => readConversation(events.slice(0, at), messages,
     cut ? turnsBefore(events, messages) : 0), [events, messages, at]);
   const [told, setTold] = useState(null);
+  // An undo is a call like any other, in a session of its own, and may be asked about.
+  const undoing = useQuestions((each) => shown.calls.has(each.arguments.call_id), { ownGo: true });
 
   async function undo(call) {
     setTold("Asking…");
@@ -37,8 +38,6 @@ export function Session({ id, query }) {
         command="callgate sessions list" /></section>`;
   }
   const calls = [...shown.calls.values()];
-  // An undo is a call like any other, in a session of its own, and may be asked about.
-  const undoing = [...questions.values()].find((each) => shown.calls.has(each.arguments.call_id));
   const end = replaying || !isAtWork(calls) ? events.at(-1)?.timestamp : Date.now() / 1000;
   const changed = calls.some((call) => call.files?.length);
   return html`<section class="session"><header class="bar">
@@ -49,7 +48,7 @@ export function Session({ id, query }) {
     ${session && html`<p class="quiet facts-line"><${Text} value=${session.workspace} />
       ${` · mode ${session.mode} · ${events.length} events · ${moment(session.created_at)} · `}
       <code>${session.id}</code></p>`}
-    ${undoing && html`<${Question} question=${undoing} />`}
+    <${Questions} of=${undoing} />
     ${told && html`<p class="told" role="status"><${Text} value=${told} /></p>`}
     ${events.length > 0 && html`<${Scrubber} events=${events} at=${at} replaying=${replaying} />`}
     ${calls.length > 0 && html`<article class="card"><h2>Calls over time</h2><${Waterfall} calls=${calls}

@@ -1,0 +1,32 @@
+// The questions that a view shows. One that is closed stays where it was, and takes no input: what
+// is typed or clicked there was meant for it, and for no other that would come to stand in its place.
+
+import { useStore } from "./store.js";
+import { useRef, useState } from "./ui.js";
+
+/**
+ * `[{question, how}]`, `how` of those that are closed, in the order in which they came to be shown;
+ * and `dismiss(id)`, without an id for all that are closed. With `ownGo`, one that was answered
+ * here goes at once.
+ */
+export function useQuestions(matches, { ownGo = false } = {}) {
+  const { questions, settled } = useStore();
+  const shown = useRef(new Map());
+  const [, draw] = useState(0);
+  const open = [...questions.values()].filter(matches).sort((a, b) => (a.id < b.id ? -1 : 1));
+  for (const question of open) {
+    if (!shown.current.has(question.id)) shown.current.set(question.id, { question, how: null });
+  }
+  for (const [id, entry] of shown.current) {
+    if (questions.has(id)) continue;
+    entry.how = settled.find((each) => each.question.id === id)?.how ?? entry.how ?? {};
+    if (ownGo && entry.how.mine) shown.current.delete(id);
+  }
+  function dismiss(id) {
+    for (const [each, { how }] of shown.current) {
+      if (how !== null && (id === undefined || id === each)) shown.current.delete(each);
+    }
+    draw((n) => n + 1);
+  }
+  return [[...shown.current.values()].filter((each) => matches(each.question)), dismiss];
+}
