@@ -179,6 +179,26 @@ async def test_what_is_shown_of_a_call_hides_no_control_characters(rich: Editor,
     assert not any(mark in text for text in said for mark in ("\x1b", "\r", "\u202e"))
 
 
+async def test_a_question_shows_all_of_the_arguments_whatever_the_tool_says_of_them(rich: Editor, workspace: Path) -> None:
+    talk = await rich.new(workspace)
+    talk.allow("reject_once")
+    command = "make deploy" + " " * 3_000 + "; echo the end that must be seen"
+    await talk.tool("shell", json.dumps({"command": command, "timeout_seconds": 7}))
+    [question] = talk.asked("session/request_permission")
+    content = [each["content"]["text"] for each in question["toolCall"]["content"] if each["type"] == "content"]
+    assert f'command = "{command}"' in content[0] and "timeout_seconds = 7" in content[0]
+    title = question["toolCall"]["title"]
+    assert "more characters" in title and len(title) < 300
+
+
+async def test_a_call_whose_arguments_are_too_long_to_be_shown_is_refused(rich: Editor, workspace: Path) -> None:
+    talk = await rich.new(workspace)
+    talk.allow("allow_once")
+    card = await talk.tool("shell", json.dumps({"command": "true #" + "x" * 65_536}))
+    assert card["status"] == "failed" and "longest_arguments" in json.dumps(card["content"])
+    assert questions(talk) == 0
+
+
 async def test_a_late_answer_to_a_question_that_is_over_changes_nothing(rich: Editor, models: Models, workspace: Path) -> None:
     talk = await rich.new(workspace)
     late: list[Any] = []

@@ -59,6 +59,7 @@ def make_parts(wired: Wired, options: AcpOptions) -> Parts:
         roots=wired.roots,
         forget_key=forget_key,
         latch_s=settings.acp.cancel_latch_s,
+        longest_arguments=settings.acp.longest_arguments,
         unstable=options.unstable,
         mcp=servers.load,
         close=close,

@@ -151,6 +151,8 @@ class AcpTable(_Table, frozen=True):
     """Those that a session in an editor may have."""
     cancel_latch_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 2.0
     """How long a cancel that came while nothing was under way stops the next prompt."""
+    longest_arguments: Annotated[int, msgspec.Meta(ge=1024, le=256 * 1024)] = 64 * 1024
+    """Characters of arguments that a question shows in an editor; a longer call is refused."""
     mcp: EnclosureTable = EnclosureTable()
 
 

@@ -183,6 +183,9 @@ class Confirmations:
         async def put(confirmer: Confirmer) -> None:
             try:
                 answer = Answer.read(await confirmer(pending.question))
+            except ToolPermissionDenied as refusal:  # it must not be asked at all
+                if not pending.future.done():
+                    pending.future.set_exception(refusal)
             except (Exception, asyncio.CancelledError) as error:  # foreign code: no answer
                 if isinstance(error, asyncio.CancelledError) and pending.future.done():
                     return  # another was quicker

@@ -75,7 +75,7 @@ def title_of(name: str, arguments: Any) -> str:
     line = "".join(char if is_seen(char) else escape(char) for char in f"{name} {said}".strip())
     if len(line) > _LONGEST_TITLE:  # the end of a command is where the surprise is
         half = _LONGEST_TITLE // 2
-        line = f"{line[:half]} ... {line[-half:]}"
+        line = f"{line[:half]} [... {len(line) - 2 * half:,} more characters ...] {line[-half:]}"
     return line
 
 

@@ -210,7 +210,7 @@ class Held:
             title=self.cards.title(use.id),
             kind=kind_of(tool),
             status="pending",
-            content=permissions.content_of(question),
+            content=permissions.content_of(question, self._parts.longest_arguments),
             locations=locations_of(tool, arguments, self.session.workspace),
             raw_input=arguments,
         )

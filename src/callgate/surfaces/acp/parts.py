@@ -48,6 +48,8 @@ class Parts(NamedTuple):
     """Delete the stored key of the usual model."""
     latch_s: float
     """How long a cancel that met no turn holds for the next one."""
+    longest_arguments: int
+    """Characters of arguments that a question may show."""
     unstable: bool
     mcp: Callable[[], Awaitable[OpenServers]]
     """Load what it takes to have MCP servers in a session."""

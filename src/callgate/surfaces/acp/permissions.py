@@ -1,6 +1,7 @@
 """The question about a call, put to the person at the editor.
 
-The editor shows it on the card of the call. Whoever answers first wins, here, in the dashboard
+The editor shows it on the card of the call, with all of the arguments: where they are too long for
+that, the call is refused and nobody is asked. Whoever answers first wins, here, in the dashboard
 or at a terminal: the question is then taken back from the others. Whatever is not a plain yes
 is a no; a person who stops the turn instead answers nothing.
 """
@@ -11,8 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from callgate.core.characters import escape, is_seen
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.presentation import preview_heading, requester_text
 from callgate.policy.rules import Outcome
 from callgate.protocol.acp.client import (
     METHODS,
@@ -24,11 +25,14 @@ from callgate.protocol.acp.client import (
 from callgate.protocol.acp.reading import read_result
 from callgate.protocol.acp.values import Shown, ToolContent, ToolFields
 from callgate.protocol.jsonrpc import RpcError, shown
+from callgate.sessions.markdown import code, fenced, visible_lines
 from callgate.surfaces.acp.contents import change, text
 from callgate.surfaces.acp.peer import Peer, PeerGone
+from callgate.surfaces.whole_arguments import whole_arguments
 
 _log = logging.getLogger("callgate.acp")
 
+_ADVICE = ", or raise longest_arguments in [acp]"
 _ANSWERS = {
     "allow_once": (Outcome.ALLOW, Scope.ONCE),
     "allow_always": (Outcome.ALLOW, Scope.SESSION),
@@ -88,17 +92,19 @@ def _options(tool: str) -> list[PermissionOption]:
     ]
 
 
-def content_of(question: Confirmation) -> list[ToolContent]:
-    """What the person has to know: the change or the command, where it runs, why it is asked."""
-    shown: list[ToolContent] = [*map(change, question.diffs)]
-    words = [question.why]
-    if question.preview and not shown:
-        words.insert(0, question.preview)
+def content_of(question: Confirmation, longest: int) -> list[ToolContent]:
+    """What the person has to know: the changes, all of the arguments, what the tool says of them,
+    who asks, where it runs, why it is asked. Raises if the arguments are longer than `longest`.
+
+    Editors read the texts as Markdown: what others wrote stands in fences, where nothing is
+    hidden or acts.
+    """
+    arguments = whole_arguments(question, longest, advice=_ADVICE)
+    told = [f"Arguments:\n\n{fenced(arguments)}" if arguments else "No arguments."]
+    if question.preview and not question.diffs:
+        told.append(f"Preview, {preview_heading(question)}:\n\n{fenced(question.preview)}")
+    about = [visible_lines(question.why), f"Asked by: {code(requester_text(question))}"]
     if question.sandbox is not None:
-        words.append(f"Runs in: {question.sandbox}.")
-    return [*shown, Shown(content=text(_seen("\n\n".join(words))))]
-
-
-def _seen(said: str) -> str:
-    """With what hides or moves text made visible."""
-    return "".join(char if char in "\n\t" or is_seen(char) else escape(char) for char in said)
+        about.append(f"Runs in: {visible_lines(question.sandbox)}.")
+    told.append("\n\n".join(about))
+    return [*map(change, question.diffs), *(Shown(content=text(each)) for each in told)]

@@ -1,7 +1,8 @@
 """A question about a call as a form that an MCP client shows, and its answer.
 
-Everything that a tool, a model or a file brought is shown with its invisible characters made
-visible. A client that closes the form without an answer has said no.
+It holds all of the arguments, or the call is refused. Everything that a tool, a model or a file
+brought is shown with its invisible characters made visible. A client that closes the form without
+an answer has said no.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from collections.abc import Mapping
 import mcp_types as types
 
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.presentation import preview_heading, requester_text
 from callgate.policy.rules import Outcome
 from callgate.sessions.markdown import visible_lines
+from callgate.surfaces.whole_arguments import whole_arguments
 
 _LONGEST = 4_000
-"""Characters of a preview, or of the arguments."""
+"""Characters of a preview."""
 _CHOICES: Mapping[str, Answer] = {
     "Allow once": Answer(decision=Outcome.ALLOW, by="mcp"),
     "Allow this tool for the rest of the session": Answer(
@@ -53,12 +56,13 @@ def _message(question: Confirmation) -> str:
         f"May {question.tool} run ({effect})?",
         _shown(question.why),
         f"In: {_shown(question.workspace)}",
-        f"Arguments: {_shown(question.input_summary)}",
+        f"Asked by: {_shown(requester_text(question))}",
+        f"Arguments:\n{whole_arguments(question) or 'none'}",
     ]
     if question.sandbox is not None:
         parts.append(f"Runs in: {_shown(question.sandbox)}")
     if question.preview:
-        parts.append(_shown(question.preview))
+        parts.append(f"Preview, {preview_heading(question)}:\n{_shown(question.preview)}")
     return "\n\n".join(parts)
 
 
