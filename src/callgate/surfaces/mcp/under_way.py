@@ -94,8 +94,8 @@ class UnderWay:
         """Ask the client of the call. Where it cannot be asked, somebody else will answer."""
         exchange = self.of(question.call_id)
         if exchange is not None and exchange.shows_forms and self._elicits:
+            asked = {question.id: confirming.form(question)}
             try:
-                asked = {question.id: confirming.form(question)}
                 said = await exchange.ask(asked, holds=False)
                 return confirming.read(said[question.id])
             except (MCPError, ToolError, ValueError) as error:

@@ -13,19 +13,22 @@ function placeOf(node) {
 }
 
 /** Returns a function that says whether `node.current` came, moved, or had its window come to the
- *  front just now: a click was then meant for what stood there before. Draws when that changes. */
-export function useStill(node) {
+ *  front just now: a click was then meant for what stood there before. Draws when that changes, or
+ *  what `also` says. */
+export function useStill(node, also) {
   const since = useRef(performance.now());
   const place = useRef(null);
-  const [, draw] = useState(false);
+  const [, draw] = useState("");
   function isStill() {
     const now = node.current === null ? null : placeOf(node.current);
     if (now !== place.current) since.current = performance.now();
     place.current = now;
     return performance.now() - since.current >= STILL_MS;
   }
+  const latest = useRef(null);
+  latest.current = () => `${isStill()} ${also?.()}`;
   useEffect(() => {
-    const timer = setInterval(() => draw(isStill()), LOOK_MS);
+    const timer = setInterval(() => draw(latest.current()), LOOK_MS);
     const come = () => { since.current = performance.now(); };
     addEventListener("focus", come);
     return () => {

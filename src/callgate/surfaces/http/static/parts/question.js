@@ -45,7 +45,7 @@ export function Question({ question, how = null, keys = null, onDismiss }) {
   const buttons = useRef(null);
   const pressed = useRef(null);
   const closed = how !== null;
-  const isStill = useStill(buttons);
+  const isStill = useStill(buttons, keys?.isReady);
   const cut = useMemo(() => isCut(question.arguments), [question.arguments]);
   const isWhole = () => opened || (!cut && box.current !== null && isShownWhole(box.current));
   const [, draw] = useState(false); // as the arguments are measured
