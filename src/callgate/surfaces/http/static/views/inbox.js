@@ -60,7 +60,7 @@ export function Inbox() {
   });
 
   return html`<section class="inbox">
-    <header class="bar"><h1>Inbox</h1><span class="quiet" role="status">${hint}</span>
+    <header class="bar"><h1>Inbox</h1><span class="key-hint" role="status">${hint}</span>
       <span class="quiet total" role="status">${waiting.length ? `${waiting.length} waiting` : ""}</span>
         </header>
     <div class="scroll">
