@@ -84,7 +84,7 @@ def take_all(browser: Browser, served: Served) -> None:
     served.begin("write_file", path="greet.py", content=hostile)
     page.get_by_label("1 waiting").wait_for()
     go(page, "inbox")
-    page.locator(".rule").wait_for()
+    ready(page)
     take(page, "inbox")
     go(page, "live")
     page.get_by_text("denied", exact=True).last.wait_for()
@@ -93,7 +93,7 @@ def take_all(browser: Browser, served: Served) -> None:
 
     page = open_page(browser, served, "dark", PHONE, scale=2)
     go(page, "inbox")
-    page.locator(".rule").wait_for()
+    ready(page)
     take(page, "phone")
     page.get_by_role("button", name="Deny").click()
     page.keyboard.press("Enter")
@@ -123,7 +123,7 @@ def talk(page: Page) -> None:
     page.get_by_role("button", name="New chat").click()
     page.get_by_label("Message").fill("Make the greeting friendlier, and tidy up.")
     page.keyboard.press("Enter")
-    page.locator(".rule").wait_for()
+    ready(page)
     take(page, "chat")
     page.get_by_role("button", name="Allow once").click()
     page.get_by_label("Question about shell").get_by_role("button", name="Allow once").click()
@@ -144,6 +144,12 @@ def open_page(
 
 def go(page: Page, place: str) -> None:
     page.evaluate("place => { location.hash = place }", f"#/{place}")
+
+
+def ready(page: Page) -> None:
+    """A question that can be answered."""
+    page.locator(".rule").wait_for()
+    page.locator(".answers .main[aria-disabled=false]").wait_for()
 
 
 def take(page: Page, name: str) -> None:

