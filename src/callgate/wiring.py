@@ -21,7 +21,7 @@ from callgate.config.mcp import McpTable
 from callgate.config.places import Home, workspace_settings
 from callgate.config.policies import PolicyBook
 from callgate.config.saved import save_rule, saved_rule
-from callgate.config.schema import Settings
+from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.config.trust import is_trusted
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
@@ -46,6 +46,7 @@ from callgate.events.log import SessionLog
 from callgate.policy.path_rules import PathRule, binding_processes
 from callgate.runtime import Runtime
 from callgate.sandbox import allowed_hosts
+from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.jails import Limits as JailLimits
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
@@ -404,7 +405,7 @@ def surroundings(home: Home, settings: Settings) -> Surroundings:
         writable=tuple(map(os.path.expanduser, said.writable)),
         hidden=tuple(map(os.path.expanduser, said.hidden)),
         protected=tuple(map(os.path.normpath, said.protected)),
-        limits=JailLimits(**msgspec.structs.asdict(said.limits)),
+        limits=_limits(said.limits),
         path_rules=PathRules(home),
     )
 
@@ -431,6 +432,13 @@ class PathRules(msgspec.Struct, frozen=True):
                 f"The settings cannot be used: {error}", reason="settings_invalid"
             ) from None
         return binding_processes(book, book.directory or workspace, files, names)
+
+
+def _limits(table: SandboxLimitsTable) -> JailLimits:
+    """What the settings say, and for the rest what this machine suggests."""
+    given = {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
+    chosen = {name: None if value in (0, "none") else value for name, value in given.items()}
+    return msgspec.structs.replace(default_limits(), **chosen)
 
 
 def audit_log(home: Home, settings: Settings) -> AuditLog:

@@ -24,7 +24,7 @@ from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.cli.embedded import open_runtime
 from callgate.cli.problems import CliError
-from callgate.cli.sandboxes import path_rules_here, profiles_here, promises
+from callgate.cli.sandboxes import limits_here, path_rules_here, profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
 from callgate.cli.tty import open_tty
 from callgate.config.load import SettingsError, load_user, load_workspace
@@ -295,6 +295,14 @@ def check_backend(name: str, patient: Patient) -> Finding:
     return _good(", ".join(promises(backend)))
 
 
+def check_limits(patient: Patient) -> Finding:
+    sandbox = sandbox_of(patient)
+    if sandbox is None or sandbox.surroundings.profile is None:
+        return Finding(Level.NOTE, "none: there is no sandbox to keep them")
+    groups = look_at_groups_now() if sys.platform == "linux" else None
+    return _good(limits_here(sandbox.surroundings.limits, groups))
+
+
 def _cgroups() -> str:
     """They make an end quicker and limits better; no promise depends on them."""
     found = look_at_groups_now()
@@ -327,6 +335,7 @@ CHECKS: dict[str, Check] = {
     "wall": check_wall,
     "sandbox": check_sandbox,
     **{name: partial(check_backend, name) for name in _BACKENDS},
+    "limits": check_limits,
     "terminal": check_terminal,
     "instance": check_instance,
 }

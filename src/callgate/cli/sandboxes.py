@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import msgspec
+
 from callgate.core.sessions import Session
 from callgate.dispatch.path_search import find
 from callgate.dispatch.sandboxes import Enclosure, Sandbox
-from callgate.sandbox.jails import Jail, Network
+from callgate.sandbox import meters
+from callgate.sandbox.jails import Jail, Limits, Network
+from callgate.sandbox.machines import ControlGroups
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 from callgate.sandbox.profiles import Profile
 
@@ -71,6 +75,23 @@ def path_rules_here(sandbox: Sandbox, workspace: str) -> list[str]:
 def promises(backend: Backend) -> list[str]:
     """What it guarantees by itself, in the words of `docs/sandbox.md`."""
     return sorted(backend.guarantees(_ANY))
+
+
+def limits_here(limits: Limits, groups: ControlGroups | None) -> str:
+    """How much a command may take, and who sees to it."""
+    by_group = () if groups is None or groups.problem is not None else groups.controllers
+    memory = "cgroup" if "memory" in by_group else "measured"
+    if "pids" in by_group:
+        processes = "cgroup"
+    else:
+        bound = "pid_max" if meters.has_own_pid_max() else "RLIMIT_NPROC, which does not bind root"
+        processes = f"measured; in namespaces also {bound}"
+    keepers = {"memory_bytes": memory, "processes": processes, "output_bytes": "counted"}
+    told = []
+    for name, value in msgspec.structs.asdict(limits).items():
+        by = keepers.get(name, "rlimit for each process")
+        told.append(f"{name} none" if value is None else f"{name} {value} ({by})")
+    return "; ".join(told)
 
 
 def described(sandbox: Sandbox, workspace: str) -> dict[str, Any]:

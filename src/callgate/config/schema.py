@@ -17,6 +17,7 @@ from callgate.tools.tables import DocumentsTable, MemoryTable, WebTable
 Count = Annotated[int, msgspec.Meta(ge=1)]
 HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
+Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
 
@@ -79,13 +80,14 @@ class ToolsTable(_Table, frozen=True):
 
 
 class SandboxLimitsTable(_Table, frozen=True):
-    """Each counts for one process, but for `processes`, which counts all of the user's."""
+    """What is not here is as this machine suggests; 0 or "none": no limit."""
 
-    cpu_seconds: Count | None = None
-    memory_bytes: Count | None = None
-    processes: Count | None = None
-    open_files: Count | None = None
-    file_bytes: Count | None = None
+    cpu_seconds: Limit | None = None
+    memory_bytes: Limit | None = None
+    processes: Limit | None = None
+    open_files: Limit | None = None
+    file_bytes: Limit | None = None
+    output_bytes: Limit | None = None
 
 
 class SandboxTable(_Table, frozen=True):

@@ -61,6 +61,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """Processes beside the leader that were ended by us."""
     survivors: int = 0
     """Processes that could not be ended: another user's, or stuck in the kernel."""
+    limit: str | None = None
+    """The key in `[sandbox.limits]` of what it took too much of, and was ended for."""
     blocked: tuple[str, ...] = ()
     """`host:port` of what it asked for in the network and may not reach."""
     reached: int = 0

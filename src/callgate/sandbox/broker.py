@@ -27,7 +27,7 @@ import signal
 import socket
 import struct
 
-from callgate.sandbox import cgroups, keeper, kernel, namespaces
+from callgate.sandbox import cgroups, keeper, kernel, namespaces, proc_tree
 from callgate.sandbox.restrict import STEPS
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
@@ -145,14 +145,11 @@ class Broker:
                     group.close()
 
     def _group(self, order: Order) -> Group | None:
-        """A control group for a command. What it limits, nothing else need limit."""
+        """A control group for a command."""
         if self._groups is None:
             return None
         # Everything in a namespace ends at once as it is.
-        group = self._groups.make(order["group"], only_to_limit=order["layout"] is not None)
-        if group is not None:
-            order["limits"] = [each for each in order["limits"] if each[0] not in group.kinds]
-        return group
+        return self._groups.make(order["group"], only_to_limit=order["layout"] is not None)
 
     def _keep(
         self,
@@ -198,10 +195,10 @@ class Broker:
 
         Each of them that dies brings us back here, until nobody does.
         """
-        for child in keeper.children(os.getpid()):
+        for child in proc_tree.children(os.getpid()):
             if child not in self._keepers:
-                for pid in (*keeper.descendants(child), child):
-                    keeper.signal_to(pid, signal.SIGKILL)
+                for pid in (*proc_tree.descendants(child), child):
+                    proc_tree.signal_to(pid, signal.SIGKILL)
 
 
 def _fork(order: Order, group: Group | None) -> int:

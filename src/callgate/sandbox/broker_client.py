@@ -13,6 +13,7 @@ import asyncio
 import contextvars
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from callgate.sandbox import broker, keeper, ordering
+from callgate.sandbox import broker, keeper, meters, ordering
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.egress import Egress
 from callgate.sandbox.launch import Command
@@ -30,8 +31,14 @@ from callgate.sandbox.plans import Plan
 from callgate.sandbox.processes import GRACE_S, Exit, OnOutput, Stream
 from callgate.sandbox.restrict import STEPS
 
+_SHELLS_SIGNALS = 128
 _OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+_LIMITS = {meters.MEMORY: "memory_bytes", meters.PROCESSES: "processes"}
+_SIGNALLED = {signal.SIGXCPU: "cpu_seconds", signal.SIGXFSZ: "file_bytes"}
+"""What the kernel says by a signal of its own."""
 
 
 class RestrictionFailed(OSError):
@@ -77,11 +84,13 @@ class BrokerProcess:
         on_output: OnOutput,
         stdin: int | None = None,
         hosts: tuple[AllowedHost, ...] = (),
+        most_output: int | None = None,
     ) -> Kept:
         """Start what is ordered. Raises OSError; `RestrictionFailed` if the jail is to blame.
 
         `stdin` is a descriptor for its standard input, which is empty otherwise; `hosts` are
-        those that its proxy serves, if it is ordered to have one.
+        those that its proxy serves, if it is ordered to have one; a command that writes more
+        than `most_output` bytes is ended.
         """
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading: dict[int, Stream] = {}
@@ -104,7 +113,7 @@ class BrokerProcess:
                 os.close(descriptor)
         control.setblocking(False)
         made = contextvars.Context().run(
-            Kept, control, reading, on_output, self._kept.discard, hosts
+            Kept, control, reading, on_output, self._kept.discard, hosts, most_output
         )
         self._kept.add(made)
         await made.begin()
@@ -176,6 +185,7 @@ class Kept:
         on_output: OnOutput,
         forget: Callable[[Kept], None],
         hosts: tuple[AllowedHost, ...] = (),
+        most_output: int | None = None,
     ) -> None:
         self.usage = Usage()
         self._control: socket.socket | None = control
@@ -189,8 +199,11 @@ class Kept:
         self._status: int | None = None
         self._stopped = False
         self._gone: tuple[int, int] | None = None
+        self._on_output = on_output
+        self._room = most_output
+        self._limit: str | None = None
         self._loop.add_reader(control, self._hear)
-        self._pipes = OutputPipes(reading, on_output, self._drained)
+        self._pipes = OutputPipes(reading, self._pass_on, self._drained)
 
     async def __aenter__(self) -> Self:
         return self
@@ -258,7 +271,7 @@ class Kept:
         if len(news) != keeper.NEWS.size:
             self._lost()
             return
-        kind, first, second, _, user, system, peak = keeper.NEWS.unpack(news)
+        kind, first, second, third, user, system, peak = keeper.NEWS.unpack(news)
         if kind == keeper.STARTED:
             self._begun.set_result(None)
         elif kind == keeper.REFUSED:
@@ -268,6 +281,7 @@ class Kept:
             self._status = first
             self.usage = Usage(user, system, peak)
         elif kind == keeper.GONE:
+            self._limit = self._limit or _LIMITS.get(third)
             self._settle(first, second)
 
     def _lost(self) -> None:
@@ -310,6 +324,7 @@ class Kept:
                 stopped=self._stopped,
                 ended=ended,
                 survivors=survivors,
+                limit=self._limit or _SIGNALLED.get(_signal(code)),
                 blocked=() if self._egress is None else self._egress.blocked,
                 reached=0 if self._egress is None else self._egress.reached,
             )
@@ -319,6 +334,15 @@ class Kept:
     def _drained(self) -> None:
         if self._gone is not None:
             self._finish()
+
+    def _pass_on(self, stream: Stream, data: bytes) -> None:
+        """Output on its way to whoever reads it, until there is too much of it."""
+        self._on_output(stream, data)
+        if self._room is not None and self._limit is None:
+            self._room -= len(data)
+            if self._room < 0:
+                self._limit = "output_bytes"
+                self.stop(0.0)
 
 
 class BrokerLauncher:
@@ -334,7 +358,9 @@ class BrokerLauncher:
     async def start(self, command: Command, on_output: OnOutput) -> Kept:
         order = ordering.order(command, self._plan, bwrap=self._bwrap)
         hosts = () if self._plan is None else self._plan.jail.hosts
-        return await self._process.start(order, on_output, command.stdin, hosts)
+        return await self._process.start(
+            order, on_output, command.stdin, hosts, ordering.most_output(command, self._plan)
+        )
 
 
 def _limit_files(pid: int) -> None:
@@ -357,6 +383,13 @@ async def _send_first(lifeline: socket.socket, frame: bytes, descriptors: list[i
                 await ready
             finally:
                 loop.remove_writer(lifeline)
+
+
+def _signal(code: int | None) -> int | None:
+    """The signal that ended a command, by itself or in the words of a shell."""
+    if code is None:
+        return None
+    return -code if code < 0 else code - _SHELLS_SIGNALS
 
 
 def _failure(step: str, number: int) -> OSError:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import fcntl
 import os
 
-from callgate.sandbox import kernel
+from callgate.sandbox import kernel, meters
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
@@ -40,10 +40,8 @@ class Unavailable(OSError):
 class Group:
     """One command's, as the broker and its keeper hold it."""
 
-    def __init__(self, path: str, kinds: frozenset[int]) -> None:
+    def __init__(self, path: str) -> None:
         self.path = path
-        self.kinds = kinds
-        """Resource limits that it takes the place of."""
         self.directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._killer = os.open(f"{path}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
@@ -65,6 +63,23 @@ class Group:
             os.write(self._killer, b"1")
         except OSError:
             pass  # the group is gone, and so is everyone who was in it
+
+    def limit_reached(self) -> int:
+        """Which limit the kernel has held someone to in here (`meters`)."""
+        if self._count("memory.events", b"oom_kill"):
+            return meters.MEMORY
+        return meters.PROCESSES if self._count("pids.events", b"max") else meters.NONE
+
+    def _count(self, name: str, event: bytes) -> int:
+        try:
+            file = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.directory)
+        except OSError:
+            return 0
+        try:
+            words = os.read(file, 4096).split()
+        finally:
+            os.close(file)
+        return int(words[words.index(event) + 1]) if event in words else 0
 
     def close(self) -> None:
         os.close(self.directory)
@@ -100,11 +115,11 @@ class Groups:
         path = f"{self.path}/{self._count}"
         try:
             os.mkdir(path)
-            for name, value, _ in usable:
+            for name, value in usable:
                 _write(f"{path}/{name}", str(value))
                 if name == "memory.max" and os.path.exists(f"{path}/memory.swap.max"):
                     _write(f"{path}/memory.swap.max", "0")  # or it would only become slow
-            return Group(path, frozenset(kind for _, _, kind in usable))
+            return Group(path)
         except OSError:
             self.remove(path)
             return None

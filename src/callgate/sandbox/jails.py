@@ -67,16 +67,19 @@ class Guarantee(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """None: as it is for us. All but `processes` count for each process by itself."""
+    """None: as it is for us. Memory, processes and output count for a command as a whole, the
+    others for each of its processes."""
 
     cpu_seconds: int | None = None
     memory_bytes: int | None = None
-    """Address space."""
+    """What would be free again without it: no caches, no reserved addresses."""
     processes: int | None = None
-    """All processes of the user together, and no limit for root."""
+    """Threads count."""
     open_files: int | None = None
     file_bytes: int | None = None
     """The size of a file that it writes."""
+    output_bytes: int | None = None
+    """Of a command, on both streams together; a host or server is listened to as it speaks."""
 
 
 NO_LIMITS = Limits()

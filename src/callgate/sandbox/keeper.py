@@ -2,7 +2,8 @@
 
     running --leader ends--> draining --0.2 s--> ending: SIGTERM, grace, SIGKILL --> gone
        |                                           |
-       +---- told to end, or nobody listens -------+
+       +---- told to end, or nobody listens, ------+
+             or above a limit (`meters`)
 
 The keeper is forked by the broker and is the command's reaper: whatever descendant loses its
 parent becomes the keeper's child, so nothing can leave. In namespaces it is process 1, and
@@ -24,7 +25,8 @@ import socket
 import struct
 import time
 
-from callgate.sandbox import kernel, namespaces, placeholders, restrict
+from callgate.sandbox import kernel, meters, namespaces, placeholders, restrict
+from callgate.sandbox.proc_tree import descendants, everyone_else, process_group, signal_to
 from callgate.sandbox.restrict import STEPS
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
@@ -37,7 +39,7 @@ NEWS = struct.Struct("<B3i2dq")
 """Kind, three numbers, then of the leader: seconds of user and system time, peak memory in KiB.
 
 STARTED: -, and with it the listener of a proxy, if there is one; REFUSED: step, error number;
-EXITED: wait status; GONE: ended, survivors."""
+EXITED: wait status; GONE: ended, survivors, and which limit it was ended at (`meters`)."""
 END = struct.Struct("<d")
 """The grace in seconds between SIGTERM and SIGKILL. The shortest one counts."""
 
@@ -72,6 +74,7 @@ def keep(
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
         kernel.become_subreaper()
+        meter = _meter(order)
         if order["layout"] is not None:
             step = "namespaces"
             held = namespaces.enter(order["layout"], *owner)
@@ -98,11 +101,25 @@ def keep(
         tell(control, REFUSED, *restrict.FAILURE.unpack(failure))
         return 0
     _started(control, listener)
-    watch = Watch(control, wake, leader, alone=mounted, group=outside)
+    watch = Watch(control, wake, leader, alone=mounted, group=outside, meter=meter)
     ended, survivors = watch.run()
     namespaces.leave(held, mounted=mounted)
-    tell(control, GONE, ended, survivors)
+    limit = watch.limit or (meters.NONE if group is None else group.limit_reached())
+    tell(control, GONE, ended, survivors, limit)
     return survivors
+
+
+def _meter(order: Order) -> meters.Meter | None:
+    """What measures the command, if anything is limited; the kernel is told its part."""
+    memory, processes = order["watched"]
+    if not memory and not processes:
+        return None
+    layout = order["layout"]
+    meters.prepare(processes, alone=layout is not None)
+    in_memory = () if layout is None else ("/dev/shm",)  # noqa: S108
+    if layout is not None and layout["fresh_tmp"]:
+        in_memory = (*in_memory, "/tmp")  # noqa: S108
+    return meters.Meter(memory, processes, own_tmp=in_memory)
 
 
 def _started(control: socket.socket, listener: socket.socket | None) -> None:
@@ -140,7 +157,11 @@ class Watch:
         *,
         alone: bool,
         group: Group | None = None,
+        meter: meters.Meter | None = None,
     ) -> None:
+        self.limit = meters.NONE
+        """What the command was ended for, if it took too much."""
+        self._meter = meter
         self._control = control
         self._wake = wake
         self._leader = leader
@@ -175,8 +196,8 @@ class Watch:
             return None
         now = time.monotonic()
         if not self._exited and not self._ending:
-            return -1.0
-        members = everyone_else() if self._alone else descendants(os.getpid())
+            return self._measure()
+        members = self._members()
         if now < self._deadline:
             longer = _FIRST_PAUSE_S if pause is None or pause < 0 else pause * 2
             return min(longer, _LONGEST_PAUSE_S, self._deadline - now)
@@ -188,6 +209,19 @@ class Watch:
             return _KILL_PAUSE_S
         self._survivors = max(len(members), 1)
         return None
+
+    def _measure(self) -> float:
+        """End the command if it takes too much. How long to wait until the next look."""
+        if self._meter is None:
+            return -1.0
+        self.limit = self._meter.exceeded(self._members())
+        if self.limit == meters.NONE:
+            return self._meter.pause
+        self._end(0.0)
+        return 0.0
+
+    def _members(self) -> set[int]:
+        return everyone_else() if self._alone else descendants(os.getpid())
 
     def _listen(self) -> bool:
         """Take an order to end. False if nobody will ever send one again."""
@@ -206,7 +240,7 @@ class Watch:
         """Ask everyone once. Many programs take a second SIGTERM as "do not clean up"."""
         self._ending = True
         self._deadline = time.monotonic() + grace
-        members = everyone_else() if self._alone else descendants(os.getpid())
+        members = self._members()
         self._told |= members
         for member in members:
             signal_to(member, signal.SIGTERM)
@@ -223,7 +257,7 @@ class Watch:
             self._told |= members
             for member in members:
                 # A process may have forked and gone; what it left is still in its group.
-                group = _group(member)
+                group = process_group(member)
                 if group > 1 and group != os.getpgrp():
                     signal_to(-group, signal.SIGKILL)
                 signal_to(member, signal.SIGKILL)
@@ -250,72 +284,6 @@ class Watch:
                     self._deadline = time.monotonic() + DRAIN_S
                 times = usage.ru_utime, usage.ru_stime, usage.ru_maxrss
                 tell(self._control, EXITED, status, usage=times)
-
-def descendants(ancestor: int) -> set[int]:
-    """Everyone below a process who still runs."""
-    found: set[int] = set()
-    waiting = children(ancestor)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += children(pid)
-    return {pid for pid in found if _runs(pid)}
-
-
-def everyone_else() -> set[int]:
-    """All who run in a namespace whose first process we are."""
-    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-    return {pid for pid in pids - {os.getpid()} if _runs(pid)}
-
-
-def children(pid: int) -> list[int]:
-    """The children of all threads of a process."""
-    try:
-        threads = os.listdir(f"/proc/{pid}/task")
-    except OSError:
-        return []
-    files = (_read(f"/proc/{pid}/task/{thread}/children") for thread in threads)
-    return [int(child) for file in files for child in file.split()]
-
-
-def _fields(pid: int) -> list[bytes]:
-    """What /proc says after the name, which may hold anything: state, parent, group, ..."""
-    return _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-
-
-def _runs(pid: int) -> bool:
-    fields = _fields(pid)
-    # The first thread may end, and look dead, before the others.
-    return len(fields) > 17 and (fields[0] not in (b"Z", b"X") or int(fields[17]) > 1)
-
-
-def _group(pid: int) -> int:
-    fields = _fields(pid)
-    return int(fields[2]) if len(fields) > 2 else 0
-
-
-def _read(path: str) -> bytes:
-    try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    try:
-        content = b""
-        while piece := os.read(file, 16384):
-            content += piece
-        return content
-    except OSError:
-        return b""
-    finally:
-        os.close(file)
-
-
-def signal_to(target: int, number: signal.Signals) -> None:
-    try:
-        os.kill(target, number)
-    except (ProcessLookupError, PermissionError):
-        pass
 
 
 def tell(

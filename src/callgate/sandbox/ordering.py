@@ -7,7 +7,7 @@ import os
 import resource
 from collections.abc import Mapping
 
-from callgate.sandbox import bubblewrap, kernel, landlock, seccomp
+from callgate.sandbox import bubblewrap, kernel, landlock, meters, seccomp
 from callgate.sandbox.jails import Jail, Limits, Network, is_below
 from callgate.sandbox.launch import Command, with_proxy
 from callgate.sandbox.orders import GroupLimit, Layout, Order, Rules
@@ -18,6 +18,9 @@ _TMP = "/tmp"  # noqa: S108 compared with, not written to
 
 _PROXY_PORT = 3128
 """On a loopback where nobody else is."""
+
+_CALLS_OF_A_HOST = 24
+"""A process that is talked to has the processor time of so many commands."""
 
 _FAMILIES = {
     Network.NONE: (),
@@ -41,6 +44,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
         cwd=os.fsencode(cwd),
         limits=[],
         group=[],
+        watched=(0, 0),
         mark=int(marks[MARK].rpartition(".")[2]),
         layout=None,
         landlock=None,
@@ -55,8 +59,10 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
         if jail.network is Network.HOSTS:
             env = with_proxy(command.env, _PROXY_PORT, served=[each.name for each in jail.hosts])
             made["env"] = _environment(env, marks)
-        made["limits"] = limits(jail.limits)
+        lives_on = command.stdin is not None
+        made["limits"] = limits(jail.limits, "namespaces" in plan.backends, lives_on=lives_on)
         made["group"] = group_limits(jail.limits)
+        made["watched"] = (jail.limits.memory_bytes or 0, jail.limits.processes or 0)
         if "namespaces" in plan.backends:
             made["layout"] = layout(jail)
         if "landlock" in plan.backends:
@@ -124,11 +130,17 @@ def rules(jail: Jail, *, mounted: bool) -> Rules:
     )
 
 
-def limits(wanted: Limits) -> list[tuple[int, int]]:
+def limits(wanted: Limits, own_users: bool, *, lives_on: bool) -> list[tuple[int, int]]:
+    """What the kernel counts for each process. `own_users`: in a user namespace of its own, where
+    RLIMIT_NPROC counts the command alone; elsewhere it would count all that the user runs.
+    `lives_on`: a host or server, which works for many calls.
+    """
+    cpu = wanted.cpu_seconds
     values = {
-        resource.RLIMIT_CPU: wanted.cpu_seconds,
-        resource.RLIMIT_AS: wanted.memory_bytes,
-        resource.RLIMIT_NPROC: wanted.processes,
+        resource.RLIMIT_CPU: cpu * _CALLS_OF_A_HOST if cpu and lives_on else cpu,
+        resource.RLIMIT_NPROC: meters.slack(wanted.processes)
+        if own_users and wanted.processes
+        else None,
         resource.RLIMIT_NOFILE: wanted.open_files,
         resource.RLIMIT_FSIZE: wanted.file_bytes,
         resource.RLIMIT_CORE: 0,
@@ -136,9 +148,13 @@ def limits(wanted: Limits) -> list[tuple[int, int]]:
     return [(kind, value) for kind, value in values.items() if value is not None]
 
 
+def most_output(command: Command, plan: Plan | None) -> int | None:
+    """Bytes that a command may write to its streams. To whom one listens line by line, as to a
+    host, may speak as long as it lives."""
+    return None if plan is None or command.stdin is not None else plan.jail.limits.output_bytes
+
+
 def group_limits(wanted: Limits) -> list[GroupLimit]:
-    values = {
-        "memory.max": (wanted.memory_bytes, resource.RLIMIT_AS),
-        "pids.max": (wanted.processes, resource.RLIMIT_NPROC),
-    }
-    return [(name, value, kind) for name, (value, kind) in values.items() if value is not None]
+    processes = wanted.processes and meters.slack(wanted.processes)
+    values = {"memory.max": wanted.memory_bytes, "pids.max": processes}
+    return [(name, value) for name, value in values.items() if value is not None]

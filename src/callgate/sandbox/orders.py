@@ -35,8 +35,8 @@ class Rules(TypedDict):
     scopes: int
 
 
-GroupLimit = tuple[str, int, int]
-"""A file of a control group, its value, and the kind of resource limit that it can replace."""
+GroupLimit = tuple[str, int]
+"""A file of a control group, and its value."""
 
 
 class Order(TypedDict):
@@ -49,6 +49,8 @@ class Order(TypedDict):
     """Resource and value, for both the soft and the hard limit."""
     group: list[GroupLimit]
     """Limits for the command as a whole, where there are control groups. See `cgroups`."""
+    watched: tuple[int, int]
+    """Bytes of memory and processes that the keeper lets the command have; 0: any. See `meters`."""
     mark: int
     """The number in the soft RLIMIT_LOCKS by which a process is known as ours. See `trees`."""
     layout: Layout | None

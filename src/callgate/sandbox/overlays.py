@@ -31,6 +31,7 @@ from callgate.core.errors import ToolExecutionError
 from callgate.sandbox import ordering, profiles
 from callgate.sandbox.broker_client import BrokerProcess, Kept, RestrictionFailed
 from callgate.sandbox.copies import copy_tree, remove_tree
+from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.jails import Guarantee, Jail, Limits, below_any, is_below
 from callgate.sandbox.manifests import Manifest, take
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
@@ -97,6 +98,7 @@ async def start(
     """
     jail = _jail(stage, places, limits)
     plan = choose(jail, backends)
+    output = jail.limits.output_bytes
     if "namespaces" not in plan.backends:
         jail = _around_copy(jail, stage)
         plan = choose(jail, backends)
@@ -105,19 +107,19 @@ async def start(
         moved = os.path.normpath(os.path.join(stage.tree, inside))
         command = msgspec.structs.replace(command, cwd=moved)
         order = ordering.order(command, plan, bwrap=bwrap)
-        return stage, await process.start(order, on_output)
+        return stage, await process.start(order, on_output, most_output=output)
     order = ordering.order(command, plan)
     assert order["layout"] is not None
     if stage.way == "overlay":
         order["layout"]["stand_in"] = stage.workspace, stage.tree, stage.work
         try:
-            return stage, await process.start(order, on_output)
+            return stage, await process.start(order, on_output, most_output=output)
         except RestrictionFailed as error:
             if error.step != "namespaces":
                 raise
         stage = await in_thread(_as_copy, stage)
     order["layout"]["stand_in"] = stage.workspace, stage.tree, ""
-    return stage, await process.start(order, on_output)
+    return stage, await process.start(order, on_output, most_output=output)
 
 
 def remove(stage: Stage) -> None:
@@ -142,7 +144,7 @@ def _jail(stage: Stage, places: profiles.Places, limits: Limits | None) -> Jail:
         write_roots=(),
         protected=(),  # what would be changed there is shown, and not applied
     )
-    jail = profiles.workspace(inside, limits=limits or Limits())
+    jail = profiles.workspace(inside, limits=limits or default_limits())
     return msgspec.structs.replace(jail, hidden=tuple(sorted({*jail.hidden, stage.scratch})))
 
 

@@ -119,8 +119,12 @@ def _most_descriptors() -> int:
 def _limit(limits: list[tuple[int, int]], mark: int) -> None:
     for kind, value in limits:
         _, hard = resource.getrlimit(kind)
-        least = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (least, least))
+        unlimited = hard == resource.RLIM_INFINITY
+        least = value if unlimited else min(value, hard)
+        # The signal at the soft limit says what it is for; the one at the hard limit is SIGKILL.
+        later = kind == resource.RLIMIT_CPU and (unlimited or least < hard)
+        most = least + 1 if later else least
+        resource.setrlimit(kind, (least, most))
     if mark:
         locks = 10  # RLIMIT_LOCKS, which no kernel looks at
         _, hard = resource.getrlimit(locks)

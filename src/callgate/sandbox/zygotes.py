@@ -10,8 +10,8 @@ started cold. The zygote itself is told nothing: it has nothing of one host to p
 Only what a fork cannot draw anew is the same in all of them: Python's seed for hashes, and where
 in memory things lie.
 
-What cannot be had this way is started cold: where another program has to build the jail, where
-limits are for a control group, and where the zygote does not work.
+What cannot be had this way is started cold: where another program has to build the jail, and
+where the zygote does not work. A host from here is in no control group: its keeper measures it.
 """
 
 from __future__ import annotations
@@ -128,13 +128,14 @@ class Zygote(BrokerProcess):
         on_output: OnOutput,
         stdin: int | None = None,
         hosts: tuple[AllowedHost, ...] = (),
+        most_output: int | None = None,
     ) -> Kept:
         """As of any broker, but in one that is for this order alone."""
         try:
             broker = await self._fork()
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    kept = await broker.start(order, on_output, stdin, hosts)
+                    kept = await broker.start(order, on_output, stdin, hosts, most_output)
             except BaseException:
                 self._forget(broker)
                 raise
@@ -221,7 +222,8 @@ class WarmLauncher(BrokerLauncher):
         )
         hosts = () if self._plan is None else self._plan.jail.hosts
         try:
-            return await zygote.start(order, on_output, command.stdin, hosts)
+            output = ordering.most_output(command, self._plan)
+            return await zygote.start(order, on_output, command.stdin, hosts, output)
         except OSError as error:
             if not _is_gone(error):
                 raise
@@ -229,7 +231,4 @@ class WarmLauncher(BrokerLauncher):
 
     def _is_built_here(self) -> bool:
         """Whether what is around the command is made by its keeper alone."""
-        plan = self._plan
-        if plan is None:
-            return True
-        return "bubblewrap" not in plan.backends and not ordering.group_limits(plan.jail.limits)
+        return self._plan is None or "bubblewrap" not in self._plan.backends

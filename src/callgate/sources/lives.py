@@ -152,6 +152,8 @@ def ended(exit: Exit | None) -> str:
     """How something ended, in words that follow its name."""
     if exit is None:
         return "went away"
+    if exit.limit is not None:
+        return f"was ended: more than `{exit.limit}` of `[sandbox.limits]` allows"
     if exit.signal is not None:
         return f"was ended by signal {exit.signal}"
     return "ended" if exit.code is None else f"exited with {exit.code}"

@@ -271,6 +271,8 @@ def _remarks(ended: Exit) -> list[str]:
         remarks.append(f"[processes left in the background were ended: {ended.ended}]")
     if ended.survivors:
         remarks.append(f"[processes that could not be ended: {ended.survivors}]")
+    if ended.limit is not None:
+        remarks.append(f"[ended: more than `{ended.limit}` of `[sandbox.limits]` allows]")
     if ended.blocked:
         remarks.append(f"[blocked: {', '.join(ended.blocked)}]")
     for decision, what in _MATCHES.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from callgate.config.load import SettingsError, load_user, load_workspace
@@ -12,7 +13,8 @@ from callgate.config.saved import save_rule, saved_rule
 from callgate.dispatch.sandboxes import OFF, Surroundings
 from callgate.policy.rules import Outcome
 from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.jails import Limits, Network
+from callgate.sandbox.default_limits import default_limits
+from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
 from callgate.wiring import surroundings
 
@@ -24,11 +26,12 @@ def read(home: Path, text: str) -> Surroundings:
 
 
 def test_commands_run_in_the_workspace_without_network_unless_settings_say_otherwise(home: Path) -> None:
-    assert read(home, "") == Surroundings(home=str(home.parent), callgate_home=str(home))
+    place = {"home": str(home.parent), "callgate_home": str(home)}
+    assert read(home, "") == Surroundings(**place, limits=default_limits())
     assert read(
         home,
         '[sandbox]\nprofile = "open"\nnetwork = "loopback"\nwritable = ["~/cache"]\n'
-        'readable = ["/r"]\nhidden = ["/h"]\nprotected = ["a/./b"]\n[sandbox.limits]\nprocesses = 9\n',
+        'readable = ["/r"]\nhidden = ["/h"]\nprotected = ["a/./b"]\n[sandbox.limits]\nprocesses = 9\nmemory_bytes = 0\ncpu_seconds = "none"\n',
     ) == Surroundings(
         profile=Profile.OPEN,
         network=Network.LOOPBACK,
@@ -38,7 +41,9 @@ def test_commands_run_in_the_workspace_without_network_unless_settings_say_other
         writable=(str(home.parent / "cache"),),
         hidden=("/h",),
         protected=("a/b",),
-        limits=Limits(processes=9),
+        limits=msgspec.structs.replace(
+            default_limits(), processes=9, memory_bytes=None, cpu_seconds=None
+        ),
     )
 
 
@@ -68,7 +73,7 @@ def test_only_the_word_off_takes_the_sandbox_away(home: Path) -> None:
         ('[sandbox]\nprotected = ["/etc"]', 2),
         ('[sandbox]\nprotected = ["a/../../b"]', 2),
         ('[sandbox]\nprotected = ["."]', 2),
-        ("[sandbox.limits]\nopen_files = 0", 2),
+        ("[sandbox.limits]\nopen_files = -1", 2),
         ("[sandbox.limits]\nopen_fils = 1", 2),
     ],
 )
@@ -107,7 +112,7 @@ def test_a_rule_says_whether_it_covers_the_network(home: Path) -> None:
 
 
 def test_a_list_names_the_hosts_that_every_command_reaches(home: Path) -> None:
-    place = {"home": str(home.parent), "callgate_home": str(home)}
+    place = {"home": str(home.parent), "callgate_home": str(home), "limits": default_limits()}
     hosts = (AllowedHost("pkgs.example.org"), AllowedHost("example.com", (8443,), below=True))
     assert read(home, '[sandbox]\nnetwork = ["Pkgs.Example.org", "*.example.com:8443"]') == Surroundings(
         network=Network.HOSTS, hosts=hosts, **place

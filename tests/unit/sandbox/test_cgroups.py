@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import select
 import shutil
 import signal
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.sandbox import cgroups, keeper, ordering
+from callgate.sandbox import cgroups, meters, ordering, proc_tree
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Kept
 from callgate.sandbox.cgroups import Group, Groups
 from callgate.sandbox.jails import Limits
@@ -112,7 +111,7 @@ async def test_a_keeper_that_is_killed_leaves_a_group_that_the_broker_ends(
 ) -> None:
     kept = await start(process, "sleep 600 & sleep 600", [])
     assert process.pid is not None
-    (killed,) = (pid for pid in keeper.children(process.pid) if keeper.children(pid))
+    (killed,) = (pid for pid in proc_tree.children(process.pid) if proc_tree.children(pid))
     members = await all_of(process)
     os.kill(killed, signal.SIGKILL)
     await asyncio.wait_for(kept.wait(), 30)
@@ -187,24 +186,25 @@ def contents(group: Group) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("controllers", "written", "replaced"),
+    ("controllers", "written"),
     [
-        (set(), {}, set()),
-        ({"pids"}, {"pids.max": "7"}, {resource.RLIMIT_NPROC}),
-        (
-            {"memory", "pids"},
-            {"memory.max": "5000000", "memory.swap.max": "0", "pids.max": "7"},
-            {resource.RLIMIT_AS, resource.RLIMIT_NPROC},
-        ),
+        (set(), {}),
+        ({"pids"}, {"pids.max": "23"}),
+        ({"memory", "pids"}, {"memory.max": "5000000", "memory.swap.max": "0", "pids.max": "23"}),
     ],
 )
 def test_limits_are_a_groups_where_it_has_the_controllers(
-    played: Path, controllers: set[str], written: dict[str, str], replaced: set[int]
+    played: Path, controllers: set[str], written: dict[str, str]
 ) -> None:
     group = Played(played, controllers).make(ordering.group_limits(LIMITS))
     assert group is not None
     empty = dict.fromkeys(("cgroup.kill", "memory.max", "memory.swap.max", "pids.max"), "")
-    assert (contents(group), group.kinds) == ({**empty, **written}, replaced)
+    assert contents(group) == {**empty, **written}
+    assert group.limit_reached() == meters.NONE
+    Path(group.path, "pids.events").write_text("max 3\n")
+    assert group.limit_reached() == meters.PROCESSES
+    Path(group.path, "memory.events").write_text("low 0\noom 1\noom_kill 1\n")
+    assert group.limit_reached() == meters.MEMORY
     group.kill()
     assert contents(group)["cgroup.kill"] == "1"
     group.close()

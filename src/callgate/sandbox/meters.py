@@ -1,0 +1,158 @@
+"""What a command takes as a whole, measured by its keeper: memory, and processes with threads.
+
+    prepare()          before a command's namespaces are filled: bounds that the kernel keeps
+    Meter.exceeded()   which limit the command is above now
+
+The kernel counts some of this by itself, where we may tell it to: a control group for memory and
+processes, `pid_max` of a PID namespace, RLIMIT_NPROC in a user namespace. None of them is there
+on every machine, and none says that it was reached. So the keeper measures in any case. What the
+kernel keeps is a little above the limit, to bound what happens between two looks.
+
+Memory is what would be free again if the command ended: its anonymous pages, each counted once
+however many processes share it, and what it has written to memory that is nobody's page:
+`memfd`s, /dev/shm, a /tmp of its own. Caches of files are not counted.
+
+The broker imports this: no msgspec.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from callgate.sandbox import proc_tree
+
+NONE, MEMORY, PROCESSES = 0, 1, 2
+
+_LEAST_PAUSE_S = 0.1
+_SHARE = 20
+"""Measuring takes at most one part in so many of a processor's time."""
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_RESERVED = 300
+"""Numbers that the kernel gives to no process after the first round."""
+_OWN_PID_MAX_SINCE = (6, 14)
+_OOM_SCORE = b"500"
+
+
+def slack(processes: int) -> int:
+    """How many processes the kernel is to refuse, where the keeper ends a command at so many."""
+    return processes + processes // 8 + 16
+
+
+def prepare(processes: int, *, alone: bool) -> None:
+    """In a keeper that is not confined yet. `alone`: it is the first of a PID namespace.
+
+    If the machine runs out of memory all the same, the kernel ends a command before us.
+    """
+    _write("/proc/self/oom_score_adj", _OOM_SCORE)
+    if alone and processes and has_own_pid_max():
+        _write("/proc/sys/kernel/pid_max", str(_RESERVED + slack(processes)).encode())
+
+
+def has_own_pid_max() -> bool:
+    """Whether a PID namespace has a `pid_max` of its own. Elsewhere it is the whole machine's."""
+    numbers = os.uname().release.replace("-", ".").split(".")[:2]
+    return all(map(str.isdigit, numbers)) and tuple(map(int, numbers)) >= _OWN_PID_MAX_SINCE
+
+
+class Meter:
+    """0 for a limit: there is none."""
+
+    def __init__(self, memory: int, processes: int, *, own_tmp: tuple[str, ...] = ()) -> None:
+        """`own_tmp` are file systems in memory that only the command writes to."""
+        self._memory = memory
+        self._processes = processes
+        self._own_tmp = own_tmp
+        self.pause = _LEAST_PAUSE_S
+        """Seconds until the next look is due."""
+
+    def exceeded(self, members: set[int]) -> int:
+        start = time.monotonic()
+        try:
+            return self._look(members)
+        finally:
+            self.pause = max(_LEAST_PAUSE_S, _SHARE * (time.monotonic() - start))
+
+    def _look(self, members: set[int]) -> int:
+        threads = pages = 0
+        for pid in members:
+            values = proc_tree.fields(pid)
+            if len(values) > 21:
+                threads += int(values[17])
+                pages += int(values[21])
+        if self._processes and threads > self._processes:
+            return PROCESSES
+        if self._memory and self._is_above(pages * _PAGE, members):
+            return MEMORY
+        return NONE
+
+    def _is_above(self, resident: int, members: set[int]) -> bool:
+        """Look closely only if what is quickly seen could be too much."""
+        if resident + _shared_by_all() <= self._memory:
+            return False
+        anonymous = mapped = 0
+        for pid in members:
+            own, shared = _proportional(pid)
+            anonymous += own
+            mapped += shared
+        written = sum(map(_used, self._own_tmp)) + _unmapped(members)
+        return anonymous + max(mapped, written) > self._memory
+
+
+def _shared_by_all() -> int:
+    """All memory of the machine that is a file without a disk, ours or not."""
+    for line in proc_tree.read("/proc/meminfo").splitlines():
+        if line.startswith(b"Shmem:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _proportional(pid: int) -> tuple[int, int]:
+    """Anonymous and shared memory of a process, its part of what it has in common with others."""
+    found = {b"Pss_Anon:": 0, b"Pss_Shmem:": 0, b"SwapPss:": 0}
+    text = proc_tree.read(f"/proc/{pid}/smaps_rollup")
+    for line in text.splitlines():
+        words = line.split()
+        if words[0] in found:
+            found[words[0]] = int(words[1]) * 1024
+    if not text:  # it keeps this from us: then all counts that it has
+        values = proc_tree.fields(pid)
+        return (int(values[21]) * _PAGE if len(values) > 21 else 0), 0
+    return found[b"Pss_Anon:"] + found[b"SwapPss:"], found[b"Pss_Shmem:"]
+
+
+def _unmapped(members: set[int]) -> int:
+    """What is in `memfd`s, each counted once."""
+    sizes: dict[tuple[int, int], int] = {}
+    for pid in members:
+        place = f"/proc/{pid}/fd"
+        try:
+            for number in os.listdir(place):
+                if os.readlink(f"{place}/{number}").startswith("/memfd:"):
+                    facts = os.stat(f"{place}/{number}")
+                    sizes[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
+        except OSError:
+            continue  # it is gone, or not ours to look at
+    return sum(sizes.values())
+
+
+def _used(place: str) -> int:
+    try:
+        facts = os.statvfs(place)
+    except OSError:
+        return 0
+    return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
+
+
+def _write(path: str, text: bytes) -> None:
+    """Best effort: the keeper measures in any case."""
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.write(descriptor, text)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)
