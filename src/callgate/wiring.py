@@ -436,8 +436,8 @@ class PathRules(msgspec.Struct, frozen=True):
 
 def _limits(table: SandboxLimitsTable) -> JailLimits:
     """What the settings say, and for the rest what this machine suggests."""
-    given = {name: value for name, value in msgspec.structs.asdict(table).items() if value is not None}
-    chosen = {name: None if value in (0, "none") else value for name, value in given.items()}
+    values = msgspec.structs.asdict(table).items()
+    chosen = {k: None if v in (0, "none") else v for k, v in values if v is not None}
     return msgspec.structs.replace(default_limits(), **chosen)
 
 

@@ -34,7 +34,7 @@ from callgate.core.sessions import Mode, Session
 from callgate.dispatch.path_search import find
 from callgate.policy.path_rules import PathRule
 from callgate.policy.rules import is_within
-from callgate.sandbox import allowed_hosts, profiles
+from callgate.sandbox import allowed_hosts, profiles, sight, tool_chains
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
@@ -304,6 +304,7 @@ class Sandbox:
         protected = [os.path.join(session.workspace, path) for path in said.protected]
         for root in (session.workspace, *write_roots):
             protected += protected_places(root)
+        directories, files = sight.private_places()
         return Places(
             workspace=session.workspace,
             home=said.home,
@@ -311,11 +312,13 @@ class Sandbox:
             read_roots=(
                 *(root.path for root in roots if not root.writable),
                 *said.readable,
-                *_code_in_tmp(),
+                *_code_to_show(),
             ),
             write_roots=write_roots,
             protected=tuple(protected),
-            hidden=said.hidden,
+            hidden=(*said.hidden, *files),
+            tools=tool_chains.shown(said.home, os.environ),
+            private=(*sight.DATA, *directories),
             shown=said.readable,
             code=_our_code(),
         )
@@ -334,9 +337,10 @@ def _our_code() -> tuple[str, ...]:
 
 
 @functools.cache
-def _code_in_tmp() -> tuple[str, ...]:
-    """Of our code what a fresh /tmp would hide: hosts in Python run from it."""
-    return tuple(path for path in _our_code() if is_within(path, "/tmp") and os.path.isdir(path))  # noqa: S108
+def _code_to_show() -> tuple[str, ...]:
+    """Hosts in Python run from our code, with our interpreter, wherever that is."""
+    places = (*_our_code(), sys.base_prefix)
+    return tuple(path for path in places if os.path.isdir(path) and path != "/")
 
 
 class _Delegating:

@@ -37,7 +37,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 _LIMITS = {meters.MEMORY: "memory_bytes", meters.PROCESSES: "processes"}
-_SIGNALLED = {signal.SIGXCPU: "cpu_seconds", signal.SIGXFSZ: "file_bytes"}
+_SIGNALLED = {int(signal.SIGXCPU): "cpu_seconds", int(signal.SIGXFSZ): "file_bytes"}
 """What the kernel says by a signal of its own."""
 
 
@@ -324,7 +324,7 @@ class Kept:
                 stopped=self._stopped,
                 ended=ended,
                 survivors=survivors,
-                limit=self._limit or _SIGNALLED.get(_signal(code)),
+                limit=self._limit or _SIGNALLED.get(_signal(code) or 0),
                 blocked=() if self._egress is None else self._egress.blocked,
                 reached=0 if self._egress is None else self._egress.reached,
             )

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from callgate.sandbox import placeholders
-from callgate.sandbox.jails import Jail, Network, is_below
+from callgate.sandbox.jails import Jail, Network, below_any, is_below
 from callgate.sandbox.restrict import INHERITED
 
 _TMP = "/tmp"  # noqa: S108 the place itself, to put another one on it
@@ -42,6 +42,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
     """Protected paths that are not there, though the directories above them are."""
     missing_directories: tuple[str, ...] = ()
     """First components, not there either, of other protected paths."""
+    opaque: tuple[str, ...] = ()
     hidden_directories: tuple[str, ...] = ()
     hidden_files: tuple[str, ...] = ()
 
@@ -70,8 +71,11 @@ def arguments(
     ]  # fmt: skip
     if jail.network is not Network.ALL:
         line.append("--unshare-net")
-    for path in sorted(set(jail.readable) - set(jail.writable), key=_depth):
-        line += ["--ro-bind-try", path, path]
+    readable = sorted(set(jail.readable) - set(jail.writable), key=_depth)
+    covered = [path for path in readable if below_any(path, survey.opaque)]
+    for path in readable:
+        if path not in covered:
+            line += ["--ro-bind-try", path, path]
     if "/" in jail.writable:
         line += ["--bind", "/", "/", "--ro-bind-try", "/sys", "/sys"]
     line += ["--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc"]
@@ -80,8 +84,16 @@ def arguments(
         for path in sorted(jail.readable, key=_depth):
             if path != _TMP and is_below(path, _TMP):
                 line += ["--ro-bind-try", path, path]
+    for path in survey.opaque:
+        line += ["--perms", "0755", "--tmpfs", path]
+    for path in covered:
+        line += ["--ro-bind-try", path, path]
     for path in sorted(set(jail.writable) - {"/"}, key=_depth):
         line += ["--bind-try", path, path]
+    for path, target in jail.links:
+        line += ["--symlink", target, path]
+    for path in survey.opaque:
+        line += ["--remount-ro", path]
     for path in survey.pinned:
         line += ["--bind", path, path]
     for path in survey.read_only:
@@ -117,6 +129,7 @@ def survey(jail: Jail) -> Survey:
             break
     hidden = [(path, _to_cover(path)) for path in jail.hidden]
     return Survey(
+        opaque=tuple(path for path in jail.opaque if stat.S_ISDIR(_mode(path))),
         pinned=tuple(pinned),
         read_only=tuple(dict.fromkeys(read_only)),
         missing=tuple(dict.fromkeys(missing)),

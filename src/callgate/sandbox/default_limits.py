@@ -56,7 +56,8 @@ def _group_files(controller: str, name: str, old_name: str) -> Iterator[str]:
         if not controllers:
             roots, file = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), name
         elif controller in controllers.split(","):
-            roots, file = (f"/sys/fs/cgroup/{controllers}", f"/sys/fs/cgroup/{controller}"), old_name
+            roots = (f"/sys/fs/cgroup/{controllers}", f"/sys/fs/cgroup/{controller}")
+            file = old_name
         else:
             continue
         for root in roots:

@@ -35,7 +35,7 @@ class Guarantee(StrEnum):
     PROTECTED_CARVED_OUT = "protected_carved_out"
     """Protected paths below writable ones stay as they are, or stay missing."""
     HIDDEN_MASKED = "hidden_masked"
-    """Hidden paths can neither be read nor listed."""
+    """Hidden paths, and what is not shown of opaque ones, can neither be read nor listed."""
     METADATA_FROZEN = "metadata_frozen"
     """Mode, owner, times and attributes stay, of all that is not writable."""
     FRESH_TMP = "fresh_tmp"
@@ -52,6 +52,8 @@ class Guarantee(StrEnum):
     ABSTRACT_SOCKETS_BLOCKED = "abstract_sockets_blocked"
     NO_PTRACE = "no_ptrace"
     """No process outside can be traced, or its memory and environment read."""
+    NO_PROCESS_DETAILS = "no_process_details"
+    """Of no process outside can be read what it was started with, or what it does."""
     NO_SIGNALS_OUT = "no_signals_out"
     NO_SHARED_MEMORY = "no_shared_memory"
     """Nor queues or semaphores that are found by a number instead of a path."""
@@ -94,6 +96,10 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     protected: tuple[str, ...] = ()
     """Readable and not writable, although below a writable path. They need not exist."""
     hidden: tuple[str, ...] = ()
+    opaque: tuple[str, ...] = ()
+    """Directories that hold nothing but the readable and writable paths in them."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Symbolic links in opaque directories, and what each says."""
     network: Network = Network.NONE
     hosts: tuple[AllowedHost, ...] = ()
     """What it reaches where the network is HOSTS."""
@@ -104,7 +110,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = NO_LIMITS
 
     def __post_init__(self) -> None:
-        for path in (*self.readable, *self.writable, *self.protected, *self.hidden):
+        paths = (*self.readable, *self.writable, *self.protected, *self.hidden, *self.opaque)
+        for path in paths:
             plain = path.startswith("/") and not path.startswith("//") and "\0" not in path
             if not plain or path != os.path.normpath(path):
                 raise ValueError(f"not an absolute, plain path: {path!r}")
@@ -119,7 +126,7 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
             Guarantee.WRITES_CONFINED: "/" not in self.writable,
             Guarantee.METADATA_FROZEN: "/" not in self.writable,
             Guarantee.PROTECTED_CARVED_OUT: bool(self.protected),
-            Guarantee.HIDDEN_MASKED: bool(self.hidden),
+            Guarantee.HIDDEN_MASKED: bool(self.hidden or self.opaque),
             Guarantee.FRESH_TMP: self.fresh_tmp,
             Guarantee.PID_NAMESPACE: self.pid_namespace,
             Guarantee.NO_NETWORK_TCP: self.network is not Network.ALL,
@@ -137,6 +144,7 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
 _ALWAYS = frozenset(
     {
         Guarantee.NO_PTRACE,
+        Guarantee.NO_PROCESS_DETAILS,
         Guarantee.NO_SIGNALS_OUT,
         Guarantee.NO_SHARED_MEMORY,
         Guarantee.NO_IO_URING,

@@ -46,6 +46,8 @@ END = struct.Struct("<d")
 DRAIN_S = 0.2
 LEFTOVER_GRACE_S = 1.0
 KILL_PATIENCE_S = 2.0
+FREEING_PATIENCE_S = 60.0
+"""A process that has much memory takes long to give it back."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
 _KILL_PAUSE_S = 0.005
 _CHASE = 50
@@ -204,7 +206,8 @@ class Watch:
         if not self._ending:
             self._end(LEFTOVER_GRACE_S)
             return _FIRST_PAUSE_S
-        if now < self._deadline + KILL_PATIENCE_S:
+        patience = KILL_PATIENCE_S if self.limit != meters.MEMORY else FREEING_PATIENCE_S
+        if now < self._deadline + patience:
             self._strike(members)
             return _KILL_PAUSE_S
         self._survivors = max(len(members), 1)

@@ -39,6 +39,7 @@ _TCP_SINCE, _SCOPES_SINCE = 4, 6
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
+_PROC = "/proc"
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
 
@@ -60,13 +61,17 @@ def handled(version: int) -> int:
 
 def rules(jail: Jail) -> list[Rule]:
     """Read and write as the jail says, without what is hidden."""
-    # What is hidden in a file system can be read from its disk, if root may.
-    hidden = (*jail.hidden, "/dev") if jail.hidden else ()
+    # What is hidden in a file system can be read from its disk, if root may. Of /proc all is
+    # granted but the directories of processes: a rule for one would not hold for its children.
+    hidden = (*jail.hidden, "/dev", _PROC)
     granted: dict[str, int] = {}
     for roots, rights in (jail.readable, READ), (jail.writable, READ | WRITE):
         for root in roots:
-            for path in _around(root, hidden):
+            closed = [path for path in jail.opaque if not root.startswith(path + "/")]
+            for path in _around(root, (*hidden, *closed)):
                 granted[path] = granted.get(path, 0) | rights
+            if root == "/":
+                granted |= dict.fromkeys(_of_the_system(), rights)
     for device in DEVICES:
         granted[device] = granted.get(device, 0) | READ_FILE | WRITE_FILE | IOCTL_DEV
     return sorted(granted.items())
@@ -92,6 +97,14 @@ def _around(root: str, hidden: Iterable[str]) -> Iterator[str]:
         path = prefix + name
         if not os.path.islink(path):  # the target has its own place in this list, or none
             yield from _around(path, inside)
+
+
+def _of_the_system() -> Iterator[str]:
+    """What /proc has that is no process, nor a link to one."""
+    for name in os.listdir(_PROC):
+        path = f"{_PROC}/{name}"
+        if not name.isdigit() and not os.path.islink(path):
+            yield path
 
 
 def apply(rights: Iterable[Rule], *, version: int, tcp: bool, scopes: int) -> None:

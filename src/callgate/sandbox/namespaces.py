@@ -9,6 +9,7 @@ The layout, from the bottom up:
 
     /                 as it is, read-only (unless all is writable)
     /dev /proc /tmp   new: harmless devices, own processes read-only, empty
+    opaque paths      empty, read-only, but for readable roots and links in them
     writable roots    as they were before all turned read-only
     protected paths   themselves, read-only, on themselves
     hidden paths      nothing, read-only
@@ -50,6 +51,7 @@ _LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/se
           "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}  # fmt: skip
 _TMP = "/tmp"  # noqa: S108 the place itself, to put another one on it
 _TMP_SIZE = "size=1g,nr_inodes=1m"
+_OPAQUE_SIZE = "size=1m,nr_inodes=10k"
 _SIOCSIFFLAGS, _UP_AND_RUNNING = 0x8914, 0x41
 _BACKLOG = 128
 
@@ -85,11 +87,20 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
     _mount("proc", "/proc", "proc", _NOSUID | _NODEV | _NOEXEC | _RDONLY)
     if layout["fresh_tmp"]:
         _mount("tmpfs", _TMP, "tmpfs", _NOSUID | _NODEV, f"mode=1777,{_TMP_SIZE}")
+    empty = [path for path in layout["opaque"] if os.path.isdir(path)]
+    for path in empty:
+        _mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV, f"mode=755,{_OPAQUE_SIZE}")
+    fresh = (*empty, *((_TMP,) if layout["fresh_tmp"] else ()))
     for path in roots:
         if path in clones:
-            if layout["fresh_tmp"] and path.startswith(_TMP + "/"):
-                os.makedirs(path, exist_ok=True)
+            if path.startswith(tuple(f"{place}/" for place in fresh)):
+                _make_place(path, clones[path])
             _attach(clones[path], os.open(path, os.O_PATH | os.O_CLOEXEC))
+    for path, target in layout["links"]:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.symlink(target, path)
+    for path in empty:
+        _make_read_only(_AT_FDCWD, path, alone=True)
     held: dict[str, int] = {}
     pinned: set[str] = set()
     try:
@@ -244,9 +255,18 @@ def _attach(clone: int, place: int) -> None:
     os.close(place)
 
 
-def _make_read_only(mount: int, path: str = "") -> None:
+def _make_place(path: str, clone: int) -> None:
+    """Something of the same kind to put a clone on."""
+    is_directory = os.fstat(clone).st_mode & 0o170000 == 0o040000
+    os.makedirs(path if is_directory else os.path.dirname(path), exist_ok=True)
+    if not is_directory and not os.path.lexists(path):
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+
+
+def _make_read_only(mount: int, path: str = "", *, alone: bool = False) -> None:
+    """`alone`: but not what is mounted in it."""
     attributes = struct.pack("=4Q", _RDONLY, 0, 0, 0)
-    flags = _AT_RECURSIVE | (0 if path else _AT_EMPTY)
+    flags = (0 if alone else _AT_RECURSIVE) | (0 if path else _AT_EMPTY)
     kernel.call("mount_setattr", mount, os.fsencode(path), flags, attributes, len(attributes))
 
 

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Mapping
 
 from callgate.sandbox import bubblewrap, kernel, landlock, meters, seccomp
-from callgate.sandbox.jails import Jail, Limits, Network, is_below
+from callgate.sandbox.jails import Jail, Limits, Network, below_any
 from callgate.sandbox.launch import Command, with_proxy
 from callgate.sandbox.orders import GroupLimit, Layout, Order, Rules
 from callgate.sandbox.plans import Plan
@@ -106,12 +106,15 @@ def _filter(network: Network, unix_sockets: bool, frozen: bool, *, refuse_ipc: b
 
 
 def layout(jail: Jail) -> Layout:
-    covered = [p for p in jail.readable if jail.fresh_tmp and p != _TMP and is_below(p, _TMP)]
+    covers = (*jail.opaque, *((_TMP,) if jail.fresh_tmp else ()))
+    covered = [path for path in jail.readable if path not in covers and below_any(path, covers)]
     made = Layout(
         writable=list(jail.writable),
         readable=covered,
         protected=list(jail.protected),
         hidden=list(jail.hidden),
+        opaque=list(jail.opaque),
+        links=list(jail.links),
         fresh_tmp=jail.fresh_tmp,
         own_network=jail.network is not Network.ALL,
     )

@@ -14,9 +14,12 @@ class Layout(TypedDict):
 
     writable: list[str]
     readable: list[str]
-    """Only those that a fresh /tmp would cover."""
+    """Only those that a fresh /tmp or an opaque directory would cover."""
     protected: list[str]
     hidden: list[str]
+    opaque: list[str]
+    links: list[tuple[str, str]]
+    """In opaque directories, each with its target."""
     fresh_tmp: bool
     own_network: bool
     proxy: NotRequired[int]

@@ -90,12 +90,14 @@ class Landlock(msgspec.Struct, frozen=True):
             G.ABSTRACT_SOCKETS_BLOCKED: abi >= 6,
             G.NO_SIGNALS_OUT: abi >= 6,
             G.NO_PTRACE: True,
+            G.NO_PROCESS_DETAILS: True,
         }
         return _OURS.union(promise for promise, kept in offered.items() if kept)
 
     def cost(self, jail: Jail) -> float:
-        # Around what is hidden, directories can no longer be listed: only if nothing else does.
-        return 20.0 if jail.hidden else 0.2
+        # Around what is hidden, directories can no longer be listed, and a process finds nothing
+        # about itself in /proc: only if nothing else does.
+        return 20.0 if jail.hidden or jail.opaque else 0.2
 
 
 class Seccomp(msgspec.Struct, frozen=True):
@@ -142,6 +144,7 @@ def _of_namespaces(jail: Jail) -> frozenset[Guarantee]:
         G.ABSTRACT_SOCKETS_BLOCKED: alone,
         G.NO_SIGNALS_OUT: True,
         G.NO_PTRACE: True,
+        G.NO_PROCESS_DETAILS: True,
         G.NO_SHARED_MEMORY: True,
         G.PID_NAMESPACE: True,
     }
@@ -192,8 +195,8 @@ class Seatbelt(msgspec.Struct, frozen=True):
         always = {
             G.READS_CONFINED, G.WRITES_CONFINED, G.PROTECTED_CARVED_OUT, G.HIDDEN_MASKED,
             G.METADATA_FROZEN, G.NO_UNIX_SOCKETS, G.ABSTRACT_SOCKETS_BLOCKED, G.NO_PTRACE,
-            G.NO_SIGNALS_OUT, G.NO_SHARED_MEMORY, G.NO_IO_URING, G.NO_KERNEL_DOORS,
-            G.NO_NEW_PRIVILEGES,
+            G.NO_PROCESS_DETAILS, G.NO_SIGNALS_OUT, G.NO_SHARED_MEMORY, G.NO_IO_URING,
+            G.NO_KERNEL_DOORS, G.NO_NEW_PRIVILEGES,
         }  # fmt: skip
         return frozenset(always).union(promise for promise, kept in offered.items() if kept)
 

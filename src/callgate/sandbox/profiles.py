@@ -1,6 +1,6 @@
 """The three jails that people speak of: `read`, `workspace`, `open`.
 
-    read        reads all but secrets, changes nothing, no network
+    read        reads the system, the workspace and tool chains; changes nothing, no network
     workspace   the same, and writes in the workspace; a /tmp of its own; no network unless asked
     open        everything that the user may do, except to reach us
 
@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
+from callgate.sandbox import sight
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, below_any, is_below
 
@@ -32,10 +33,38 @@ SECRETS = (
     ".config/github-copilot", ".config/containers/auth.json", ".databrickscfg", ".snowflake",
     ".config/microsoft-edge", ".config/vivaldi", ".config/opera", ".config/discord",
     ".config/Slack", ".config/Signal", ".config/keepassxc", ".config/1Password",
+    "snap", ".var/app", ".local/share/flatpak", ".cache/huggingface/token", ".huggingface",
+    ".fly", ".vercel", ".local/share/com.vercel.cli", ".config/netlify", ".netlify",
+    ".config/heroku", ".heroku", ".s3cfg", ".boto", ".config/gsutil", ".config/wrangler",
+    ".wrangler", ".supabase", ".railway", ".render", ".config/stripe", ".config/ngrok", ".ngrok2",
+    ".config/pip", ".pip", ".config/pypoetry", ".bundle/config", ".composer/auth.json",
+    ".config/composer/auth.json", ".nuget/NuGet", ".config/NuGet", ".pub-cache/credentials.json",
+    ".config/dart", ".lesshst", ".viminfo", ".irb_history", ".pry_history", ".sqlite_history",
+    ".rediscli_history", ".mongo", ".dbshell", ".histfile", ".zhistory", ".history", ".ash_history",
+    ".sh_history", ".ksh_history", ".tcsh_history", ".local/state/bash", ".local/share/zsh",
+    ".local/share/nushell", ".config/nushell/history.txt", ".local/share/atuin", ".config/atuin",
+    ".local/share/powershell", ".julia/logs", ".octave_hist", ".Rhistory", ".gdb_history",
+    ".ipython", ".jupyter", ".config/zed", ".config/Code", ".config/Cursor", ".config/Bitwarden",
+    ".config/Element", ".config/TelegramDesktop", ".local/share/TelegramDesktop", ".purple",
+    ".config/evolution", ".local/share/evolution", ".pki", ".gnome2/keyrings", ".rhosts",
+    ".terraformrc", ".config/helm", ".config/argocd", ".config/linode-cli", ".config/hcloud",
+    ".aliyun", ".tccli", ".ibmcloud", ".config/kaggle", ".kaggle", ".openai", ".anthropic",
+    ".config/openai", ".config/anthropic", ".wandb", ".config/wandb", ".config/sentry",
+    ".sentryclirc", ".config/doppler", ".doppler", ".config/infisical", ".infisical",
 )  # fmt: skip
-"""Below a home directory: what proves who someone is, and what they typed."""
+"""Below a home directory: what proves who someone is, and what they typed. It matters where a
+home is shown as a whole; elsewhere nothing but tool chains is shown of it."""
 
-_SYSTEM_SECRETS = ("/etc/shadow", "/etc/gshadow", "/etc/sudoers", "/etc/sudoers.d", "/etc/ssh")
+_SYSTEM_SECRETS = (
+    "/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/sudoers",
+    "/etc/sudoers.d", "/etc/ssh", "/etc/ssl/private", "/etc/pki/tls/private", "/etc/krb5.keytab",
+    "/etc/security/opasswd", "/etc/NetworkManager/system-connections", "/etc/wpa_supplicant",
+    "/etc/ppp/chap-secrets", "/etc/ppp/pap-secrets", "/etc/wireguard", "/etc/openvpn",
+    "/etc/docker", "/etc/kubernetes", "/etc/rancher", "/etc/letsencrypt", "/etc/cni",
+    "/etc/netplan", "/etc/iwd", "/var/lib/docker", "/var/lib/containers", "/var/lib/kubelet",
+    "/var/lib/NetworkManager", "/var/lib/iwd", "/run/docker.sock", "/run/containerd",
+)  # fmt: skip
+"""Beside what the system itself keeps from other users."""
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
 
@@ -61,14 +90,23 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Beside our own home and what is a secret anyway."""
     shown: tuple[str, ...] = ()
     """Of those secrets, the ones that the user wants commands to see."""
+    tools: tuple[str, ...] = ()
+    """What is shown of a home, and of other directories that are not shown as a whole."""
+    private: tuple[str, ...] = ()
+    """Directories of which nothing is shown unless it is named. The user's home is one anyway."""
     code: tuple[str, ...] = ()
     """Where our own program is: whoever changes it there is no longer in a jail."""
 
 
 def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
+    roots = (places.workspace, *places.read_roots, *places.write_roots)
+    visible = _plain(*roots, *_tools(places))
+    opaque = sight.opaque((places.home, _TMP, *places.private), visible)
     return Jail(
-        hidden=_hidden(places),
-        readable=_plain("/", places.workspace, *places.read_roots, *places.write_roots),
+        hidden=_hidden(places, opaque, visible),
+        opaque=opaque,
+        links=sight.links((*roots, *_tools(places)), opaque, visible),
+        readable=tuple(sorted({"/", *visible})),
         limits=limits,
     )
 
@@ -81,9 +119,15 @@ def workspace(
     limits: Limits = NO_LIMITS,
 ) -> Jail:
     writable = _plain(places.workspace, *places.write_roots)
-    hidden = _hidden(places)
+    readable = _plain(*places.read_roots, *_tools(places))
+    visible = (*readable, *writable)
+    opaque = sight.opaque((places.home, *places.private), visible)
+    named = (places.workspace, *places.write_roots, *places.read_roots, *_tools(places))
+    hidden = _hidden(places, opaque, visible)
     return Jail(
-        readable=_plain("/", *places.read_roots),
+        readable=tuple(sorted({"/", *readable})),
+        opaque=opaque,
+        links=sight.links(named, opaque, visible),
         writable=writable,
         protected=tuple(
             sorted(
@@ -116,12 +160,23 @@ def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
     )
 
 
-def _hidden(places: Places) -> tuple[str, ...]:
-    """A secret in a root that was granted is hidden all the same, unless it is `shown`."""
+def _tools(places: Places) -> tuple[str, ...]:
+    """Those that no command can have replaced by a link to something else."""
+    writable = (places.workspace, *places.write_roots)
+    real = _plain(*writable)
+    return tuple(p for p in places.tools if not below_any(p, writable) and not below_any(p, real))
+
+
+def _hidden(
+    places: Places, opaque: tuple[str, ...], visible: tuple[str, ...]
+) -> tuple[str, ...]:
+    """A secret in a root that was granted is hidden all the same, unless it is `shown`. What is
+    in an opaque directory is not there, unless it is visible."""
     secrets = (os.path.join(places.home, name) for name in SECRETS)
     hidden = _plain(*secrets, *_SYSTEM_SECRETS, *places.hidden)
     kept = set(hidden).difference(_plain(*places.shown))
-    return tuple(sorted({*kept, *_plain(places.callgate_home)}))
+    wanted = {*kept, *_plain(places.callgate_home)}
+    return tuple(sorted(p for p in wanted if not below_any(p, opaque) or below_any(p, visible)))
 
 
 def _kept(paths: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:

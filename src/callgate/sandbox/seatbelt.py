@@ -7,7 +7,7 @@ what is protected and hidden.
 
 from __future__ import annotations
 
-from callgate.sandbox.jails import Jail, Network
+from callgate.sandbox.jails import Jail, Network, below_any
 
 _HEAD = """\
 (version 1)
@@ -27,8 +27,14 @@ _HEAD = """\
 
 def profile(jail: Jail) -> str:
     lines = [_HEAD.rstrip("\n")]
-    for path in sorted({*jail.readable, *jail.writable}):
+    visible = sorted({*jail.readable, *jail.writable})
+    for path in visible:
         lines.append(f"(allow file-read* (subpath {quoted(path)}))")
+    for path in sorted(jail.opaque):
+        lines.append(f"(deny file-read* (subpath {quoted(path)}))")
+    for path in visible:
+        if below_any(path, jail.opaque):
+            lines.append(f"(allow file-read* (subpath {quoted(path)}))")
     for path in sorted(jail.writable):
         lines.append(f"(allow file-write* (subpath {quoted(path)}))")
     for path in sorted(jail.protected):

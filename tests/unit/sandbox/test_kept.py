@@ -17,7 +17,7 @@ import pytest
 
 from callgate.sandbox import cgroups, ordering, proc_tree
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Kept, RestrictionFailed
-from callgate.sandbox.jails import Jail, Limits
+from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan
 from callgate.sandbox.processes import Exit

@@ -1,0 +1,108 @@
+"""What commands see of a home directory: the tools that people install there, and no more.
+
+A list of what is shown, because no list of secrets is ever complete. Places that hold a tool
+chain's credentials beside its programs are shown in part. What the environment names on PATH, or
+in a variable that tells where a tool chain is, is shown as well.
+
+    shown(home, environ)                   for every command
+    of_program(argv, cwd, environ, home)   for a host or server: what it was started from
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from callgate.sandbox.jails import below_any, is_below
+
+_NAMES = """
+    bin .local/bin .local/lib .tool-versions .asdf .asdfrc .local/share/mise .local/share/rtx .proto
+    .nix-profile .local/state/nix .nix-defexpr/channels .linuxbrew .terminfo .editorconfig
+    .gitconfig .gitignore .gitignore_global .gitattributes
+    .config/git/config .config/git/ignore .config/git/attributes
+
+    .pyenv .local/share/uv .local/pipx .local/share/pipx .virtualenvs .local/share/virtualenv
+    .local/share/virtualenvs .local/share/pypoetry .local/share/pdm .local/share/hatch .rye
+    .python-version .conda/envs .conda/pkgs miniconda3 miniforge3 mambaforge anaconda3 micromamba
+    .local/share/mamba .pixi/bin .pixi/envs .local/share/jupyter/kernels
+    .cache/uv .cache/pip .cache/pypoetry .cache/pre-commit .cache/pyright-python
+
+    .nvm .fnm .local/share/fnm .volta .nodenv .n .npm-global .npm-packages .npm/_cacache
+    .yarn/bin .yarn/berry .config/yarn/global .local/share/pnpm .pnpm-store .bun/bin .bun/install
+    .deno/bin .node-version .nvmrc
+    .cache/yarn .cache/pnpm .cache/node .cache/deno .cache/ms-playwright .cache/puppeteer
+    .cache/Cypress .cache/electron .cache/node-gyp
+
+    .cargo/bin .cargo/registry .cargo/git .cargo/env .cargo/config .cargo/config.toml .rustup
+    go/bin go/pkg sdk .goenv .gvm .config/go/env .cache/go-build .cache/golangci-lint
+
+    .sdkman .jenv .jabba .jdks .m2/repository .m2/wrapper .gradle/caches .gradle/wrapper
+    .gradle/jdks .gradle/native .ivy2/cache .sbt/boot .sbt/launchers .cache/coursier .konan
+    .local/share/coursier .lein Android/Sdk .android/avd
+
+    .rbenv .rvm .rubies .gem/ruby .local/share/gem .bundle/cache .phpenv .composer/vendor
+    .config/composer/vendor .ghcup .cabal/bin .cabal/store .cabal/packages .local/state/cabal
+    .stack/programs .stack/pantry .stack/snapshots .opam .juliaup .julia/juliaup .julia/packages
+    .julia/artifacts .julia/compiled .julia/registries .elan .mix/archives .mix/elixir .hex/packages
+    .kerl .nimble .choosenim .zvm .swiftly .dotnet .nuget/packages .pub-cache/bin .pub-cache/hosted
+    .pub-cache/global_packages .luarocks perl5 .perlbrew .plenv R .foundry/bin .tfenv .tenv
+    .emsdk emsdk .vcpkg .conan/data .conan2/p .platformio .espressif .ccache .cache/ccache
+    .cache/bazel .cache/bazelisk .cache/zig .fonts .local/share/fonts .cache/fontconfig
+"""
+NAMES = tuple(_NAMES.split())
+
+_WHOLE = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME", "GOROOT",
+          "RUSTUP_HOME", "ANDROID_HOME", "DOTNET_ROOT")  # fmt: skip
+_IN_PART = {
+    "CARGO_HOME": ("bin", "registry", "git", "env", "config.toml"),
+    "GOPATH": ("bin", "pkg"),
+}
+
+
+def shown(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What exists of it, as it is written: links are not followed."""
+    paths = [os.path.join(home, name) for name in NAMES]
+    paths += [environ[name] for name in _WHOLE if name in environ]
+    for name, parts in _IN_PART.items():
+        if name in environ:
+            paths += [os.path.join(environ[name], part) for part in parts]
+    paths += environ.get("PATH", "").split(os.pathsep)
+    return _proper(paths, home)
+
+
+def of_program(
+    argv: Sequence[str], cwd: str, environ: Mapping[str, str], home: str
+) -> tuple[str, ...]:
+    """Where a host or server was started from, and the places that its own words name.
+
+    Beside a script is what it imports; around a `bin` is the environment that it belongs to.
+    """
+    paths = [cwd]
+    if (program := shutil.which(argv[0], path=environ.get("PATH"))) is not None:
+        for place in (program, os.path.realpath(program)):
+            directory = os.path.dirname(place)
+            above = os.path.dirname(directory)
+            environment = os.path.basename(directory) == "bin" and os.path.dirname(above) != home
+            paths.append(above if environment else directory)
+    for word in argv[1:]:
+        place = os.path.join(cwd, os.path.expanduser(word.rpartition("=")[2]))
+        if os.path.isfile(place):
+            paths += [place, os.path.dirname(place)]
+        elif os.path.isdir(place):
+            paths.append(place)
+    return _proper(paths, home)
+
+
+def _proper(paths: Iterable[str], home: str) -> tuple[str, ...]:
+    found = sorted(set(_inside(paths, os.path.realpath(home))))
+    return tuple(path for path in found if not below_any(os.path.dirname(path), found))
+
+
+def _inside(paths: Iterable[str], home: str) -> Iterator[str]:
+    """Those that are there and do not show all of the home."""
+    for path in paths:
+        if os.path.isabs(path):
+            path = os.path.normpath(path)
+            if os.path.exists(path) and not is_below(home, os.path.realpath(path)):
+                yield path
