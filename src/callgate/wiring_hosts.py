@@ -18,10 +18,10 @@ from callgate.config.places import Home
 from callgate.config.schema import HostTable, Settings
 from callgate.core.commands import Launcher
 from callgate.core.errors import ToolError
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import Enclosure, Sandbox, Surroundings
-from callgate.sandbox import allowed_hosts
+from callgate.sandbox import allowed_hosts, tool_chains
 from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
@@ -168,7 +168,11 @@ def _spec(name: str, table: HostTable, sandbox: Sandbox, workspace: str) -> Host
     def launcher() -> Launcher:
         is_off = sandbox.surroundings.profile is None
         enclosure = Enclosure(None, Network.ALL) if is_off else around
-        return sandbox.process_launcher(enclosure, Session(workspace=workspace, mode=Mode.WRITE))
+        home = sandbox.surroundings.home
+        beside = tool_chains.of_program(settings.command, settings.cwd, settings.env, home)
+        roots = tuple(map(Root, beside))
+        session = Session(workspace=workspace, mode=Mode.WRITE, extra_roots=roots)
+        return sandbox.process_launcher(enclosure, session)
 
     return HostSpec(
         settings=settings,

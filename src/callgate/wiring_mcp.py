@@ -35,7 +35,7 @@ from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import Enclosure, Sandbox, Surroundings
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
-from callgate.sandbox import allowed_hosts
+from callgate.sandbox import allowed_hosts, tool_chains
 from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
@@ -158,6 +158,8 @@ def reach_process(table: McpTable, sandbox: Sandbox, fill: Fill = from_environme
         )
         await sandbox.ready()
         beside = [Root(expanded(each, "/"), writable=True) for each in table.writable]
+        home = sandbox.surroundings.home
+        beside += map(Root, tool_chains.of_program(command.argv, cwd, command.env, home))
         session = Session(
             workspace=place.workspace, mode=Mode.WRITE, extra_roots=(*place.roots, *beside)
         )

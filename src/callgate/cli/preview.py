@@ -33,6 +33,7 @@ from callgate.dispatch.path_search import find
 from callgate.policy.decide import Question
 from callgate.policy.path_rules import binding
 from callgate.policy.rules import Outcome
+from callgate.sandbox import sight, tool_chains
 from callgate.sandbox.profiles import Places
 from callgate.tools.preview import ApplyPreview, PreviewCommand, arguments
 from callgate.tools.previews import Preview, discard
@@ -164,12 +165,15 @@ def _register(wired: Wired, factory: ToolFactory) -> None:
 
 def _places(wired: Wired, session: Session) -> Places:
     said = wired.sandbox.surroundings
+    directories, files = sight.private_places()
     return Places(
         workspace=session.workspace,
         home=os.path.expanduser("~"),
         callgate_home=wired.home.path,
         read_roots=(*(root.path for root in session.extra_roots), *said.readable),
-        hidden=said.hidden,
+        hidden=(*said.hidden, *files),
+        tools=tool_chains.shown(said.home, os.environ),
+        private=(*sight.DATA, *directories),
         shown=said.readable,
     )
 

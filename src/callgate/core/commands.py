@@ -63,6 +63,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that could not be ended: another user's, or stuck in the kernel."""
     limit: str | None = None
     """The key in `[sandbox.limits]` of what it took too much of, and was ended for."""
+    unseen: tuple[str, ...] = ()
+    """Paths in its words and errors that are there, but not for a command in the sandbox."""
     blocked: tuple[str, ...] = ()
     """`host:port` of what it asked for in the network and may not reach."""
     reached: int = 0

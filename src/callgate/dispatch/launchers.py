@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
-from callgate.core.commands import Command, Launcher, OnOutput, Running
+from callgate.core.commands import GRACE_S, Command, Exit, Launcher, OnOutput, Running, Stream
 from callgate.core.errors import ToolPermissionDenied
 from callgate.dispatch.path_search import Matches
 from callgate.dispatch.rule_launchers import RuleLauncher, Search
-from callgate.sandbox import machines
+from callgate.sandbox import machines, sight
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
+from callgate.sandbox.jails import Jail
 from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
 from callgate.sandbox.zygotes import WarmLauncher, Zygotes
 
+_MOST_ERRORS = 16 * 1024
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 
 
@@ -66,6 +70,55 @@ class Launchers:
         self.broker.close()
 
 
+class _Errors:
+    """Passes output on, and keeps the end of what a command wrote as errors."""
+
+    def __init__(self, on_output: OnOutput) -> None:
+        self._on_output = on_output
+        self._tail = b""
+
+    def add(self, stream: Stream, data: bytes) -> None:
+        if stream == "stderr":
+            self._tail = (self._tail + data)[-_MOST_ERRORS:]
+        self._on_output(stream, data)
+
+    def __str__(self) -> str:
+        return self._tail.decode(errors="replace")
+
+
+class _Explained:
+    """A command that, if it fails, says what it named and could not see."""
+
+    def __init__(self, running: Running, jail: Jail, command: Command, errors: _Errors) -> None:
+        self._running = running
+        self._jail = jail
+        self._command = command
+        self._errors = errors
+
+    async def __aenter__(self) -> Self:
+        await self._running.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._running.__aexit__(kind, error, traceback)
+
+    async def wait(self) -> Exit:
+        ended = await self._running.wait()
+        if ended.code == 0 and not str(self._errors):
+            return ended
+        text = "\n".join((*self._command.argv, str(self._errors)))
+        home = self._command.env.get("HOME", "")
+        return msgspec.structs.replace(ended, unseen=sight.unseen(self._jail, home, text))
+
+    def stop(self, grace: float = GRACE_S) -> bool:
+        return self._running.stop(grace)
+
+
 class Jailed:
     """Starts commands in a jail, and says so if it is the jail that fails."""
 
@@ -81,7 +134,11 @@ class Jailed:
             command = msgspec.structs.replace(command, env=env)
         os.makedirs(self._home, mode=0o700, exist_ok=True)  # or there is nothing to hide yet
         try:
-            return await self._launcher.start(command, on_output)
+            if command.stdin is not None:  # a host or server: nobody reads a result of it
+                return await self._launcher.start(command, on_output)
+            errors = _Errors(on_output)
+            running = await self._launcher.start(command, errors.add)
+            return _Explained(running, self.plan.jail, command, errors)
         except RestrictionFailed as error:
             raise ToolPermissionDenied(
                 f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"

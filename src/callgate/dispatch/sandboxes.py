@@ -33,7 +33,6 @@ from callgate.core.places import Place
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.path_search import find
 from callgate.policy.path_rules import PathRule
-from callgate.policy.rules import is_within
 from callgate.sandbox import allowed_hosts, profiles, sight, tool_chains
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network

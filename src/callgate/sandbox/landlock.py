@@ -39,7 +39,7 @@ _TCP_SINCE, _SCOPES_SINCE = 4, 6
 
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 
-_PROC = "/proc"
+_PROC, _SELF = "/proc", "/proc/self"
 _VERSION_FLAG = 1
 _RULE_PATH_BENEATH = 1
 
@@ -61,8 +61,8 @@ def handled(version: int) -> int:
 
 def rules(jail: Jail) -> list[Rule]:
     """Read and write as the jail says, without what is hidden."""
-    # What is hidden in a file system can be read from its disk, if root may. Of /proc all is
-    # granted but the directories of processes: a rule for one would not hold for its children.
+    # What is hidden in a file system can be read from its disk, if root may. Of /proc no process
+    # is granted but the first one of the command: a rule for it does not hold for its children.
     hidden = (*jail.hidden, "/dev", _PROC)
     granted: dict[str, int] = {}
     for roots, rights in (jail.readable, READ), (jail.writable, READ | WRITE):
@@ -71,7 +71,7 @@ def rules(jail: Jail) -> list[Rule]:
             for path in _around(root, (*hidden, *closed)):
                 granted[path] = granted.get(path, 0) | rights
             if root == "/":
-                granted |= dict.fromkeys(_of_the_system(), rights)
+                granted |= {**dict.fromkeys(_of_the_system(), rights), _SELF: READ}
     for device in DEVICES:
         granted[device] = granted.get(device, 0) | READ_FILE | WRITE_FILE | IOCTL_DEV
     return sorted(granted.items())
@@ -127,8 +127,9 @@ def apply(rights: Iterable[Rule], *, version: int, tcp: bool, scopes: int) -> No
 
 
 def _add(ruleset: int, path: str, allowed: int) -> None:
+    links = 0 if path == _SELF else os.O_NOFOLLOW
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC | links)
     except OSError:
         return
     try:

@@ -10,6 +10,7 @@ may read it. `unseen` finds in a command's words and errors what is there but ou
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 import stat
@@ -32,7 +33,7 @@ _MOST_PRIVATE = 500
 _FRESH_S = 600.0
 _MOST_LINKS = 40
 _LONGEST_TEXT = 64 * 1024
-_MOST_NAMED = 5
+_MOST_WORDS, _MOST_NAMED = 200, 5
 _PATH = re.compile(r"(?:~|\$HOME|\$\{HOME\})?/[^\s'\"`;|&<>()\[\]{}:,*?$\\]*")
 
 
@@ -113,7 +114,7 @@ def _private(root: str, depth: int, user: int, groups: set[int]) -> Iterator[os.
 def unseen(jail: Jail, home: str, text: str) -> tuple[str, ...]:
     """Paths in a text that are there, and that a command in this jail does not see."""
     named: dict[str, None] = {}
-    for match in _PATH.finditer(text[-_LONGEST_TEXT:]):
+    for match in itertools.islice(_PATH.finditer(text[-_LONGEST_TEXT:]), _MOST_WORDS):
         word = match.group().rstrip("./")
         path = re.sub(r"^(?:~|\$HOME|\$\{HOME\})", lambda _: home, word)
         if path and is_out_of_sight(jail, path):

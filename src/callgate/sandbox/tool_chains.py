@@ -60,6 +60,9 @@ _IN_PART = {
 }
 
 
+_PACKAGES = ("pyvenv.cfg", "conda-meta", "package.json", "pyproject.toml", "setup.py")
+
+
 def shown(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """What exists of it, as it is written: links are not followed."""
     paths = [os.path.join(home, name) for name in NAMES]
@@ -76,22 +79,30 @@ def of_program(
 ) -> tuple[str, ...]:
     """Where a host or server was started from, and the places that its own words name.
 
-    Beside a script is what it imports; around a `bin` is the environment that it belongs to.
+    Around a program or script is the package or environment that it belongs to.
     """
     paths = [cwd]
-    if (program := shutil.which(argv[0], path=environ.get("PATH"))) is not None:
-        for place in (program, os.path.realpath(program)):
-            directory = os.path.dirname(place)
-            above = os.path.dirname(directory)
-            environment = os.path.basename(directory) == "bin" and os.path.dirname(above) != home
-            paths.append(above if environment else directory)
+    program = shutil.which(os.path.join(cwd, argv[0]) if "/" in argv[0] else argv[0],
+                           path=environ.get("PATH"))  # fmt: skip
+    if program is not None:
+        paths += [program, _package(program), _package(os.path.realpath(program))]
     for word in argv[1:]:
         place = os.path.join(cwd, os.path.expanduser(word.rpartition("=")[2]))
         if os.path.isfile(place):
-            paths += [place, os.path.dirname(place)]
+            paths += [place, _package(place)]
         elif os.path.isdir(place):
             paths.append(place)
     return _proper(paths, home)
+
+
+def _package(file: str) -> str:
+    """The nearest directory above a file that is one, or else the one that it is in."""
+    place = os.path.dirname(file)
+    while place != "/":
+        if any(os.path.exists(os.path.join(place, name)) for name in _PACKAGES):
+            return place
+        place = os.path.dirname(place)
+    return os.path.dirname(file)
 
 
 def _proper(paths: Iterable[str], home: str) -> tuple[str, ...]:

@@ -273,6 +273,9 @@ def _remarks(ended: Exit) -> list[str]:
         remarks.append(f"[processes that could not be ended: {ended.survivors}]")
     if ended.limit is not None:
         remarks.append(f"[ended: more than `{ended.limit}` of `[sandbox.limits]` allows]")
+    if ended.unseen:
+        named = ", ".join(map(sendable, ended.unseen))
+        remarks.append(f"[not visible in the sandbox: {named}; `[sandbox] readable` can show it]")
     if ended.blocked:
         remarks.append(f"[blocked: {', '.join(ended.blocked)}]")
     for decision, what in _MATCHES.items():

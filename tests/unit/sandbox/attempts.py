@@ -390,6 +390,18 @@ def read_its_memory():
 
 
 @attempt
+def read_its_command_line():
+    if b"sleep" in open(f"/proc/{WORLD['victim']}/cmdline", "rb").read():
+        return
+    raise OSError(errno.ENOENT, "")
+
+
+@attempt
+def read_its_state():
+    open(f"/proc/{WORLD['victim']}/status", "rb").read()
+
+
+@attempt
 def read_its_environment():
     if b"CANARY" in open(f"/proc/{WORLD['victim']}/environ", "rb").read():
         return
@@ -578,10 +590,8 @@ def type_with_a_high_half():
 
 @attempt
 def keep_a_capability():
-    status = open("/proc/self/status").read()
-    fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
-    sets = ("CapInh", "CapPrm", "CapEff", "CapAmb")
-    if fields["NoNewPrivs"] != "1" or any(int(fields[each], 16) for each in sets):
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    if libc.capget(header, sets) or any(sets) or libc.prctl(39, 0, 0, 0, 0) != 1:
         return
     raise OSError(errno.EPERM, "")
 

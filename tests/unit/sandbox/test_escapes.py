@@ -42,18 +42,19 @@ WALLS = {
         write_in_a_protected_directory move_the_workspace_itself""",
     ("EACCES", "EROFS", "EXDEV", "EXDEV"): """
         rename_into_the_workspace rename_out_of_the_workspace hard_link_into_the_workspace
-        move_a_secret_into_sight move_a_protected_directory_away link_a_protected_file
+        move_a_protected_directory_away link_a_protected_file
         exchange_a_protected_directory""",
+    ("EACCES", "EXDEV", "EXDEV", "EXDEV"): "move_a_secret_into_sight",
     ("EACCES", "EACCES", "EACCES", "EROFS"): "write_through_process_one",
     ("EPERM", "EROFS", "EROFS", "EROFS"): """
         change_mode change_mode_of_an_open_file change_mode_by_a_new_call change_owner
         change_times change_times_of_an_open_file set_an_attribute remove_an_attribute
         set_file_flags change_mode_of_a_protected_file""",
-    ("EACCES", "EACCES", "EACCES", "EACCES"): """
-        read_a_key list_a_hidden_directory read_the_token read_a_key_through_a_link
-        read_a_key_through_proc read_a_key_through_process_one read_a_hidden_file
-        link_a_secret_into_sight""",
+    ("EACCES", "EACCES", "EACCES", "ENOENT"): "read_a_key_through_process_one",
     ("EACCES", "ENOENT", "ENOENT", "ENOENT"): """
+        read_a_key list_a_hidden_directory read_the_token read_a_key_through_a_link
+        read_a_key_through_proc read_a_hidden_file link_a_secret_into_sight
+        read_its_command_line read_its_state
         read_the_disk read_its_environment read_its_memory_file list_its_descriptors
         enter_its_directory""",
     ("EACCES", "EPERM", "EPERM", "EPERM"): "open_by_handle",
@@ -94,7 +95,7 @@ WITHOUT_A_JAIL = """
     read_a_key list_a_hidden_directory read_the_token read_a_key_through_a_link
     connect_tcp listen_tcp send_udp connect_to_a_path connect_to_an_abstract_name
     send_from_one_end_of_a_pair ask_netlink use_a_high_half_to_hide_the_family
-    read_its_environment list_its_descriptors enter_its_directory share_memory open_a_queue
+    read_its_environment read_its_command_line list_its_descriptors enter_its_directory share_memory open_a_queue
     make_a_user_namespace clone_into_a_user_namespace suspend_another_process
     write_a_protected_file write_in_a_protected_directory link_a_protected_file
     create_a_missing_protected_file create_below_a_missing_protected_directory

@@ -36,8 +36,25 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_without_secrets_a_root_is_one_rule() -> None:
-    expected = {"/": READ, "/ws": READ | WRITE} | dict.fromkeys(DEVICES, DEVICE)
-    assert dict(landlock.rules(Jail(writable=("/ws",)))) == expected
+    expected = {"/usr": READ, "/ws": READ | WRITE} | dict.fromkeys(DEVICES, DEVICE)
+    assert dict(landlock.rules(Jail(readable=("/usr",), writable=("/ws",)))) == expected
+
+
+def test_no_process_is_granted_but_the_first_one_of_the_command() -> None:
+    granted = [path for path, _ in landlock.rules(Jail()) if path.startswith("/proc")]
+    assert "/proc/cpuinfo" in granted and "/proc/self" in granted
+    assert not [path for path in granted if path == "/proc" or path[len("/proc/")].isdigit()]
+
+
+def test_an_opaque_directory_grants_only_what_is_shown_in_it(root: Path) -> None:
+    home = root / "home"
+    jail = Jail(
+        readable=(str(root), str(home / "code")),
+        writable=(str(home / "notes"),),
+        opaque=(str(home),),
+    )
+    expected = {"ws": READ, "home/code": READ, "home/notes": READ | WRITE}
+    assert granted(jail, root) == expected
 
 
 def test_around_secrets_their_neighbours_are_granted_one_by_one(root: Path) -> None:

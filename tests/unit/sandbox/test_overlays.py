@@ -242,7 +242,7 @@ async def test_a_copy_is_not_shown_together_with_what_must_stay_hidden(tmp_path:
     """Without namespaces a command runs where its copy is."""
     (tmp_path / "ws").mkdir()
     home = tmp_path / "home"
-    places = Places(workspace=str(tmp_path / "ws"), home=str(tmp_path), callgate_home=str(home))
+    places = Places(workspace=str(tmp_path / "ws"), home="/elsewhere", callgate_home=str(home))
     command = Command(argv=("true",), cwd=str(tmp_path / "ws"), env={})
     stage = await overlays.prepare(str(tmp_path / "ws"), [str(home / "previews")])
     process = BrokerProcess()

@@ -42,8 +42,8 @@ NO_BUBBLEWRAP = Bubblewrap(None, "bubblewrap is not installed")
 SETUID_BUBBLEWRAP = Bubblewrap("/usr/bin/bwrap", "bubblewrap is setuid")
 
 ALWAYS = {
-    G.NO_PTRACE, G.NO_SIGNALS_OUT, G.NO_SHARED_MEMORY, G.NO_IO_URING, G.NO_KERNEL_DOORS,
-    G.NO_NEW_PRIVILEGES,
+    G.NO_PTRACE, G.NO_PROCESS_DETAILS, G.NO_SIGNALS_OUT, G.NO_SHARED_MEMORY, G.NO_IO_URING,
+    G.NO_KERNEL_DOORS, G.NO_NEW_PRIVILEGES,
 }  # fmt: skip
 OFFLINE = {G.NO_NETWORK_TCP, G.NO_NETWORK_UDP, G.NO_NETWORK_OTHER}
 NO_SOCKETS = {G.NO_UNIX_SOCKETS, G.ABSTRACT_SOCKETS_BLOCKED}
@@ -80,7 +80,7 @@ def test_a_jail_needs_exactly_the_promises_that_it_implies(jail: Jail, needs: se
 @pytest.mark.parametrize(
     "path", ["relative", "/a/../b", "/a//b", "/a/", "", "/a\0b", "~/x", "./a", "//a"]
 )
-@pytest.mark.parametrize("field", ["readable", "writable", "protected", "hidden"])
+@pytest.mark.parametrize("field", ["readable", "writable", "protected", "hidden", "opaque"])
 def test_a_path_that_is_not_plain_makes_no_jail(field: str, path: str) -> None:
     with pytest.raises(ValueError):
         Jail(**{field: (path,)})
@@ -137,7 +137,7 @@ NEEDS_MOUNTS = {G.PROTECTED_CARVED_OUT, G.FRESH_TMP, G.PID_NAMESPACE, G.METADATA
         ),
         (
             READ, [NO_LANDLOCK, SECCOMP, NO_NAMESPACES, SETUID_BUBBLEWRAP],
-            {G.WRITES_CONFINED, G.HIDDEN_MASKED, G.NO_PTRACE, G.NO_SIGNALS_OUT},
+            {G.WRITES_CONFINED, G.HIDDEN_MASKED, G.NO_PTRACE, G.NO_PROCESS_DETAILS, G.NO_SIGNALS_OUT},
             ("no Landlock in the kernel", "user namespaces are off", "bubblewrap is setuid"),
         ),
         (
