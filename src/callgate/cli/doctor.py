@@ -10,7 +10,7 @@ from callgate.cli.checks import CHECKS, Level, Patient, sandbox_of
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
-from callgate.cli.sandboxes import described
+from callgate.cli.sandboxes import described, seen
 from callgate.cli.terminal import paint_for
 from callgate.cli.visible import visible
 from callgate.config.places import Home
@@ -18,10 +18,23 @@ from callgate.config.places import Home
 _COLOURS = {Level.OK: "green", Level.NOTE: "yellow", Level.FAILED: "red"}
 
 
+def _show_sight(patient: Patient) -> int:
+    sandbox = sandbox_of(patient)
+    if sandbox is None or sandbox.surroundings.profile is None:
+        raise CliError("there is no sandbox", hint="See callgate doctor.")
+    for heading, paths in seen(sandbox, patient.workspace).items():
+        print(heading)
+        for path in paths or ["nothing"]:
+            print(f"  {visible(path)}")
+    return OK
+
+
 def doctor(options: Namespace) -> int:
     if options.words:
         raise CliError(f"doctor takes no {options.words[0]!r}", hint="See callgate doctor --help.")
     patient = Patient(Home.from_environment(), os.getcwd())
+    if options.sandbox and not options.json:
+        return _show_sight(patient)
     findings = {name: check(patient) for name, check in CHECKS.items()}
     healthy = all(found.level is not Level.FAILED for found in findings.values())
     if options.json:

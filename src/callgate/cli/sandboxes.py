@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +11,7 @@ from callgate.core.sessions import Session
 from callgate.dispatch.path_search import find
 from callgate.dispatch.sandboxes import Enclosure, Sandbox
 from callgate.sandbox import meters
-from callgate.sandbox.jails import Jail, Limits, Network
+from callgate.sandbox.jails import Jail, Limits, Network, below_any
 from callgate.sandbox.machines import ControlGroups
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 from callgate.sandbox.profiles import Profile
@@ -94,6 +95,20 @@ def limits_here(limits: Limits, groups: ControlGroups | None) -> str:
     return "; ".join(told)
 
 
+def seen(sandbox: Sandbox, workspace: str) -> dict[str, list[str]]:
+    """What a command in mode `ask` finds, for who wants to know before it runs."""
+    around = Enclosure(Profile.WORKSPACE, sandbox.surroundings.network)
+    jail = sandbox.jail(around, Session(workspace=workspace))
+    shown = [path for path in jail.readable if below_any(path, jail.opaque)]
+    outer = [path for path in shown if not below_any(os.path.dirname(path), shown)]
+    return {
+        "written": list(jail.writable),
+        "read in directories that are empty otherwise": outer,
+        "empty otherwise": list(jail.opaque),
+        "hidden": [path for path in jail.hidden if os.path.lexists(path)],
+    }
+
+
 def described(sandbox: Sandbox, workspace: str) -> dict[str, Any]:
     """For `--json`."""
     return {
@@ -110,4 +125,6 @@ def described(sandbox: Sandbox, workspace: str) -> dict[str, Any]:
             {"guaranteed": not each.missing, **each._asdict()}
             for each in profiles_here(sandbox, workspace)
         ],
+        "sight": seen(sandbox, workspace),
+        "limits": msgspec.structs.asdict(sandbox.surroundings.limits),
     }

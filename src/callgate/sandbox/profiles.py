@@ -99,13 +99,13 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
-    roots = (places.workspace, *places.read_roots, *places.write_roots)
-    visible = _plain(*roots, *_tools(places))
+    named = (places.workspace, *places.read_roots, *places.write_roots, *_tools(places))
+    visible = _plain(*named)
     opaque = sight.opaque((places.home, _TMP, *places.private), visible)
     return Jail(
         hidden=_hidden(places, opaque, visible),
         opaque=opaque,
-        links=sight.links((*roots, *_tools(places)), opaque, visible),
+        links=sight.links(named, opaque, visible),
         readable=tuple(sorted({"/", *visible})),
         limits=limits,
     )
@@ -119,10 +119,11 @@ def workspace(
     limits: Limits = NO_LIMITS,
 ) -> Jail:
     writable = _plain(places.workspace, *places.write_roots)
-    readable = _plain(*places.read_roots, *_tools(places))
+    shown = (*places.read_roots, *_tools(places))
+    readable = _plain(*shown)
     visible = (*readable, *writable)
     opaque = sight.opaque((places.home, *places.private), visible)
-    named = (places.workspace, *places.write_roots, *places.read_roots, *_tools(places))
+    named = (places.workspace, *places.write_roots, *shown)
     hidden = _hidden(places, opaque, visible)
     return Jail(
         readable=tuple(sorted({"/", *readable})),
@@ -172,8 +173,10 @@ def _hidden(
 ) -> tuple[str, ...]:
     """A secret in a root that was granted is hidden all the same, unless it is `shown`. What is
     in an opaque directory is not there, unless it is visible."""
-    secrets = (os.path.join(places.home, name) for name in SECRETS)
-    hidden = _plain(*secrets, *_SYSTEM_SECRETS, *places.hidden)
+    home = os.path.realpath(places.home)
+    secrets = (os.path.join(home, name) for name in SECRETS)
+    known = [_real_if_there(path) for path in (*secrets, *_SYSTEM_SECRETS)]
+    hidden = (*known, *_plain(*places.hidden))
     kept = set(hidden).difference(_plain(*places.shown))
     wanted = {*kept, *_plain(places.callgate_home)}
     return tuple(sorted(p for p in wanted if not below_any(p, opaque) or below_any(p, visible)))
@@ -203,6 +206,11 @@ def _unlinked(places: Places, writable: tuple[str, ...]) -> tuple[str, ...]:
         else:
             raise ValueError(f"a protected path is outside every writable root: {path}")
     return tuple(sorted(set(paths)))
+
+
+def _real_if_there(path: str) -> str:
+    """Most of what we know by name is not there, and following links takes time."""
+    return os.path.realpath(path) if os.path.lexists(path) else path
 
 
 def _plain(*paths: str) -> tuple[str, ...]:

@@ -286,6 +286,8 @@ async def test_no_tree_of_processes_outlives_its_command(
 ) -> None:
     """All shapes at once, so that nobody is ended, or spared, for another."""
     shapes = SHAPES | ONLY_WHEN_STOPPED if stop else SHAPES
+    if plan is not None and "landlock" in plan.backends:  # where no child reads its own /proc
+        shapes = {name: script for name, script in shapes.items() if "/proc/" not in script}
     left = await asyncio.gather(
         *(
             survivors_of(process, plan, script, tmp_path / f"pids{number}", stop=stop)

@@ -33,7 +33,10 @@ COMMANDS: Mapping[str, Command] = {
         "write commented settings and a sample tool", "",
         takes(Option("--workspace", help="settings for this directory instead"), JSON),
     ),
-    "doctor": Command("check the installation, one line a check", "", takes(JSON)),
+    "doctor": Command(
+        "check the installation, one line a check", "",
+        takes(Option("--sandbox", help="what commands see of your home and the system"), JSON),
+    ),
     "keys set": Command(
         "store the key of a model or provider", "NAME", takes(JSON),
         "NAME is that of a [models.NAME], or anthropic, or openai. The key is typed without being\n"
