@@ -88,11 +88,11 @@ def limits_here(limits: Limits, groups: ControlGroups | None) -> str:
         bound = "pid_max" if meters.has_own_pid_max() else "RLIMIT_NPROC, which does not bind root"
         processes = f"measured; in namespaces also {bound}"
     keepers = {"memory_bytes": memory, "processes": processes, "output_bytes": "counted"}
-    told = []
+    lines = []
     for name, value in msgspec.structs.asdict(limits).items():
         by = keepers.get(name, "rlimit for each process")
-        told.append(f"{name} none" if value is None else f"{name} {value} ({by})")
-    return "; ".join(told)
+        lines.append(f"{name} none" if value is None else f"{name} {value} ({by})")
+    return "; ".join(lines)
 
 
 def seen(sandbox: Sandbox, workspace: str) -> dict[str, list[str]]:

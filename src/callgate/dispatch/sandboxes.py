@@ -338,8 +338,8 @@ def _our_code() -> tuple[str, ...]:
 @functools.cache
 def _code_to_show() -> tuple[str, ...]:
     """Hosts in Python run from our code, with our interpreter, wherever that is."""
-    places = (*_our_code(), sys.base_prefix)
-    return tuple(path for path in places if os.path.isdir(path) and path != "/")
+    paths = (*_our_code(), sys.base_prefix)
+    return tuple(path for path in paths if os.path.isdir(path) and path != "/")
 
 
 class _Delegating:

@@ -61,10 +61,10 @@ def _group_files(controller: str, name: str, old_name: str) -> Iterator[str]:
         else:
             continue
         for root in roots:
-            place = path
-            while place not in ("", "/"):
-                yield f"{root}{place}/{file}"
-                place = os.path.dirname(place)
+            group = path
+            while group not in ("", "/"):
+                yield f"{root}{group}/{file}"
+                group = os.path.dirname(group)
             yield f"{root}/{file}"  # in a container the group is mounted here
 
 

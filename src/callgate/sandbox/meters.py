@@ -92,8 +92,8 @@ class Meter:
             return False
         anonymous = mapped = 0
         for pid in members:
-            own, shared = _proportional(pid)
-            anonymous += own
+            unshared, shared = _proportional(pid)
+            anonymous += unshared
             mapped += shared
         written = sum(map(_used, self._own_tmp)) + _unmapped(members)
         return anonymous + max(mapped, written) > self._memory
@@ -125,20 +125,20 @@ def _unmapped(members: set[int]) -> int:
     """What is in `memfd`s, each counted once."""
     sizes: dict[tuple[int, int], int] = {}
     for pid in members:
-        place = f"/proc/{pid}/fd"
+        directory = f"/proc/{pid}/fd"
         try:
-            for number in os.listdir(place):
-                if os.readlink(f"{place}/{number}").startswith("/memfd:"):
-                    facts = os.stat(f"{place}/{number}")
+            for number in os.listdir(directory):
+                if os.readlink(f"{directory}/{number}").startswith("/memfd:"):
+                    facts = os.stat(f"{directory}/{number}")
                     sizes[facts.st_dev, facts.st_ino] = facts.st_blocks * 512
         except OSError:
             continue  # it is gone, or not ours to look at
     return sum(sizes.values())
 
 
-def _used(place: str) -> int:
+def _used(file_system: str) -> int:
     try:
-        facts = os.statvfs(place)
+        facts = os.statvfs(file_system)
     except OSError:
         return 0
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize

@@ -58,16 +58,15 @@ def links(
 
 
 def _links(path: str, most: int) -> Iterator[tuple[str, str]]:
-    place = "/"
+    step = "/"
     for name in path.strip("/").split("/"):
-        place = os.path.join(place, name)
-        if os.path.islink(place) and most:
-            target = os.readlink(place)
-            yield place, target
-            yield from _links(
-                os.path.normpath(os.path.join(os.path.dirname(place), target)), most - 1
-            )
-            place = os.path.realpath(place)
+        step = os.path.join(step, name)
+        if os.path.islink(step) and most:
+            target = os.readlink(step)
+            yield step, target
+            following = os.path.normpath(os.path.join(os.path.dirname(step), target))
+            yield from _links(following, most - 1)
+            step = os.path.realpath(step)
 
 
 def private_places() -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -52,9 +52,9 @@ _NAMES = """
 """
 NAMES = tuple(_NAMES.split())
 
-_WHOLE = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME", "GOROOT",
+_DIRECTORIES = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME", "GOROOT",
           "RUSTUP_HOME", "ANDROID_HOME", "DOTNET_ROOT")  # fmt: skip
-_IN_PART = {
+_SUBPATHS = {
     "CARGO_HOME": ("bin", "registry", "git", "env", "config.toml"),
     "GOPATH": ("bin", "pkg"),
 }
@@ -66,10 +66,10 @@ _PACKAGES = ("pyvenv.cfg", "conda-meta", "package.json", "pyproject.toml", "setu
 def shown(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     """What exists of it, as it is written: links are not followed."""
     paths = [os.path.join(home, name) for name in NAMES]
-    paths += [environ[name] for name in _WHOLE if name in environ]
-    for name, parts in _IN_PART.items():
+    paths += [environ[name] for name in _DIRECTORIES if name in environ]
+    for name, subpaths in _SUBPATHS.items():
         if name in environ:
-            paths += [os.path.join(environ[name], part) for part in parts]
+            paths += [os.path.join(environ[name], subpath) for subpath in subpaths]
     paths += environ.get("PATH", "").split(os.pathsep)
     return _proper(paths, home)
 
@@ -87,21 +87,21 @@ def of_program(
     if program is not None:
         paths += [program, _package(program), _package(os.path.realpath(program))]
     for word in argv[1:]:
-        place = os.path.join(cwd, os.path.expanduser(word.rpartition("=")[2]))
-        if os.path.isfile(place):
-            paths += [place, _package(place)]
-        elif os.path.isdir(place):
-            paths.append(place)
+        path = os.path.join(cwd, os.path.expanduser(word.rpartition("=")[2]))
+        if os.path.isfile(path):
+            paths += [path, _package(path)]
+        elif os.path.isdir(path):
+            paths.append(path)
     return _proper(paths, home)
 
 
 def _package(file: str) -> str:
     """The nearest directory above a file that is one, or else the one that it is in."""
-    place = os.path.dirname(file)
-    while place != "/":
-        if any(os.path.exists(os.path.join(place, name)) for name in _PACKAGES):
-            return place
-        place = os.path.dirname(place)
+    directory = os.path.dirname(file)
+    while directory != "/":
+        if any(os.path.exists(os.path.join(directory, name)) for name in _PACKAGES):
+            return directory
+        directory = os.path.dirname(directory)
     return os.path.dirname(file)
 
 
