@@ -127,7 +127,12 @@ def survey(jail: Jail) -> Survey:
                 pinned[place] = None
                 continue
             break
-    hidden = [(path, _to_cover(path)) for path in jail.hidden]
+    shown = [path for path in (*jail.readable, *jail.writable) if path != "/"]
+    hidden = [
+        (path, _to_cover(path))
+        for path in jail.hidden
+        if not below_any(path, jail.opaque) or below_any(path, shown)
+    ]
     return Survey(
         opaque=tuple(path for path in jail.opaque if stat.S_ISDIR(_mode(path))),
         pinned=tuple(pinned),

@@ -11,7 +11,6 @@ in a variable that tells where a tool chain is, is shown as well.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from callgate.sandbox.jails import below_any, is_below
@@ -81,6 +80,8 @@ def of_program(
 
     Around a program or script is the package or environment that it belongs to.
     """
+    import shutil  # lazy: most calls start neither host nor server
+
     paths = [cwd]
     program = shutil.which(os.path.join(cwd, argv[0]) if "/" in argv[0] else argv[0],
                            path=environ.get("PATH"))  # fmt: skip

@@ -67,7 +67,7 @@ def attempts(place: Place, question: str) -> list[str]:
         f"{ours} confirmations deny {question}",
         f"{ours} confirmations | grep {question}",
         f"{ours} trust {place.outside}",
-        f"{ours} audit tail",
+        f"{ours} audit tail | grep .",  # where there is no home, there is nothing to print
         f"ls {home}",
         f"cat {home}/settings.toml",
         f"cat {home}/callgate.db",

@@ -145,6 +145,22 @@ def test_no_command_line_of_another_process_is_read(world: World, jail: str) -> 
     assert output(world, jail, script, places(world)) == ""
 
 
+@pytest.mark.parametrize("jail", JAILS)
+def test_what_is_hidden_where_nothing_is_shown_is_no_trouble(world: World, jail: str) -> None:
+    """A rule or a setting may name it all the same."""
+    profile, names = JAILS[jail]
+    hidden = (str(world.home / "notes"), str(world.home / ".pyenv" / "version"))
+    made = getattr(profiles, profile)(places(world))
+    plan = choose(msgspec.structs.replace(made, hidden=(*made.hidden, *hidden)), needed(names))
+    bwrap = next((getattr(each, "path", None) for each in needed(names) if hasattr(each, "path")), None)
+    argv = ("/bin/bash", "-c", f"cat {' '.join(hidden)} file")
+
+    def work() -> str:
+        return asyncio.run(run(plan, argv, str(world.workspace), bwrap=bwrap))[1]
+
+    assert as_user(world.user, work) == "content of project/file\n"
+
+
 def test_private_places_are_found_by_their_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "secret").write_text("")
     (tmp_path / "closed").mkdir(mode=0o700)
