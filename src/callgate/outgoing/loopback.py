@@ -12,6 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 
 _LONGEST = 16 * 1024
 _VISIT_S = 10.0
+_MOST_SILENT = 32
+"""Visitors who have not said what they want; one more, and the oldest is sent away."""
 _PAGE = (
     "<!doctype html><meta charset=utf-8><title>callgate</title><p>{} You can close this page."
 )
@@ -33,6 +35,8 @@ class Loopback:
         """`OSError` where the port is taken, or none."""
         self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._silent: dict[asyncio.StreamWriter, None] = {}
+        """The oldest first."""
         try:
             self._server = await asyncio.start_server(
                 self._serve, "127.0.0.1", self._port, limit=_LONGEST
@@ -43,6 +47,8 @@ class Loopback:
 
     async def __aexit__(self, *error: object) -> None:
         self._server.close()
+        for writer in self._silent:
+            writer.transport.abort()
         await asyncio.gather(*self._tasks, return_exceptions=True)  # the page is still on its way
         await self._server.wait_closed()
 
@@ -59,9 +65,13 @@ class Loopback:
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
+        self._silent[writer] = None
+        if len(self._silent) > _MOST_SILENT:
+            next(iter(self._silent)).transport.abort()
         try:
             async with asyncio.timeout(_VISIT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
+                self._silent.pop(writer, None)
                 status, text = self._take(head)
                 page = _PAGE.format(text).encode()
                 writer.write(
@@ -73,6 +83,7 @@ class Loopback:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass
         finally:
+            self._silent.pop(writer, None)
             writer.close()
             self._tasks.discard(task)
 

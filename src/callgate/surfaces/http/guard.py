@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from callgate.surfaces.http.access import USER, Access, Visitor
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.problems import Problem, forbidden, unauthorized
+from callgate.surfaces.http.unauthenticated import CONNECTION
 
 STREAM = "/v1/stream"
 VISITOR = "callgate.visitor"
@@ -68,6 +69,9 @@ class Guard:
         visitor = self._known(scope)
         if visitor is None:
             raise unauthorized()
+        pending = scope.get("state", {}).get(CONNECTION)
+        if pending is not None:
+            pending.admit()
         return visitor
 
     def _known(self, scope: Scope) -> Visitor | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import socket
 from functools import partial
 from typing import Any, cast
 
 import h11
+import msgspec
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -23,7 +23,9 @@ from callgate.surfaces.accepting import Acceptor
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.frames import MAX_IN
 from callgate.surfaces.http.problems import overloaded
+from callgate.surfaces.http.unauthenticated import CONNECTION, Unauthenticated
 from callgate.surfaces.http.wires import Wire
+from callgate.surfaces.socket.listening import file_limit
 from callgate.surfaces.unfinished import Unfinished
 
 _DRAIN_S = 0.7
@@ -31,37 +33,34 @@ _DRAIN_S = 0.7
 _HEAD = 64 * 1024
 """Bytes of a request's head."""
 _HEAD_S = 20.0
-"""How long one may take to say what is asked for."""
+"""How long one may take to say what is asked for; without a token, for a whole request."""
+_BODY_S = 60.0
+"""How long the next piece of a body may take."""
 _KEEP_S = 75
 """How long a connection may be idle."""
 _OVERLOADED = encode(overloaded().body)
 
 
 class _Connection(H11Protocol):
-    """One that does not say what it wants is let go: nobody has asked it for a token yet."""
+    """One that does not say what it wants, or does not finish saying it, is let go."""
 
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        state: ServerState,
-        head_s: float,
-        most: int,
-        unfinished: Unfinished,
-    ) -> None:
-        super().__init__(config, state, {})
-        self._unfinished = unfinished
+    def __init__(self, server: HttpServer, limits: Limits) -> None:
+        self._connection_state: dict[str, Any] = {}
+        super().__init__(server.config, server.state, self._connection_state)
+        self._server = server
+        self._limits = limits
+        self._unfinished = server.unfinished
         self._body = 0
         """Bytes of a request's body that has not ended."""
-        self._head_s = head_s
-        self._most = most
         self._overdue: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self._most:
+        self._pending = self._server.unauthenticated.add(transport)
+        self._connection_state[CONNECTION] = self._pending
+        too_many = len(self.connections) > self._limits.connections
+        if too_many and not self._server.unauthenticated.drop_oldest():
             transport.abort()
-        else:
-            self._time()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -83,43 +82,69 @@ class _Connection(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
+    def on_response_complete(self) -> None:
+        if self.conn.their_state is h11.DONE:
+            self._pending.renew()
+        super().on_response_complete()
+
     def connection_lost(self, exc: Exception | None) -> None:
-        self._in_time()
+        self._stop_timer()
+        self._pending.admit()
         self._unfinished.hold(self, 0)
         super().connection_lost(exc)
 
     def _time(self) -> None:
-        """Each head has its time, from its first byte to its last."""
-        if self.conn.their_state is not h11.IDLE:
-            self._in_time()
-        elif self._overdue is None:
-            self._overdue = self.loop.call_later(self._head_s, self.transport.abort)
+        """A head has its time from its first byte to its last, a body from piece to piece."""
+        state = self.conn.their_state
+        if state is h11.IDLE and self._overdue is not None:
+            return
+        self._stop_timer()
+        if state is h11.IDLE:
+            self._overdue = self.loop.call_later(self._limits.head_s, self.transport.abort)
+        elif state is h11.SEND_BODY:
+            self._overdue = self.loop.call_later(self._limits.body_s, self._give_up_body)
 
-    def _in_time(self) -> None:
+    def _give_up_body(self) -> None:
+        if self.flow.read_paused:  # it is us who do not read
+            self._time()
+        else:
+            self.transport.abort()
+
+    def _stop_timer(self) -> None:
         if self._overdue is not None:
             self._overdue.cancel()
             self._overdue = None
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What connections may take: seconds, and how many there may be."""
+
+    head_s: float = _HEAD_S
+    body_s: float = _BODY_S
+    connections: int = msgspec.field(default_factory=lambda: file_limit() // 2)
+    """At once. Whoever takes all of them leaves enough files for the work."""
+    unauthenticated: int = msgspec.field(default_factory=lambda: min(file_limit() // 4, 1_024))
+    """Of those, such as have shown no token."""
 
 
 class HttpServer:
     def __init__(
         self,
         application: ASGIApp,
+        limits: Limits | None = None,
         *,
-        head_s: float = _HEAD_S,
-        most: int | None = None,
         unfinished: Unfinished | None = None,
     ) -> None:
-        """`unfinished` is the bound that other surfaces share. `most` are the connections at
-        once; None: half of the files that we may open, so that whoever takes all of them leaves
-        enough for the work."""
-        self._head_s = head_s
-        self._unfinished = unfinished or Unfinished()
-        self._most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2 if most is None else most
-        self._config = uvicorn.Config(
+        """`unfinished` is the bound that other surfaces share."""
+        self._limits = Limits() if limits is None else limits
+        self.unfinished = unfinished or Unfinished()
+        self.unauthenticated = Unauthenticated(
+            self._limits.unauthenticated, self._limits.head_s
+        )
+        self.config = uvicorn.Config(
             application,
             http=H11Protocol,
-            ws=cast(Any, partial(Wire, unfinished=self._unfinished)),
+            ws=cast(Any, partial(Wire, unfinished=self.unfinished)),
             ws_max_size=MAX_IN,
             ws_ping_interval=None,  # the stream has pings of its own
             ws_per_message_deflate=False,  # what unpacks to more than it is
@@ -133,9 +158,9 @@ class HttpServer:
             timeout_keep_alive=_KEEP_S,
             h11_max_incomplete_event_size=_HEAD,
         )
-        self._config.load()
+        self.config.load()
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it would log login codes
-        self._state = ServerState()
+        self.state = ServerState()
         self._acceptor: Acceptor | None = None
 
     def start(self, listening: socket.socket) -> None:
@@ -143,23 +168,23 @@ class HttpServer:
         self._acceptor.start()
 
     def _connect(self) -> asyncio.Protocol:
-        return _Connection(self._config, self._state, self._head_s, self._most, self._unfinished)
+        return _Connection(self, self._limits)
 
     def stop_accepting(self) -> None:
         if self._acceptor is not None:
             self._acceptor.close()
 
     async def close(self) -> None:
-        """Take no more, let answers go out, and close what is left. Twice equals once."""
+        """Take no more, let answers go out, and close what is left. Idempotent."""
         self.stop_accepting()
-        for connection in list(self._state.connections):
+        for connection in list(self.state.connections):
             connection.shutdown()
-        tasks: set[asyncio.Task[Any]] = set(self._state.tasks)
+        tasks: set[asyncio.Task[Any]] = set(self.state.tasks)
         if tasks:
             _, late = await asyncio.wait(tasks, timeout=_DRAIN_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
-        for connection in list(self._state.connections):
+        for connection in list(self.state.connections):
             connection.transport.abort()
         await asyncio.sleep(0)

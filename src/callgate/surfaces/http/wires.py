@@ -16,6 +16,7 @@ from typing import Any, cast
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from callgate.surfaces.http.unauthenticated import CONNECTION
 from callgate.surfaces.unfinished import Unfinished
 
 MOST_WAITING = 1_000
@@ -135,6 +136,7 @@ class Wire(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._overdue.cancel()
+        self.app_state[CONNECTION].admit()
         super().connection_lost(exc)
         self._forget()
         self._drop()

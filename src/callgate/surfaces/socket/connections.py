@@ -84,6 +84,8 @@ class Connection(asyncio.Protocol):
         """Requests beside calls that are being answered."""
         self._wholes: set[str] = set()
         """The requests in flight whose result is wanted whole."""
+        self.has_asked = False
+        """Whether any request came."""
         self._half = False
         """The peer says no more, and still listens."""
         self._looking: asyncio.TimerHandle | None = None
@@ -215,6 +217,7 @@ class Connection(asyncio.Protocol):
     # Requests.
 
     def _take(self, request: frames.Request) -> None:
+        self.has_asked = True
         match request:
             case frames.ToolCall():
                 self._take_call(request)

@@ -96,6 +96,12 @@ def expect_many() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def file_limit() -> int:
+    """How many files this process may open, or more than it will ever need."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_FILES if soft == resource.RLIM_INFINITY else min(soft, _MOST_FILES)
+
+
 def handed_over() -> Listener | None:
     """The socket that whoever started us listens at already (`LISTEN_FDS`, as systemd does)."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):

@@ -20,7 +20,7 @@ from callgate.surfaces.socket.callers import OpenSession
 from callgate.surfaces.socket.calls import Follower
 from callgate.surfaces.socket.connections import Connection
 from callgate.surfaces.socket.hosting import Hosting
-from callgate.surfaces.socket.listening import Listener, peer
+from callgate.surfaces.socket.listening import Listener, file_limit, peer
 from callgate.surfaces.unfinished import Unfinished
 
 _DRAIN_S = 0.7
@@ -85,10 +85,23 @@ class SocketServer:
         if uid != os.getuid():
             _log.warning("a peer of user %d was turned away", uid)
             return False
+        # Peers leave half of the files for the work.
+        if len(self._connections) >= file_limit() // 2 and not self._drop_silent():
+            _log.warning("there are too many peers for another one")
+            return False
         connection.watcher.may_answer = pid == 0 or not inherited_mark(pid)
         connection.caller.client = client_of(pid)
         self._connections[connection.session_id] = connection
         return True
+
+    def _drop_silent(self) -> bool:
+        """Let the oldest peer go that never asked for anything; whether there was one."""
+        silent = (each for each in self._connections.values() if not each.has_asked)
+        oldest = next(silent, None)
+        if oldest is not None and oldest.transport is not None:
+            oldest.transport.abort()
+            self.left(oldest)
+        return oldest is not None
 
     def left(self, connection: Connection) -> None:
         if self._connections.pop(connection.session_id, None) is not None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from callgate.surfaces.http import wires
 from callgate.surfaces.http.addresses import Address, bind
-from callgate.surfaces.http.server import HttpServer
+from callgate.surfaces.http.guard import CONNECTION
+from callgate.surfaces.http.peer_users import user_of
+from callgate.surfaces.http.server import HttpServer, Limits
+from callgate.surfaces.http.unauthenticated import Unauthenticated
 
 LIMIT_S = 20.0
 ASK = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 
 async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/mine":  # as the guard does for whoever shows the token
+        scope["state"][CONNECTION].admit()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
     await send({"type": "http.response.body", "body": b"ok"})
 
@@ -27,7 +33,7 @@ async def answer(scope: Scope, receive: Receive, send: Send) -> None:
 async def listening(**limits: Any) -> AsyncIterator[int]:
     listening = bind(Address("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    server = HttpServer(answer, **limits)
+    server = HttpServer(answer, Limits(**limits))
     server.start(listening)
     try:
         yield port
@@ -74,14 +80,108 @@ async def test_a_websocket_that_never_opens_is_let_go(method: bytes, monkeypatch
         writer.close()
 
 
-async def test_more_connections_than_there_may_be_are_closed_and_those_before_go_on() -> None:
-    async with listening(most=2) as port:
+MINE = ASK.replace(b"GET / ", b"GET /mine ")
+UNFINISHED = [
+    b"", b"GET", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{",
+    b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
+]  # fmt: skip
+
+
+async def read_answer(reader: asyncio.StreamReader) -> bytes:
+    async with asyncio.timeout(LIMIT_S):
+        return await reader.readuntil(b"\r\n\r\nok")
+
+
+@pytest.mark.parametrize("start", UNFINISHED)
+async def test_without_a_token_a_whole_request_has_its_time_whatever_was_answered(start: bytes) -> None:
+    async with listening(head_s=0.05) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(start)
+        assert b"100" not in await read_until_closed(reader)
+        writer.close()
+
+
+async def test_a_body_that_stops_coming_ends_the_connection_of_its_owner_too() -> None:
+    async with listening(body_s=0.05) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /mine HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{")
+        await read_until_closed(reader)
+        writer.close()
+
+
+@pytest.mark.parametrize("start", UNFINISHED)
+async def test_the_oldest_without_a_token_makes_room_and_those_with_one_stay(start: bytes) -> None:
+    async with listening(unauthenticated=2) as port:
+        owner, say = await asyncio.open_connection("127.0.0.1", port)
+        say.write(MINE)
+        await read_answer(owner)
+        strangers = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(start)
+            strangers.append((reader, writer))
+        for reader, _ in strangers[:18]:
+            await read_until_closed(reader)
+        say.write(MINE)
+        assert (await read_answer(owner)).startswith(b"HTTP/1.1 200")
+        late, ask = await asyncio.open_connection("127.0.0.1", port)
+        ask.write(MINE)
+        assert (await read_answer(late)).startswith(b"HTTP/1.1 200")
+        for writer in (say, ask, *(each for _, each in strangers)):
+            writer.close()
+
+
+async def test_where_all_have_shown_a_token_more_are_closed_and_those_before_go_on() -> None:
+    async with listening(connections=2) as port:
         first = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+        for reader, writer in first:
+            writer.write(MINE)
+            await read_answer(reader)
         late, writer = await asyncio.open_connection("127.0.0.1", port)
         assert await read_until_closed(late) == b""
         writer.close()
         for reader, writer in first:
-            writer.write(ASK)
-            async with asyncio.timeout(LIMIT_S):
-                assert (await reader.readuntil(b"\r\n\r\nok")).startswith(b"HTTP/1.1 200")
+            writer.write(MINE)
+            assert (await read_answer(reader)).startswith(b"HTTP/1.1 200")
             writer.close()
+
+
+async def test_connections_of_other_users_make_room_before_those_of_the_owner() -> None:
+    class Transport(asyncio.Transport):
+        dropped = False
+
+        def abort(self) -> None:
+            self.dropped = True
+
+    own, foreign = os.getuid(), os.getuid() + 1
+    users = [own, own, foreign, foreign, own, own]
+    made = [Transport() for _ in users]
+    waiting = Unauthenticated(3, LIMIT_S, lambda transport: users[made.index(cast(Transport, transport))])
+    pending = [waiting.add(each) for each in made]
+    assert [each.dropped for each in made] == [True, False, True, True, False, False]
+    for each in pending:
+        each.admit()
+    assert len(waiting) == 0
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_the_system_says_which_user_a_peer_on_this_machine_is(host: str) -> None:
+    seen: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
+
+    class Asking(asyncio.Protocol):
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            seen.set_result(user_of(transport))
+            transport.close()
+
+    try:
+        server = await asyncio.get_running_loop().create_server(Asking, host, 0)
+    except OSError:
+        pytest.skip(f"no {host} here")
+    _, writer = await asyncio.open_connection(host, server.sockets[0].getsockname()[1])
+    async with asyncio.timeout(LIMIT_S):
+        found = await seen
+    writer.close()
+    server.close()
+    if found is None:
+        pytest.skip("this system does not tell whose a TCP connection is")
+    assert found == os.getuid()
