@@ -36,6 +36,7 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.core.stores import AnswerMismatch, CallMismatch, ConfirmationNotFound
+from callgate.storage.forgetting import forget_arguments
 from callgate.storage.endings import INTERRUPTED, failure, interruption, system_event
 from callgate.storage.views import View
 
@@ -114,6 +115,7 @@ def put_confirmation(op: PutConfirmation, view: View) -> StoredConfirmation:
         if call.state is not CallState.WAITING:
             raise CallMismatch(op.call)
         _withdraw(view, call, op.event.timestamp)
+        _forget_question(view, call)
     question = StoredConfirmation(
         id=op.confirmation,
         session_id=op.session,
@@ -319,4 +321,12 @@ def _end(view: View, call: StoredCall, event: Event) -> StoredCall:
     ended = replace(call, state=CallState.ENDED, ended=event.id)
     view.append(call.session_id, (event,))
     view.put(ended)
+    _forget_question(view, call)
     return ended
+
+
+def _forget_question(view: View, call: StoredCall) -> None:
+    """Nobody will run the call of this question any more: its arguments are not kept."""
+    question = _question(view, call)
+    if question is not None:
+        view.put(forget_arguments(question))

@@ -452,14 +452,19 @@ async def test_a_question_shows_the_change_as_the_editor_has_it(tmp_path: Path) 
     (tmp_path / "a.txt").write_text("on disk\n")
     path = str(tmp_path / "a.txt")
     human = FakeHuman(False, False)
-    async with Gate(tmp_path, home=tmp_path / "home", mode="ask", confirm=human) as gate:
+    kept = []
+
+    async def confirm(question: Confirmation) -> Any:
+        store = await gate._wired.log.store()
+        kept.append(read_question(await store.get_confirmation(question.id)))
+        return await human(question)
+
+    async with Gate(tmp_path, home=tmp_path / "home", mode="ask", confirm=confirm) as gate:
         gate.runtime.dispatcher.environments.offer(
             gate.session.id, Offered(files=FakeEditor({path: "typed\n"}))
         )
         await gate.call("write_file", {"path": "a.txt", "content": "new\n"})
         await gate.call("patch_file", {"path": "a.txt", "old": "typed", "new": "done"})
-        store = await gate._wired.log.store()
-        kept = [read_question(await store.get_confirmation(each.id)) for each in human.questions]
     assert [each.diffs for each in human.questions] == [
         (FileDiff(path=path, old="typed\n", new="new\n"),),
         (FileDiff(path=path, old="typed\n", new="done\n"),),

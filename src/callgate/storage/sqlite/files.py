@@ -128,10 +128,27 @@ def open_writer(location: Location) -> apsw.Connection:
         db.pragma("journal_size_limit", KEPT_WAL_BYTES)
         db.wal_autocheckpoint(CHECKPOINT_PAGES)
         migrate(db, location.path)
+        if _in_log(location):  # what a process left that did not end well
+            shorten_log(db, location)
     except BaseException:
         db.close(force=True)
         raise
     return db
+
+
+def shorten_log(db: apsw.Connection, location: Location) -> bool:
+    """Leave nothing in the log of what was overwritten or deleted; False if others are reading.
+
+    `secure_delete` takes it out of the file; the log still has the pages as they were before.
+    """
+    db.set_busy_handler(None)  # nobody waits for this
+    try:
+        db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
+    except (apsw.BusyError, apsw.LockedError):
+        return False
+    finally:
+        db.set_busy_handler(_Patience(location.wait_s))
+    return True
 
 
 def open_reader(location: Location) -> apsw.Connection:

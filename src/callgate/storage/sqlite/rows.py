@@ -24,6 +24,7 @@ from callgate.core.stored import (
 from callgate.core.stores import StoreDamaged, StoreTooNew
 from callgate.storage.encoding import decode
 from callgate.storage.sqlite.owners import Owners
+from callgate.storage.forgetting import is_forgotten
 from callgate.storage.sqlite.saving import Kept, Saving
 from callgate.storage.sqlite.schema import MIGRATIONS, PLACE_BITS
 from callgate.storage.sqlite.tables import (
@@ -55,6 +56,8 @@ class SqliteRows:
         self._loaded: dict[_Kind, dict[Hashable, Any]] = {}
         """What was looked up in this transaction; None: it is not there."""
         self._looks = True
+        self.left_in_log = False
+        """Whether the log still has what was deleted since it was last shortened."""
 
     # Loading.
 
@@ -199,4 +202,6 @@ class SqliteRows:
         for session in view.touched:
             if session not in self.kept.sessions:
                 self.get(StoredSession, session)
+        questions = view.rows.get(StoredConfirmation, {}).values()
+        self.left_in_log |= bool(view.deleted) or any(map(is_forgotten, questions))
         return Saving(self._db, self.kept, looked=self._looks).save(view)

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import apsw
 
 from callgate.core.stores import StoreDamaged, StoreTooNew
+from callgate.storage.forgetting import FORGET_ENDED
 
 APPLICATION_ID = 0x63_67_61_74  # "cgat"
 PLACE_BITS = 32
@@ -96,7 +97,7 @@ create table marks (
 ) strict;
 """
 
-MIGRATIONS: tuple[str, ...] = (FIRST,)
+MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED)
 
 
 _STATE = """

@@ -20,7 +20,7 @@ import msgspec
 from callgate.core.ops import Op
 from callgate.core.stores import StoreError
 from callgate.storage.changes import SOLE, apply
-from callgate.storage.sqlite.files import Location, mark_damage, open_writer
+from callgate.storage.sqlite.files import Location, mark_damage, open_writer, shorten_log
 from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
 from callgate.storage.sqlite.rows import SqliteRows
@@ -101,6 +101,16 @@ class Writer:
             _log.exception("a commit failed")
             outcomes = [(batch[0], error)]
         self._tell(outcomes, changed)
+        self._shorten_log()
+
+    def _shorten_log(self) -> None:
+        """Nobody waits for this; where others read just now, the next batch tries again."""
+        if self._db is None or self._rows is None or not self._rows.left_in_log:
+            return
+        try:
+            self._rows.left_in_log = not shorten_log(self._db, self._location)
+        except TROUBLE:  # the next commit finds out whether things are better
+            _log.debug("the log could not be shortened", exc_info=True)
 
     def _transact(self, batch: list[Commit]) -> tuple[list[Outcome], dict[str, int]]:
         if self._damaged is not None:
