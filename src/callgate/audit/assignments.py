@@ -19,7 +19,7 @@ STEM = (
     "(?:pass|pwd|psk|secret|token|key|auth|cred|cookie|otp|sig|sess|jwt|bearer|hmac)"
 )
 """Every name that `weigh` gives weight contains one of these, in lower case."""
-NAME = rf"(?P<name>{STEM}[\w.-]{{0,40}}+)"
+NAME = rf"(?P<name>{STEM}[\w.-]{{0,40}})"
 _NAME_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-"
 
 _ANNOTATION = (
@@ -46,8 +46,15 @@ _SCHEME = re.compile(
 
 # Values that nothing encloses.
 _PLAIN = r"""[^\s"'`<>&;,)}\]|\\]"""
-_BARE = re.compile(rf"""(?:{_PLAIN}++|\\(?![nrtu"'\\]))+""")
-_ENCODED = re.compile(r"""(?:[^\s"'`&%]++|%(?!2[267c]|0[ad]|7d|3b))+""", re.IGNORECASE)
+
+
+def _run(plain: str, rare: str, flags: int = 0) -> re.Pattern[str]:
+    """One or more of two kinds, in the one order that leaves nothing to try again."""
+    return re.compile(f"{plain}+(?:{rare}{plain}*)*|(?:{rare}{plain}*)+", flags)
+
+
+_BARE = _run(_PLAIN, r"""\\(?![nrtu"'\\])""")
+_ENCODED = _run(r"""[^\s"'`&%]""", "%(?!2[267c]|0[ad]|7d|3b)", re.IGNORECASE)
 _WORD = re.compile(r"""[^\s"'`]+""")
 _LINE = re.compile(r"[^\r\n]*")
 _BLANK = re.compile(r"[ \t]*(?:![\w!]{1,16}[ \t]+)?")  # and a YAML tag

@@ -66,7 +66,7 @@ def _find_cookies(text: str, header: re.Match[str], spans: Spans) -> None:
 # Commands.
 
 _FLAG = re.compile(
-    rf"(?<![\w-])--?(?=[\w-]{{0,40}}{STEM})(?P<name>[\w-]{{1,80}}+)"
+    rf"(?<![\w-])--?(?=[\w-]{{0,40}}{STEM})(?P<name>[\w-]{{1,80}})"
     rf"(?:[ \t]+|{QUOTE}?,\s{{0,20}})(?:(?P<quote>{QUOTE})|(?P<word>[^\s\"'`\\<>|;&)\]}},-]"
     r"[^\s\"'`\\<>|;&)\]},]*))"
 )
@@ -86,7 +86,7 @@ _KNOWN_COMMANDS = [
         ("sshpass", rf"sshpass[ \t]+-p[ \t]*{_ARGUMENT}"),
         ("redis-cli", rf"redis-cli[^\n|;&]{{0,200}}?[ \t]-a[ \t]+{_ARGUMENT}"),
         ("docker login", rf"docker login[^\n|;&]{{0,200}}?[ \t]-p[ \t]+{_ARGUMENT}"),
-        ("ldap", rf"ldap\w{{1,16}}+[^\n|;&]{{0,200}}?[ \t]-w[ \t]+{_ARGUMENT}"),
+        ("ldap", rf"ldap\w{{1,16}}(?!\w)[^\n|;&]{{0,200}}?[ \t]-w[ \t]+{_ARGUMENT}"),
         ("smbclient", r"-u[ \t]+[\"']?[^\s%\"']{1,64}%([^\s\"']+)"),
         ("pass:", r"-pass(?:in|out)?[ \t]+[\"']?pass:([^\s\"']+)"),
         ("htpasswd", rf"htpasswd[ \t]+-\w{{0,8}}b\w{{0,8}}[ \t]+\S+[ \t]+\S+[ \t]+{_ARGUMENT}"),
@@ -138,7 +138,7 @@ def _take(
 # Prose.
 
 _KEYISH = re.compile(
-    r"(?<![A-Za-z0-9_+/=.~-])(?=[A-Za-z_+/=.~-]{0,24}+[0-9])[A-Za-z0-9_+/=.~-]{16,}"
+    r"(?<![A-Za-z0-9_+/=.~-])(?=[A-Za-z_+/=.~-]{0,24}[0-9])[A-Za-z0-9_+/=.~-]{16,}"
 )
 _NAMES = re.compile(STEM)
 _JUST_BEFORE = re.compile(
@@ -179,7 +179,7 @@ _VALUE = re.compile(
 )
 _NAME_BEFORE = re.compile(
     rf"{NAME}{QUOTE}(?![ \t]*[:=])[^<>{{}}]*\Z"
-    r"|(?:name|key):[ \t]+(?P<listed>[\w.-]{1,96}+)\s+\Z"
+    r"|(?:name|key):[ \t]+(?P<listed>[\w.-]{1,96})\s+\Z"
 )
 _NAME_AFTER = re.compile(
     r"[\"'`\\]*[^<>{}\r\n]{0,80}?(?<![a-z])(?:name|key|type|id)\\*[\"']?[ \t]*[:=][ \t]*\\*[\"']"

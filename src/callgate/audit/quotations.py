@@ -13,7 +13,7 @@ QUOTE = r"""(?:\\{0,15}["'`]|%2[27]|&quot;|&\#3[49];|&apos;|\\{1,7}u002[27]|\\{1
 """A pattern for the opening one, in lower case."""
 THREE = '"""', "'''"
 
-_SAME = {quote: re.compile(rf"(?<!\\)\\*+{quote}|[\r\n]") for quote in "\"'`"}
+_SAME = {quote: re.compile(rf"(?<!\\)\\*{quote}|[\r\n]") for quote in "\"'`"}
 
 
 def closing(text: str, start: int, quote: str) -> int:

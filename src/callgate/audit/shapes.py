@@ -45,7 +45,7 @@ _RUN = re.compile(r"[A-Za-z0-9_.$/=+~-]{16,}")
 # Three or five parts of base64, of which the first begins with `{"`. It is looked for from the
 # beginning of a word, because what precedes it may be glued to it (`\\neyJ`, `%20eyJ`).
 _JWT = re.compile(
-    r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{11,}+\.[A-Za-z0-9_=-]{8,}+(?:\.[A-Za-z0-9_=-]*+){0,3}"
+    r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{11,}\.[A-Za-z0-9_=-]{8,}(?:\.[A-Za-z0-9_=-]*){0,3}"
 )
 # No prefix to go by, but a mark inside that little else has.
 _MARKED = [

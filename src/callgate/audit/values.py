@@ -31,8 +31,8 @@ _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]+")
 _NO_SECRET = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"  # UUID
     r"|\d{4}-\d\d-\d\d.*"  # date
-    r"|[\w.+-]++@[\w-]++(?:\.[\w-]++)++"  # address
-    r"|\w++://.*|(?:~|\.{1,2})/.*|[A-Za-z]:\\.*",  # place
+    r"|[\w.+-]+@[\w-]+(?:\.[\w-]+)+"  # address
+    r"|\w+://.*|(?:~|\.{1,2})/.*|[A-Za-z]:\\.*",  # place
     re.DOTALL,
 )
 
@@ -96,7 +96,7 @@ _ADVICE = re.compile(
 )
 _DIGIT = re.compile(r"[0-9]")
 _NAMES_A_SECRET = re.compile("pass|secret|token|key|pwd|auth|cred", re.IGNORECASE)
-_REFERENCE = re.compile(r"[&*]?[A-Za-z_]\w*+(?:\.[A-Za-z_]\w*+)*+(?:!|\Z|[\[(].*)", re.DOTALL)
+_REFERENCE = re.compile(r"[&*]?[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*(?:!|\Z|[\[(].*)", re.DOTALL)
 """A member, a call or an index, as code writes it."""
 
 

@@ -14,7 +14,7 @@ _AN = "[A-Za-z0-9]"
 _HEX = "[0-9a-fA-F]"
 _B64 = "[A-Za-z0-9_+/=-]"
 _DOTTED = "[A-Za-z0-9_.-]"
-_DIGIT_SOON = "(?=[A-Za-z_-]{0,24}+[0-9])"
+_DIGIT_SOON = "(?=[A-Za-z_-]{0,24}[0-9])"
 _UUID = rf"{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}"
 _END = rf"(?!{_AN})"
 
@@ -85,7 +85,7 @@ _ANYWHERE = [
     ("xkeysib- xsmtpsib-", rf"{_W}{{32,}}"),
     (
         "xoxa- xoxb- xoxc- xoxd- xoxe- xoxo- xoxp- xoxr- xoxs- xoxe.xoxp- xoxe.xoxb-",
-        rf"(?=[A-Za-z-]{{0,16}}+[0-9]){_W}{{10,}}",
+        rf"(?=[A-Za-z-]{{0,16}}[0-9]){_W}{{10,}}",
     ),
     ("ya29.", rf"{_DOTTED}{{20,}}"),
     ("zpka_", r"[A-Za-z0-9_]{20,}"),
@@ -114,7 +114,7 @@ _AT_WORD_START = [
     ("pat", rf"{_AN}{{14}}\.{_HEX}{{40,}}"),
     ("pat-na1- pat-na2- pat-eu1- pat-ap1-", rf"{_W}{{30,}}"),
     ("pul-", rf"{_HEX}{{32,}}"),
-    ("s.", rf"(?=[A-Za-z]{{0,20}}+[0-9]){_AN}{{24}}{_END}"),
+    ("s.", rf"(?=[A-Za-z]{{0,20}}[0-9]){_AN}{{24}}{_END}"),
     ("sk- tvly-", rf"{_DIGIT_SOON}{_W}{{16,}}"),
     ("sk.eyJ", rf"{_DOTTED}{{20,}}"),
     ("sess- sl.", rf"{_DIGIT_SOON}{_W}{{30,}}"),

@@ -175,10 +175,13 @@ def _parse_token(text: str, at: int) -> tuple[Token, int]:
 
 
 def _join(parts: list[str]) -> str:
-    """Put `.*` between the parts. Atomic groups keep the search linear in the word."""
+    """Put `.*` between the parts. What a lookahead found is not tried again: linear in the word."""
     if len(parts) == 1:
         return parts[0]
-    middle = "".join(f"(?>.*?{part})" for part in parts[1:-1])
+    middle = "".join(
+        f"(?=(?P<p{number}>.*?{part}))(?P=p{number})"
+        for number, part in enumerate(parts[1:-1])
+    )
     return parts[0] + middle + _ANYTHING + parts[-1]
 
 

@@ -23,7 +23,7 @@ _OPENING = re.compile(
     r"""\{(?=[\s\ufeff]*(?:["'“‘}A-Za-z_$/#,`]|\Z))"""
     r"""|\[(?=[\s\ufeff]*(?:["'“‘\]{\[0-9tfnNTFI/#,`-]|\Z))"""
 )
-_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"|\\.|[\[{]|[\]}]', re.DOTALL)
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|\\.|[\[{]|[\]}]', re.DOTALL)
 _LABELS = ("", "json")
 MOST_TRIES = 10_000
 """Brackets that are looked at: behind so many all is prose."""

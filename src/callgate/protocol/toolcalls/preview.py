@@ -19,19 +19,19 @@ _SHOWN = {"send_chat": "content", "say": "utterance"}
 BEFORE = len('{"type":"say","parameters":{"utterance":"')
 """Characters of a call at least before there is something to show."""
 
-STRING = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+STRING = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
 """What is in a string, up to its end or to an escape that is cut."""
-_GAP = re.compile(r"[ \t\r\n0-9A-Za-z.+-]*+")
+_GAP = re.compile(r"[ \t\r\n0-9A-Za-z.+-]*")
 """What separates nothing: space, numbers, literals."""
 _NESTED = re.compile(
-    rf'(?:[ \t\r\n0-9A-Za-z.+,:-]++|"{STRING.pattern}")*+', re.DOTALL
-)  # fmt: skip
-_WS = r"[ \t\r\n]*+"
-_PLAIN = rf'"(?:id|operation|priority)"{_WS}:{_WS}(?:"[^"\\]*+"|[0-9.]++){_WS}'
-_TYPE = rf'\{{{_WS}(?:{_PLAIN},{_WS})*+"type"{_WS}:{_WS}"'
+    rf'[ \t\r\n0-9A-Za-z.+,:-]*(?:"{STRING.pattern}"[ \t\r\n0-9A-Za-z.+,:-]*)*', re.DOTALL
+)
+_WS = r"[ \t\r\n]*"
+_PLAIN = rf'"(?:id|operation|priority)"{_WS}:{_WS}(?:"[^"\\]*"|[0-9.]+){_WS}'
+_TYPE = rf'\{{{_WS}(?:{_PLAIN},{_WS})*"type"{_WS}:{_WS}"'
 _OTHER_TYPE = re.compile(rf'{_TYPE}(?!(?:send_chat|say)")\w+"')
 _USUAL = re.compile(
-    rf'{_TYPE}(?P<type>send_chat|say)"{_WS}(?:,{_WS}{_PLAIN})*+,{_WS}"parameters"{_WS}:{_WS}'
+    rf'{_TYPE}(?P<type>send_chat|say)"{_WS}(?:,{_WS}{_PLAIN})*,{_WS}"parameters"{_WS}:{_WS}'
     rf'\{{{_WS}"(?P<key>content|utterance)"{_WS}:{_WS}"'
 )
 """All there is before the text, as most write it."""
@@ -42,10 +42,12 @@ _ESCAPES = (
 )
 _LEGIBLE = {
     # A raw line break in a text is forgiven in tolerant mode, and means just that.
-    False: re.compile(rf'(?:[^"\\\ud800-\udfff]++|{_ESCAPES})*+'),
-    True: re.compile(rf'(?:[^"\\\ud800-\udfff\x00-\x1f]++|{_ESCAPES})*+'),
+    False: re.compile(rf'[^"\\\ud800-\udfff]*(?:{_ESCAPES}[^"\\\ud800-\udfff]*)*'),
+    True: re.compile(
+        rf'[^"\\\ud800-\udfff\x00-\x1f]*(?:{_ESCAPES}[^"\\\ud800-\udfff\x00-\x1f]*)*'
+    ),
 }
-_PLAIN_TEXT = re.compile(r'[^"\\\ud800-\udfff\x00-\x1f]++')
+_PLAIN_TEXT = re.compile(r'[^"\\\ud800-\udfff\x00-\x1f]+')
 _CUT_ESCAPE = re.compile(
     r"\\(?:u(?:[0-9a-fA-F]{0,3}|[dD][89abAB][0-9a-fA-F]{2}(?:\\(?:u[0-9a-fA-F]{0,3})?)?))?\Z"
 )

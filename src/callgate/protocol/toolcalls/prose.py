@@ -15,12 +15,12 @@ WRAPPING = re.compile(
     rf"[\s\ufeff]+|;|(?<!`)```(?!`)(?P<label>[A-Za-z0-9_+-]*)|{_TAG}", re.IGNORECASE
 )
 """What may stand beside a document and says nothing."""
-_CLOSING = re.compile(rf"(?:{WRAPPING.pattern.replace('P<label>', ':')})*+", re.IGNORECASE)
+_CLOSING = re.compile(rf"(?:{WRAPPING.pattern.replace('P<label>', ':')})*", re.IGNORECASE)
 _OPENING = re.compile(
     rf"(?:(?<!`)(?P<fence>```)(?!`)[A-Za-z0-9_+-]{{0,32}}|{_TAG})\Z", re.IGNORECASE
 )
 _LONGEST = 36
-_SPACE = re.compile(r"[\s\ufeff]*+")
+_SPACE = re.compile(r"[\s\ufeff]*")
 _DOUBTFUL = re.compile(r"[{\[`<]")
 _NOT_FIRST = frozenset("{[`<;")
 

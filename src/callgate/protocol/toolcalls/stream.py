@@ -36,19 +36,19 @@ from callgate.protocol.toolcalls.values import (
     Parsed,
 )
 
-_WS = r"[ \t\r\n]*+"
+_WS = r"[ \t\r\n]*"
 _HEAD = re.compile(rf'\s*\ufeff*\s*(?:```(?:json)?)?\s*\{{{_WS}"toolCalls"{_WS}:{_WS}\[')
 _TAIL = re.compile(rf"{_WS}\]{_WS}\}}{_WS}(?:```)?{_WS}")
 _LONGEST_HEAD = _LONGEST_TAIL = 256
 _SPACE = re.compile(_WS)
 _COMMA = re.compile(rf"{_WS},")
-_FLAT = re.compile(rf'[^"{{}}\[\]]*+(?:"{STRING.pattern}"[^"{{}}\[\]]*+)*+', re.DOTALL)
+_FLAT = re.compile(rf'[^"{{}}\[\]]*(?:"{STRING.pattern}"[^"{{}}\[\]]*)*', re.DOTALL)
 """What opens and closes nothing, whole strings included."""
 
 
 def _nested(levels: int) -> str:
     """A pattern of what is between two brackets, so many levels deep."""
-    inner = rf"(?:[{{\[]{_nested(levels - 1)}[}}\]]{_FLAT.pattern})*+" if levels else ""
+    inner = rf"(?:[{{\[]{_nested(levels - 1)}[}}\]]{_FLAT.pattern})*" if levels else ""
     return _FLAT.pattern + inner
 
 
