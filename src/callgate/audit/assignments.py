@@ -16,7 +16,8 @@ from callgate.audit.shapes import MOST, Spans
 from callgate.audit.values import MASK, made_by_machine, stands_in
 
 STEM = (
-    "(?:pass|pwd|psk|secret|token|key|auth|cred|cookie|otp|sig|sess|jwt|bearer|hmac)"
+    "(?:pass|pw|psk|secret|token|key|auth|cred|cookie|otp|sig|sess|jwt|bearer|hmac"
+    "|pin|cvv|cvc|code|kennwort|contrase|senha|clave|mdp)"
 )
 """Every name that `weigh` gives weight contains one of these, in lower case."""
 NAME = rf"(?P<name>{STEM}[\w.-]{{0,40}})"
@@ -101,6 +102,14 @@ def take_quoted(text: str, start: int, quote: str, weight: Weight, spans: Spans)
         spans.append((start, stop))
         return stop
     return start
+
+
+def take(
+    text: str, span: tuple[int, int], weight: Weight, spans: Spans, *, quoted: bool = True
+) -> None:
+    """Mask what stands at a place if it is a secret."""
+    if weight and is_secret(text[slice(*span)].strip(), weight, quoted=quoted):
+        spans.append(span)
 
 
 class _Search:

@@ -7,12 +7,16 @@ count wherever data has them: as keys, beside a `value`, and as flags in a list 
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from callgate.audit.names import Weight, holds_many, identifies, weigh
+from callgate.audit.programs import FLAGGED
 from callgate.audit.redaction import thoroughly
 from callgate.audit.suspicion import suspicious
 from callgate.audit.values import MASK, made_by_machine, words
@@ -22,6 +26,9 @@ _NAMED = words("value val v content default data")
 _SMALL = 999
 """A number up to this is a count, not a secret."""
 _SHORT_NAME = 16
+_MOST_WORDS = 100
+_BEGIN = re.compile(r"-h?p|-[Pw]|[\w.-]{1,64}[:=]")
+_COMMANDS = FLAGGED | words("net oathtool vault cargo bw mc lftp smbclient rpcclient rabbitmqctl sqlplus")
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -117,7 +124,7 @@ def _walk_list(
     value: Iterable[Any], limits: Limits, depth: int, name: str, weight: Weight
 ) -> list[Any]:
     shown: list[Any] = []
-    items = list(value)
+    items = _masked_command(list(value))
     before: Any = None
     for number, item in enumerate(items):
         if number == limits.items:
@@ -129,6 +136,22 @@ def _walk_list(
         shown.append(_walk(held, limits, depth + 1, name, own))
         before = item
     return shown
+
+
+def _masked_command(items: list[Any]) -> list[Any]:
+    """A command as a list of words, without those that are secrets on a command line."""
+    if not 1 < len(items) <= _MOST_WORDS or not all(isinstance(each, str) for each in items):
+        return items
+    if not any(os.path.basename(each) in _COMMANDS for each in items[:3]):
+        return items
+    masked = thoroughly(shlex.join(items), bare=False)
+    return [each if shlex.quote(each) in masked else _masked_word(each) for each in items]
+
+
+def _masked_word(word: str) -> str:
+    """A word that is masked on a command line; a name or an option that it begins with stays."""
+    begin = _BEGIN.match(word)
+    return f"{begin.group() if begin else ''}{MASK}"
 
 
 def _after_flag(flag: str, item: str, weight: Weight) -> tuple[str, Weight]:

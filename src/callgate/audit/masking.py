@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 
 from callgate.audit.assignments import find_assignments
-from callgate.audit.phrases import (
-    find_in_commands,
-    find_in_headers,
-    find_in_markup,
-    find_nearby,
-)
+from callgate.audit.command_lines import find_in_commands
+from callgate.audit.phrases import find_in_headers, find_in_markup, find_nearby
+from callgate.audit.prose import find_in_prose
 from callgate.audit.shapes import (
     Spans,
+    find_hex_keys,
     find_in_urls,
     find_key_blocks,
     find_random,
@@ -68,11 +66,13 @@ def _mask(text: str, *, bare: bool) -> str:
     find_assignments(shadow, low, spans)
     find_in_headers(shadow, low, spans)
     find_in_commands(shadow, low, spans)
+    find_in_prose(shadow, low, spans)
     find_in_markup(shadow, low, spans)
     if has_long_run(shadow):
         find_tokens(shadow, spans)
         if bare:
             find_random(shadow, spans, public)
+            find_hex_keys(shadow, spans)
         find_nearby(shadow, low, spans)
     return _without(text, spans) if spans else text
 

@@ -28,11 +28,12 @@ _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _SECRET_WORDS = words(
     "password passwd passphrase passcode passwort pwd pass psk secret token apikey otp totp"
     " credential authorization cookie pgpass dbpass userpass rootpass smtppass mailpass"
-    " ftppass sshpass"
+    " ftppass sshpass passe kennwort contrasena senha mdp pw pin cvv cvc"
 )
 _SECRET_ENDINGS = (
     "password", "passwd", "passphrase", "secret", "token", "apikey", "secretkey", "accesskey",
-    "privatekey", "pwd", "authkey", "encryptionkey", "signingkey", "passwort",
+    "privatekey", "pwd", "authkey", "encryptionkey", "signingkey", "passwort", "kennwort",
+    "keypass", "storepass", "pincode",
 )  # fmt: skip
 _HINT_WORDS = words(
     "auth sig signature hmac jwt bearer sessid sessionid jsessionid phpsessid"
@@ -80,10 +81,13 @@ _ABOUT = words(
 )
 
 
+_SECRET_CODES = words("pin otp totp cvv cvc security verification mfa 2fa sms login access unlock")
+
+
 @lru_cache(maxsize=4096)
 def weigh(name: str) -> Weight:
     """How much a name says that what it holds is a secret."""
-    parts = [part.lower() for part in _WORD.findall(name[-96:])]
+    parts = [part.lower() for part in _WORD.findall(name[-96:].replace("ñ", "n"))]
     while len(parts) > 1 and (parts[-1] in _FORMS or parts[-1].isdigit()):
         parts.pop()
     if not parts:
@@ -100,6 +104,10 @@ def weigh(name: str) -> Weight:
         return Weight.SECRET
     if last == "key":
         return _weigh_key(before)
+    if last == "code":
+        return Weight.SECRET if before in _SECRET_CODES else Weight.NONE
+    if last == "clave":
+        return Weight.HINT
     if last in _HINT_WORDS:
         return Weight.HINT
     if last in _ABOUT or last.endswith(("izer", "ize", "ized", "izing")):

@@ -1,7 +1,6 @@
-"""Secrets that the words around them give away: headers, flags, elements, rows of a table.
+"""Secrets that the words around them give away: headers, elements, rows of a table.
 
-    Cookie: sid=x             curl -u alice:x           machine h login l password x
-    Bearer x                  --password x              <password>x</password>
+    Cookie: sid=x             Bearer x                  <password>x</password>
     "name": "API_KEY", "value": "x"                     <add key="ApiSecret" value="x"/>
 
 Patterns that are matched against the text in lower case say so by taking `low`.
@@ -10,22 +9,12 @@ Patterns that are matched against the text in lower case say so by taking `low`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
-from callgate.audit.assignments import NAME, STEM, is_secret, take_quoted, whole_name
+from callgate.audit.assignments import NAME, STEM, take, take_quoted, whole_name
 from callgate.audit.names import Weight, weigh
 from callgate.audit.quotations import QUOTE, closing
-from callgate.audit.shapes import MOST, Spans
+from callgate.audit.shapes import Spans, each_match
 from callgate.audit.values import MASK, made_by_machine, stands_in, words
-
-
-def _each(pattern: re.Pattern[str], text: str, spans: Spans) -> Iterator[re.Match[str]]:
-    """The matches of a pattern, as many as anybody writes; beyond, all is masked."""
-    for number, match in enumerate(pattern.finditer(text)):
-        if number == MOST:
-            spans.append((match.start(), len(text)))
-            return
-        yield match
 
 
 # Headers.
@@ -43,17 +32,17 @@ _COOKIE_ATTRIBUTES = words("path domain expires max-age samesite priority versio
 
 def find_in_headers(text: str, low: str, spans: Spans) -> None:
     if "bearer" in low or "basic" in low:
-        for match in _each(_BEARER, low, spans):
+        for match in each_match(_BEARER, low, spans):
             token = text[match.start(2) : match.end(2)]
             bears = match.group(1) == "bearer" and _NO_WORD.fullmatch(match.group(2))
             if bears or made_by_machine(token):
                 spans.append(match.span(2))
     if "cookie" in low:
-        for match in _each(_COOKIES, low, spans):
-            _find_cookies(text, match, spans)
+        for match in each_match(_COOKIES, low, spans):
+            find_cookies(text, match, spans)
 
 
-def _find_cookies(text: str, header: re.Match[str], spans: Spans) -> None:
+def find_cookies(text: str, header: re.Match[str], spans: Spans) -> None:
     if header.group().count("=") > _MOST_COOKIES:
         spans.append(header.span(1))
         return
@@ -61,78 +50,6 @@ def _find_cookies(text: str, header: re.Match[str], spans: Spans) -> None:
         name, value = cookie.groups()
         if name.lower() not in _COOKIE_ATTRIBUTES and not stands_in(value, quoted=True):
             spans.append(cookie.span(2))
-
-
-# Commands.
-
-_FLAG = re.compile(
-    rf"(?<![\w-])--?(?=[\w-]{{0,40}}{STEM})(?P<name>[\w-]{{1,80}})"
-    rf"(?:[ \t]+|{QUOTE}?,\s{{0,20}})(?:(?P<quote>{QUOTE})|(?P<word>[^\s\"'`\\<>|;&)\]}},-]"
-    r"[^\s\"'`\\<>|;&)\]},]*))"
-)
-_USER = re.compile(
-    r"(?<![\w-])(?:-u[ \t]*|-U[ \t]+|-a[ \t]+|--(?:user|proxy-user|http-user|auth)(?:[ \t]+|=))"
-    r"(?:[\"'],\s{0,20})?\\{0,7}[\"']?"
-    r"[^\s\"':\\/@-][^\s\"':\\/@]{0,128}:(?!//)(?P<password>[^\s\"'\\]+)"
-)
-_CURLED = ("curl", "wget", "http", "--user", "--proxy-user")
-_ARGUMENT = r"""(?:\\{0,7}["']([^"'\\\r\n]+)|([^\s"'\\<>|;&]+))"""
-_ECHOED = rf"(?:echo|printf)[ \t]+(?:-n[ \t]+)?{_ARGUMENT}[\"']?[ \t]*\|"
-_KNOWN_COMMANDS = [
-    (word, re.compile(pattern))
-    for word, pattern in (
-        ("mysql", r"(?<!\S)-p([^\s\"'\\]{4,})"),
-        ("mariadb", r"(?<!\S)-p([^\s\"'\\]{4,})"),
-        ("sshpass", rf"sshpass[ \t]+-p[ \t]*{_ARGUMENT}"),
-        ("redis-cli", rf"redis-cli[^\n|;&]{{0,200}}?[ \t]-a[ \t]+{_ARGUMENT}"),
-        ("docker login", rf"docker login[^\n|;&]{{0,200}}?[ \t]-p[ \t]+{_ARGUMENT}"),
-        ("ldap", rf"ldap\w{{1,16}}(?!\w)[^\n|;&]{{0,200}}?[ \t]-w[ \t]+{_ARGUMENT}"),
-        ("smbclient", r"-u[ \t]+[\"']?[^\s%\"']{1,64}%([^\s\"']+)"),
-        ("pass:", r"-pass(?:in|out)?[ \t]+[\"']?pass:([^\s\"']+)"),
-        ("htpasswd", rf"htpasswd[ \t]+-\w{{0,8}}b\w{{0,8}}[ \t]+\S+[ \t]+\S+[ \t]+{_ARGUMENT}"),
-        ("-stdin", rf"{_ECHOED}(?=[^|\n]{{0,120}}(?:password|pass|token)-stdin)"),
-        ("sudo -s", rf"{_ECHOED}[ \t]*sudo -s"),
-        ("identified", r"identified (?:with \w+ )?by (?:password )?[\"']([^\"'\r\n]+)"),
-        ("password", r"password[ \t]+[\"']([^\"'\r\n]+)[\"']"),
-        ("password", r"(?:login|user|account|machine)\s+\S+\s+password\s+(\S+)"),
-        ("setx", rf"setx[ \t]+\w{{0,40}}{STEM}\w{{0,40}}[ \t]+{_ARGUMENT}"),
-        ("env ", rf"(?:^|\n)env[ \t]+\w{{0,40}}{STEM}\w{{0,40}}[ \t]+{_ARGUMENT}"),
-    )
-]
-"""A word that must be there, and how a secret stands after it: the last group that matched."""
-
-
-def find_in_commands(text: str, low: str, spans: Spans) -> None:
-    if "-" in low:
-        _find_flags(text, low, spans)
-        if any(word in low for word in _CURLED):
-            for match in _each(_USER, text, spans):
-                if not stands_in(match.group("password"), quoted=True):
-                    spans.append(match.span("password"))
-    for word, pattern in _KNOWN_COMMANDS:
-        if word in low:
-            for match in _each(pattern, low, spans):
-                start, stop = match.span(match.lastindex or 0)
-                if not stands_in(text[start:stop], quoted=True):
-                    spans.append((start, stop))
-
-
-def _find_flags(text: str, low: str, spans: Spans) -> None:
-    for match in _each(_FLAG, low, spans):
-        weight = weigh(text[match.start("name") : match.end("name")])
-        if not weight:
-            continue
-        if match.group("quote") is not None:
-            take_quoted(text, match.end(), match.group("quote"), weight, spans)
-        else:
-            _take(text, match.span("word"), weight, spans, quoted=False)
-
-
-def _take(
-    text: str, span: tuple[int, int], weight: Weight, spans: Spans, *, quoted: bool = True
-) -> None:
-    if weight and is_secret(text[slice(*span)].strip(), weight, quoted=quoted):
-        spans.append(span)
 
 
 # Prose.
@@ -194,29 +111,29 @@ _PASSWORD_ROW = re.compile(
 def find_in_markup(text: str, low: str, spans: Spans) -> None:
     if "</" in low:
         for pattern in (_ELEMENT, _PLIST):
-            for match in _each(pattern, low, spans):
-                _take(text, match.span(2), weigh(whole_name(text, match)[0]), spans)
+            for match in each_match(pattern, low, spans):
+                take(text, match.span(2), weigh(whole_name(text, match)[0]), spans)
     if "form-data" in low:
-        for match in _each(_FORM_PART, low, spans):
-            _take(text, match.span(2), weigh(match.group("name")), spans)
+        for match in each_match(_FORM_PART, low, spans):
+            take(text, match.span(2), weigh(match.group("name")), spans)
     if "val" in low or "default" in low or "content" in low:
         _find_named_values(text, low, spans)
     if low.count(":") >= 4:
-        for match in _each(_PASSWORD_ROW, text, spans):
+        for match in each_match(_PASSWORD_ROW, text, spans):
             if MASK not in match.group(1) and made_by_machine(match.group(1)):
                 spans.append(match.span(1))
 
 
 def _find_named_values(text: str, low: str, spans: Spans) -> None:
     """A table of names and values: the name is itself a value there, before or after."""
-    for match in _each(_VALUE, low, spans):
+    for match in each_match(_VALUE, low, spans):
         weight = max(_weight_before(text, low, match.start()), _weight_after(text, low, match))
         if not weight:
             continue
         if match.group("quote") is not None:
             take_quoted(text, match.end(), match.group("quote"), weight, spans)
         else:
-            _take(text, match.span("bare"), weight, spans, quoted=False)
+            take(text, match.span("bare"), weight, spans, quoted=False)
 
 
 def _weight_before(text: str, low: str, stop: int) -> Weight:

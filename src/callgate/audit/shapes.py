@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections.abc import Iterator
 
 from callgate.audit.names import identifies
 from callgate.audit.values import MASK, is_dense, made_by_machine, stands_in
@@ -18,6 +19,17 @@ MOST = 8_000
 """Candidates of one kind that are looked at; nobody writes more, so beyond all is masked."""
 Spans = list[tuple[int, int]]
 """What to mask: from (included), to (excluded)."""
+
+
+
+def each_match(pattern: re.Pattern[str], text: str, spans: Spans) -> Iterator[re.Match[str]]:
+    """The matches of a pattern, as many as anybody writes; beyond, all is masked."""
+    for number, match in enumerate(pattern.finditer(text)):
+        if number == MOST:
+            spans.append((match.start(), len(text)))
+            return
+        yield match
+
 
 _AN = "[A-Za-z0-9]"
 _W = "[A-Za-z0-9_-]"
@@ -160,6 +172,23 @@ def find_random(text: str, spans: Spans, public: Spans) -> None:
         for first, last in _random_parts(match.group(), start):
             if not _is_known(text, first):
                 spans.append((first, last))
+
+
+_HEX_KEY = re.compile(
+    r"(?<![0-9A-Za-z_./-])(?=[0-9]{0,31}[A-Fa-f])(?=[A-Fa-f]{0,31}[0-9])"
+    r"(?:[0-9a-f]{32}|[0-9A-F]{32})(?![0-9A-Za-z_/-]|\.[A-Za-z0-9]|[ \t]{1,2}\*?[\w./-]+(?:\n|\Z))"
+)
+"""A key of 128 bits, alone: no part of a path, no checksum before the name of its file. Longer
+ones are names of commits and checksums far more often, and count only behind a telling name."""
+_CHECKSUM = re.compile(r"md5|md4|etag|uuid|guid|trace|span|hash|checksum|digest|\bid\b", re.IGNORECASE)
+
+
+def find_hex_keys(text: str, spans: Spans) -> None:
+    for match in each_match(_HEX_KEY, text, spans):
+        start = match.start()
+        line = text[max(0, start - 48) : start].rpartition("\n")[2]
+        if not _CHECKSUM.search(line):
+            spans.append(match.span())
 
 
 def _is_known(text: str, start: int) -> bool:

@@ -167,6 +167,100 @@ def test_under_a_plain_name_even_a_weak_password_is_hidden(frame: str, secret: s
     assert secret not in redact(frame % secret)
 
 
+COMMANDS = [
+    "unzip -P %s a.zip", "unzip -o -P '%s' a.zip -d out", "unzip -P%s a.zip", "zip -r -P %s a.zip .", "7z x -p%s a.7z",
+    "/usr/bin/7za a -p%s -mhe a.7z x", "rar a -hp%s a.rar x", "unrar x -p%s a.rar", "keytool -list -storepass %s",
+    "keytool -importkeystore -srcstorepass %s -deststorepass x", "jarsigner -keypass %s a.jar k", "openssl enc -d -k %s",
+    "openssl enc -aes-256-cbc -k '%s' -in a", "openssl rsa -passin pass:%s -in k", "openssl passwd -6 %s",
+    "openssl dgst -hmac %s f", "oathtool --totp -b %s", "oathtool -b --totp -d 6 '%s'", "curl -b 'sid=%s; a=b' https://x",
+    "curl --cookie sid=%s https://x", "curl --oauth2-bearer %s https://x", "curl -u 'bob:%s' https://x",
+    "curl -H 'Authorization: Bearer %s' https://x", "net use Z: \\\\host\\share %s /user:bob",
+    "net use \\\\host\\share /user:bob %s", "net user bob %s /add", "mysql -uroot -p%s db", "sshpass -p %s ssh h",
+    "PGPASSWORD=%s psql -h h", "gpg --batch --passphrase %s -d f", "docker login -u bob -p %s r.example",
+    "helm registry login -u bob -p %s r", "az login --service-principal -u a -p %s", "vault login %s",
+    "aws configure set aws_secret_access_key %s", "kubectl --token=%s get pods", "kubectl get pods --token %s",
+    "kubectl create secret generic s --from-literal=a=%s", "htpasswd -bc f bob %s", "htpasswd -nb bob %s",
+    "ldapsearch -x -D cn=a -w %s -b dc=x", "smbclient //h/s -U bob%%%s", "rpcclient -U bob%%%s h",
+    "mount -t cifs //h/s /m -o username=bob,password=%s", "wget --password=%s ftp://h/f", "wget ftp://bob:%s@h/f",
+    "redis-cli -h h -a %s ping", "redis-cli --pass %s", "mongosh -u bob -p %s", "mongodump --host h -p %s",
+    "RESTIC_PASSWORD=%s restic backup", "export BORG_PASSPHRASE='%s'", "ansible-playbook -e ansible_become_pass=%s p.yml",
+    "echo -n %s | cryptsetup open /dev/x y", "echo 'bob:%s' | chpasswd", "echo %s | sudo -S ls", "sudo -S ls <<< %s",
+    "printf '%%s' %s | docker login --password-stdin", "echo %s | passwd --stdin bob", "sqlcmd -S h -U sa -P %s",
+    "sqlplus scott/%s@db", "mosquitto_pub -h h -P %s -t t -m m", "snmpwalk -v3 -A %s -X y h", "ipmitool -H h -P %s power on",
+    "xfreerdp /v:h /u:bob /p:%s", "plink -pw %s bob@h", "lftp -u bob,%s h", "wpa_passphrase home %s",
+    "nmcli dev wifi connect home password %s", "security unlock-keychain -p %s", "rabbitmqctl add_user bob %s",
+    "twine upload -u bob -p %s dist/*", "cargo login %s", "ngrok config add-authtoken %s", "pdftk a output b user_pw %s",
+    '["unzip", "-P", "%s", "a.zip"]', "bash -c 'unzip -P %s a.zip'", '{"command": "7z x -p%s a.7z"}',
+]  # fmt: skip
+
+
+@pytest.mark.spec("T43")
+@pytest.mark.parametrize("frame", COMMANDS)
+@pytest.mark.parametrize("secret", ["hunter2", "Sommer2024", "swordfish", "p4ss.w0rd"])
+def test_a_password_on_a_command_line_is_hidden(frame: str, secret: str) -> None:
+    shown = redact(frame % secret)
+    assert secret not in shown
+    assert redact(shown) == shown
+
+
+SENTENCES = [
+    "my password is: %s", "My password is %s.", "the root password is: %s", "the password is '%s'", "password is now %s",
+    "Passwort: %s", "mein Passwort ist %s", "das Kennwort lautet: %s", "Kennwort: %s", "mon mot de passe est %s",
+    "mot de passe : %s", "le mot de passe est: %s", "mi contraseña es %s", "Contraseña: %s", "minha senha é %s",
+    "pass: %s", "pw: %s", "the wifi password for the office is: %s", "our admin password is still %s", "pwd=%s",
+    "your api key is: %s", "my password for github is %s", "PASSWORD IS: %s",
+]  # fmt: skip
+
+
+@pytest.mark.spec("T43")
+@pytest.mark.parametrize("frame", SENTENCES)
+@pytest.mark.parametrize("secret", ["hunter2", "Sommer2024!", "swordfish"])
+def test_a_password_that_somebody_tells_is_hidden(frame: str, secret: str) -> None:
+    shown = redact(frame % secret)
+    assert secret.rstrip("!") not in shown
+    assert redact(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "frame",
+    ["PIN=%s", "the PIN is %s", "pin: %s", "SIM_PIN=%s", "pin code: %s", "my otp is %s", "OTP %s", "cvv: %s",
+     "verification code: %s", "Your security code is %s.", "die PIN lautet %s", "le code pin est %s", "el PIN es %s",
+     '{"pin": "%s"}', "--pin %s", "card 4111, CVC %s"],
+)  # fmt: skip
+def test_a_number_that_opens_something_is_hidden(frame: str) -> None:
+    assert "4711" not in redact(frame % "4711")
+
+
+@pytest.mark.parametrize("frame", ["%s", "use %s for it", "key %s", "curl https://x/?k=%s", '["%s"]', "-H 'X-Auth: %s'"])
+@pytest.mark.parametrize("kind", ["{x32}", "AB{x30}"])
+def test_a_bare_key_of_128_bits_is_hidden(frame: str, kind: str) -> None:
+    made = fresh(kind) if kind == "{x32}" else fresh("{x32}").upper()
+    assert_hidden(frame % made, [made], [])
+
+
+PLAIN = [
+    "commit 4b825dc642cb6eb9a060e54bf8d69288fbee4904", "4b825dc642cb6eb9a060e54bf8d69288fbee4904\trefs/heads/main",
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855  empty.txt",
+    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", "d41d8cd98f00b204e9800998ecf8427e  a.txt",
+    "MD5 (a.txt) = d41d8cd98f00b204e9800998ecf8427e", "md5: d41d8cd98f00b204e9800998ecf8427e",
+    "/var/cache/d41d8cd98f00b204e9800998ecf8427e.json", "etag: d41d8cd98f00b204e9800998ecf8427e",
+    "trace_id=4bf92f3577b34da6a3ce929d0e0e4736", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+    "the password is wrong", "the password is required", "the password is stored in the vault", "Password is too short",
+    "the token is expired", "my password is rejected", "pin the version to 1.2", "pin numpy==1.26.4", "GPIO pin 13",
+    "LED_PIN = 13", "ping -c 4 example.com", "mapping: 12345", "exit code: 1234", "status_code=2004", "error code 1234",
+    "zip -r out.zip src", "docker run -p 8080:80 img", "mkdir -p a/b; unzip a.zip", "7z x a.7z -oout", "openssl version",
+    "unzip -l a.zip | grep -p x", "ssh -p 2222 bob@host", "tar -P -xf a.tar", "curl -b cookies.txt https://x",
+    "cp -p a b", "net use", "git push -u origin main", "echo hi | cat", "echo done | tee log", "vault status",
+    "oathtool --version", "az vm list -o table", "mot de passe oublié ?", "das Passwort ist falsch",
+    "la contraseña es incorrecta", "Kennwort vergessen?",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_checksums_commits_and_ordinary_commands_are_left_alone(text: str) -> None:
+    assert redact(text) == text
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "redis", "mongodb+srv", "amqp", "https", "smtp"])
 @pytest.mark.parametrize("userinfo", ["admin:%s", ":%s", "oauth2:%s", "x-access-token:%s", "%s"])
 def test_a_url_keeps_its_host_and_loses_its_password(scheme: str, userinfo: str) -> None:
@@ -234,7 +328,8 @@ FRAGMENTS = [
     "-----BEGIN RSA PRIVATE KEY-----", "-----END RSA PRIVATE KEY-----", "MIIEpAIBAAKCAQEA7", MASK,
     "${X}", "<X>", "{{x}}", "***", "None", "hunter2", "x9Qe2kT0vB7mQ2", "ghp_", "sk-ant-",
     "eyJhbGciOiJIUzI1NiJ9", ".", "/", "-", "%3D", "%22", "&quot;", "\\u0022", "\\n", "\x1b[1m",
-    "\u200b", "：", "ｔｏｋｅｎ", "\ud800", "é", ">-\n  ", "is ", "export ", "curl ", "mysql ", "-p", "id",
+    "\u200b", "：", "ｔｏｋｅｎ", "\ud800", "é", ">-\n  ", "is ", "export ", "curl ", "mysql ", "-p", "id", "unzip -P ", "7z -p",
+    "my ", "pin ", "PIN=", "4711", "echo ", " | sudo -S", "<<< ", "-b sid=", "net use \\\\h\\s ", "0a" * 16,
     "host:5432:db:u:", "aB3", "=>", "==", "Digest ", "PASSWORD", "sha256:", "base64,", "\r\n", "\\",
     'form-data; name="', "İ", *(fresh("{a40}", seed) for seed in range(4)),
 ]  # fmt: skip
@@ -270,6 +365,10 @@ HOSTILE: dict[str, Callable[[], str]] = {
         "<password>" + "a" * 100, '"token" "value', 'value="x" name="token" ', 'form-data; name="token"\n',
         "login a password ", "echo a | sudo -S ", "\x1b[", "a\u200b", "ｐａｓｓ＝", "\ud800", "token={",
         'token=["a",', "token:\n  token: b\n", "Private-Lines: 1", "abc8Q~", "aB3/", "yourkey", "&quot;key",
+        "unzip -P ", "unzip ", "7z x -p", "openssl -k ", "oathtool -a ", "net use ", "net user a ", "echo a |", "echo ",
+        "my password is: ", "password for a ", "my my ", "pin ", "pin 1 ", "pin 1-", "0a" * 16 + " ", "f" * 31 + "0",
+        "sqlplus -a ", "openssl passwd -a ", "curl -b a=", "lftp ", "<<< a ", "wpa_passphrase 'a ", "docker login ",
+        "mysql '", "vault login -a ", "--from-literal=a=", "sudo -s <", "code=", "password = ", "contraseña es ",
         "ldap" + "a" * 50, "htpasswd -bb ", "%22", "curl -u a:", "token is a b c ", "-----BEGIN ",
     )
 }  # fmt: skip
