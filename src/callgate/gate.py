@@ -87,7 +87,7 @@ class Gate:
         workspace and mode."""
         if session is not None and (workspace, mode, title, tags) != (None, None, None, ()):
             raise ValueError("a resumed session has its own workspace, mode, tags and title")
-        place = Home.from_environment() if home is None else Home(os.path.abspath(home))
+        place = Home.from_environment() if home is None else Home.at(os.fspath(home))
         self._wired = Wired(place)
         self.runtime = self._wired.runtime
         self.session = self._wired.session(

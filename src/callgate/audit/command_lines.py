@@ -16,7 +16,6 @@ from callgate.audit.phrases import find_cookies
 from callgate.audit.programs import (
     ATTACHED,
     FORMS,
-    NAMES,
     READS_STDIN,
     SEPARATE,
     command_words,
@@ -94,8 +93,8 @@ def find_in_commands(text: str, low: str, spans: Spans) -> None:
                 _mask(text, match.span("password"), spans)
             for match in each_match(_SENT_COOKIES, text, spans):
                 find_cookies(text, match, spans)
-    present = NAMES & command_words(low)
-    for name, start, options in _PROGRAMS if present else ():
+    present = command_words(low)
+    for name, start, options in _PROGRAMS:
         if _FIRST_WORDS[name] in present:
             _find_options(text, low, start, options, spans)
     for word, form in _FORMS:

@@ -28,6 +28,7 @@ import msgspec
 
 from callgate.audit.records import CallRecord, encode, line_hash
 from callgate.audit.segments import closed_segments, lock_path, number_of, segment_path
+from callgate.core.directories import make_private_directory
 from callgate.core.ids import ulid
 
 _LOOK_EVERY_S = 0.2
@@ -132,7 +133,7 @@ class AuditLog:
 
     def _open(self) -> None:
         """Begin a chain: after a start, and in a forked child, which inherits no chain."""
-        os.makedirs(os.path.dirname(self.path), mode=0o700, exist_ok=True)
+        make_private_directory(os.path.dirname(self.path))
         self._lock = _opened(lock_path(self.path))
         try:
             alone = _locked(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -16,7 +16,6 @@ from callgate.audit.quotations import QUOTE, closing
 from callgate.audit.shapes import Spans, each_match
 from callgate.audit.values import MASK, made_by_machine, stands_in, words
 
-
 # Headers.
 
 _BEARER = re.compile(r"(?<![a-z])(bearer|basic)(?:[ \t]+|%20)([a-z0-9._~+/=-]{8,})")

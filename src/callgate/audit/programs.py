@@ -102,7 +102,7 @@ MARKED = ("net use", " login ", "oathtool", "rabbitmqctl", "bw unlock", "mc alia
 """Words that a secret may follow without an option, and without a telling name."""
 
 _WORDS = bytes(
-    code if chr(code).isalnum() and code < 128 or chr(code) in "_-" else 32 for code in range(256)
+    code if (chr(code).isalnum() and code < 128) or chr(code) in "_-" else 32 for code in range(256)
 )
 
 

@@ -19,7 +19,7 @@ _SECRET = (
     r"|(?:access|auth|api|bearer) token|zugangs-?passwort)"
 )
 _ABOUT = r"(?:[ \t]+(?:for|of|to|on|in|für|von|zu|zum|pour|de|du|del|para|am|at)(?:[ \t]+[\w.@'-]{1,40}){1,4}?)?"
-_IS = r"(?:is|was|are|ist|war|lautet|est|es|era|é|será|sera|=|:)"
+_IS = r"(?:is|was|are|ist|war|lautet|est|es|era|é|será|sera)"
 _TOLD = re.compile(
     rf"{_SECRET}{_ABOUT}[ \t]*(?P<is>{_IS})(?!\w)"
     rf"(?P<set>[ \t]+(?:set to|now|still|currently|jetzt|nun|maintenant|ahora)(?!\w))?"
@@ -31,6 +31,7 @@ _MINE = re.compile(
     r"|minha|root|admin|wifi|wi-fi)[ \t]+(?:[\w-]{1,24}[ \t]+){0,2}\Z"
 )
 _NEAR = 64
+_VERBS = (" is", " was", " are", " ist", " war", " lautet", " es", " era", " é", " ser")
 _STEMS = ("pass", "pw", "secret", "key", "token", "mdp", "contrase", "kennwort", "clave", "senha")
 _NUMBER = re.compile(
     r"(?:pin|otp|totp|cvv2?|cvc2?|(?:security|verification|one-time|2fa|mfa|sms|login"
@@ -38,7 +39,7 @@ _NUMBER = re.compile(
     r"[ \t]*(?:is|ist|lautet|est|es|was)?[ \t]*[:=#]?[ \t]*"
     r"(?P<digits>[0-9](?:[ -]?[0-9]){2,9})(?![\w.]*[0-9])"
 )
-_NUMBERED = ("pin", "otp", "cvv", "cvc", "code")
+_NUMBERED = re.compile(r"pin(?![a-z])|otp|cv[vc]|pincode|[ -]code")
 _NO_WORD = re.compile(r"[0-9]|[^\W\d_][^\w\s.,;:!?'-]|[a-z][A-Z]|[_#$%&*+@!?^~]\w")
 _PROPERTIES = words(
     "wrong right correct weak strong secure safe stored saved hashed salted encrypted visible"
@@ -49,12 +50,13 @@ _PROPERTIES = words(
 
 
 def find_in_prose(text: str, low: str, spans: Spans) -> None:
-    for match in each_match(_TOLD, low, spans) if any(map(low.__contains__, _STEMS)) else ():
+    told = any(map(low.__contains__, _VERBS)) and any(map(low.__contains__, _STEMS))
+    for match in each_match(_TOLD, low, spans) if told else ():
         start, stop = match.span("quoted" if match.group("quoted") else "word")
         value = text[start:stop].rstrip(".,;:!?")
         if _begins_word(low, match) and _is_told(low, match, value):
             spans.append((start, start + len(value)))
-    if any(word in low for word in _NUMBERED):
+    if _NUMBERED.search(low):
         for match in each_match(_NUMBER, low, spans):
             if _begins_word(low, match):
                 spans.append(match.span("digits"))
@@ -70,8 +72,6 @@ def _is_told(low: str, match: re.Match[str], value: str) -> bool:
     if stands_in(value, quoted=True) or word in _PROPERTIES or word.endswith(("ed", "ing")):
         return False
     mine = _MINE.search(low, max(0, match.start() - _NEAR), match.start()) is not None
-    if match.group("is") in ":=" and not mine:
-        return False  # an assignment, which others look at
     if match.group("quoted") or _NO_WORD.search(value):
         return True
     return mine or bool(match.group("colon") or match.group("set"))

@@ -6,6 +6,7 @@ import re
 
 from callgate.audit.programs import MARKED, NAMES, command_words
 
+
 def suspicious(text: str) -> bool:
     """Whether a text could hold a secret at all: some two dozen looks into it."""
     low = text.lower()
@@ -26,8 +27,8 @@ def suspicious(text: str) -> bool:
     )  # fmt: skip
 
 
-_TAKES_SECRET = r"-(?:h?p|[wakxctsb][ \t\"'=,]|hmac|-creds|-src-c|-dest-c|-cookie)"
-_OPTIONS = {begin: re.compile(f"{begin}(?:{_TAKES_SECRET})") for begin in " \"'"}
+_OPTION_FORM = r"-(?:h?p|[wakxctsb][ \t\"'=,]|hmac|-creds|-src-c|-dest-c|-cookie)"
+_OPTIONS = {begin: re.compile(f"{begin}(?:{_OPTION_FORM})") for begin in " \"'"}
 
 
 def _has_option(low: str) -> bool:
@@ -39,7 +40,9 @@ def _has_option(low: str) -> bool:
 
 
 _PIN = re.compile(r"(?<![a-z])pin(?![a-z])|pincode")
-_CODE = re.compile(r"(?:pin|otp|cv[vc]|curity|cation|time|[m2]fa|sms|login|access|unlock)[ _-]?code")
+_CODE = re.compile(
+    r"(?:pin|otp|cv[vc]|curity|cation|time|[m2]fa|sms|login|access|unlock)[ _-]?code"
+)
 _RUN_CHARACTERS = "A-Za-z0-9_+~%-"
 _RUNS = bytes(
     ord("a" if re.fullmatch(f"[{_RUN_CHARACTERS}]", chr(code)) else " ") for code in range(256)

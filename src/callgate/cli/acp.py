@@ -34,6 +34,7 @@ def acp(options: Any) -> int:
         say("callgate acp is started by an editor, which speaks with it over stdin and stdout.")
         say("callgate acp --print-config zed (or neovim, jetbrains, emacs, vscode) sets one up.")
         return _USAGE
+    load("callgate.cli.targets").home()  # refuses one that others control
     requests, answers = take_streams()
     load("callgate.cli.lineage").refuse_within_a_call("callgate acp")
     load("callgate.cli.logs").set_up(options.debug, _level(options))

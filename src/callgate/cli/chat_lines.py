@@ -15,6 +15,7 @@ import msgspec
 from callgate.cli.loading import load
 from callgate.cli.terminal import Paint, is_terminal
 from callgate.config.places import Home, write_private
+from callgate.core.directories import make_private_directory
 
 _FENCE = "```"
 _KEPT = 1_000
@@ -134,7 +135,7 @@ def remember(path: str, message: str) -> None:
     """Add what was typed. It is no reason to stop where that cannot be kept."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_private_directory(os.path.dirname(path))
         descriptor = os.open(path, flags, 0o600)
         try:
             os.write(descriptor, _encoded(message).encode())

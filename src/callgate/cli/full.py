@@ -16,6 +16,7 @@ from callgate import __version__
 from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
+from callgate.config.home_check import UnsafeHome
 from callgate.core.errors import ToolErrorClass
 
 _MADE_BEFORE_A_LOOK = 20_000
@@ -92,6 +93,13 @@ def _may_chat() -> bool:
 
 
 def _unexpected(error: Exception) -> CliError:
+    if isinstance(error, UnsafeHome):
+        return CliError(
+            str(error),
+            hint=error.hint,
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="home_unsafe",
+        )
     if isinstance(error, FileNotFoundError) and error.filename is None:
         text = "the current directory is gone"
     else:

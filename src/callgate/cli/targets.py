@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 from callgate.cli.json_texts import loads
+from callgate.config.home_check import ensure_safe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ _MOST = 8
 
 def home() -> str:
     chosen = os.environ.get("CALLGATE_HOME") or "~/.callgate"
-    return os.path.abspath(os.path.expanduser(chosen))
+    path = os.path.abspath(os.path.expanduser(chosen))
+    ensure_safe(path)
+    return path
 
 
 def named(home: str, instance: str) -> str | None:

@@ -22,6 +22,7 @@ from callgate.config.locks import alone_in
 from callgate.config.mcp_tokens import TokenFile
 from callgate.config.places import Home
 from callgate.config.schema import GoogleTable
+from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolError, ToolExecutionError, ToolPermissionDenied
 from callgate.tools.google.credentials import Granted, login_command, not_allowed, whole
 
@@ -200,7 +201,7 @@ class GoogleAccounts:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         directory = os.path.dirname(self._path)
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_private_directory(directory)
         with alone_in(directory):
             yield
 

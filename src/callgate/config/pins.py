@@ -20,6 +20,7 @@ import msgspec
 
 from callgate.config.locks import alone_in
 from callgate.config.places import write_private
+from callgate.core.directories import make_private_directory
 from callgate.sources.pins import PinDoubt, Pinned
 
 
@@ -45,12 +46,12 @@ class PinFiles:
         return pinned
 
     def write(self, name: str, pinned: Pinned) -> None:
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        make_private_directory(self._directory)
         with self._locked():
             self._write(name, pinned)
 
     def write_first(self, name: str, pinned: Pinned) -> None:
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        make_private_directory(self._directory)
         with self._locked():
             if self._is_new(name):
                 self._write(name, pinned)

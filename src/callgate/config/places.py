@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+from callgate.config.home_check import ensure_safe
+from callgate.core.directories import make_private_directory
+
 
 class Home(NamedTuple):
     """Light to make and to import: every command begins with it."""
@@ -14,7 +17,14 @@ class Home(NamedTuple):
     @classmethod
     def from_environment(cls) -> Home:
         chosen = os.environ.get("CALLGATE_HOME") or "~/.callgate"
-        return cls(os.path.abspath(os.path.expanduser(chosen)))
+        return cls.at(os.path.expanduser(chosen))
+
+    @classmethod
+    def at(cls, path: str) -> Home:
+        """The home at a path. `UnsafeHome` if others control it."""
+        path = os.path.abspath(path)
+        ensure_safe(path)
+        return cls(path)
 
     @property
     def settings(self) -> str:
@@ -39,7 +49,7 @@ class Home(NamedTuple):
         return os.path.join(self.path, "artifacts")
 
     def make(self) -> None:
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        make_private_directory(self.path)
 
 
 def workspace_settings(workspace: str) -> str:
@@ -48,7 +58,7 @@ def workspace_settings(workspace: str) -> str:
 
 def write_private(path: str, text: str) -> None:
     """Replace a file of the home in one step, readable by its owner only."""
-    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    make_private_directory(os.path.dirname(path))
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:

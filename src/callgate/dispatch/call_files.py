@@ -7,12 +7,14 @@ holds for whatever link leads there.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
 from callgate.core.calls import ToolCall
-from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
+from callgate.core.directories import make_private_directory
+from callgate.core.errors import ToolPermissionDenied, ToolValidationError, WorkspaceEscapeError
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.places import Place
 from callgate.core.sessions import Root
@@ -125,13 +127,20 @@ class CallFiles:
         return self._home is not None and is_within(place.real, self._home)
 
     def artifact(self, call: ToolCall, name: str) -> str | None:
-        """A path for one call's output; None where there is no home to keep it in."""
+        """A path for one call's output; None where there is no home to keep it in.
+
+        `ToolValidationError` for a name that is not the plain name of a file.
+        """
+        if not _is_plain_name(name):
+            raise ToolValidationError(
+                f"An artifact cannot be named {name[:80]!r}: a plain file name is needed."
+            )
         if self.artifacts is None:
             return None
         directory = os.path.join(self.artifacts, call.session.id)
         try:
             for each in (self.artifacts, directory):  # a mode is for the last one only
-                os.makedirs(each, mode=0o700, exist_ok=True)
+                make_private_directory(each)
         except OSError:
             return None
         self._kept[call.session.id] = Root(directory)
@@ -139,6 +148,22 @@ class CallFiles:
 
     def forget(self, session_id: str) -> None:
         self._kept.pop(session_id, None)
+
+
+_LONGEST_NAME = 120
+"""Bytes of an artifact's name; the id of its call stands before it."""
+_DEVICES = re.compile(r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\.|\Z)", re.IGNORECASE)
+
+
+def _is_plain_name(name: str) -> bool:
+    return (
+        name.isprintable()
+        and not name.startswith((".", "-", " "))
+        and not name.endswith((".", " "))
+        and not any(each in name for each in "/\\:")
+        and 0 < len(name.encode("utf-8", "replace")) <= _LONGEST_NAME
+        and _DEVICES.match(name) is None
+    )
 
 
 def _undeclared(tool: Registered, path: str, report: Report) -> ToolPermissionDenied:

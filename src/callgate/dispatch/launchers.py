@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
 from callgate.core.commands import GRACE_S, Command, Exit, Launcher, OnOutput, Running, Stream
+from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolPermissionDenied
 from callgate.dispatch.path_search import Matches
 from callgate.dispatch.rule_launchers import RuleLauncher, Search
@@ -132,7 +132,7 @@ class Jailed:
         if self._own_tmp:  # what these name is not in there
             env = {name: value for name, value in command.env.items() if name not in _TEMPORARY}
             command = msgspec.structs.replace(command, env=env)
-        os.makedirs(self._home, mode=0o700, exist_ok=True)  # or there is nothing to hide yet
+        make_private_directory(self._home)  # or there is nothing to hide yet
         try:
             if command.stdin is not None:  # a host or server: nobody reads a result of it
                 return await self._launcher.start(command, on_output)

@@ -7,6 +7,8 @@ import re
 import time
 from typing import NamedTuple
 
+from callgate.core.directories import make_private_directory
+
 TAIL = 4_096
 """Bytes of stderr that an error shows."""
 LARGEST = 1024 * 1024
@@ -100,7 +102,7 @@ class LifeLog:
 
     def _open(self, path: str) -> None:
         self.close()
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_private_directory(os.path.dirname(path))
         self._file = os.open(path, _FLAGS, 0o600)
         self._size = os.fstat(self._file).st_size
         if self._size > LARGEST:

@@ -36,8 +36,8 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.core.stores import AnswerMismatch, CallMismatch, ConfirmationNotFound
-from callgate.storage.forgetting import forget_arguments
 from callgate.storage.endings import INTERRUPTED, failure, interruption, system_event
+from callgate.storage.forgetting import forget_arguments
 from callgate.storage.views import View
 
 _ANSWERS = (ConfirmationState.ALLOWED, ConfirmationState.DENIED)

@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Collection, Iterator
 from hashlib import sha256
 
+from callgate.core.directories import make_private_directory
 from callgate.workspace.paths import opening
 
 _TEMPORARY = "tmp-"
@@ -38,7 +39,7 @@ class Blobs:
         try:
             _write_new(beside, content, durable=durable)
         except FileNotFoundError:
-            os.makedirs(self._directory, mode=0o700, exist_ok=True)
+            make_private_directory(self._directory)
             _write_new(beside, content, durable=durable)
         self._name(beside, path)
         return True
@@ -79,7 +80,7 @@ class Blobs:
         try:
             os.rename(beside, path)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            make_private_directory(os.path.dirname(path))
             os.rename(beside, path)
 
     def _path(self, digest: str) -> str:

@@ -23,6 +23,7 @@ import time
 from hashlib import sha256
 from itertools import islice
 
+from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolExecutionError
 from callgate.workspace.blobs import Blobs, to_disk, write_all
 from callgate.workspace.noting import Standing, Withdraw
@@ -100,7 +101,7 @@ class History:
             fd = _opened(path)
         except FileNotFoundError:
             for each in (os.path.dirname(self._calls), self._calls):  # a mode is for the last
-                os.makedirs(each, mode=0o700, exist_ok=True)
+                make_private_directory(each)
             fd = _opened(path)
         try:
             size = os.fstat(fd).st_size

@@ -1,9 +1,9 @@
 """An MCP server by HTTP, as the streams on which the SDK speaks.
 
 The address in the settings is the user's own choice and is reached wherever it is. What a server
-names beside it (where to log in) is a stranger's: it is reached only at public addresses, and the
-address that was looked at is the one that is connected to. No answer is unpacked, and none that is
-no stream is longer than a line of a process may be.
+names beside it (where to log in, where to go on) is a stranger's: it is reached at its own host and
+port, or at public addresses, and the address that was looked at is the one that is connected to.
+No answer is unpacked, and none that is no stream is longer than a line of a process may be.
 """
 
 from __future__ import annotations
@@ -89,6 +89,8 @@ class _Ways(AsyncNetworkBackend):
 
     def __init__(self, own: tuple[str, int]) -> None:
         self._own = own
+        self._is_public = False
+        """Whether the server itself was reached at a public address."""
         self._plain = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -99,26 +101,46 @@ class _Ways(AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> AsyncNetworkStream:
-        if (host, port) != self._own and not await self._is_beside(host):
-            host = await _public(host, port)
-        return await self._plain.connect_tcp(host, port, timeout, local_address, socket_options)
+        addresses = await _look_up(host, port)
+        public = all(is_public(each.split("%")[0]) for each in addresses)
+        if _same_place((host, port), self._own):
+            if self._is_public and not public:
+                raise httpcore2.ConnectError(f"{host} had a public address, and now has another")
+            self._is_public = public
+        elif not public:
+            raise httpcore2.ConnectError(f"{host}:{port} is not a public address: it is not asked")
+        return await self._connect(addresses, port, timeout, local_address, socket_options)
 
-    async def _is_beside(self, host: str) -> bool:
-        """On this very machine, if the server itself is there, too."""
-        loopback = ("localhost", "127.0.0.1", "::1")
-        return self._own[0] in loopback and host in loopback
+    async def _connect(self, addresses: list[str], port: int, *how: Any) -> AsyncNetworkStream:
+        """To what was looked at, and not to the name: it could mean another address by now."""
+        for address in addresses[:-1]:
+            try:
+                return await self._plain.connect_tcp(address, port, *how)
+            except httpcore2.ConnectError:
+                continue
+        return await self._plain.connect_tcp(addresses[-1], port, *how)
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-async def _public(host: str, port: int) -> str:
-    """The address to connect to. `ConnectError` where one of the host's is not public."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def _same_place(one: tuple[str, int], other: tuple[str, int]) -> bool:
+    """The same port of the same host. Another port of this machine is another program."""
+    if one[1] != other[1]:
+        return False
+    return one[0] == other[0] or (one[0] in _LOOPBACK and other[0] in _LOOPBACK)
+
+
+async def _look_up(host: str, port: int) -> list[str]:
+    """The addresses of a host, at least one; else `ConnectError`."""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise httpcore2.ConnectError(str(error)) from None
-    addresses = [str(each[4][0]).split("%")[0] for each in found]
-    if not addresses or not all(map(is_public, addresses)):
-        raise httpcore2.ConnectError(f"{host} is not a public address: it is not asked")
-    return addresses[0]
+    addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
+    if not addresses:
+        raise httpcore2.ConnectError(f"{host} has no address")
+    return addresses

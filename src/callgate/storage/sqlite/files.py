@@ -18,6 +18,7 @@ from urllib.parse import quote
 import apsw
 import msgspec
 
+from callgate.core.directories import make_private_directory
 from callgate.core.stores import StoreDamaged, StoreUnwritable, Trouble
 from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
 from callgate.storage.sqlite.schema import MIGRATIONS, migrate, version_of
@@ -237,7 +238,7 @@ class _Patience:
 
 def _make(location: Location) -> None:
     try:
-        os.makedirs(location.home, mode=0o700, exist_ok=True)
+        make_private_directory(location.home)
         os.close(os.open(location.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
         _make_private(location.path)

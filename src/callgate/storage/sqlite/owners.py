@@ -11,6 +11,8 @@ import os
 import re
 import weakref
 
+from callgate.core.directories import make_private_directory
+
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _SUFFIX = ".lock"
 
@@ -27,7 +29,7 @@ class Owners:
             if os.fstat(self._descriptor).st_nlink:
                 return
             self.forget()  # someone has removed the file, and with it the word that we live
-        os.makedirs(self._directory, mode=0o700, exist_ok=True)
+        make_private_directory(self._directory)
         made = self._file(self._owner) + ".new"
         descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:

@@ -23,8 +23,8 @@ from callgate.core.stored import (
 )
 from callgate.core.stores import StoreDamaged, StoreTooNew
 from callgate.storage.encoding import decode
-from callgate.storage.sqlite.owners import Owners
 from callgate.storage.forgetting import is_forgotten
+from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.saving import Kept, Saving
 from callgate.storage.sqlite.schema import MIGRATIONS, PLACE_BITS
 from callgate.storage.sqlite.tables import (

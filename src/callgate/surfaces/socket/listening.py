@@ -20,6 +20,7 @@ import stat
 import struct
 import tempfile
 
+from callgate.core.directories import make_private_directory
 from callgate.surfaces.accepting import BACKLOG
 
 _LONGEST = 107
@@ -157,7 +158,7 @@ def has_hung_up(connection: socket.socket) -> bool:
 
 def _make_directory(directory: str) -> None:
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_private_directory(directory)
         status = os.lstat(directory)
     except OSError as error:
         raise CannotListen(f"{directory} cannot be made: {error.strerror}") from error

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 
 import apsw
 
+from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolExecutionError
 
 Origin = Literal["workspace", "documents"]
@@ -223,7 +224,7 @@ def opened(directory: str) -> Iterator[Index]:
     """The index in a directory, made if there is none. Raises `ToolExecutionError`."""
     path = os.path.join(directory, "index.db")
     try:
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        make_private_directory(directory)
         with _alone(directory):
             connection = _connection(path)
     except (apsw.Error, OSError) as error:

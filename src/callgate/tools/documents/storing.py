@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from callgate.core.content import TextBlock
+from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolExecutionError, ToolValidationError
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.tools.documents.extraction import text_of
@@ -101,7 +102,7 @@ def _keep(path: str, name: str, content: bytes, text: str | None, directory: str
     temporary = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
     sha256 = hashlib.sha256(content).digest()
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_private_directory(os.path.dirname(path))
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:

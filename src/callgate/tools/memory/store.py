@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
+from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolExecutionError, ToolValidationError
 from callgate.tools.places import directory_name
 
@@ -177,7 +178,7 @@ class Memory:
         if entry is None:
             raise _unknown(f"{_LETTERS[scope]}{number}")
         past = os.path.join(directory, "history")
-        os.makedirs(past, mode=0o700, exist_ok=True)
+        make_private_directory(past)
         moment = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
         for count in range(1_000):
             more = f".{count}" if count else ""
@@ -200,7 +201,7 @@ class Memory:
         directory = self._directory(scope)
         try:
             for each in (self._base, os.path.dirname(directory), directory):
-                os.makedirs(each, mode=0o700, exist_ok=True)
+                make_private_directory(each)
             if scope == "workspace":
                 self._name(directory)
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -1,0 +1,86 @@
+"""Whether a home is the user's alone: nobody else owns it, writes to it, or can replace it.
+
+Whoever can put files there writes the settings, the rules and the trust under which calls are
+made. Light to import: also the short way of `callgate call` begins with it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_UNMAPPED = 65_534
+"""Whose files belong to nobody that this process knows, as in a container."""
+
+
+class UnsafeHome(Exception):
+    """Why a home is not used; safe to show. `hint` says what to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+def ensure_safe(path: str) -> None:
+    """Raise `UnsafeHome` for a home that others control; close one that they can only read."""
+    real = os.path.realpath(path)
+    try:
+        status = os.stat(real)
+    except OSError:  # it is not there yet, or whoever uses it says what is wrong with it
+        status = None
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        _check_home(real, status)
+    parent = os.path.dirname(real)
+    while True:
+        _check_parent(real, parent)
+        if parent == os.path.dirname(parent):
+            return
+        parent = os.path.dirname(parent)
+
+
+def _check_home(real: str, status: os.stat_result) -> None:
+    if status.st_uid != os.geteuid():
+        raise UnsafeHome(
+            f"the home {real} belongs to another user ({_name(status.st_uid)})",
+            f"Run this as {_name(status.st_uid)}, or set CALLGATE_HOME to a directory of yours.",
+        )
+    if status.st_mode & _OTHERS_WRITE:
+        raise UnsafeHome(
+            f"others can write to the home {real}",
+            f"See that everything in it is yours, then chmod 700 {real}",
+        )
+    if status.st_mode & 0o077:
+        try:
+            os.chmod(real, 0o700)
+        except OSError:  # a disk that cannot be written; nobody can write there
+            pass
+
+
+def _check_parent(real: str, parent: str) -> None:
+    try:
+        status = os.stat(parent)
+    except OSError:  # not there yet either
+        return
+    if status.st_uid not in (0, os.geteuid(), _UNMAPPED):
+        raise UnsafeHome(
+            f"{parent} belongs to another user ({_name(status.st_uid)}), who can replace {real}",
+            "Run this as that user, or set CALLGATE_HOME to a directory of yours.",
+        )
+    if status.st_mode & stat.S_ISVTX or not status.st_mode & _OTHERS_WRITE:
+        return
+    own_group = status.st_gid == os.getegid() == os.geteuid()  # nobody else is in it
+    if status.st_mode & stat.S_IWOTH or not own_group:
+        raise UnsafeHome(
+            f"others can write to {parent}, and so replace the home {real}",
+            f"chmod go-w {parent}, or set CALLGATE_HOME to another directory.",
+        )
+
+
+def _name(uid: int) -> str:
+    import pwd  # lazy: only for a message
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
