@@ -28,7 +28,9 @@ _SMALL = 999
 _SHORT_NAME = 16
 _MOST_WORDS = 100
 _BEGIN = re.compile(r"-h?p|-[Pw]|[\w.-]{1,64}[:=]")
-_COMMANDS = FLAGGED | words("net oathtool vault cargo bw mc lftp smbclient rpcclient rabbitmqctl sqlplus")
+_COMMANDS = FLAGGED | words(
+    "net oathtool vault cargo bw mc lftp smbclient rpcclient rabbitmqctl sqlplus"
+)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -98,7 +98,9 @@ FLAGGED = frozenset(
     name.split()[0] for table in (SEPARATE, ATTACHED) for key in table for name in key.split(", ")
 )
 """First words of the programs whose options have no telling name."""
-MARKED = ("net use", " login ", "oathtool", "rabbitmqctl", "bw unlock", "mc alias", "rclone ", "<<<")
+MARKED = (
+    "net use", " login ", "oathtool", "rabbitmqctl", "bw unlock", "mc alias", "rclone ", "<<<",
+)  # fmt: skip
 """Words that a secret may follow without an option, and without a telling name."""
 
 _WORDS = bytes(

@@ -13,15 +13,18 @@ import re
 from callgate.audit.shapes import Spans, each_match
 from callgate.audit.values import stands_in, words
 
-_SECRET = (
+_TOLD_NAME = (
     r"(?:pass[ -]?words?|passwd|pass ?phrase|pass ?code|passwort|kennwort|passwörter|pwd?|pw"
     r"|mot de passe|mdp|contrase(?:ñ|n)a|clave|senha|palavra-passe|secret(?: key)?|api[ -]?key"
     r"|(?:access|auth|api|bearer) token|zugangs-?passwort)"
 )
-_ABOUT = r"(?:[ \t]+(?:for|of|to|on|in|für|von|zu|zum|pour|de|du|del|para|am|at)(?:[ \t]+[\w.@'-]{1,40}){1,4}?)?"
+_ABOUT = (
+    r"(?:[ \t]+(?:for|of|to|on|in|für|von|zu|zum|pour|de|du|del|para|am|at)"
+    r"(?:[ \t]+[\w.@'-]{1,40}){1,4}?)?"
+)
 _IS = r"(?:is|was|are|ist|war|lautet|est|es|era|é|será|sera)"
 _TOLD = re.compile(
-    rf"{_SECRET}{_ABOUT}[ \t]*(?P<is>{_IS})(?!\w)"
+    rf"{_TOLD_NAME}{_ABOUT}[ \t]*(?P<is>{_IS})(?!\w)"
     rf"(?P<set>[ \t]+(?:set to|now|still|currently|jetzt|nun|maintenant|ahora)(?!\w))?"
     rf"[ \t]*(?P<colon>:)?[ \t]*"
     rf"(?:[\"'`«„“](?P<quoted>[^\"'`»“”\r\n]{{1,200}})|(?P<word>[^\s\"'`<>{{}}\[\]()]{{2,200}}))"

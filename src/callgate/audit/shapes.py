@@ -180,7 +180,9 @@ _HEX_KEY = re.compile(
 )
 """A key of 128 bits, alone: no part of a path, no checksum before the name of its file. Longer
 ones are names of commits and checksums far more often, and count only behind a telling name."""
-_CHECKSUM = re.compile(r"md5|md4|etag|uuid|guid|trace|span|hash|checksum|digest|\bid\b", re.IGNORECASE)
+_CHECKSUM = re.compile(
+    r"md5|md4|etag|uuid|guid|trace|span|hash|checksum|digest|\bid\b", re.IGNORECASE
+)
 
 
 def find_hex_keys(text: str, spans: Spans) -> None:

@@ -19,9 +19,10 @@ from callgate.cli.output import print_json, print_text
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.visible import clip, visible
+from callgate.config.brought_items import SKILLS
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
-from callgate.config.trust import is_trusted
+from callgate.config.trust import admits, is_trusted
 from callgate.core.errors import ToolErrorClass
 
 _SAMPLE = """\
@@ -148,7 +149,7 @@ def say_the_rest(survey: Survey) -> None:
 def _skills(options: Namespace) -> Skills:
     set_up(options.debug)
     home = Home.from_environment()
-    return Skills(home.path, trusts=partial(is_trusted, home))
+    return Skills(home.path, trusts=partial(admits, home, kind=SKILLS))
 
 
 def _workspace(options: Namespace) -> str:

@@ -12,6 +12,7 @@ from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.cli.visible import visible
 from callgate.config import trust as trusting
+from callgate.config.brought_items import brought_items
 from callgate.config.load import SettingsError
 from callgate.config.places import Home, workspace_settings
 from callgate.core.errors import ToolErrorClass
@@ -52,10 +53,14 @@ def _change(home: Home, directory: str, options: Namespace) -> None:
         changed = trusting.distrust(home, directory)
         said = f"{real} is no longer trusted." if changed else f"{real} was not trusted."
     else:
+        unseen = trusting.unseen_items(home, os.path.expanduser(directory))
         real, changed = trusting.trust(home, directory), True
         there = os.path.exists(workspace_settings(real))
         said = f"{real} is trusted: its .callgate/settings.toml may narrow what you allow."
         said += "" if there else " It has none yet."
+        said += " Its skills and MCP servers count as they are now; later ones are shown first."
+        for name in brought_items(real):
+            said += f"\n  {visible(name)}" + (f" ({unseen[name]})" if name in unseen else "")
     if options.json:
         print_json({"directory": real, "trusted": not options.remove, "changed": changed})
     else:

@@ -1,54 +1,92 @@
-"""Which workspaces the user trusts to bring settings of their own (`callgate trust DIR`).
+"""Which workspaces the user trusts to bring settings, skills and MCP servers (`callgate trust`).
 
 It does not lower any bar: that is `[policy] trusted_workspaces`. Neither implies the other.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 
 import msgspec
 
+from callgate.config.brought_items import brought_items
 from callgate.config.load import SettingsError
 from callgate.config.places import Home, write_private
+
+_log = logging.getLogger("callgate.trust")
 
 
 def trusted(home: Home) -> list[str]:
     """The trusted directories, resolved."""
-    try:
-        with open(home.trust, "rb") as file:
-            return msgspec.json.decode(file.read(), type=list[str])
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise SettingsError(home.trust, None, f"cannot be read: {error.strerror}") from None
-    except msgspec.DecodeError:
-        raise SettingsError(home.trust, 1, "is not a JSON list of directories") from None
+    return list(_read(home))
 
 
 def is_trusted(home: Home, workspace: str) -> bool:
-    return os.path.realpath(workspace) in trusted(home)
+    """Whether its settings are read, which only narrow."""
+    return os.path.realpath(workspace) in _read(home)
+
+
+def admits(home: Home, workspace: str, kind: str) -> bool:
+    """Whether what a workspace brings of a kind counts: it is trusted, and nothing of that kind
+    was added or changed since the person was shown it."""
+    real = os.path.realpath(workspace)
+    known = _read(home)
+    if real not in known:
+        return False
+    unseen = [name for name in unseen_items(home, real) if name.startswith(kind)]
+    if unseen:
+        _log.warning(
+            "%s: new or changed since it was trusted, so none of its kind counts: %s."
+            " callgate trust %s shows and admits it.",
+            real, ", ".join(unseen), real,
+        )  # fmt: skip
+    return not unseen
+
+
+def unseen_items(home: Home, directory: str) -> dict[str, str]:
+    """What a workspace brings that was not there when it was trusted: `new` or `changed`."""
+    real = os.path.realpath(directory)
+    seen = _read(home).get(real, {})
+    return {
+        name: "changed" if name in seen else "new"
+        for name, digest in brought_items(real).items()
+        if seen.get(name) != digest
+    }
 
 
 def trust(home: Home, directory: str) -> str:
-    """Trust one directory (not what lies below it); returns its resolved path."""
+    """Trust one directory (not what lies below it) as it is now; returns its resolved path."""
     real = os.path.realpath(os.path.expanduser(directory))
     if not os.path.isdir(real):
         raise NotADirectoryError(f"{directory} is not a directory")
-    known = trusted(home)
-    if real not in known:
-        _write(home, [*known, real])
+    _write(home, {**_read(home), real: brought_items(real)})
     return real
 
 
 def distrust(home: Home, directory: str) -> bool:
     """Take the trust back; False if there was none."""
     real = os.path.realpath(os.path.expanduser(directory))
-    known = trusted(home)
+    known = _read(home)
     if real in known:
-        _write(home, [each for each in known if each != real])
+        _write(home, {each: items for each, items in known.items() if each != real})
     return real in known
 
 
-def _write(home: Home, directories: list[str]) -> None:
-    write_private(home.trust, msgspec.json.format(msgspec.json.encode(directories)).decode() + "\n")
+def _read(home: Home) -> dict[str, dict[str, str]]:
+    """By directory: what was admitted, with its hash."""
+    try:
+        with open(home.trust, "rb") as file:
+            known = msgspec.json.decode(file.read(), type=dict[str, dict[str, str]] | list[str])
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SettingsError(home.trust, None, f"cannot be read: {error.strerror}") from None
+    except msgspec.DecodeError:
+        raise SettingsError(home.trust, 1, "is not a JSON object of directories") from None
+    # A list is of a version that did not look at what a workspace brings.
+    return known if isinstance(known, dict) else {directory: {} for directory in known}
+
+
+def _write(home: Home, known: dict[str, dict[str, str]]) -> None:
+    write_private(home.trust, msgspec.json.format(msgspec.json.encode(known)).decode() + "\n")
