@@ -22,7 +22,7 @@ from callgate.cli.visible import clip, visible
 from callgate.config.brought_items import SKILLS
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
-from callgate.config.trust import admits, is_trusted
+from callgate.config.trust import admits
 from callgate.core.errors import ToolErrorClass
 
 _SAMPLE = """\
@@ -107,7 +107,7 @@ def new(options: Namespace) -> int:
         home = Home.from_environment()
         directory = _parent(home, options.workspace)
         path = _write(directory, name)
-        untrusted = options.workspace and not is_trusted(home, os.getcwd())
+        untrusted = options.workspace and not admits(home, os.getcwd(), SKILLS)
     if options.json:
         print_json({"wrote": path, "name": name})
         return OK
@@ -140,7 +140,7 @@ def say_the_rest(survey: Survey) -> None:
     for broken in survey.broken:
         say(f"callgate: skipped {broken.directory}: {broken.why}")
     if survey.untrusted is not None:
-        say(f"callgate: {visible(survey.untrusted)} is not read: the workspace is not trusted")
+        say(f"callgate: {visible(survey.untrusted)} is not read: the workspace is not trusted as it is now")
         say("hint: callgate trust DIR, once you have looked at what they say.")
     elif not (survey.skills or survey.broken):
         say("callgate: there are no skills yet; callgate skills new NAME begins one")

@@ -34,6 +34,8 @@ def test_a_list_says_what_is_there_and_what_is_not_used(home: Path, ws: Path) ->
     assert str(ws / ".callgate" / "skills") in ran.err
     assert callgate("trust", str(ws), cwd=ws).code == 0
     write(ws / ".callgate", "review")
+    assert "not trusted as it is now" in callgate("skills", "list", cwd=ws).err
+    assert callgate("trust", str(ws), cwd=ws).code == 0
     listed = callgate("skills", "list", "--json", cwd=ws).json
     assert [(each["name"], each["directory"]) for each in listed["skills"]] == [
         ("deploy", str(theirs)), ("review", str(mine)),

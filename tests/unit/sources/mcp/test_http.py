@@ -333,3 +333,45 @@ async def test_the_transport_ends_what_it_began(web: Web) -> None:
     async with transport(web.url, {}) as (receive, send):
         assert receive is not None and send is not None
     assert urlsplit(web.url).scheme == "http"
+
+
+@pytest.mark.parametrize("spelling", ["127.0.0.1", "localhost"])
+async def test_a_server_on_this_machine_leads_to_no_other_port_of_it(spelling: str) -> None:
+    seen: list[str] = []
+
+    async def greet(name: str, writer: asyncio.StreamWriter) -> None:
+        seen.append(name)
+        writer.close()
+
+    own = await asyncio.start_server(lambda _, writer: greet("own", writer), "127.0.0.1", 0)
+    other = await asyncio.start_server(lambda _, writer: greet("other", writer), "127.0.0.1", 0)
+    ports = [each.sockets[0].getsockname()[1] for each in (own, other)]
+    ways = _Ways(("127.0.0.1", ports[0]))
+    stream = await ways.connect_tcp(spelling, ports[0], 20.0)
+    assert await stream.read(1, 20.0) == b""
+    await stream.aclose()
+    with pytest.raises(httpcore2.ConnectError):
+        await ways.connect_tcp(spelling, ports[1], 20.0)
+    assert seen == ["own"]
+    for each in (own, other):
+        each.close()
+
+
+async def test_a_name_that_was_public_is_not_followed_to_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [["93.184.216.34"]]
+
+    async def look_up(host: str, port: int) -> list[str]:
+        return answers[0]
+
+    async def connect(self: _Ways, addresses: list[str], *how: Any) -> Any:
+        return addresses
+
+    monkeypatch.setattr("callgate.sources.mcp.http._look_up", look_up)
+    monkeypatch.setattr(_Ways, "_connect", connect)
+    ways = _Ways(("mcp.example", 443))
+    assert await ways.connect_tcp("mcp.example", 443) == ["93.184.216.34"]
+    for address in ("127.0.0.1", "10.0.0.1", "169.254.169.254"):
+        answers[0] = [address]
+        for host, port in (("mcp.example", 443), ("login.example", 443)):
+            with pytest.raises(httpcore2.ConnectError):
+                await ways.connect_tcp(host, port)
