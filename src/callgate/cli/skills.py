@@ -140,7 +140,8 @@ def say_the_rest(survey: Survey) -> None:
     for broken in survey.broken:
         say(f"callgate: skipped {broken.directory}: {broken.why}")
     if survey.untrusted is not None:
-        say(f"callgate: {visible(survey.untrusted)} is not read: the workspace is not trusted as it is now")
+        shelf = visible(survey.untrusted)
+        say(f"callgate: {shelf} is not read: the workspace is not trusted as it is now")
         say("hint: callgate trust DIR, once you have looked at what they say.")
     elif not (survey.skills or survey.broken):
         say("callgate: there are no skills yet; callgate skills new NAME begins one")

@@ -11,6 +11,6 @@ def make_private_directory(path: str) -> None:
     `os.makedirs` gives its mode to the last one only.
     """
     parent = os.path.dirname(path)
-    if parent and parent != path and not os.path.isdir(parent):
+    if parent and not os.path.lexists(parent):
         make_private_directory(parent)
     os.makedirs(path, mode=0o700, exist_ok=True)
