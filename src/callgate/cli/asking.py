@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from callgate.cli.question import choices_text, question_text
+from callgate.cli.dialog import Dialog
+from callgate.cli.question import QuestionDocument
 from callgate.cli.terminal import Paint
-from callgate.cli.tty import Tty
+from callgate.cli.tty import BegunBefore, Tty
 from callgate.cli.visible import clip, excerpt
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.policy.commands import judge, parse_pattern, read_command
@@ -19,21 +20,19 @@ from callgate.policy.rules import Outcome, compile_glob
 
 BY = "terminal"
 _TRIES = 3
-_FULL = 5_000
-"""Rows of a text that the person asked to see in full."""
-
 _ANSWERS = {
     "y": Answer(decision=Outcome.ALLOW, by=BY),
     "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),
     "n": Answer(decision=Outcome.DENY, by=BY),
     "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
 }
-_LETTERS = {
-    "yes": "y", "always": "a", "no": "n", "": "n", "never": "v", "save": "s", "full": "f",
-    "preview": "p",
+_CHOICES = {
+    "y": "[y]es once", "a": "[a]lways this tool in this session", "s": "[s]ave a rule",
+    "n": "[n]o", "v": "ne[v]er in this session", "p": "[p]review",
 }  # fmt: skip
+_ALLOWING = frozenset("yas")
 
-Suggest = Callable[[], Mapping[str, str | bool]]
+Suggest = Callable[[Confirmation], Mapping[str, str | bool]]
 """The rule that an answer for good would write, as `config.saved` words it."""
 Rehearse = Callable[[Confirmation], Awaitable[str]]
 """What the command of a question prints and would change."""
@@ -51,7 +50,7 @@ class Asker:
         self._rehearse = rehearse
 
     async def __call__(self, question: Confirmation) -> Answer:
-        with self._tty.asking():
+        async with self._tty.asking():
             try:
                 return await self._ask(question)
             except asyncio.CancelledError:
@@ -59,25 +58,29 @@ class Asker:
                 raise
 
     async def _ask(self, question: Confirmation) -> Answer:
-        width, height = self._tty.size()
-        full = False
-        for _ in range(_TRIES):
-            can = self._rehearse is not None
-            below = choices_text(width, full=True, rehearse=can).count("\n") + 1
-            shown = question_text(question, width, _FULL if full else height - below, self._paint)
-            self._tty.write(shown.text)
-            cut = shown.cut and not full
-            said = await self._tty.ask(choices_text(width, full=cut, rehearse=can))
-            letter = None if said is None else said.strip().lower()
-            letter = "n" if letter is None else _LETTERS.get(letter, letter)
-            if letter == "s" and (saved := await self._save(question)) is not None:
-                return saved
-            if letter in _ANSWERS:
-                return _ANSWERS[letter]
-            if letter == "p" and self._rehearse is not None:
+        dialog = Dialog(self._tty, QuestionDocument(question, self._paint))
+        tries = _TRIES
+        while tries:
+            choices = self._choices(question)
+            letter = await dialog.choose(choices, _ALLOWING)
+            if letter is None or letter == "":
+                break
+            if letter not in choices:
+                tries -= 1
+            elif letter == "p" and self._rehearse is not None:
                 await self._show_rehearsal(self._rehearse, question)
-            full = letter == "f"
+            elif letter != "s":
+                return _ANSWERS[letter]
+            elif (saved := await self._save(question)) is not None:
+                return saved
         return _ANSWERS["n"]
+
+    def _choices(self, question: Confirmation) -> Mapping[str, str]:
+        can_rehearse = self._rehearse is not None and question.tool == "shell"
+        left_out = set() if can_rehearse else {"p"}
+        if question.always_ask:  # no answer to it is remembered
+            left_out |= {"a", "s", "v", "p"}
+        return {letter: label for letter, label in _CHOICES.items() if letter not in left_out}
 
     async def _show_rehearsal(self, rehearse: Rehearse, question: Confirmation) -> None:
         """What the command does where it changes nothing; once, then the question again."""
@@ -93,7 +96,7 @@ class Asker:
 
     async def _save(self, question: Confirmation) -> Answer | None:
         """The answer that is written down as a rule; None if the person goes back."""
-        rule = dict(self._suggest())
+        rule = dict(self._suggest(question))
         kind = next((kind for kind in ("command", "path") if kind in rule), None)
         width = max(self._tty.size()[0], 40) - 1
         shown = [f"{key} = {'true' if value is True else value}" for key, value in rule.items()]
@@ -102,7 +105,10 @@ class Asker:
         other = "n to go back" if kind is None else f"another {kind} pattern, or n to go back"
         prompt = f"Enter saves it; or type {other} > "
         for _ in range(_TRIES):
-            said = await self._tty.ask(prompt)
+            try:
+                said = await self._tty.ask(prompt, takes_paste=True)
+            except BegunBefore:
+                continue
             pattern = None if said is None else said.strip()
             if pattern is None or pattern.lower() in ("n", "no"):
                 return None

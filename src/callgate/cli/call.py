@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from callgate.audit.summaries import summarize
 from callgate.cli import endings, remote
 from callgate.cli.arguments import read_arguments
@@ -35,6 +37,7 @@ from callgate.wiring import Wired
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace
 
+_ONLY_CALLS = "Nobody is there to be asked: --yes allows calls and answers nothing else."
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -133,17 +136,19 @@ async def _until_the_end(wired: Wired, made: ToolCall) -> Ended:
 
 def confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | None:
     """Who answers a question: `--yes`, the person at the terminal, or nobody."""
-    if options.yes:
-        return _say_yes
     tty = None if options.no_input or options.wait else open_tty()
-    return None if tty is None else asker(wired, made, tty)
+    person = None if tty is None else asker(wired, made, tty)
+    return _yes_to_calls(person) if options.yes else person
 
 
 def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
     """Asks the person at a terminal about a call."""
 
-    def suggest() -> Mapping[str, str | bool]:
-        subject, _ = wired.runtime.explain(made)
+    def suggest(question: Confirmation) -> Mapping[str, str | bool]:
+        """A call may ask about another one that it makes."""
+        arguments = dict(question.arguments)
+        call = msgspec.structs.replace(made, tool=question.tool, arguments=arguments)
+        subject, _ = wired.runtime.explain(call)
         return saved_rule(
             tool=subject.tool.name,
             decision=Outcome.ALLOW,
@@ -159,12 +164,26 @@ def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
         said = await previews.rehearse(wired, made.session, str(question.arguments["command"]))
         return str(said)
 
-    can = made.tool == "shell" and wired.sandbox.surroundings is not OFF
+    can = wired.sandbox.surroundings is not OFF
     paint = Paint(wants_colour(True, os.environ))
     return Asker(tty, paint, suggest, rehearse if can else None)
 
 
-async def _say_yes(question: Confirmation) -> Answer:
+def _yes_to_calls(person: Confirmer | None) -> Confirmer:
+    """`--yes` allows calls. What else is asked meanwhile is a question to the person."""
+
+    async def answer(question: Confirmation) -> Answer | bool | str:
+        if not question.always_ask:
+            return _say_yes(question)
+        if person is None:
+            say(f"callgate: {question.tool} needs a person's answer: refused")
+            return Answer(decision=Outcome.DENY, by="--yes", reason=_ONLY_CALLS)
+        return await person(question)
+
+    return answer
+
+
+def _say_yes(question: Confirmation) -> Answer:
     what = question.command_summary or question.input_summary
     say(f"--yes allows {question.tool}: {clip(what, 200)}")
     return Answer(decision=Outcome.ALLOW, by="--yes")

@@ -64,7 +64,7 @@ class Answers:
         self._told: set[str] = set()
 
     async def __call__(self, question: Confirmation) -> Answer:
-        if question.tool in self._allowed:
+        if question.tool in self._allowed and not question.always_ask:
             return Answer(decision=Outcome.ALLOW, by=_OPTION)
         if self._tty is None:
             self._tell(question.tool)

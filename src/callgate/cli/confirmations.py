@@ -5,19 +5,22 @@ For people only: a process that a tool started may neither see nor answer a ques
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
 
+from callgate.cli.dialog import agreed
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
-from callgate.cli.question import question_text
+from callgate.cli.question import NARROWEST, QuestionDocument, question_rows
 from callgate.cli.stores import (
     alive,
     find_session,
@@ -28,8 +31,9 @@ from callgate.cli.stores import (
     with_store,
     words,
 )
-from callgate.cli.terminal import columns, paint_for, say
-from callgate.cli.visible import excerpt, visible
+from callgate.cli.terminal import Paint, columns, paint_for, say, wants_colour
+from callgate.cli.tty import Tty, open_tty
+from callgate.cli.visible import visible
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import ConfirmationState, StoredConfirmation
 from callgate.core.stores import ConfirmationNotFound, Store
@@ -38,9 +42,6 @@ from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.policy.rules import Outcome
 
 BY = "callgate confirmations"
-_ROWS = 5_000
-"""Of one question, at most."""
-_NARROWEST = 24
 
 
 class Asked(NamedTuple):
@@ -109,7 +110,8 @@ def _answer(options: Namespace, decision: Outcome) -> int:
     answer = Answer(
         decision=decision, scope=Scope(options.scope), reason=options.reason, by=BY
     )
-    asked = with_store(options, lambda store: _give(store, said, answer))
+    tty = None if options.json or options.sha256 is not None else open_tty()
+    asked = with_store(options, lambda store: _give(store, said, answer, options.sha256, tty))
     if options.json:
         print_json({"ok": True, **_described(asked), "answer": msgspec.to_builtins(answer)})
         return OK
@@ -119,8 +121,12 @@ def _answer(options: Namespace, decision: Outcome) -> int:
     return OK
 
 
-async def _give(store: Store, said: str, answer: Answer) -> Asked:
-    """Answer a question; an error that says who answered, if someone else was first."""
+async def _give(
+    store: Store, said: str, answer: Answer, sha256: str | None, tty: Tty | None
+) -> Asked:
+    """Answer a question; an error that says who answered, if someone else was first.
+
+    Someone at a terminal who does not name the hash of what they allow is shown all of it."""
     stored = await _find(store, said)
     asked = await _asked(store, stored)
     if asked.question is None:  # nobody can know what they would say yes to
@@ -129,6 +135,14 @@ async def _give(store: Store, said: str, answer: Answer) -> Asked:
             error_class=ToolErrorClass.EXECUTION_ERROR,
             reason="unreadable_question",
         )
+    if sha256 not in (None, asked.question.arguments_sha256):
+        raise CliError(
+            f"question {stored.id} is about other arguments",
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="other_arguments",
+        )
+    if answer.decision is Outcome.ALLOW and tty is not None:
+        await _ensure_meant(asked.question, answer, tty)
     try:
         receipt = await questions.answer(store, stored.id, answer)
     except KeyError:
@@ -141,6 +155,16 @@ async def _give(store: Store, said: str, answer: Answer) -> Asked:
         error_class=ToolErrorClass.EXECUTION_ERROR,
         reason="already_answered",
     )
+
+
+async def _ensure_meant(question: Confirmation, answer: Answer, tty: Tty) -> None:
+    document = QuestionDocument(question, Paint(wants_colour(True, os.environ)))
+    if not await agreed(tty, document, f"Allow ({answer.scope})?"):
+        raise CliError(
+            "nothing was allowed, and the question waits",
+            error_class=ToolErrorClass.USER_DENIED,
+            reason="user_denied",
+        )
 
 
 async def _find(store: Store, said: str) -> StoredConfirmation:
@@ -173,7 +197,7 @@ def _described(asked: Asked) -> dict[str, Any]:
 
 def _print(asked: Asked, now: float) -> None:
     paint = paint_for(sys.stdout)
-    width = max(columns(), _NARROWEST)
+    width = columns()
     stored, question = asked.stored, asked.question
     by = "a process that is gone" if asked.owner is None else process_name(asked.owner)
     print(paint("bold", visible(stored.id)))
@@ -185,24 +209,6 @@ def _print(asked: Asked, now: float) -> None:
         print("  asked by another version of callgate, in words that this one cannot read\n")
         return
     # The first row is the heading of a question at the terminal; here the id is one.
-    print(question_text(question, width, _ROWS, paint).text.partition("\n")[2], end="")
-    for row in _arguments(question, width):
+    for row in islice(question_rows(question, max(width, NARROWEST), paint), 1, None):
         print(row)
-    print()
-
-
-def _arguments(question: Confirmation, width: int) -> Iterator[str]:
-    """All arguments as they will run, where the question shows something in their place."""
-    command = isinstance(question.arguments.get("command"), str)
-    if not (len(question.arguments) > 1 if command else question.preview is not None):
-        return
-    lines = [
-        f"{key} = {msgspec.json.encode(value).decode()}"
-        for key, value in question.arguments.items()
-    ]
-    found = excerpt("\n".join(lines), width=width - 5, rows=_ROWS)
-    yield "  arguments"
-    yield from (("  | " if row.first else "  \\ ") + row.text for row in found.head)
-    if found.cut is not None:
-        yield f"  ~ {found.cut}"
-    yield from (("  | " if row.first else "  \\ ") + row.text for row in found.tail)
+    print(f"  sha256     {question.arguments_sha256}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from callgate.cli.dialog import Lines, agreed
 from callgate.cli.problems import CliError
 from callgate.cli.stores import alive, find_session, process_name
 from callgate.cli.tty import open_tty
@@ -56,11 +57,8 @@ async def _ask(sessions: Sequence[StoredSession]) -> None:
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="no_confirmer",
         )
-    with tty.asking():
-        for each in sessions:
-            tty.write(f"  {visible(each.id)}  {visible(each.title or '')}\n")
-        said = await tty.ask("Delete for good?  [y]es  [n]o > ")
-    if said is None or said.strip().lower() not in ("y", "yes"):
+    lines = [f"  {visible(each.id)}  {visible(each.title or '')}" for each in sessions]
+    if not await agreed(tty, Lines(lines), "Delete for good?"):
         raise CliError(
             "nothing was deleted",
             error_class=ToolErrorClass.USER_DENIED,

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from callgate.cli.dialog import Lines, agreed
 from callgate.cli.problems import CliError
 from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import visible, visible_text
@@ -129,7 +130,7 @@ class Reload:
     def accept(self, found: Collection[Reloaded], *, yes: bool, seen: bool) -> None:
         """Pin what was found, after a yes where something else was pinned before.
 
-        `seen`: it stands on the terminal already.
+        `seen`: it was written to the terminal already, and counts as seen if it fits there.
         """
         asked = [each for each in found if each.needs_a_yes]
         if asked and not yes:
@@ -140,18 +141,23 @@ class Reload:
                     hint="--yes accepts it without asking.",
                     error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
                 )  # fmt: skip
-            asyncio.run(_ask(tty, "" if seen else shown(asked)))
+            asyncio.run(_ask(tty, shown(asked), seen=seen))
         for each in found:
             if each.said is not None:
                 pin = self._hosts.pin_first if each.is_new else self._hosts.pin
                 pin(each.name, each.said)
 
 
-async def _ask(tty: Tty, text: str) -> None:
-    with tty.asking():
-        tty.write(text)
-        said = await tty.ask("Accept these changes?  [y]es  [n]o > ")
-    if said is None or said.strip().lower() not in ("y", "yes"):
+_BELOW = 3
+"""Rows of the screen that the question takes, and what follows what was shown."""
+
+
+async def _ask(tty: Tty, text: str, *, seen: bool) -> None:
+    document = Lines(text.splitlines())
+    width, height = tty.size()
+    if seen and not document.text(width, height - _BELOW).cut:
+        document = Lines(())
+    if not await agreed(tty, document, "Accept these changes?"):
         raise CliError(
             "nothing was accepted: the tools that changed are refused as before",
             error_class=ToolErrorClass.USER_DENIED, reason="user_denied",

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.audit.redaction import redact
+from callgate.cli.dialog import Lines, agreed
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.mcp_add import Settings, changing, written
@@ -30,7 +31,7 @@ from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.stores import words
 from callgate.cli.terminal import say
-from callgate.cli.tty import Tty, open_tty
+from callgate.cli.tty import open_tty
 from callgate.cli.visible import visible, visible_text
 from callgate.config.mcp import McpTable, name_for
 from callgate.config.places import Home
@@ -79,7 +80,7 @@ def import_(options: Namespace) -> int:
     if not tables or (options.json and not options.yes):
         return OK
     if not options.yes:
-        _ask(home)
+        _ask(home, shown.lstrip("\n"))
     with changing(home) as settings:
         settings.add(tables)
     say(f"added to {home.settings}; callgate mcp approve looks at their tools")
@@ -234,7 +235,7 @@ def _content(path: str) -> str:
     return text
 
 
-def _ask(home: Home) -> None:
+def _ask(home: Home, text: str) -> None:
     tty = open_tty()
     if tty is None:
         raise CliError(
@@ -243,12 +244,8 @@ def _ask(home: Home) -> None:
             error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
         )  # fmt: skip
 
-    async def ask(tty: Tty) -> str | None:
-        with tty.asking():
-            return await tty.ask(f"Add these to {home.settings}?  [y]es  [n]o > ")
-
-    said = asyncio.run(ask(tty))
-    if said is None or said.strip().lower() not in ("y", "yes"):
+    question = f"Add these to {home.settings}?"
+    if not asyncio.run(agreed(tty, Lines(text.splitlines()), question)):
         raise CliError(
             "nothing was added", error_class=ToolErrorClass.USER_DENIED, reason="user_denied"
         )

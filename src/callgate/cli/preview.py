@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from callgate.cli.call import run_call
+from callgate.cli.dialog import Lines, agreed
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.endings import Ended
 from callgate.cli.envelope import envelope
@@ -30,6 +31,7 @@ from callgate.core.sessions import Session
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.path_search import find
+from callgate.dispatch.presentation import arguments_text
 from callgate.policy.decide import Question
 from callgate.policy.path_rules import binding
 from callgate.policy.rules import Outcome
@@ -141,9 +143,8 @@ def _wanted(wired: Wired, made: ToolCall, options: Namespace) -> bool:
     tty = open_tty()
     if tty is None:
         return False
-    with tty.asking():
-        said = asyncio.run(tty.ask("Apply these changes?  [y]es  [n]o > "))
-    return said is not None and said.strip().lower() in ("y", "yes")
+    lines = arguments_text(made.arguments).splitlines()
+    return asyncio.run(agreed(tty, Lines(lines), "Apply these changes?"))
 
 
 def _collecting(shown: list[dict[str, Any]]) -> Callable[[Ended], int]:

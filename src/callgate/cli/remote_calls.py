@@ -199,7 +199,7 @@ class RemoteCall:
                         "requestId": f"{_ASK}{self._questions}"})  # fmt: skip
 
     def _answer(self, question: dict[str, Any], stops: Stops) -> None:
-        if self.options.yes:
+        if self.options.yes and not question.get("alwaysAsk"):
             what = question.get("commandSummary") or question.get("inputSummary")
             clip = load("callgate.cli.visible").clip
             say(f"--yes allows {question['tool']}: {clip(str(what), 200)}")

@@ -4,6 +4,7 @@
     visible_text   many lines, for a log or a result: line ends and tabs stay
     clip           one line, cut in the middle to a width
     excerpt        many lines, wrapped to a width and cut in the middle to a height
+    wrapped        many lines, wrapped to a width, whole
 
 Every text that a model, a tool, a file or a settings file brought goes through here before it
 reaches a terminal. What would move the cursor, change a colour, turn the direction of writing
@@ -87,12 +88,12 @@ def excerpt(text: str, *, width: int, rows: int) -> Excerpt:
     """The text in rows of at most `width` columns, and at most `rows` of them."""
     reach = width * (rows + 1) * _ROOM
     if len(text) <= 2 * reach:
-        before = after = list(_wrapped(text, width, 0))
+        before = after = list(wrapped(text, width, 0))
         if len(before) <= rows:
             return Excerpt(before, [], 0, 0)
     else:  # only as much of a huge text as can come into sight
-        before = list(_wrapped(text[:reach], width, 0))
-        after = list(_wrapped(text[-reach:], width, len(text) - reach))
+        before = list(wrapped(text[:reach], width, 0))
+        after = list(wrapped(text[-reach:], width, len(text) - reach))
     head, tail = before[: (rows + 1) // 2], after[len(after) - rows // 2 :]
     gap = text[head[-1].end : tail[0].start if tail else len(text)]
     gap = gap.removeprefix("\n").removesuffix("\n")
@@ -130,7 +131,8 @@ def _pieces(text: str) -> Iterator[tuple[str, int]]:
         yield shown, columns if safe else len(shown)
 
 
-def _wrapped(text: str, width: int, offset: int) -> Iterator[Row]:
+def wrapped(text: str, width: int, offset: int = 0) -> Iterator[Row]:
+    """All of it, in rows of at most `width` columns."""
     for line in text.split("\n"):
         yield from _wrapped_line(line, width, offset)
         offset += len(line) + 1

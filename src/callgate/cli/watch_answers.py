@@ -1,7 +1,7 @@
 """Asks the person who watches, one question after the other, and can be left without an answer.
 
 Nobody waits for this terminal alone: an empty line leaves the question to others, and one that
-was answered elsewhere is taken back.
+was answered elsewhere is taken back, together with what was typed for it.
 """
 
 from __future__ import annotations
@@ -11,26 +11,29 @@ import os
 
 import msgspec
 
-from callgate.cli.question import question_text
+from callgate.cli.dialog import Dialog
+from callgate.cli.question import QuestionDocument
 from callgate.cli.terminal import Paint, wants_colour
 from callgate.cli.tty import Tty
 from callgate.core.stored import ConfirmationState, StoredConfirmation
 from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.dispatch import questions
-from callgate.dispatch.confirmations import Answer, Scope
+from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.policy.rules import Outcome
 
 BY = "callgate watch"
-_PROMPT = "Allow? [y]es  [a]lways in this session  [n]o  ne[v]er  [Enter] later > "
+_CHOICES = {
+    "y": "[y]es", "a": "[a]lways in this session", "n": "[n]o", "v": "ne[v]er",
+    "": "[Enter] later",
+}  # fmt: skip
 _ANSWERS = {
     "y": Answer(decision=Outcome.ALLOW, by=BY),
     "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),
     "n": Answer(decision=Outcome.DENY, by=BY),
     "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
 }
-_LETTERS = {"yes": "y", "always": "a", "no": "n", "never": "v"}
-_ROWS_LEFT = 3
-"""Of the screen, below a question."""
+_ALLOWING = frozenset("ya")
+_REMEMBERED = frozenset("av")
 
 
 class Answers:
@@ -38,8 +41,6 @@ class Answers:
         self._store = store
         self._tty = tty
         self._paint = Paint(wants_colour(True, os.environ))
-        self._line: asyncio.Task[str | None] | None = None
-        """A read of the terminal, which nothing can interrupt: the next question takes it over."""
 
     async def ask(self, id: str) -> None:
         """Ask until there is an answer, here or elsewhere, or the person lets it be."""
@@ -50,41 +51,40 @@ class Answers:
             question = questions.read_question(stored)
         except msgspec.ValidationError:  # of another version: nobody can know what they allow
             return
-        width, height = self._tty.size()
-        text = question_text(question, width, height - _ROWS_LEFT, self._paint).text
-        closed = asyncio.create_task(self._until_closed(id, stored.session_id))
-        try:
-            with self._tty.asking():
-                self._tty.write(text)
-                answer = await self._answer(closed)
-        finally:
-            closed.cancel()
+        answer = await self._unless_closed(stored, question)
         if answer is None:
             return
         receipt = await questions.answer(self._store, id, answer)
         if not receipt.applied:
             self._tty.write("callgate: someone else was quicker\n")
 
-    async def _answer(self, closed: asyncio.Task[None]) -> Answer | None:
-        while True:
-            line = self._reading()
-            await asyncio.wait({line, closed}, return_when=asyncio.FIRST_COMPLETED)
-            if not line.done():
-                self._tty.write("\ncallgate: answered elsewhere\n")
-                return None
-            said = (line.result() or "").strip().lower()
-            if not said:
-                return None
-            letter = _LETTERS.get(said, said)
-            if letter in _ANSWERS:
-                return _ANSWERS[letter]
+    async def _unless_closed(
+        self, stored: StoredConfirmation, question: Confirmation
+    ) -> Answer | None:
+        closed = asyncio.create_task(self._until_closed(stored.id, stored.session_id))
+        asking = asyncio.create_task(self._answer(question))
+        try:
+            await asyncio.wait({asking, closed}, return_when=asyncio.FIRST_COMPLETED)
+            if asking.done():
+                return asking.result()
+        finally:
+            closed.cancel()
+            asking.cancel()
+            await asyncio.wait({asking})  # the terminal is as it was
+        self._tty.write("callgate: answered elsewhere\n")
+        return None
 
-    def _reading(self) -> asyncio.Task[str | None]:
-        if self._line is None or self._line.done():
-            self._line = asyncio.create_task(self._tty.ask(_PROMPT))
-        else:
-            self._tty.write(_PROMPT)
-        return self._line
+    async def _answer(self, question: Confirmation) -> Answer | None:
+        left_out = _REMEMBERED if question.always_ask else frozenset()
+        choices = {key: label for key, label in _CHOICES.items() if key not in left_out}
+        async with self._tty.asking():
+            dialog = Dialog(self._tty, QuestionDocument(question, self._paint))
+            while True:
+                letter = await dialog.choose(choices, _ALLOWING)
+                if not letter:
+                    return None
+                if letter in choices:
+                    return _ANSWERS[letter]
 
     async def _open(self, id: str) -> StoredConfirmation | None:
         try:

@@ -16,6 +16,7 @@ fits. What does not fit has a mark, and is opened before an answer allows anythi
 
 from __future__ import annotations
 
+import os.path
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -61,12 +62,12 @@ def _json(value: Any) -> str:
 def requester_text(question: Confirmation) -> str:
     """Who asks, in one line."""
     kind = "unknown" if question.caller is None else _KINDS[question.caller]
-    facts = [f"{kind}, session {question.session_id}"]
+    facts = [kind if question.turn_id is None else f"{kind} in session {question.session_id}"]
     client = question.client
     if client is None:
         return facts[0]
     if client.process is not None:
-        program = f" ({client.program})" if client.program is not None else ""
+        program = "" if client.program is None else f" ({os.path.basename(client.program)})"
         facts.append(f"process {client.process}{program}")
     if client.directory is not None:
         facts.append(f"in {client.directory}")

@@ -51,7 +51,7 @@ async def test_a_question_shows_every_argument_and_none_can_act(ws: Path, home: 
         out = callgate("confirmations", cwd=ws).out
     assert all(line.isprintable() for line in out.split("\n"))
     assert out.count(session) == 2
-    for text in ("make\\x1b[2J\\u202e", "zEND", "+ a diff\\x9b1A", "hidden\\nlines\\u200b", "time left"):
+    for text in ("make\\x1b[2J\\u202e", "zEND", "+ a diff\\x9b1A", "hidden\n  |     lines\\u200b", "time left"):
         assert text in out.replace("\n  \\ ", "")
 
 

@@ -27,7 +27,8 @@ CALLERS = (
 _ANSWERS = ("once", "session", "always")
 _SCOPES = f"""\
 once covers this call alone, session the same tool for the rest of the session, and always
-saves a rule. {IDS}"""
+saves a rule. At a terminal all that would be allowed is shown first, unless --sha256 says
+that it was seen. {IDS}"""
 
 
 def _explain(parser: Parser) -> None:
@@ -45,6 +46,9 @@ def _test(parser: Parser) -> None:
 def _answer(parser: Parser) -> None:
     parser.add_argument("--scope", choices=_ANSWERS, default="once", help="default once")
     parser.add_argument("--reason", metavar="TEXT", help="told to the agent with a no")
+    parser.add_argument(
+        "--sha256", metavar="HASH", help="of the arguments, as the list shows it: refuse others"
+    )
     add(parser, JSON)
 
 
