@@ -19,6 +19,7 @@ from callgate.cli.tty import MARK, BegunBefore, Tty
 from callgate.cli.visible import clip, wrapped
 
 _OPEN, _LEAVE, _NO = "f", "q", "n"
+_YES_NO = {"y": "[y]es", _NO: "[n]o"}
 _PAGE_WORDS = {"more": "", "back": _LEAVE, "quit": _LEAVE, "no": _NO}
 _BRACKETS = {ord("["): None, ord("]"): None}
 _LOWEST = 3
@@ -116,8 +117,8 @@ class Dialog:
 async def agreed(tty: Tty, document: Document, question: str) -> bool:
     """A yes or no to anything else than a call, under the same rules."""
     async with tty.asking():
-        word = await Dialog(tty, document).choose({"y": "[y]es", _NO: "[n]o"}, "y", question)
-    return word in ("y", "yes")
+        word = await Dialog(tty, document).choose(_YES_NO, {"y"}, question)
+    return word == "y"
 
 
 class Lines:

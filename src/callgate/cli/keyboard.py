@@ -62,7 +62,7 @@ class Keys:
     def _take(self) -> str:
         line = "".join(self._line)
         self._line.clear()
-        self.echo += "\r\n"
+        self.echo += "\n"
         return line
 
     def _continue_sequence(self, char: str) -> None:

@@ -28,7 +28,7 @@ from callgate.dispatch.confirmations import Confirmation
 
 _INDENT = "    "
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
-_HARD_TO_READ_QUOTED = re.compile(r'[\n"\\]')
+_HARD_TO_READ_QUOTED = re.compile(r'[\x00-\x1f"\\]')
 _KINDS = {
     CallerKind.CLI: "command line",
     CallerKind.PLUGIN: "plugin",
