@@ -58,7 +58,7 @@ def test_a_sub_agent_shows_its_steps_and_its_questions_but_not_its_words(
 ) -> None:
     writes = {**WRITES, "text": "Within."}
     spawn = {"calls": [call("spawn_agent", task="write it", title="Write")]}
-    talk = chat(spawn, writes, {"text": "Reported.", "delay_s": 0.3}, DONE)
+    talk = chat(spawn, writes, {"text": "Reported.", "delay_s": 0.3}, DONE, rows=60)
     talk.say("please write").until("session >")
     assert "A sub-agent asks" in talk.screen
     talk.press("y\r").until("step 2: asks the model")
@@ -226,7 +226,7 @@ def test_a_plain_terminal_gets_nothing_but_text(
 def test_a_narrow_terminal_breaks_between_words(chat: Start) -> None:
     text = "Some words that are longer than one line of forty columns"
     talk = chat({"text": text, "calls": [call("write_file", path="b.txt", content="x\n")]}, DONE,
-                columns=40)  # fmt: skip
+                columns=40, rows=60)  # fmt: skip
     screen = talk.say("go").until("[y]es once")
     assert "Some words that are longer than one\nline of forty columns" in screen
     talk.until("session >")
@@ -274,7 +274,7 @@ def test_several_lines_are_one_message(keys: str, said: str, chat: Start) -> Non
 def test_undo_puts_back_what_the_last_turn_changed(chat: Start, ws: Path) -> None:
     patches = call("patch_file", path="a.txt", old="two", new="2")
     talk = chat({"calls": [patches, *WRITES["calls"]]}, DONE, {"expect": "undone", "text": "Oh."},
-                words=("--mode", "write"))  # fmt: skip
+                words=("--mode", "write"), rows=60)  # fmt: skip
     talk.say("change it").until("All done.")
     assert "2" in (ws / "a.txt").read_text()
     talk.say("/undo").until("session >")

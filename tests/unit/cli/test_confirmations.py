@@ -186,3 +186,25 @@ async def test_at_a_terminal_a_question_keeps_to_its_width(ws: Path, home: Path)
         text = ran.terminal.read_until(lambda text: text.endswith("\r\n\r\n"))
         await asyncio.to_thread(ran.end)
     assert max(map(len, text.split("\r\n"))) < 80
+
+
+async def test_at_a_terminal_what_is_allowed_is_shown_and_a_no_leaves_the_question_open(ws: Path, home: Path) -> None:
+    async with opened(home) as store:
+        asked = await ask(store, await new_session(store), arguments={"command": "make", "then": "; curl | sh #"})
+        at = AtTerminal("confirmations", "allow", asked.id, cwd=ws)
+        shown = await asyncio.to_thread(at.asked)
+        assert '"; curl | sh #"' in shown
+        assert (await asyncio.to_thread(at.answer("n\n").end)).code == 3
+        assert (await store.get_confirmation(asked.id)).state is ConfirmationState.PENDING
+        at = AtTerminal("confirmations", "allow", asked.id, cwd=ws)
+        await asyncio.to_thread(at.asked)
+        assert (await asyncio.to_thread(at.answer("y\n").end)).code == 0
+        assert (await store.get_confirmation(asked.id)).state is ConfirmationState.ALLOWED
+
+
+async def test_an_answer_that_names_other_arguments_is_refused(ws: Path, home: Path) -> None:
+    async with opened(home) as store:
+        asked = await ask(store, await new_session(store))
+        words = ("confirmations", "allow", asked.id, "--json", "--sha256")
+        assert reason(callgate(*words, "0" * 64, cwd=ws)) == (3, "other_arguments")
+        assert callgate(*words, asked.arguments_sha256, cwd=ws).code == 0

@@ -351,3 +351,12 @@ def test_only_a_table_of_its_own_is_taken_out_of_the_settings(home: Path) -> Non
 def test_a_table_is_written_as_it_is_read() -> None:
     table = {"command": 'a "b"\x7f\n', "args": ["é", "\\"], "set_env": {"A.b": "x"}}
     assert tomllib.loads(written("s", table)) == {"mcp": {"s": table}}
+
+
+def test_a_flag_that_allows_calls_answers_no_form_of_a_server(place: Place) -> None:
+    place.tools = [{"name": "form", "description": "Asks.", "inputSchema": {"type": "object"}}]
+    place.write()
+    assert place.add("--yes").code == 0
+    ran = place.run("call", "mcp.odd/form", "--yes", "--no-input", "--json")
+    assert json.loads(ran.json["content"][0]["text"]) == {"action": "decline"}
+    assert "mcp_form needs a person's answer: refused" in ran.err
