@@ -55,12 +55,27 @@ class Desk:
         self.answers: list[tuple[str, dict[str, Any]]] = []
         """What the page sent: for which question, and what."""
         self._calls: set[asyncio.Task[Any]] = set()
+        self._ran = asyncio.Event()
         page.on("request", self._note)
 
     def _note(self, request: Request) -> None:
         if request.method == "POST" and "/v1/confirmations/" in request.url:
             body: dict[str, Any] = request.post_data_json
             self.answers.append((request.url.rpartition("/")[2], body))
+
+    def run(self, input: dict[str, Any], context: Any) -> str:
+        """What the tool does."""
+        self.did.append(input)
+        self._ran.set()
+        return "done"
+
+    async def ran(self, count: int) -> list[Any]:
+        """What ran, once so many calls did: an answer comes before its call."""
+        async with asyncio.timeout(LIMIT_S):
+            while len(self.did) < count:
+                self._ran.clear()
+                await self._ran.wait()
+        return self.did
 
     async def ask(self, **arguments: Any) -> dict[str, Any]:
         """Have a call asked about; returns its question when the page shows it."""
@@ -113,8 +128,7 @@ async def desk(home: Path, workspace: Path, page: Page, preview: str | None = No
     made: list[Desk] = []
 
     def run(input: dict[str, Any], context: Any) -> str:
-        made[0].did.append(input)
-        return "done"
+        return made[0].run(input, context)
 
     tool: Any = make_tool("deploy", SideEffects.EXECUTE, ANYTHING, run)
     if preview is not None:

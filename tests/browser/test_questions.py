@@ -66,7 +66,7 @@ async def test_keys_answer_only_the_question_that_was_chosen_and_nothing_once_ot
         await person.armed(second)
         await page.keyboard.press("a")
         await expect(person.card(second)).to_contain_text("allowed")
-        assert person.did == [{"n": 1}, {"n": 2}]
+        assert await person.ran(2) == [{"n": 1}, {"n": 2}]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ async def test_what_does_not_fit_has_a_mark_that_must_be_opened_before_a_yes_cou
         assert not after["marked"] and not after["hidden"] and ["command", None, LONG] in after["shown"]
         await person.allow(asked).click()
         await expect(person.card(asked)).to_contain_text("allowed")
-        assert [each["command"] for each in person.did] == [LONG]
+        assert [each["command"] for each in await person.ran(1)] == [LONG]
 
 
 async def test_a_preview_stands_beside_the_arguments_and_is_marked_as_the_tools_own_words(
