@@ -22,7 +22,7 @@ from tests.unit.sandbox.worlds import PYTHON, World, as_user, run
 pytestmark = needs("linux", "bash", PYTHON)
 
 MIB = 1024 * 1024
-SMALL = Limits(memory_bytes=100 * MIB, processes=60, output_bytes=10 * MIB)
+SMALL = Limits(memory_bytes=100 * MIB, processes=60, output_bytes=100_000)
 
 READ = [{"landlock", "seccomp"}, {"namespaces", "seccomp"}, {"bubblewrap", "seccomp"}]
 
