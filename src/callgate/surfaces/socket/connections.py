@@ -121,7 +121,6 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self._out.paused = False
-        self._read_later()
 
     def data_received(self, data: bytes) -> None:
         self._came = len(data)
@@ -156,8 +155,7 @@ class Connection(asyncio.Protocol):
             if self._coming is not None and (self._turns.now() > until or self._out.is_high):
                 self._floods = True
                 self._pace()
-                if not self._out.paused:  # else it goes on when the peer has read
-                    self._read_later()
+                self._read_later()
                 return
         if not self._floods:
             self._turns.note_light()
