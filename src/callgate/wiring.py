@@ -112,7 +112,9 @@ class Wired:
         """Hosts that were met for the first time, or bring no tools."""
         history = History(os.path.join(home.path, "undo"))
         files = CallFiles(self.policies, home.path, history=history)
-        environments = Environments(delegate_terminal=settings.acp.delegate_terminal)
+        environments = Environments(
+            delegate_terminal=settings.acp.delegate_terminal, leases=self.sandbox.leases
+        )
         authority = Authority(
             policies=self.policies,
             grants=Grants(self.log),

@@ -35,6 +35,9 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     """All that it sees, beside the mark by which its descendants are found again."""
     stdin: int | None = None
     """A descriptor of ours that is passed on; without, there is nothing to read."""
+    lease: int | None = None
+    """A descriptor of which a copy stays open until nothing of the command is left; the command
+    itself does not have it."""
     warm: Warm | None = None
     """For a host in Python: it may be forked from a warm process, if one can be had."""
     call: str | None = None

@@ -9,7 +9,7 @@ from typing import Any
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
 from callgate.core.environment import Environment
-from callgate.core.tools import ToolContext
+from callgate.core.tools import ToolContext, ToolOutput
 from callgate.dispatch.authorize import Subject
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.environments import Environments
@@ -20,7 +20,15 @@ from callgate.workspace.files import WorkspaceFileAPI
 class CallContext(ToolContext):
     """A `ToolContext` that looks things up when they are asked for: most tools ask for few."""
 
-    __slots__ = ("_call", "_call_files", "_environments", "_journal", "_loop", "_subject")
+    __slots__ = (
+        "_call",
+        "_call_files",
+        "_diagnostics",
+        "_environments",
+        "_journal",
+        "_loop",
+        "_subject",
+    )
 
     def __init__(
         self,
@@ -41,6 +49,7 @@ class CallContext(ToolContext):
         self._launcher = launcher
         self._call, self._subject, self._journal, self._call_files = call, subject, journal, files
         self._environments = environments
+        self._diagnostics: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -54,7 +63,20 @@ class CallContext(ToolContext):
     def _open_environment(self) -> Environment:
         files = self.workspace_files
         assert isinstance(files, WorkspaceFileAPI)
-        return self._environments.open(self._call.session, files)
+        return self._environments.open(self._call.session, files, self._diagnose)
+
+    def _diagnose(self, message: str) -> None:
+        self._diagnostics[message] = None
+
+    def diagnosed(self, output: ToolOutput) -> ToolOutput:
+        """An output, with what was noticed about the call beside it."""
+        if self._diagnostics:
+            known = output.metadata.get("diagnostics")
+            listed = known if isinstance(known, list | tuple) else ()
+            output.metadata = {
+                **output.metadata, "diagnostics": [*listed, *self._diagnostics],
+            }  # fmt: skip
+        return output
 
     def _artifact(self, name: str) -> str | None:
         return self._call_files.artifact(self._call, name)

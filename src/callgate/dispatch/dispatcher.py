@@ -89,7 +89,8 @@ class ToolDispatcher:
         self.registry = registry or Registry()
         self.running = Running(limits.stop)
         self.authority = authority
-        self.environments = environments or Environments()
+        leases = None if sandbox is None else sandbox.leases
+        self.environments = environments or Environments(leases=leases)
         self._files = files
         self._sink = sink
         self._log = log
@@ -243,9 +244,10 @@ class ToolDispatcher:
             leave()
             raise
         arguments = subject.checked.arguments
-        return await execute(
+        output = await execute(
             tool.factory, arguments, context, running, self.running, timeout_s, leave
         )
+        return context.diagnosed(output)
 
     def _launcher(self, call: ToolCall, subject: Subject) -> Launcher | None:
         if self._sandbox is None or subject.enclosure is None:

@@ -1,17 +1,21 @@
 """What the clients of sessions offer of their own, and a call's way to it.
 
-    path -> wall, guard, rules -> absolute path -> editor -> text
-                                                     | it does not have the file
-                                                     +-> the disk; a write says so
+    path -> wall, guard, rules -> lease -> wall, guard, rules -> absolute path -> editor -> text
+                                    |                                               |
+                                    | a sandboxed process could change the path     | not there
+                                    +-----------------------------------------------+--> the disk
 
-Nothing reaches an editor that would be refused here. Any other failure of the editor is the
-failure of the tool: what is on the disk may be older than what the person sees.
+Nothing reaches an editor that would be refused here. An editor follows links, so it is asked
+only while no process in one of our sandboxes can change where the path leads, and none that
+could is started before it has answered (`sandbox.leases`). Any other failure of the editor is
+the failure of the tool: what is on the disk may be older than what the person sees.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from callgate.core.commands import Launcher
 from callgate.core.environment import (
@@ -24,17 +28,24 @@ from callgate.core.environment import (
 )
 from callgate.core.errors import ToolValidationError
 from callgate.core.sessions import Session
+from callgate.sandbox.leases import Leases
 from callgate.workspace import refusals
-from callgate.workspace.files import WorkspaceFileAPI
+from callgate.workspace.files import Access, WorkspaceFileAPI
 
 WRITTEN_ON_DISK = "not in the editor: written on disk"
+LEADS_ELSEWHERE = (
+    "the disk was used, not the editor: a process in the sandbox is running that could lead the"
+    " editor to another file"
+)
 
 
 class Environments:
     """Which session's client offers what."""
 
-    def __init__(self, *, delegate_terminal: bool = True) -> None:
+    def __init__(self, *, delegate_terminal: bool = True, leases: Leases | None = None) -> None:
+        """Without `leases` there are no sandboxed processes."""
         self._delegate_terminal = delegate_terminal
+        self._leases = leases
         self._offers: dict[str, tuple[Offered, asyncio.Lock]] = {}
 
     def offer(self, session_id: str, offered: Offered) -> None:
@@ -56,12 +67,18 @@ class Environments:
         offered = self.of(session)
         return None if offered is None else offered.terminals
 
-    def open(self, session: Session, files: WorkspaceFileAPI) -> Environment:
-        """The environment of one call, whose files judge every path."""
+    def open(
+        self,
+        session: Session,
+        files: WorkspaceFileAPI,
+        diagnose: Callable[[str], None] = lambda message: None,
+    ) -> Environment:
+        """The environment of one call, whose files judge every path. `diagnose` hears what went
+        another way than one would think."""
         found = self._find(session)
         if found is None or found[0].files is None:
             return LocalEnvironment(files)
-        return EditorEnvironment(files, found[0].files, found[1])
+        return EditorEnvironment(files, found[0].files, found[1], self._leases, diagnose)
 
     def _find(self, session: Session) -> tuple[Offered, asyncio.Lock] | None:
         if not self._offers:
@@ -75,10 +92,19 @@ class Environments:
 class EditorEnvironment:
     """An editor's text files behind the wall around a workspace."""
 
-    __slots__ = ("_editor", "_files", "_local", "_writing")
+    __slots__ = ("_diagnose", "_editor", "_files", "_leases", "_local", "_writing")
 
-    def __init__(self, files: WorkspaceFileAPI, editor: TextFiles, writing: asyncio.Lock) -> None:
+    def __init__(
+        self,
+        files: WorkspaceFileAPI,
+        editor: TextFiles,
+        writing: asyncio.Lock,
+        leases: Leases | None,
+        diagnose: Callable[[str], None],
+    ) -> None:
         """`writing` is held by whoever writes: an editor knows no way to edit a text at once."""
+        self._leases = leases
+        self._diagnose = diagnose
         self._files = files
         self._editor = editor
         self._writing = writing
@@ -99,44 +125,74 @@ class EditorEnvironment:
     async def read_text(
         self, path: str, *, line: int | None = None, limit: int | None = None
     ) -> str:
-        place = self._files.judged(path, "read") if self._editor.reads else None
-        if place is not None:
-            try:
-                text = await self._editor.read(self._files.absolute(place), line, limit)
-            except FileNotFoundError:
-                pass
-            else:
-                _ensure_text(text, path)
-                return text
+        if self._editor.reads:
+            with self._delegated(path, "read") as absolute:
+                if absolute is not None:
+                    try:
+                        return await self._read(absolute, path, line, limit)
+                    except FileNotFoundError:
+                        pass
         return await self._local.read_text(path, line=line, limit=limit)
 
     async def write_text(self, path: str, content: str) -> str | None:
         async with self._writing:
-            return await self._write(path, content)
+            if not self._editor.writes:
+                return await self._local.write_text(path, content)
+            with self._delegated(path, "write") as absolute:
+                return await self._write(absolute, path, content)
 
     async def edit_text(self, path: str, change: Callable[[str], str]) -> Edited:
         if not self._editor.writes:  # its buffer would not know of one change when the next comes
             return await self._local.edit_text(path, change)
         async with self._writing:
-            self._files.judged(path, "read", "write")  # before the editor is asked for anything
-            old = await self.read_text(path)
-            new = change(old)
-            return Edited(old, new, await self._write(path, new))
+            with self._delegated(path, "read", "write") as absolute:
+                if absolute is None:
+                    done = await self._local.edit_text(path, change)
+                    return done._replace(remark=WRITTEN_ON_DISK)
+                old = await self.read_text(path)
+                new = change(old)
+                return Edited(old, new, await self._write(absolute, path, new))
 
-    async def _write(self, path: str, content: str) -> str | None:
-        place = self._files.judged(path, "write") if self._editor.writes else None
+    @contextmanager
+    def _delegated(self, path: str, *access: Access) -> Iterator[str | None]:
+        """The path to ask the editor for, which leads where it was judged to as long as this is
+        entered. None: it is to be opened here."""
+        place = self._files.judged(path, *access)
         if place is None:
-            return await self._local.write_text(path, content)
+            yield None
+            return
+        absolute = self._files.absolute(place)
+        if self._leases is None:
+            yield absolute
+            return
+        with self._leases.open_elsewhere(absolute) as leased:
+            # Judged again: until the lease was had, the path could be changed.
+            if leased and self._files.judged(path, *access) == place:
+                yield absolute
+            else:
+                self._diagnose(LEADS_ELSEWHERE)
+                yield None
+
+    async def _read(
+        self, absolute: str, path: str, line: int | None, limit: int | None
+    ) -> str:
+        text = await self._editor.read(absolute, line, limit)
+        _ensure_text(text, path)
+        return text
+
+    async def _write(self, absolute: str | None, path: str, content: str) -> str | None:
         try:
             content.encode()
         except UnicodeEncodeError:
             raise ToolValidationError("The content is not valid Unicode") from None
-        try:
-            await self._editor.write(self._files.absolute(place), content)
-        except FileNotFoundError:
-            await self._local.write_text(path, content)
-            return WRITTEN_ON_DISK
-        return None
+        if absolute is not None:
+            try:
+                await self._editor.write(absolute, content)
+                return None
+            except FileNotFoundError:
+                pass
+        await self._local.write_text(path, content)
+        return WRITTEN_ON_DISK
 
 
 def _ensure_text(text: str, path: str) -> None:

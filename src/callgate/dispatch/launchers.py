@@ -15,6 +15,7 @@ from callgate.dispatch.rule_launchers import RuleLauncher, Search
 from callgate.sandbox import machines, sight
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import Jail
+from callgate.sandbox.leases import Leases
 from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
 from callgate.sandbox.zygotes import WarmLauncher, Zygotes
@@ -26,7 +27,8 @@ _TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 class Launchers:
     """The broker and the zygotes of a runtime, and launchers that use them."""
 
-    def __init__(self) -> None:
+    def __init__(self, leases: Leases | None) -> None:
+        self._leases = leases
         self.broker = BrokerProcess()
         self.zygotes = Zygotes()
 
@@ -43,7 +45,8 @@ class Launchers:
 
     def jailed(self, plan: Plan, backends: tuple[Backend, ...], home: str) -> Jailed:
         bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
-        return Jailed(WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap), plan, home)
+        launcher = WarmLauncher(self.broker, self.zygotes, plan, bwrap=bwrap)
+        return Jailed(launcher, plan, home, self._leases)
 
     def with_rules(
         self,
@@ -122,10 +125,14 @@ class _Explained:
 class Jailed:
     """Starts commands in a jail, and says so if it is the jail that fails."""
 
-    def __init__(self, launcher: BrokerLauncher, plan: Plan, home: str) -> None:
+    def __init__(
+        self, launcher: BrokerLauncher, plan: Plan, home: str, leases: Leases | None
+    ) -> None:
         self._launcher = launcher
         self.plan = plan
         self._home = home
+        self._writable = plan.jail.writable
+        self._leases = leases
         self._own_tmp = plan.jail.fresh_tmp
 
     async def start(self, command: Command, on_output: OnOutput) -> Running:
@@ -135,11 +142,25 @@ class Jailed:
         make_private_directory(self._home)  # or there is nothing to hide yet
         try:
             if command.stdin is not None:  # a host or server: nobody reads a result of it
-                return await self._launcher.start(command, on_output)
+                return await self._start(command, on_output)
             errors = _Errors(on_output)
-            running = await self._launcher.start(command, errors.add)
+            running = await self._start(command, errors.add)
             return _Explained(running, self.plan.jail, command, errors)
         except RestrictionFailed as error:
             raise ToolPermissionDenied(
                 f"The sandbox could not be made: {error.strerror}.", reason="sandbox_failed"
             ) from error
+
+    async def _start(self, command: Command, on_output: OnOutput) -> Running:
+        """Where it may change files, no other program opens them by their names meanwhile."""
+        if self._leases is None or not self._writable:
+            return await self._launcher.start(command, on_output)
+        lease = await self._leases.write(self._writable)
+        try:
+            command = msgspec.structs.replace(command, lease=lease)
+            started = await self._launcher.start(command, on_output)
+        except BaseException:
+            os.close(lease)
+            raise
+        started.then(lambda: os.close(lease))
+        return started

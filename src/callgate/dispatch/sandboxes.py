@@ -36,6 +36,7 @@ from callgate.policy.path_rules import PathRule
 from callgate.sandbox import allowed_hosts, profiles, sight, tool_chains
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
+from callgate.sandbox.leases import Leases
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 from callgate.sandbox.profiles import Places, Profile
 from callgate.workspace.protected_places import protected_places
@@ -120,6 +121,7 @@ class Sandbox:
     ) -> None:
         """`backends` are what this machine can do, if someone has tried already."""
         self.surroundings = surroundings
+        self.leases = _leases(surroundings)
         self._made: Launchers | None = None
         self._backends = backends
         self._looking = asyncio.Lock()
@@ -129,7 +131,7 @@ class Sandbox:
     def launchers(self) -> Launchers:
         """The broker and all that starts commands: only once there is one to start."""
         if self._made is None:
-            self._made = import_module("callgate.dispatch.launchers").Launchers()
+            self._made = import_module("callgate.dispatch.launchers").Launchers(self.leases)
         made: Launchers = self._made
         return made
 
@@ -321,6 +323,11 @@ class Sandbox:
             shown=said.readable,
             code=_our_code(),
         )
+
+
+def _leases(surroundings: Surroundings) -> Leases | None:
+    """None where nothing is around any command, which then needs nobody to open files for it."""
+    return None if surroundings.profile is None else Leases(surroundings.callgate_home)
 
 
 @functools.cache

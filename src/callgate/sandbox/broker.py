@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 LENGTH = struct.Struct("<I")
 LARGEST_ORDER = 8 * 1024 * 1024
 _NUMBER = struct.Struct("=i")
-DESCRIPTORS = 4
-"""With each order: the keeper's socket, then standard input, output and error."""
+DESCRIPTORS = 5
+"""With each order: the keeper's socket, then standard input, output and error, and one that the
+keeper holds open until nothing of the command is left."""
 
 BOOT = (
     "import sys; package = type(sys)('callgate'); package.__path__ = [sys.argv[1]]; "
@@ -139,8 +140,8 @@ class Broker:
                 step = "fork" if order["layout"] is None else "namespaces"
                 keeper.tell(control, keeper.REFUSED, STEPS.index(step), error.errno or 0)
             finally:
-                for stream in streams:
-                    os.close(stream)
+                for descriptor in descriptors[1:]:
+                    os.close(descriptor)
                 if group is not None:
                     group.close()
 

@@ -85,12 +85,13 @@ class BrokerProcess:
         stdin: int | None = None,
         hosts: tuple[AllowedHost, ...] = (),
         most_output: int | None = None,
+        lease: int | None = None,
     ) -> Kept:
         """Start what is ordered. Raises OSError; `RestrictionFailed` if the jail is to blame.
 
         `stdin` is a descriptor for its standard input, which is empty otherwise; `hosts` are
         those that its proxy serves, if it is ordered to have one; a command that writes more
-        than `most_output` bytes is ended.
+        than `most_output` bytes is ended; a copy of `lease` stays open until nothing is left.
         """
         control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         reading: dict[int, Stream] = {}
@@ -102,6 +103,7 @@ class BrokerProcess:
                 reading[read_end] = stream
                 passing.append(write_end)
                 os.set_blocking(read_end, False)
+            passing.append(os.dup(passing[1] if lease is None else lease))
             await self._send(broker.encode(order), passing)
         except BaseException:
             control.close()
@@ -358,8 +360,9 @@ class BrokerLauncher:
     async def start(self, command: Command, on_output: OnOutput) -> Kept:
         order = ordering.order(command, self._plan, bwrap=self._bwrap)
         hosts = () if self._plan is None else self._plan.jail.hosts
+        output = ordering.most_output(command, self._plan)
         return await self._process.start(
-            order, on_output, command.stdin, hosts, ordering.most_output(command, self._plan)
+            order, on_output, command.stdin, hosts, output, command.lease
         )
 
 

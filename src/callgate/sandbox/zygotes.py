@@ -129,13 +129,16 @@ class Zygote(BrokerProcess):
         stdin: int | None = None,
         hosts: tuple[AllowedHost, ...] = (),
         most_output: int | None = None,
+        lease: int | None = None,
     ) -> Kept:
         """As of any broker, but in one that is for this order alone."""
         try:
             broker = await self._fork()
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    kept = await broker.start(order, on_output, stdin, hosts, most_output)
+                    kept = await broker.start(
+                        order, on_output, stdin, hosts, most_output, lease
+                    )
             except BaseException:
                 self._forget(broker)
                 raise
@@ -223,7 +226,9 @@ class WarmLauncher(BrokerLauncher):
         hosts = () if self._plan is None else self._plan.jail.hosts
         try:
             output = ordering.most_output(command, self._plan)
-            return await zygote.start(order, on_output, command.stdin, hosts, output)
+            return await zygote.start(
+                order, on_output, command.stdin, hosts, output, command.lease
+            )
         except OSError as error:
             if not _is_gone(error):
                 raise

@@ -1,0 +1,146 @@
+"""Sandboxed processes that may write somewhere, and paths that another program opens for us by
+their names: never both at once.
+
+    a command that may write to a root    announce the root -> wait while a path in it is open
+                                          elsewhere -> start
+    a path for another program            announce what it leads through -> refused if a command
+                                          may write there -> open
+
+Another program follows links, so a process that can replace a part of a path decides what that
+program opens. Each side announces itself before it looks for the other: of two that come at the
+same time at least one sees the other.
+
+An announcement is a lock on a byte of one file in the home, whose number comes from a path. It
+belongs to a descriptor and ends with its last copy. A command's keeper has one, so it lasts until
+nothing of the command is left, also if we are killed; and every runtime of a home sees it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+Side = Literal["command", "path"]
+
+_LOCK = struct.Struct("@hhqqi0q")
+"""`struct flock`: type, whence, start, length, pid."""
+_PAUSE_S = 0.01
+_MOST_LINKS = 40
+_HAS_LOCKS = hasattr(fcntl, "F_OFD_SETLK")
+"""Where a system has none of these, it has no sandbox of ours either."""
+
+
+class Leases:
+    def __init__(self, home: str) -> None:
+        self._file = os.path.join(home, "run", "paths.lock")
+
+    async def write(self, roots: Iterable[str]) -> int:
+        """A descriptor to hold while a command lives that may write to these roots, which are free
+        of links. Waits while a path in one of them is open elsewhere. Raises OSError."""
+        descriptor = self._open()
+        try:
+            wanted = list(roots)
+            _announce(descriptor, "command", wanted)
+            while _is_announced(descriptor, "path", wanted):
+                # No signal comes when another process lets go of a lock, and a thread that
+                # waited for it could not be cancelled.
+                await asyncio.sleep(_PAUSE_S)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    @contextmanager
+    def open_elsewhere(self, path: str) -> Iterator[bool]:
+        """While this is entered no command starts that could change where a path leads. False if
+        there may be one already."""
+        if not _HAS_LOCKS:
+            yield True
+            return
+        try:
+            descriptor = self._open()
+        except OSError:
+            yield False
+            return
+        try:
+            yield _reserve(descriptor, path)
+        finally:
+            os.close(descriptor)
+
+    def _open(self) -> int:
+        """Anew for each lease: locks of one open file do not exclude one another."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(self._file, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)
+            return os.open(self._file, flags, 0o600)
+
+
+def _reserve(descriptor: int, path: str) -> bool:
+    try:
+        wanted = leads_through(path)
+        _announce(descriptor, "path", wanted)
+        # Looked at again: what was announced is where it led a moment ago.
+        return not _is_announced(descriptor, "command", wanted) and leads_through(path) == wanted
+    except OSError:
+        return False
+
+
+def leads_through(path: str) -> frozenset[str]:
+    """Every place whose change could lead a path elsewhere, and all directories above each: links
+    on the way, where they lead, and the path itself. What does not exist yet counts as well."""
+    found: set[str] = set()
+    rest = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    here, links = "/", 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            here = os.path.dirname(here)
+            continue
+        entry = os.path.join(here, part)
+        found.add(entry)
+        try:
+            target = os.readlink(entry)
+        except OSError:  # no link, or nothing
+            here = entry
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            raise OSError(40, os.strerror(40), path)  # ELOOP
+        rest += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+        if target.startswith("/"):
+            here = "/"
+    return frozenset(above for entry in found for above in (entry, *_parents(entry)))
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path != "/":
+        path = os.path.dirname(path)
+        yield path
+
+
+def _announce(descriptor: int, side: Side, paths: Iterable[str]) -> None:
+    for path in paths:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK, side, path))
+
+
+def _is_announced(descriptor: int, side: Side, paths: Iterable[str]) -> bool:
+    for path in paths:
+        lock = _lock(fcntl.F_WRLCK, side, path)
+        kind, *_ = _LOCK.unpack(fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, lock))
+        if kind != fcntl.F_UNLCK:
+            return True
+    return False
+
+
+def _lock(kind: int, side: Side, path: str) -> bytes:
+    name = hashlib.sha256(side.encode() + b"\0" + os.fsencode(path)).digest()
+    number = int.from_bytes(name[:7], "big")
+    return _LOCK.pack(kind, os.SEEK_SET, number, 1, 0)
