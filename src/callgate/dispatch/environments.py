@@ -14,8 +14,11 @@ the failure of the tool: what is on the disk may be older than what the person s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from callgate.core.commands import Launcher
 from callgate.core.environment import (
@@ -38,6 +41,13 @@ LEADS_ELSEWHERE = (
     " editor to another file"
 )
 
+UNANSWERED_S = 30.0
+"""How long an editor may take to answer what nobody waits for any more."""
+
+T = TypeVar("T")
+Ask = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
+"""Sends a request to an editor: its answer."""
+
 
 class Environments:
     """Which session's client offers what."""
@@ -46,6 +56,7 @@ class Environments:
         """Without `leases` there are no sandboxed processes."""
         self._delegate_terminal = delegate_terminal
         self._leases = leases
+        self._unanswered: set[asyncio.Task[Any]] = set()
         self._offers: dict[str, tuple[Offered, asyncio.Lock]] = {}
 
     def offer(self, session_id: str, offered: Offered) -> None:
@@ -78,7 +89,36 @@ class Environments:
         found = self._find(session)
         if found is None or found[0].files is None:
             return LocalEnvironment(files)
-        return EditorEnvironment(files, found[0].files, found[1], self._leases, diagnose)
+        return EditorEnvironment(files, found[0].files, found[1], self, diagnose)
+
+    @contextmanager
+    def lease(self, path: str) -> Iterator[Ask | None]:
+        """What asks the editor for a path that no sandboxed process can change meanwhile; None
+        where one could."""
+        if self._leases is None:
+            yield _ask
+            return
+        with self._leases.open_elsewhere(path) as lease:
+            yield None if lease is None else partial(self._ask_leased, lease)
+
+    async def _ask_leased(self, lease: int, request: Coroutine[Any, Any, T]) -> T:
+        """An editor may open a file also after nobody waits for it any more: the lease lasts
+        until it has answered."""
+        kept = os.dup(lease)
+        asking = asyncio.get_running_loop().create_task(request)
+        self._unanswered.add(asking)
+        asking.add_done_callback(lambda _: os.close(kept))
+        asking.add_done_callback(self._answered)
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            asyncio.get_running_loop().call_later(UNANSWERED_S, asking.cancel)
+            raise
+
+    def _answered(self, asking: asyncio.Task[Any]) -> None:
+        self._unanswered.discard(asking)
+        if not asking.cancelled():
+            asking.exception()  # who waits has it; if nobody does, nobody misses it
 
     def _find(self, session: Session) -> tuple[Offered, asyncio.Lock] | None:
         if not self._offers:
@@ -92,18 +132,18 @@ class Environments:
 class EditorEnvironment:
     """An editor's text files behind the wall around a workspace."""
 
-    __slots__ = ("_diagnose", "_editor", "_files", "_leases", "_local", "_writing")
+    __slots__ = ("_diagnose", "_editor", "_environments", "_files", "_local", "_writing")
 
     def __init__(
         self,
         files: WorkspaceFileAPI,
         editor: TextFiles,
         writing: asyncio.Lock,
-        leases: Leases | None,
+        environments: Environments,
         diagnose: Callable[[str], None],
     ) -> None:
         """`writing` is held by whoever writes: an editor knows no way to edit a text at once."""
-        self._leases = leases
+        self._environments = environments
         self._diagnose = diagnose
         self._files = files
         self._editor = editor
@@ -126,10 +166,10 @@ class EditorEnvironment:
         self, path: str, *, line: int | None = None, limit: int | None = None
     ) -> str:
         if self._editor.reads:
-            with self._delegated(path, "read") as absolute:
-                if absolute is not None:
+            with self._delegated(path, "read") as editor:
+                if editor is not None:
                     try:
-                        return await self._read(absolute, path, line, limit)
+                        return await editor.read(path, line, limit)
                     except FileNotFoundError:
                         pass
         return await self._local.read_text(path, line=line, limit=limit)
@@ -138,61 +178,71 @@ class EditorEnvironment:
         async with self._writing:
             if not self._editor.writes:
                 return await self._local.write_text(path, content)
-            with self._delegated(path, "write") as absolute:
-                return await self._write(absolute, path, content)
+            with self._delegated(path, "write") as editor:
+                return await self._write(editor, path, content)
 
     async def edit_text(self, path: str, change: Callable[[str], str]) -> Edited:
         if not self._editor.writes:  # its buffer would not know of one change when the next comes
             return await self._local.edit_text(path, change)
         async with self._writing:
-            with self._delegated(path, "read", "write") as absolute:
-                if absolute is None:
+            with self._delegated(path, "read", "write") as editor:
+                if editor is None:
                     done = await self._local.edit_text(path, change)
                     return done._replace(remark=WRITTEN_ON_DISK)
                 old = await self.read_text(path)
                 new = change(old)
-                return Edited(old, new, await self._write(absolute, path, new))
+                return Edited(old, new, await self._write(editor, path, new))
 
     @contextmanager
-    def _delegated(self, path: str, *access: Access) -> Iterator[str | None]:
-        """The path to ask the editor for, which leads where it was judged to as long as this is
-        entered. None: it is to be opened here."""
+    def _delegated(self, path: str, *access: Access) -> Iterator[_EditorFile | None]:
+        """The file in the editor, where its path leads as long as this is entered. None: it is to
+        be opened here."""
         place = self._files.judged(path, *access)
         if place is None:
             yield None
             return
         absolute = self._files.absolute(place)
-        if self._leases is None:
-            yield absolute
-            return
-        with self._leases.open_elsewhere(absolute) as leased:
+        with self._environments.lease(absolute) as ask:
             # Judged again: until the lease was had, the path could be changed.
-            if leased and self._files.judged(path, *access) == place:
-                yield absolute
+            if ask is not None and self._files.judged(path, *access) == place:
+                yield _EditorFile(self._editor, absolute, ask)
             else:
                 self._diagnose(LEADS_ELSEWHERE)
                 yield None
 
-    async def _read(
-        self, absolute: str, path: str, line: int | None, limit: int | None
-    ) -> str:
-        text = await self._editor.read(absolute, line, limit)
-        _ensure_text(text, path)
-        return text
-
-    async def _write(self, absolute: str | None, path: str, content: str) -> str | None:
+    async def _write(self, editor: _EditorFile | None, path: str, content: str) -> str | None:
         try:
             content.encode()
         except UnicodeEncodeError:
             raise ToolValidationError("The content is not valid Unicode") from None
-        if absolute is not None:
+        if editor is not None:
             try:
-                await self._editor.write(absolute, content)
+                await editor.write(content)
                 return None
             except FileNotFoundError:
                 pass
         await self._local.write_text(path, content)
         return WRITTEN_ON_DISK
+
+
+class _EditorFile(NamedTuple):
+    """One file of an editor, by the path that was judged."""
+
+    editor: TextFiles
+    absolute: str
+    ask: Ask
+
+    async def read(self, path: str, line: int | None, limit: int | None) -> str:
+        text: str = await self.ask(self.editor.read(self.absolute, line, limit))
+        _ensure_text(text, path)
+        return text
+
+    async def write(self, content: str) -> None:
+        await self.ask(self.editor.write(self.absolute, content))
+
+
+async def _ask(request: Coroutine[Any, Any, T]) -> T:
+    return await request
 
 
 def _ensure_text(text: str, path: str) -> None:

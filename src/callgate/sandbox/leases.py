@@ -57,19 +57,16 @@ class Leases:
         return descriptor
 
     @contextmanager
-    def open_elsewhere(self, path: str) -> Iterator[bool]:
-        """While this is entered no command starts that could change where a path leads. False if
-        there may be one already."""
-        if not _HAS_LOCKS:
-            yield True
-            return
+    def open_elsewhere(self, path: str) -> Iterator[int | None]:
+        """While this is entered no command starts that could change where a path leads, nor while
+        a copy of the descriptor is open that it gives. None if there may be one already."""
         try:
             descriptor = self._open()
         except OSError:
-            yield False
+            yield None
             return
         try:
-            yield _reserve(descriptor, path)
+            yield descriptor if not _HAS_LOCKS or _reserve(descriptor, path) else None
         finally:
             os.close(descriptor)
 

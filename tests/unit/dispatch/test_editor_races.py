@@ -41,22 +41,23 @@ class LinkFollowingEditor:
     def __init__(self) -> None:
         self.asked = 0
         self.hold: asyncio.Event | None = None
+        self.held = "read"
         self.waiting = asyncio.Event()
 
     async def read(self, path: str, line: int | None, limit: int | None) -> str:
-        await self._late()
+        await self._late("read")
         return await asyncio.to_thread(Path(path).read_text)
 
     async def write(self, path: str, content: str) -> None:
-        await self._late()
+        await self._late("write")
         await asyncio.to_thread(Path(path).write_text, content)
 
-    async def _late(self) -> None:
+    async def _late(self, request: str) -> None:
         self.asked += 1
-        self.waiting.set()
         for _ in range(5):
             await asyncio.sleep(0)
-        if self.hold is not None:
+        if self.hold is not None and request == self.held:
+            self.waiting.set()
             await self.hold.wait()
 
 
@@ -216,6 +217,23 @@ async def test_a_command_that_waits_for_the_editor_can_be_cancelled(base: Path) 
         assert not (arena.workspace / "marker").exists()
 
 
+async def test_a_request_that_nobody_waits_for_any_more_keeps_commands_waiting_until_it_is_answered(
+    base: Path,
+) -> None:
+    async with arena_in(base) as arena:
+        arena.editor.hold, arena.editor.held = asyncio.Event(), "write"
+        call = arena.bench.tool_call("write_file", {"path": "door/f", "content": "late"})
+        writing = asyncio.ensure_future(arena.bench.dispatcher.run(call))
+        await arena.editor.waiting.wait()
+        assert await arena.bench.dispatcher.cancel(call.id)
+        assert (await asyncio.wait_for(writing, LIMIT_S)).error.error_class == "cancelled"
+        command = arena.bench.start("shell", {"command": "cat door/f"})
+        await arena.bench.run("shell", {"command": "true"}, session=arena.reader)
+        assert not command.done()
+        arena.editor.hold.set()
+        assert "late" in (await asyncio.wait_for(command, LIMIT_S)).text
+
+
 _RUNTIME = """
 import asyncio, sys
 from callgate.core.commands import Command
@@ -246,17 +264,17 @@ async def test_a_command_of_another_runtime_counts_until_nothing_of_it_is_left(b
         ) as other:
             assert other.stdout is not None and other.stdout.readline() == b"runs\n"
             with leases.open_elsewhere(path) as free:
-                assert not free
+                assert free is None
             with leases.open_elsewhere(str(arena.outside / "f")) as free:
-                assert free
+                assert free is not None
             other.kill()
         async with asyncio.timeout(LIMIT_S):  # its keeper ends the command, and then itself
             await asyncio.to_thread(_until_free, leases, path)
 
 
 def _until_free(leases: Leases, path: str) -> None:
-    free = False
-    while not free:
+    free = None
+    while free is None:
         with leases.open_elsewhere(path) as free:
             pass
 
@@ -280,8 +298,8 @@ async def test_a_link_that_leads_to_the_workspace_counts_as_a_part_of_the_path(b
     leases = Leases(str(base / "home"))
     command = await leases.write([str(base / "links")])
     with leases.open_elsewhere(str(base / "links" / "project" / "f")) as free:
-        assert not free
+        assert free is None
     with leases.open_elsewhere(str(base / "real" / "f")) as free:
-        assert free
+        assert free is not None
     os.close(command)
 
