@@ -13,6 +13,8 @@ import os
 import time
 from collections.abc import Collection, Mapping
 
+import msgspec
+
 from callgate.config.pins import PinFiles
 from callgate.config.places import Home
 from callgate.config.schema import HostTable, Settings
@@ -163,11 +165,16 @@ def _spec(name: str, table: HostTable, sandbox: Sandbox, workspace: str) -> Host
         start_timeout_s=table.start_timeout_s,
         max_in_flight=table.max_in_flight,
     )
-    around = _enclosure(table)
+    is_off = sandbox.surroundings.profile is None
+    around = Enclosure(None, Network.ALL) if is_off else _enclosure(table)
 
     def launcher() -> Launcher:
-        is_off = sandbox.surroundings.profile is None
-        enclosure = Enclosure(None, Network.ALL) if is_off else around
+        return start_in(around)
+
+    def read_only() -> Launcher:
+        return start_in(msgspec.structs.replace(around, writes=False))
+
+    def start_in(enclosure: Enclosure) -> Launcher:
         home = sandbox.surroundings.home
         beside = tool_chains.of_program(settings.command, settings.cwd, settings.env, home)
         roots = tuple(map(Root, beside))
@@ -181,6 +188,7 @@ def _spec(name: str, table: HostTable, sandbox: Sandbox, workspace: str) -> Host
         trusted=table.trusted,
         timeout_s=table.timeout_s,
         launcher=launcher,
+        read_only=None if is_off else read_only,  # nothing would keep it from writing
     )
 
 

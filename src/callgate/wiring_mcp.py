@@ -135,6 +135,7 @@ def _settings(
             paths=tuple(table.paths),
             timeout_s=table.timeout_s,
         ),
+        has_jail=table.url is None and sandbox.surroundings.profile is not None,
         reach=reach,
     )
 
@@ -158,13 +159,17 @@ def reach_process(table: McpTable, sandbox: Sandbox, fill: Fill = from_environme
             env={**child_environment(os.environ), **passed, **given},
         )
         await sandbox.ready()
-        beside = [Root(expanded(each, "/"), writable=True) for each in table.writable]
         home = sandbox.surroundings.home
-        beside += map(Root, tool_chains.of_program(command.argv, cwd, command.env, home))
+        beside = map(Root, tool_chains.of_program(command.argv, cwd, command.env, home))
         session = Session(
             workspace=place.workspace, mode=Mode.WRITE, extra_roots=(*place.roots, *beside)
         )
-        launcher = sandbox.process_launcher(_enclosure(table, sandbox.surroundings), session)
+        enclosure = msgspec.structs.replace(
+            _enclosure(table, sandbox.surroundings),
+            writes=not place.read_only,
+            own=tuple(expanded(each, "/") for each in table.writable),
+        )
+        launcher = sandbox.process_launcher(enclosure, session)
         links = import_module("callgate.sources.mcp.links")
         return lambda: links.Link(launcher, command, log)
 

@@ -121,6 +121,7 @@ class EditorServers:
             pin=name,
             of_session=True,
             covered=_cover(_secrets(table)),
+            has_jail=table.url is None and self._sandbox.surroundings.profile is not None,
             reach=reach,
         )
 
@@ -170,7 +171,7 @@ class SessionServers:
 
     @property
     def place(self) -> Place:
-        return Place(self._session.workspace, self._session.extra_roots)
+        return Place(self._session.workspace, self._session.extra_roots, read_only=True)
 
     @property
     def _slow(self) -> list[str]:
@@ -245,7 +246,7 @@ class _Brought:
     async def bring(self) -> None:
         """Start it, and give its tools to the session."""
         try:
-            connection = await self.server.connection(self._owner.place)
+            connection = await self.server.connection(self._owner.place)  # which only looks
         except ToolError as error:
             self._owner.tell(error.message)
             return

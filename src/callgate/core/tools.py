@@ -195,6 +195,12 @@ class ToolContext:
             )
         return self._launcher
 
+    @property
+    def may_write(self) -> bool:
+        """Whether the call may change files: the mode of its session and what its tool declares
+        decide."""
+        return True
+
     def progress(self, message: str | None = None, fraction: float | None = None) -> None:
         """Say how far the work is; `fraction` runs from 0 to 1."""
         self._publish("tool.progress", {"message": message, "fraction": fraction})

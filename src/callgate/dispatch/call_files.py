@@ -30,6 +30,9 @@ Policies = Callable[[str], Rulebook]
 Report = Callable[[str, Mapping[str, Any]], None]
 """Takes an event's type and payload."""
 
+UNDECLARED = "effect_undeclared"
+"""The reason where a tool that declares to change nothing tried to."""
+
 
 class CallFiles:
     """Opens the files of calls, and keeps a directory for output too large to show."""
@@ -171,7 +174,7 @@ def _undeclared(tool: Registered, path: str, report: Report) -> ToolPermissionDe
     report(EFFECT_MISMATCH, {"declared": tool.effect, "tried": "write", "path": path})
     return ToolPermissionDenied(
         f"Tool {tool.name!r} declares effect {tool.effect} and tried to write {path!r}.",
-        reason="effect_undeclared",
+        reason=UNDECLARED,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
 from callgate.core.environment import Environment
+from callgate.core.sessions import Mode
 from callgate.core.tools import ToolContext, ToolOutput
 from callgate.dispatch.authorize import Subject
 from callgate.dispatch.call_files import CallFiles
@@ -56,6 +57,11 @@ class CallContext(ToolContext):
     def call(self) -> ToolCall:
         """The call that it serves."""
         return self._call
+
+    @property
+    def may_write(self) -> bool:
+        mode = self._call.session.mode
+        return self._subject.tool.has_effects and mode not in (Mode.NONE, Mode.READ)
 
     def _open_files(self) -> WorkspaceFileAPI:
         return self._call_files.open(self._call, self._subject, self._publish)

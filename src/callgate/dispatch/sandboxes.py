@@ -61,6 +61,10 @@ class Enclosure(msgspec.Struct, frozen=True):
     """This machine promises that nothing can be changed from inside."""
     hosts: tuple[AllowedHost, ...] = ()
     """What it reaches where the network is HOSTS."""
+    writes: bool = True
+    """Of a host or server: whether its calls may change the workspace and the roots beside it."""
+    own: tuple[str, ...] = ()
+    """Of a host or server: where it may write also if its calls may change nothing."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
 
@@ -270,7 +274,7 @@ class Sandbox:
         moment = int(time.monotonic() / _FRESH_S)
         key = (
             enclosure.profile, enclosure.network, enclosure.hosts,
-            session.workspace, session.extra_roots, moment,
+            enclosure.writes, enclosure.own, session.workspace, session.extra_roots, moment,
         )  # fmt: skip
         found = self._launchers.get(key)
         if found is None:
@@ -289,21 +293,25 @@ class Sandbox:
         return self.launchers.jailed(plan, self.backends, self.surroundings.callgate_home)
 
     def jail(self, enclosure: Enclosure, session: Session) -> Jail:
-        places, limits = self._places(session), self.surroundings.limits
+        places, limits = self._places(session, enclosure.own), self.surroundings.limits
         if enclosure.profile is Profile.READ:
             return profiles.read(places, limits=limits)
         if enclosure.profile is Profile.OPEN:
-            return profiles.open(places, limits=limits)
-        return profiles.workspace(
-            places, network=enclosure.network, hosts=enclosure.hosts, limits=limits
-        )
+            jail = profiles.open(places, limits=limits)
+        else:
+            jail = profiles.workspace(
+                places, network=enclosure.network, hosts=enclosure.hosts, limits=limits
+            )
+        if enclosure.writes:
+            return jail
+        return profiles.without_writes(jail, places)
 
-    def _places(self, session: Session) -> Places:
+    def _places(self, session: Session, own: tuple[str, ...]) -> Places:
         said = self.surroundings
         roots = session.extra_roots
         write_roots = (*(root.path for root in roots if root.writable), *said.writable)
         protected = [os.path.join(session.workspace, path) for path in said.protected]
-        for root in (session.workspace, *write_roots):
+        for root in (session.workspace, *write_roots, *own):
             protected += protected_places(root)
         directories, files = sight.private_places()
         return Places(
@@ -316,6 +324,7 @@ class Sandbox:
                 *_code_to_show(),
             ),
             write_roots=write_roots,
+            own_roots=own,
             protected=tuple(protected),
             hidden=(*said.hidden, *files),
             tools=tool_chains.shown(said.home, os.environ),

@@ -4,6 +4,8 @@
     workspace   the same, and writes in the workspace; a /tmp of its own; no network unless asked
     open        everything that the user may do, except to reach us
 
+The last two can be `without_writes`, for hosts and servers whose calls may change nothing.
+
 `Places` is what they are made from. Nothing here looks at a file except to follow links.
 """
 
@@ -85,6 +87,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
     """Roots that were granted beside the workspace."""
+    own_roots: tuple[str, ...] = ()
+    """Writable for one host or server alone, also where the workspace is not."""
     protected: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     """Beside our own home and what is a secret anyway."""
@@ -118,12 +122,12 @@ def workspace(
     hosts: tuple[AllowedHost, ...] = (),
     limits: Limits = NO_LIMITS,
 ) -> Jail:
-    writable = _plain(places.workspace, *places.write_roots)
+    writable = _plain(places.workspace, *places.write_roots, *places.own_roots)
     shown = (*places.read_roots, *_tools(places))
     readable = _plain(*shown)
     visible = (*readable, *writable)
     opaque = sight.opaque((places.home, *places.private), visible)
-    named = (places.workspace, *places.write_roots, *shown)
+    named = (places.workspace, *places.write_roots, *places.own_roots, *shown)
     hidden = _hidden(places, opaque, visible)
     return Jail(
         readable=tuple(sorted({"/", *readable})),
@@ -161,9 +165,25 @@ def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
     )
 
 
+def without_writes(jail: Jail, places: Places) -> Jail:
+    """The same jail with the workspace and the roots beside it read-only. What is left are roots of
+    its own that are no part of them; in an open jail, all but them."""
+    roots = _plain(places.workspace, *places.write_roots)
+    writable = jail.writable
+    if "/" not in writable:
+        writable = tuple(path for path in _plain(*places.own_roots) if not below_any(path, roots))
+    protected = {*jail.protected, *roots}
+    return msgspec.structs.replace(
+        jail,
+        readable=tuple(sorted({*jail.readable, *roots})),
+        writable=writable,
+        protected=tuple(sorted(each for each in protected if below_any(each, writable))),
+    )
+
+
 def _tools(places: Places) -> tuple[str, ...]:
     """Those that no command can have replaced by a link to something else."""
-    writable = (places.workspace, *places.write_roots)
+    writable = (places.workspace, *places.write_roots, *places.own_roots)
     real = _plain(*writable)
     return tuple(p for p in places.tools if not below_any(p, writable) and not below_any(p, real))
 
@@ -195,7 +215,7 @@ def _unlinked(places: Places, writable: tuple[str, ...]) -> tuple[str, ...]:
     Only the root's own links are followed: a link inside can be replaced by the command, so
     it is the place itself that must be kept. A home of ours in there must not be moved away.
     """
-    roots = (places.workspace, *places.write_roots)
+    roots = (places.workspace, *places.write_roots, *places.own_roots)
     paths = [home for home in _plain(places.callgate_home) if below_any(home, writable)]
     for path in places.protected:
         for root in roots:

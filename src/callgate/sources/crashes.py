@@ -28,13 +28,17 @@ class Crashes:
         """How long it is not to be started yet."""
         return max(self._not_before - time.monotonic(), 0.0)
 
+    def give_up(self, problem: str) -> None:
+        self.problem = problem
+        self.quarantined = True
+
     def add(self, problem: str) -> None:
         now = time.monotonic()
         self.problem = problem
         self._times.append(now)
         recent = sum(now - at < WITHIN_S for at in self._times)
         if recent >= MOST:
-            self.quarantined = True
+            self.give_up(f"{problem}, for the {MOST}th time within {WITHIN_S:.0f} s")
             return
         delay = min(FIRST_DELAY_S * 2 ** (recent - 1), LONGEST_DELAY_S)
         self._not_before = now + delay * random.uniform(0.8, 1.2)  # noqa: S311

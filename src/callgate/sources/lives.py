@@ -2,8 +2,11 @@
 started again when it died, given up when it keeps dying.
 
     resting --call--> starting --> running --crash--> waiting (0.1 s, doubling to 30)
-                          |                              |  5 crashes in a minute
-                          +-- failed: the same           +--> quarantined, until restart
+                          |           |                  |  5 crashes in a minute
+                          |           | did more         |
+                          |           | than it may      |
+                          +-- failed: +------------------+--> quarantined, until restart
+                              the same
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ from typing import NamedTuple, TypeVar
 
 from callgate.core.commands import Exit
 from callgate.core.errors import ToolHostUnavailable
-from callgate.sources import crashes
 from callgate.sources.crashes import Crashes
 from callgate.sources.logs import PROBLEM, QUARANTINED, RESTARTED, STARTING, LifeLog
 
@@ -75,10 +77,7 @@ class Life:
         problem = self._crashes.problem
         if not self._crashes.quarantined:
             return problem
-        return (
-            f"{problem}, for the {crashes.MOST}th time within {crashes.WITHIN_S:.0f} s; it is not "
-            f"started again before {self._until}"
-        )
+        return f"{problem}; it is not started again before {self._until}"
 
     # --- starting -----------------------------------------------------------------------------
 
@@ -124,6 +123,12 @@ class Life:
         self._log.note(PROBLEM + problem)
         if self._crashes.quarantined:
             self._log.note(QUARANTINED)
+
+    def distrusted(self, problem: str) -> None:
+        """It did what it may not: it is given up at once."""
+        self._crashes.give_up(problem)
+        self._log.note(PROBLEM + problem)
+        self._log.note(QUARANTINED)
 
     def died(self, exit: Exit | None) -> ToolHostUnavailable:
         """What a caller is told for whom it went away before it answered."""

@@ -171,8 +171,8 @@ async def test_while_a_command_may_write_there_files_are_read_and_written_on_the
     base: Path,
 ) -> None:
     async with arena_in(base) as arena:
-        command = arena.bench.start("shell", {"command": "echo runs; cat <> fifo"})
         os.mkfifo(arena.workspace / "fifo")
+        command = arena.bench.start("shell", {"command": "echo runs; cat <> fifo"})
         await arena.bench.recorder.seen("tool.output_delta")
         read = await arena.bench.run("read_file", {"path": "door/f"}, session=arena.reader)
         written = await arena.bench.run("write_file", {"path": "door/f", "content": "new"})

@@ -33,10 +33,9 @@ async def call(
     def tell(event: frames.Event) -> None:
         context.publish(*parts.to_event(event))
 
+    reach = Reach(context)
     try:
-        returned = await host.execute(
-            tool, arguments, context, tell, Reach(context).answer, asked, check
-        )
+        returned = await host.execute(tool, arguments, context, tell, reach.answer, asked, check)
     except Refused as refused:
         if refused.failure.stack:
             host.log.note(refused.failure.stack)
@@ -48,4 +47,7 @@ async def call(
         raise host.life.died(gone.exit) from None
     except Unsendable as error:
         raise ToolExecutionError(f"The call does not fit: {error}.", reason="unsendable") from None
+    finally:
+        if reach.undeclared is not None and not own:
+            host.distrust(f"tool {tool} went beyond what it declares: {reach.undeclared}")
     return returned.result.value

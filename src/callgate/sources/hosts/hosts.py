@@ -1,6 +1,9 @@
 """One host: its process, which has the life that `lives` tells of, and the requests to it.
 
-Each session has its own state with a host: what the host gave back last goes with the next
+    a call that may change files      -> the process
+    any other call, every preview     -> `reading`, a second process that cannot write
+
+Either is started when it is first needed, and most hosts need one. Each session has its own state with a host: what the host gave back last goes with the next
 request of that session. Calls that share a state run one after another.
 """
 
@@ -62,7 +65,9 @@ class Host:
         launcher: Callable[[], Launcher],
         log: LifeLog | None = None,
         check_config: CheckConfig = lambda schema, config: None,
+        read_only: Callable[[], Launcher] | None = None,
     ) -> None:
+        """`read_only` starts a process that can change nothing; without, there is but one."""
         self.settings = settings
         self.log = log or LifeLog()
         self.started: Started | None = None
@@ -80,13 +85,31 @@ class Host:
         self._slots: Slots | None = None
         self._missing: set[str] = set()
         """Optional methods that it said it does not have."""
+        self.reading = self
+        self.processes: tuple[Host, ...] = (self,)
+        if read_only is not None:
+            self.reading = self._twin(read_only)
+            self.processes = self.reading.processes = (self, self.reading)
+
+    def _twin(self, launcher: Callable[[], Launcher]) -> Host:
+        """Another process of the same host: a session's state follows it there, and both live and
+        die as one."""
+        twin = Host(self.settings, launcher, self.log, self._check_config)
+        twin.life, twin._states, twin._turns = self.life, self._states, self._turns
+        return twin
 
     # --- what others may know -----------------------------------------------------------------
 
     @property
     def health(self) -> Health:
-        running = self._link is not None and self._link.exit is None
-        return self.life.health(starting=self._starting is not None, running=running)
+        return self.life.health(
+            starting=any(each._starting is not None for each in self.processes),
+            running=any(each.is_running for each in self.processes),
+        )
+
+    @property
+    def is_running(self) -> bool:
+        return self._link is not None and self._link.exit is None
 
     @property
     def problem(self) -> str | None:
@@ -156,7 +179,9 @@ class Host:
             if turn is not None:
                 turn.release()
 
-    async def try_ask(self, session: str, params: frames.OfHost, timeout_s: float) -> Any:
+    async def try_ask(
+        self, session: str, params: frames.OfHost, timeout_s: float, *, keep_state: bool = True
+    ) -> Any:
         """The value of an optional method; None where it has none, or fails."""
         method = frames.METHODS[type(params)]
         link = self._link
@@ -173,7 +198,7 @@ class Host:
         try:
             async with asyncio.timeout(timeout_s):
                 returned = await outcome
-            if self._state(session) is before:  # else a call was faster, and knows better
+            if keep_state and self._state(session) is before:  # else a call was faster, and knows better
                 self._keep_state(session, returned)
             return returned.result.value
         except asyncio.CancelledError:
@@ -257,10 +282,20 @@ class Host:
         """Forget what happened, end the process, and start it anew with the next call."""
         self.life.restarts()
         await self.close()
-        self._missing.clear()
+        for each in self.processes:
+            each._missing.clear()
+
+    def distrust(self, problem: str) -> None:
+        """Give it up, because it did what it may not; the calls that run finish."""
+        self.life.distrusted(problem)
+        self.renew()
 
     def renew(self) -> None:
         """Let the next call have a new process; the calls that run finish in the old one."""
+        for each in self.processes:
+            each._retire()
+
+    def _retire(self) -> None:
         link, self._link = self._link, None
         self._outdated = self._starting is not None
         self._missing.clear()
@@ -268,6 +303,10 @@ class Host:
             link.retire()
 
     async def close(self) -> None:
+        await asyncio.gather(*(each._end() for each in self.processes))
+        self.log.close()
+
+    async def _end(self) -> None:
         link, self._link = self._link, None
         starting, self._starting = self._starting, None
         if starting is not None:
@@ -276,7 +315,6 @@ class Host:
         if link is not None and link.exit is None:
             link.end()
             await link.ended()
-        self.log.close()
 
     def _has_started(self, task: asyncio.Task[Link]) -> None:
         is_ours = self._starting is task

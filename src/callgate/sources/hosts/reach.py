@@ -7,6 +7,7 @@ from typing import Any
 
 from callgate.core.errors import ToolError, ToolExecutionError, ToolValidationError
 from callgate.core.tools import ToolContext
+from callgate.dispatch.call_files import UNDECLARED
 from callgate.protocol.host_v1 import frames
 
 
@@ -15,12 +16,16 @@ class Reach:
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
+        self.undeclared: str | None = None
+        """What it tried although its tool declares to change nothing."""
 
     async def answer(self, asked: frames.OfRuntime) -> Any:
         """The value of a request. Raises a `ToolError`."""
         try:
             return self._do(asked)
-        except ToolError:
+        except ToolError as error:
+            if error.reason == UNDECLARED:
+                self.undeclared = error.message
             raise
         except UnicodeDecodeError:
             raise ToolExecutionError("The file is no UTF-8 text.", reason="not_text") from None

@@ -36,6 +36,8 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Whether what it claims of its tools' effects counts."""
     timeout_s: float | None = None
     launcher: Callable[[], Launcher]
+    read_only: Callable[[], Launcher] | None = None
+    """For what may change nothing: calls in mode read, tools without effects, previews."""
 
 
 class Hosts:
@@ -50,7 +52,7 @@ class Hosts:
 
     def _make(self, name: str) -> Host:
         spec, log = self._specs[name], LifeLog(self._pins.log_path(name))
-        return Host(spec.settings, spec.launcher, log, check_config)
+        return Host(spec.settings, spec.launcher, log, check_config, spec.read_only)
 
     def pinned(self, name: str) -> Pinned | None:
         """None where it was never seen. Raises `PinDoubt`."""
@@ -88,13 +90,13 @@ class Hosts:
 
     async def ask(self, name: str) -> Pinned:
         """Start a host, and what it says of itself. Raises a `ToolError`."""
-        return await self._ask(self.hosts[name])
+        return await self._ask(self.hosts[name].reading)
 
     async def ask_another(self, name: str) -> Pinned:
         """The same of a process of its own, beside the one that serves."""
         host = self._make(name)
         try:
-            return await self._ask(host)
+            return await self._ask(host.reading)
         finally:
             await host.close()
 
@@ -128,14 +130,12 @@ class Hosts:
     def factories_of(self, name: str, pinned: Pinned) -> list[ToolFactory]:
         known, host = _fingerprints(pinned.schemas, name), self.hosts[name]
 
-        seen: tuple[Any, dict[str, str]] = (None, {})
+        seen: dict[Host, tuple[Any, dict[str, str]]] = {}
 
-        def changed(tool: str) -> bool:
-            nonlocal seen
-            if seen[0] is not host.started:  # it was started since
-                assert host.started is not None
-                seen = host.started, _said(host)
-            return seen[1].get(tool) != known[tool]
+        def changed(process: Host, tool: str) -> bool:
+            if process not in seen or seen[process][0] is not process.started:
+                seen[process] = process.started, _said(process)
+            return seen[process][1].get(tool) != known[tool]
 
         return [
             _factory(host, definition, changed) for definition in self._definitions(name, pinned)
@@ -149,11 +149,11 @@ class Hosts:
     def changed(self, name: str) -> set[str]:
         """The tools that the process of a host describes differently than they are pinned."""
         pinned, host = self.pinned(name), self.hosts[name]
-        if pinned is None or host.started is None or host.health is not Health.RUNNING:
+        running = [_said(each) for each in host.processes if each.is_running and each.started]
+        if pinned is None or host.health is not Health.RUNNING:
             return set()
         known = _fingerprints(pinned.schemas, name)
-        said = _said(host)
-        return {tool for tool in known if said.get(tool) != known[tool]}
+        return {tool for tool in known if any(said.get(tool) != known[tool] for said in running)}
 
     def trouble(self, name: str) -> Trouble | None:
         """What went wrong with a host last, in whichever process, by its log."""
@@ -184,7 +184,7 @@ class Hosts:
 
 
 def _factory(
-    host: Host, definition: ToolDefinition, changed: Callable[[str], bool]
+    host: Host, definition: ToolDefinition, changed: Callable[[Host, str], bool]
 ) -> ToolFactory:
     return lambda: HostedTool(host, definition, changed)
 

@@ -29,8 +29,8 @@ OPTIONAL_S = 5.0
 LONGEST_PREVIEW = 16_000
 """Characters: who is asked has to see the question, too."""
 
-Changed = Callable[[str], bool]
-"""Whether a tool is no longer as it was pinned."""
+Changed = Callable[[Host, str], bool]
+"""Whether a tool is no longer as it was pinned, in a process of its host."""
 
 
 class HostedTool:
@@ -38,6 +38,7 @@ class HostedTool:
 
     def __init__(self, host: Host, definition: ToolDefinition, changed: Changed) -> None:
         self._host = host
+        """The process that can write; once it is executed, the one that serves the call."""
         self._definition = definition
         self._changed = changed
         self._asked: Asked | None = None
@@ -48,6 +49,8 @@ class HostedTool:
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         name = self._definition.name
+        if not context.may_write:
+            self._host = self._host.reading
         value = await call(self._host, name, input, context, self._remember, check=self._check)
         output = values.to_output(value)
         if isinstance(value, dict) and isinstance(value.get("success"), bool):
@@ -57,7 +60,7 @@ class HostedTool:
     def _check(self) -> None:
         """Refuse a process that describes the tool differently than it was pinned."""
         name, host = self._definition.name, self._host
-        if self._changed(name):
+        if self._changed(host, name):
             host.log.note(f"{PROBLEM}tool {name} is described differently than it was pinned")
             raise ToolPermissionDenied(
                 f"Tool {name!r} is described differently than when it was first seen: look at "
@@ -93,7 +96,7 @@ class HostedTool:
                 await self._host.link()
         except (ToolError, TimeoutError):
             return False  # the call is done, whatever became of its host
-        return not self._changed(self._definition.name)
+        return not self._changed(self._host, self._definition.name)
 
     def _show(self, text: str | values.ProviderNative, output: ToolOutput) -> None:
         if isinstance(text, str):
@@ -104,10 +107,14 @@ class HostedTool:
             output.metadata = {**output.metadata, "provider_native": native}
 
     async def preview(self, input: dict[str, Any], environment: Any) -> str | None:
-        """The host's own words for what a call will do; None where it has none."""
+        """The host's own words for what a call will do; None where it has none. Nobody has said
+        yes: it cannot write, and what it wants to remember is forgotten."""
         params = frames.FormatToolCallPreview(tool_name=self._definition.name, arguments=input)
-        await self._host.link()
-        said = await self._host.try_ask("", params, OPTIONAL_S)
+        process = self._host.reading
+        await process.link()
+        if self._changed(process, self._definition.name):
+            return None
+        said = await process.try_ask("", params, OPTIONAL_S, keep_state=False)
         if not isinstance(said, str):
             return None
         beyond = len(said) - LONGEST_PREVIEW

@@ -21,7 +21,7 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sources.mcp.definitions import Beliefs
 from callgate.sources.mcp.names import model_name, rule_name
 from callgate.sources.mcp.servers import Server
-from callgate.sources.mcp.tools import place_of, to_error
+from callgate.sources.mcp.tools import to_error
 
 RESOURCES, PROMPTS, COMPLETIONS = "resources", "prompts", "completions"
 _TEXT = {"type": "string"}
@@ -81,7 +81,7 @@ class Extra:
         return self._definition
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        connection = await self._server.connection(place_of(context))
+        connection = await self._server.connection(self._server.place(context))
         try:
             said = await connection.ask(self._name, input, context)
         except (ToolError, asyncio.CancelledError):

@@ -1,7 +1,8 @@
 """One MCP server: its connections, which have the life that `lives` tells of.
 
 There is one connection for each workspace in which sessions call: roots, working directory and
-jail are those of the calling session. The SDK is loaded with the first of them.
+jail are those of the calling session. Of a program there may be two, one that can change files and
+one that cannot (`Server.place`). The SDK is loaded with the first of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import msgspec
 
 from callgate.core.commands import Exit
 from callgate.core.errors import ToolError, ToolHostUnavailable
-from callgate.core.sessions import Root
+from callgate.core.sessions import Mode, Root
+from callgate.core.tools import ToolContext
+from callgate.dispatch.contexts import CallContext
 from callgate.sources.lives import Health, Kind, Life, ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
@@ -36,6 +39,8 @@ class Place(NamedTuple):
 
     workspace: str
     roots: tuple[Root, ...] = ()
+    read_only: bool = False
+    """Whether what runs there can change neither the workspace nor a root."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -66,6 +71,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     covered: Callable[[str], str] = str
     """Takes what it was given in secret out of a text."""
     beliefs: Beliefs = Beliefs()
+    has_jail: bool = False
+    """It is a program in the sandbox. One that is reached by an address runs elsewhere."""
     reach: Reach
 
 
@@ -106,8 +113,25 @@ class Server:
 
     # --- its life -----------------------------------------------------------------------------
 
+    def place(self, context: ToolContext) -> Place:
+        """Where to run a call of a session, which can write only if a call may that it serves.
+
+        In mode read it never can. In other modes calls that change nothing go where it can, once
+        it runs there: a server may remember what the calls before have done."""
+        session = context.call.session if isinstance(context, CallContext) else None
+        roots = () if session is None else session.extra_roots
+        place = Place(context.workspace_path, roots)
+        if context.may_write or not self.settings.has_jail:
+            return place
+        follows = session is not None and session.mode not in (Mode.NONE, Mode.READ)
+        if follows and place in self._open:
+            return place
+        return place._replace(read_only=True)
+
     async def connection(self, place: Place) -> Connection:
         """Open, made if there is none. Raises `ToolHostUnavailable`."""
+        if not self.settings.has_jail:
+            place = place._replace(read_only=False)
         found = self._open.get(place)
         if found is not None:
             if found.is_open:

@@ -75,8 +75,9 @@ class Servers:
         self._pins.write_first(self._settings[name].pin, said)
 
     async def ask(self, name: str, place: Place) -> Pinned:
-        """Start a server in a place, and what it says of itself. Raises a `ToolError`."""
-        connection = await self.hosts[name].connection(place)
+        """Start a server in a place, where it can write nothing, and what it says of itself. Raises
+        a `ToolError`."""
+        connection = await self.hosts[name].connection(place._replace(read_only=True))
         said = self._settings[name]
         try:
             async with asyncio.timeout(said.start_timeout_s):

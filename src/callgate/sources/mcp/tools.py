@@ -17,17 +17,10 @@ from callgate.core.errors import (
     ToolProtocolError,
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.dispatch.contexts import CallContext
 from callgate.sources.logs import PROBLEM
-from callgate.sources.mcp.servers import Place, Server
+from callgate.sources.mcp.servers import Server
 
 LONGEST_ERROR = 2_000
-
-
-def place_of(context: ToolContext) -> Place:
-    """Where the session of a call works."""
-    roots = context.call.session.extra_roots if isinstance(context, CallContext) else ()
-    return Place(context.workspace_path, roots)
 
 
 class McpTool:
@@ -48,7 +41,7 @@ class McpTool:
         return self._definition
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        connection = await self._server.connection(place_of(context))
+        connection = await self._server.connection(self._server.place(context))
         if connection.prints.get(self._name) != self._pin:
             raise self._changed()
         try:
