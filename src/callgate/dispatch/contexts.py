@@ -77,11 +77,10 @@ class CallContext(ToolContext):
     def diagnosed(self, output: ToolOutput) -> ToolOutput:
         """An output, with what was noticed about the call beside it."""
         if self._diagnostics:
-            known = output.metadata.get("diagnostics")
-            listed = known if isinstance(known, list | tuple) else ()
-            output.metadata = {
-                **output.metadata, "diagnostics": [*listed, *self._diagnostics],
-            }  # fmt: skip
+            listed = output.metadata.get("diagnostics")
+            others = listed if isinstance(listed, list | tuple) else ()
+            diagnostics = [*others, *self._diagnostics]
+            output.metadata = {**output.metadata, "diagnostics": diagnostics}
         return output
 
     def _artifact(self, name: str) -> str | None:

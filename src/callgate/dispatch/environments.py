@@ -31,6 +31,7 @@ from callgate.core.environment import (
 )
 from callgate.core.errors import ToolValidationError
 from callgate.core.sessions import Session
+from callgate.dispatch.raw_open import our_own
 from callgate.sandbox.leases import Leases
 from callgate.workspace import refusals
 from callgate.workspace.files import Access, WorkspaceFileAPI
@@ -98,27 +99,34 @@ class Environments:
         if self._leases is None:
             yield _ask
             return
-        with self._leases.open_elsewhere(path) as lease:
-            yield None if lease is None else partial(self._ask_leased, lease)
+        with our_own():
+            lease = self._leases.reserve(path)
+        if lease is None:
+            yield None
+            return
+        try:
+            yield partial(self._ask_leased, lease)
+        finally:
+            os.close(lease)
 
     async def _ask_leased(self, lease: int, request: Coroutine[Any, Any, T]) -> T:
         """An editor may open a file also after nobody waits for it any more: the lease lasts
         until it has answered."""
-        kept = os.dup(lease)
-        asking = asyncio.get_running_loop().create_task(request)
-        self._unanswered.add(asking)
-        asking.add_done_callback(lambda _: os.close(kept))
-        asking.add_done_callback(self._answered)
+        copy = os.dup(lease)
+        task = asyncio.get_running_loop().create_task(request)
+        self._unanswered.add(task)
+        task.add_done_callback(lambda _: os.close(copy))
+        task.add_done_callback(self._answered)
         try:
-            return await asyncio.shield(asking)
+            return await asyncio.shield(task)
         except asyncio.CancelledError:
-            asyncio.get_running_loop().call_later(UNANSWERED_S, asking.cancel)
+            asyncio.get_running_loop().call_later(UNANSWERED_S, task.cancel)
             raise
 
-    def _answered(self, asking: asyncio.Task[Any]) -> None:
-        self._unanswered.discard(asking)
-        if not asking.cancelled():
-            asking.exception()  # who waits has it; if nobody does, nobody misses it
+    def _answered(self, task: asyncio.Task[Any]) -> None:
+        self._unanswered.discard(task)
+        if not task.cancelled():
+            task.exception()  # who waits has it; if nobody does, nobody misses it
 
     def _find(self, session: Session) -> tuple[Offered, asyncio.Lock] | None:
         if not self._offers:

@@ -11,6 +11,7 @@ from callgate.core.commands import GRACE_S, Command, Exit, Launcher, OnOutput, R
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolPermissionDenied
 from callgate.dispatch.path_search import Matches
+from callgate.dispatch.raw_open import our_own
 from callgate.dispatch.rule_launchers import RuleLauncher, Search
 from callgate.sandbox import machines, sight
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
@@ -155,7 +156,8 @@ class Jailed:
         """Where it may change files, no other program opens them by their names meanwhile."""
         if self._leases is None or not self._writable:
             return await self._launcher.start(command, on_output)
-        lease = await self._leases.write(self._writable)
+        with our_own():
+            lease = await self._leases.write(self._writable)
         try:
             command = msgspec.structs.replace(command, lease=lease)
             started = await self._launcher.start(command, on_output)

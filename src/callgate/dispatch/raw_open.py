@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -30,6 +32,17 @@ def watch_opens() -> None:
     if not _installed:
         _installed = True
         sys.addaudithook(_on_audit)
+
+
+@contextmanager
+def our_own() -> Iterator[None]:
+    """What is opened in here on behalf of a tool, we open."""
+    tool = watched.get()
+    token = watched.set(None if tool is None else ["", tool[1]])
+    try:
+        yield
+    finally:
+        watched.reset(token)
 
 
 def is_nested(session_id: str) -> bool:

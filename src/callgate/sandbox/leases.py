@@ -23,7 +23,6 @@ import hashlib
 import os
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import Literal
 
 Side = Literal["command", "path"]
@@ -47,7 +46,7 @@ class Leases:
         try:
             wanted = list(roots)
             _announce(descriptor, "command", wanted)
-            while _is_announced(descriptor, "path", wanted):
+            while _is_announced(descriptor, "path", wanted):  # noqa: ASYNC110
                 # No signal comes when another process lets go of a lock, and a thread that
                 # waited for it could not be cancelled.
                 await asyncio.sleep(_PAUSE_S)
@@ -56,19 +55,17 @@ class Leases:
             raise
         return descriptor
 
-    @contextmanager
-    def open_elsewhere(self, path: str) -> Iterator[int | None]:
-        """While this is entered no command starts that could change where a path leads, nor while
-        a copy of the descriptor is open that it gives. None if there may be one already."""
+    def reserve(self, path: str) -> int | None:
+        """A descriptor to hold while another program opens a path: no command starts before it and
+        all its copies are closed that could change where the path leads. None if one may run."""
         try:
             descriptor = self._open()
         except OSError:
-            yield None
-            return
-        try:
-            yield descriptor if not _HAS_LOCKS or _reserve(descriptor, path) else None
-        finally:
-            os.close(descriptor)
+            return None
+        if not _HAS_LOCKS or _reserve(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+        return None
 
     def _open(self) -> int:
         """Anew for each lease: locks of one open file do not exclude one another."""

@@ -3,8 +3,9 @@
     a call that may change files      -> the process
     any other call, every preview     -> `reading`, a second process that cannot write
 
-Either is started when it is first needed, and most hosts need one. Each session has its own state with a host: what the host gave back last goes with the next
-request of that session. Calls that share a state run one after another.
+Either is started when it is first needed, and most hosts need one. Each session has its own state
+with a host: what the host gave back last goes with the next request of that session, to whichever
+process. Calls that share a state run one after another.
 """
 
 from __future__ import annotations
@@ -198,7 +199,8 @@ class Host:
         try:
             async with asyncio.timeout(timeout_s):
                 returned = await outcome
-            if keep_state and self._state(session) is before:  # else a call was faster, and knows better
+            is_newest = self._state(session) is before  # else a call was faster, and knows better
+            if keep_state and is_newest:
                 self._keep_state(session, returned)
             return returned.result.value
         except asyncio.CancelledError:
