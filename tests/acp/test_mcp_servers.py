@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -104,3 +105,18 @@ async def test_a_server_of_an_editor_is_in_the_sandbox(rich: Editor, workspace: 
     await talk.tool("mcp__odd__write", f'{{"text": "{outside}"}}')
     assert (workspace / "inside.txt").exists() and not outside.exists()
     await talk.close()
+
+
+async def test_a_server_of_the_editor_writes_nothing_before_a_call_that_may_change_something(
+    rich: Editor, workspace: Path
+) -> None:
+    script = shutil.copy(Path(ODD).parents[1] / "rights/writing_server.py", workspace)
+    server = {"name": "writing", "command": sys.executable, "args": ["-I", script], "env": []}
+    talk = await rich.new(workspace, mode="read", mcpServers=[server])
+    async with asyncio.timeout(LIMIT_S):  # until it is there, no such tool is known
+        while "Mode read" not in json.dumps((refused := await talk.tool("mcp.writing/change", '{"text": "x"}'))["content"]):
+            pass
+    assert (refused["status"], [*workspace.glob("left-by-*")]) == ("failed", [])
+    await talk.set_mode("write")
+    changed = await talk.tool("mcp.writing/change", '{"text": "x"}')
+    assert (changed["status"], (workspace / "left-by-change-x").exists()) == ("completed", True)

@@ -189,11 +189,11 @@ def test_a_server_writes_in_the_workspace_and_nowhere_else(place: Place) -> None
     listing.write_text(place.listing.read_text())
     place.listing = listing
     place.script = Path(shutil.copy(ODD, place.ws))  # the sandbox hides what else is in /tmp
-    assert place.add("--yes").code == 0
+    assert place.add("--yes", "--effect", "write").code == 0
     outside = place.home.parent / "outside"
     for path in (inside := place.ws / "inside", outside):
         arguments = json.dumps({"text": str(path)})
-        place.run("call", "mcp.odd/write", "--args", arguments, "--timeout", "5")
+        place.run("call", "mcp.odd/write", "--args", arguments, "--timeout", "5", "--yes")
     assert (inside.exists(), outside.exists()) == (True, False)
 
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shlex
+import shutil
 import sys
 from argparse import Namespace
 from collections.abc import AsyncIterator
@@ -25,6 +26,7 @@ from tests.unit.cli.running import installed
 
 CALLGATE = str(Path(sys.executable).with_name("callgate"))
 INNER = str(Path(__file__).with_name("inner_mcp_server.py"))
+WRITING = str(Path(__file__).parents[1] / "sources/rights/writing_server.py")
 LIMIT_S = 60.0
 
 
@@ -192,6 +194,25 @@ async def test_a_client_gets_all_that_a_wrapped_server_has(home: Path, tmp_path:
     shown = ours["zeta"].annotations
     # It is not trusted: of its claims only its name counts, in which nothing is hidden.
     assert (shown.title, shown.read_only_hint, shown.idempotent_hint) == ("Z\\u200b", True, None)
+
+
+@pytest.mark.parametrize(("effect", "written"), [("read", False), ("write", True)])
+async def test_a_wrapped_server_writes_only_for_calls_that_may_change_something(
+    home: Path, tmp_path: Path, effect: str, written: bool
+) -> None:
+    server = shutil.copy(WRITING, tmp_path)
+    gate = ["mcp", "wrap", "--workspace", str(tmp_path), "--effect", effect, "--mode", "write"]
+    command = StdioServerParameters(
+        command=CALLGATE,
+        args=[*gate, "--", sys.executable, "-I", server],
+        env={**os.environ, "CALLGATE_HOME": str(home)},
+    )
+    async with asyncio.timeout(LIMIT_S), Client(command, mode="legacy", cache=None) as client:
+        await client.list_tools()
+        assert [each.name for each in tmp_path.glob("left-by-*")] == []
+        result = await client.call_tool("peek", {"text": "x"})
+    said = json.loads(result.content[0].text)["said"]  # type: ignore[union-attr]
+    assert (said == "written", (tmp_path / "left-by-peek-x").exists()) == (written, written)
 
 
 def test_what_a_trusted_server_claims_of_a_tool_is_passed_on() -> None:
