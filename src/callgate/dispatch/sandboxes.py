@@ -21,7 +21,8 @@ import site
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,7 @@ from callgate.core.errors import ToolExecutionError
 from callgate.core.places import Place
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.path_search import find
+from callgate.dispatch.raw_open import our_own
 from callgate.policy.path_rules import PathRule
 from callgate.sandbox import allowed_hosts, profiles, sight, tool_chains
 from callgate.sandbox.allowed_hosts import AllowedHost
@@ -381,4 +383,27 @@ class _Delegating:
                 "The editor's terminal, in which the command was to run, is gone.",
                 reason="terminal_gone",
             )
-        return await terminals.start(command, on_output)
+        with self._leased(command.cwd):
+            return await terminals.start(command, on_output)
+
+    @contextmanager
+    def _leased(self, cwd: str) -> Iterator[None]:
+        """The terminal opens the directory by its name: it has to be the one that was judged, which
+        has no links in its path."""
+        leases = self._sandbox.leases
+        if leases is None:
+            yield
+            return
+        with our_own():
+            lease = leases.reserve(cwd)
+        try:
+            if lease is None or os.path.realpath(cwd) != cwd:
+                raise ToolExecutionError(
+                    "A process in the sandbox is running that could lead the editor's terminal to"
+                    " another directory: run the command in the workspace itself.",
+                    reason="terminal_cwd",
+                )
+            yield
+        finally:
+            if lease is not None:
+                os.close(lease)

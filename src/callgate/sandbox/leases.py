@@ -88,8 +88,9 @@ def _reserve(descriptor: int, path: str) -> bool:
 
 
 def leads_through(path: str) -> frozenset[str]:
-    """Every place whose change could lead a path elsewhere, and all directories above each: links
-    on the way, where they lead, and the path itself. What does not exist yet counts as well."""
+    """Every directory in which, or below which, a name could be changed so that a path leads
+    elsewhere: also those of links on the way and of where they lead. What does not exist yet counts
+    as well. A root that a command may write to cannot be moved by it, only what is in there."""
     found: set[str] = set()
     rest = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     here, links = "/", 0
@@ -111,7 +112,7 @@ def leads_through(path: str) -> frozenset[str]:
         rest += [part for part in reversed(target.split("/")) if part not in ("", ".")]
         if target.startswith("/"):
             here = "/"
-    return frozenset(above for entry in found for above in (entry, *_parents(entry)))
+    return frozenset(above for entry in found for above in _parents(entry))
 
 
 def _parents(path: str) -> Iterator[str]:
