@@ -123,10 +123,10 @@ class Server:
         place = Place(context.workspace_path, roots)
         if context.may_write or not self.settings.has_jail:
             return place
-        follows = session is not None and session.mode not in (Mode.NONE, Mode.READ)
-        if follows and place in self._open:
-            return place
-        return place._replace(read_only=True)
+        writing = self._open.get(place)
+        is_reading = session is None or session.mode in (Mode.NONE, Mode.READ)
+        follows = not is_reading and writing is not None and writing.is_open
+        return place._replace(read_only=not follows)
 
     async def connection(self, place: Place) -> Connection:
         """Open, made if there is none. Raises `ToolHostUnavailable`."""
