@@ -82,4 +82,4 @@ async def test_a_sandboxed_command_cannot_lead_the_editor_to_a_file_outside(base
 
 @pytest.mark.soak
 async def test_a_sandboxed_command_never_leads_the_editor_to_a_file_outside(base: Path, new_home: NewHome) -> None:
-    await races(base, new_home(), 100, 2.0)
+    await races(base, new_home(), 40, 2.0)
