@@ -38,9 +38,10 @@ class RealLab(Lab):
         told = [
             f'[mcp.{name}]\ncommand = "{command[0]}"\nargs = {json.dumps(command[1:])}\neffect = "read"\n'
             f"set_env = {{ PYTHONPATH = {json.dumps(ENV['PYTHONPATH'])} }}\n"
+            'effects = { write_file = "write", git_add = "write" }\n'
             for name, command in COMMANDS.items()
         ]
-        (self.home / "settings.toml").write_text("".join(told))
+        (self.home / "settings.toml").write_text('mode = "write"\n' + "".join(told))
 
     def call(self, tool: str, session: Any = None, timeout_s: float = 60.0, **arguments: Any) -> Any:
         return self.wired.runtime.call(
@@ -84,6 +85,13 @@ async def test_the_filesystem_server_stays_in_the_workspace(lab: RealLab, tmp_pa
     assert (await lab.call("filesystem/read_text_file", path=str(inside))).text == "hi"
     assert not (await lab.call("filesystem/write_file", path=str(outside), content="hi")).ok
     assert not outside.exists()
+
+
+async def test_a_server_that_is_declared_to_read_cannot_write(lab: RealLab) -> None:
+    made = await lab.call("filesystem/create_directory", path=str(lab.ws / "made"))
+    assert (made.ok, (lab.ws / "made").exists()) == (False, False)
+    listed = await lab.call("filesystem/list_directory", path=str(lab.ws))
+    assert listed.ok
 
 
 async def test_the_git_server(lab: RealLab) -> None:
