@@ -132,7 +132,7 @@ class Broker:
             try:
                 pid = _fork(order, group)
                 if pid == 0:
-                    self._keep(order, control, streams, group)
+                    self._keep(order, control, streams, descriptors[4], group)
                 self._keepers[pid] = None if group is None else group.path
             except OSError as error:
                 if group is not None and self._groups is not None:
@@ -157,6 +157,7 @@ class Broker:
         order: Order,
         control: socket.socket,
         streams: tuple[int, int, int],
+        lease: int,
         group: Group | None,
     ) -> None:
         """In the child: be the keeper, and never come back."""
@@ -165,7 +166,7 @@ class Broker:
             self._lifeline.close()
             for other in self._descriptors:
                 os.close(other)
-            code = 1 if keeper.keep(order, control, streams, self._owner, group) else 0
+            code = 1 if keeper.keep(order, control, streams, self._owner, lease, group) else 0
         finally:
             os._exit(code)
 

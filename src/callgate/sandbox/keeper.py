@@ -58,9 +58,12 @@ def keep(
     control: socket.socket,
     streams: tuple[int, int, int],
     owner: tuple[int, int],
+    lease: int,
     group: Group | None = None,
 ) -> int:
     """Start the command, report on it, and return when nothing of it is left, or how many.
+
+    `lease` is a descriptor that stays open as long, and not a moment longer than we say.
 
     `owner` is our user and group as the broker sees them: in new namespaces we are nobody yet.
     In a control group of the command's is, without namespaces, only the command and not we.
@@ -107,6 +110,8 @@ def keep(
     ended, survivors = watch.run()
     namespaces.leave(held, mounted=mounted)
     limit = watch.limit or (meters.NONE if group is None else group.limit_reached())
+    if not survivors:
+        os.close(lease)
     tell(control, GONE, ended, survivors, limit)
     return survivors
 

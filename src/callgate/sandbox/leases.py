@@ -25,6 +25,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
+from callgate.core.directories import make_private_directory
+
 Side = Literal["command", "path"]
 
 _LOCK = struct.Struct("@hhqqi0q")
@@ -73,7 +75,7 @@ class Leases:
         try:
             return os.open(self._file, flags, 0o600)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(self._file), mode=0o700, exist_ok=True)
+            make_private_directory(os.path.dirname(self._file))
             return os.open(self._file, flags, 0o600)
 
 
