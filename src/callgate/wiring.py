@@ -16,14 +16,13 @@ import msgspec
 from callgate.agent.plans import UpdatePlan
 from callgate.agent.subagents import SpawnAgent, Subagents
 from callgate.audit.log import AuditLog
-from callgate.config.brought_items import MCP
 from callgate.config.load import SettingsError, load_workspace_mcp
 from callgate.config.mcp import McpTable
 from callgate.config.places import Home, workspace_settings
 from callgate.config.policies import PolicyBook
 from callgate.config.saved import save_rule, saved_rule
 from callgate.config.schema import SandboxLimitsTable, Settings
-from callgate.config.trust import admits
+from callgate.config.trust import is_trusted
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
 from callgate.core.effects import SideEffects
@@ -360,7 +359,7 @@ def _register_hosts(wired: Wired, workspace: str) -> HostedTools:
 def _expect_mcp(wired: Wired, workspace: str) -> None:
     """The tools of MCP servers, as they are pinned. Nothing is started."""
     brought: Mapping[str, McpTable] = {}
-    if os.path.lexists(workspace_settings(workspace)) and admits(wired.home, workspace, MCP):
+    if os.path.lexists(workspace_settings(workspace)) and is_trusted(wired.home, workspace):
         # What it says of them may be wrong: that is told at once.
         brought = load_workspace_mcp(os.path.realpath(workspace))
     if brought or wired.settings.mcp:

@@ -14,12 +14,11 @@ from callgate.agent.skill_tool import UseSkill
 from callgate.agent.skills import Skills
 from callgate.agent.speech import Speaker
 from callgate.agent.subagents import Subagents
-from callgate.config.brought_items import SKILLS
 from callgate.config.keys import find_key
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.schema import Settings
-from callgate.config.trust import admits, is_trusted
+from callgate.config.trust import admits_skills, is_trusted
 from callgate.core.commands import Launcher
 from callgate.core.errors import ToolError
 from callgate.core.models import Model
@@ -46,7 +45,7 @@ def make_skills(home: Home, settings: Settings) -> Skills:
 
     def trusts(workspace: str) -> bool:
         try:
-            return admits(home, workspace, SKILLS)
+            return admits_skills(home, workspace)
         except SettingsError as error:
             _log.error("no workspace brings skills: %s", error)
             return False

@@ -19,14 +19,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from callgate.audit.redaction import redact
-from callgate.config.brought_items import MCP
 from callgate.config.load import load_workspace_mcp
 from callgate.config.mcp import McpTable, MissingVariable, expanded, filled
 from callgate.config.mcp_tokens import TokenFile
 from callgate.config.pins import PinFiles
 from callgate.config.places import Home
 from callgate.config.schema import Settings
-from callgate.config.trust import admits
+from callgate.config.trust import is_trusted
 from callgate.core.commands import Command
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError, ToolRegistrationError
@@ -64,7 +63,7 @@ def tables(home: Home, settings: Settings, workspace: str) -> Tables:
     """The servers of the user and those that the workspace brings, if it is trusted. The user's
     own come first: nothing replaces them."""
     found: Tables = {name: (table, None) for name, table in settings.mcp.items()}
-    if admits(home, workspace, MCP):
+    if is_trusted(home, workspace):
         real = os.path.realpath(workspace)
         for name, table in load_workspace_mcp(real).items():
             found.setdefault(name, (table, real))

@@ -16,7 +16,6 @@ from callgate import __version__
 from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
-from callgate.config.home_check import UnsafeHome
 from callgate.core.errors import ToolErrorClass
 
 _MADE_BEFORE_A_LOOK = 20_000
@@ -93,6 +92,8 @@ def _may_chat() -> bool:
 
 
 def _unexpected(error: Exception) -> CliError:
+    from callgate.config.home_check import UnsafeHome  # lazy: what prints only text needs none
+
     if isinstance(error, UnsafeHome):
         return CliError(
             str(error),

@@ -19,10 +19,9 @@ from callgate.cli.output import print_json, print_text
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.visible import clip, visible
-from callgate.config.brought_items import SKILLS
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
-from callgate.config.trust import admits
+from callgate.config.trust import admits_skills
 from callgate.core.errors import ToolErrorClass
 
 _SAMPLE = """\
@@ -107,7 +106,7 @@ def new(options: Namespace) -> int:
         home = Home.from_environment()
         directory = _parent(home, options.workspace)
         path = _write(directory, name)
-        untrusted = options.workspace and not admits(home, os.getcwd(), SKILLS)
+        untrusted = options.workspace and not admits_skills(home, os.getcwd())
     if options.json:
         print_json({"wrote": path, "name": name})
         return OK
@@ -150,7 +149,7 @@ def say_the_rest(survey: Survey) -> None:
 def _skills(options: Namespace) -> Skills:
     set_up(options.debug)
     home = Home.from_environment()
-    return Skills(home.path, trusts=partial(admits, home, kind=SKILLS))
+    return Skills(home.path, trusts=partial(admits_skills, home))
 
 
 def _workspace(options: Namespace) -> str:

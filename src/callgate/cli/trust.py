@@ -12,7 +12,7 @@ from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.cli.visible import visible
 from callgate.config import trust as trusting
-from callgate.config.brought_items import brought_items
+from callgate.config.brought_items import MCP, brought_items
 from callgate.config.load import SettingsError
 from callgate.config.places import Home, workspace_settings
 from callgate.core.errors import ToolErrorClass
@@ -58,7 +58,9 @@ def _change(home: Home, directory: str, options: Namespace) -> None:
         there = os.path.exists(workspace_settings(real))
         said = f"{real} is trusted: its .callgate/settings.toml may narrow what you allow."
         said += "" if there else " It has none yet."
-        said += " Its skills and MCP servers count as they are now; later ones are shown first."
+        said += " Its skills count as they are now; later ones are shown first."
+        if any(name.startswith(MCP) for name in brought_items(real)):
+            said += " Each of its MCP servers still needs callgate mcp approve."
         for name in brought_items(real):
             said += f"\n  {visible(name)}" + (f" ({unseen[name]})" if name in unseen else "")
     if options.json:

@@ -14,7 +14,7 @@ import msgspec
 
 from callgate.config.places import workspace_settings
 
-SKILLS, MCP = "skill", "mcp server"
+SKILL, MCP = "skill", "mcp server"
 _MOST_FILES = 2_000
 _MOST_BYTES = 32 * 1024 * 1024
 
@@ -40,7 +40,7 @@ def _skills(workspace: str) -> dict[str, str]:
         names = sorted(os.listdir(directory))
     except OSError:
         return {}
-    return {f"{SKILLS} {name}": _hash_tree(os.path.join(directory, name)) for name in names}
+    return {f"{SKILL} {name}": _hash_tree(os.path.join(directory, name)) for name in names}
 
 
 def _hash_tree(path: str) -> str:

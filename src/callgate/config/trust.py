@@ -10,7 +10,7 @@ import os
 
 import msgspec
 
-from callgate.config.brought_items import brought_items
+from callgate.config.brought_items import SKILL, brought_items
 from callgate.config.load import SettingsError
 from callgate.config.places import Home, write_private
 
@@ -27,17 +27,17 @@ def is_trusted(home: Home, workspace: str) -> bool:
     return os.path.realpath(workspace) in _read(home)
 
 
-def admits(home: Home, workspace: str, kind: str) -> bool:
-    """Whether what a workspace brings of a kind counts: it is trusted, and nothing of that kind
-    was added or changed since the person was shown it."""
+def admits_skills(home: Home, workspace: str) -> bool:
+    """Whether the skills of a workspace count: it is trusted, and none was added or changed since
+    the person was shown them. MCP servers are approved one by one (`pins`)."""
     real = os.path.realpath(workspace)
     known = _read(home)
     if real not in known:
         return False
-    unseen = [name for name in unseen_items(home, real) if name.startswith(kind)]
+    unseen = [name for name in unseen_items(home, real) if name.startswith(SKILL)]
     if unseen:
         _log.warning(
-            "%s: new or changed since it was trusted, so none of its kind counts: %s."
+            "%s: new or changed since it was trusted, so no skill of it counts: %s."
             " callgate trust %s shows and admits it.",
             real, ", ".join(unseen), real,
         )  # fmt: skip

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.config.brought_items import MCP, SKILLS
 from callgate.config.places import Home
-from callgate.config.trust import admits, is_trusted, trust, unseen_items
+from callgate.config.trust import admits_skills, is_trusted, trust, unseen_items
 from tests.unit.cli.running import callgate
 
 SERVER = '[mcp.calc]\ncommand = "true"\n'
@@ -44,20 +43,19 @@ CHANGES = {
 def test_what_came_later_does_not_count_before_it_was_shown(name: str, home: Path, ws: Path) -> None:
     place = Home(str(home))
     trust(place, str(ws))
-    kind = SKILLS if name.startswith(SKILLS) else MCP
-    assert admits(place, str(ws), SKILLS) and admits(place, str(ws), MCP)
+    assert admits_skills(place, str(ws))
     what, change = CHANGES[name]
     change(ws / ".callgate")
     assert unseen_items(place, str(ws)) == {name.strip(): what}
-    assert not admits(place, str(ws), kind)
+    assert admits_skills(place, str(ws)) == name.startswith("mcp")  # each is approved by itself
     assert is_trusted(place, str(ws)), "settings that narrow still count"
     ran = callgate("trust", ".", cwd=ws, env={"CALLGATE_HOME": str(home)})
     assert f"{name.strip()} ({what})" in ran.err
-    assert admits(place, str(ws), kind)
+    assert admits_skills(place, str(ws))
 
 
 def test_trust_of_a_version_that_looked_at_nothing_admits_no_skill(home: Path, ws: Path) -> None:
     (home / "trust.json").write_text(json.dumps([str(ws)]))
     place = Home(str(home))
     assert is_trusted(place, str(ws))
-    assert not admits(place, str(ws), SKILLS)
+    assert not admits_skills(place, str(ws))
