@@ -214,7 +214,9 @@ def reach_address(
                 client_metadata_url=None if asked is None else asked.client_metadata_url,
                 port=None if asked is None else asked.port,
             )
-        return lambda: http.transport(str(table.url), headers, auth)
+        return lambda: http.transport(
+            str(table.url), headers, auth, login_hosts=tuple(table.login_hosts)
+        )
 
     return reach
 

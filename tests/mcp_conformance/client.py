@@ -95,7 +95,12 @@ def _table(url: str, context: dict[str, Any]) -> McpTable:
             said["client_secret_env"] = _SECRET
     else:
         said["client_metadata_url"] = _METADATA
-    return McpTable(url=url, oauth=msgspec.convert(said, OAuthTable), sampling=True)
+    return McpTable(
+        url=url,
+        oauth=msgspec.convert(said, OAuthTable),
+        sampling=True,
+        login_hosts=["localhost:*", "127.0.0.1:*"],  # the suite's login server has a port of its own
+    )
 
 
 def _own_port() -> int:

@@ -19,6 +19,7 @@ _URL = re.compile(r"https?://((?:(?![/?#\\])[!-~])+)(?:[/?#][!-~]*)?\Z")
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 NOT_FOR_A_WORKSPACE = (
     "env", "trusted", "effect", "effects", "sampling", "profile", "writable", "oauth",
+    "login_hosts",
 )  # fmt: skip
 """What lowers a guard, or hands out what is the user's: a workspace may not say it."""
 
@@ -65,6 +66,8 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """`${NAME}` in a value stands for a variable of ours."""
     oauth: OAuthTable | bool = True
     """Whether to log in where the server asks for it."""
+    login_hosts: list[Annotated[str, msgspec.Meta(pattern=r"^[^\s/:@]+:([0-9]{1,5}|\*)\Z")]] = []
+    """`HOST:PORT`, or `HOST:*`: where it may send us to log in although that is no public address."""
     trusted: bool = False
     """Whether what it claims of the effects of its tools counts."""
     effect: SideEffects = SideEffects.EXECUTE

@@ -242,7 +242,7 @@ def test_a_workspace_sets_no_variable_of_an_approved_server_to_something_else(pl
 @pytest.mark.parametrize(
     "line",
     ['effect = "none"', "trusted = true", "sampling = true", 'profile = "open"', 'env = ["TOKEN"]',
-     'writable = ["~"]', 'set_env = { A = "${TOKEN}" }'],
+     'writable = ["~"]', 'login_hosts = ["localhost:*"]', 'set_env = { A = "${TOKEN}" }'],
 )  # fmt: skip
 def test_a_workspace_lowers_no_guard_for_its_servers(place: Place, line: str) -> None:
     own = place.ws / ".callgate" / "settings.toml"

@@ -30,13 +30,18 @@ _PORTS = {"http": 80, "https": 443}
 
 @asynccontextmanager
 async def transport(
-    url: str, headers: Mapping[str, str], auth: httpx2.Auth | None = None
+    url: str,
+    headers: Mapping[str, str],
+    auth: httpx2.Auth | None = None,
+    *,
+    login_hosts: tuple[str, ...] = (),
 ) -> AsyncIterator[Any]:
+    """`login_hosts` are `HOST:PORT` or `HOST:*` that the user lets the server lead to."""
     parts = urlsplit(url)
     own = (str(parts.hostname), parts.port or _PORTS[parts.scheme])
     async with (
         httpx2.AsyncClient(
-            transport=_Guarded(own),
+            transport=_Guarded(own, login_hosts),
             headers={"Accept-Encoding": "identity", **headers},
             auth=auth,
             timeout=_TIMES,
@@ -48,10 +53,10 @@ async def transport(
 
 
 class _Guarded(httpx2.AsyncHTTPTransport):
-    def __init__(self, own: tuple[str, int]) -> None:
+    def __init__(self, own: tuple[str, int], login_hosts: tuple[str, ...]) -> None:
         super().__init__()
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpx2.create_ssl_context(), network_backend=_Ways(own)
+            ssl_context=httpx2.create_ssl_context(), network_backend=_Ways(own, login_hosts)
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -87,8 +92,9 @@ class _Bounded(httpx2.AsyncByteStream):
 class _Ways(AsyncNetworkBackend):
     """Where connections may go."""
 
-    def __init__(self, own: tuple[str, int]) -> None:
+    def __init__(self, own: tuple[str, int], login_hosts: tuple[str, ...] = ()) -> None:
         self._own = own
+        self._login_hosts = login_hosts
         self._is_public = False
         """Whether the server itself was reached at a public address."""
         self._plain = httpcore2.AnyIOBackend()
@@ -107,7 +113,7 @@ class _Ways(AsyncNetworkBackend):
             if self._is_public and not public:
                 raise httpcore2.ConnectError(f"{host} had a public address, and now has another")
             self._is_public = public
-        elif not public:
+        elif not public and not {f"{host}:{port}", f"{host}:*"} & set(self._login_hosts):
             raise httpcore2.ConnectError(f"{host}:{port} is not a public address: it is not asked")
         return await self._connect(addresses, port, timeout, local_address, socket_options)
 

@@ -353,6 +353,10 @@ async def test_a_server_on_this_machine_leads_to_no_other_port_of_it(spelling: s
     with pytest.raises(httpcore2.ConnectError):
         await ways.connect_tcp(spelling, ports[1], 20.0)
     assert seen == ["own"]
+    allowed = _Ways(("127.0.0.1", ports[0]), (f"{spelling}:{ports[1]}",))
+    stream = await allowed.connect_tcp(spelling, ports[1], 20.0)
+    assert await stream.read(1, 20.0) == b""
+    await stream.aclose()
     for each in (own, other):
         each.close()
 
