@@ -67,7 +67,7 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     oauth: OAuthTable | bool = True
     """Whether to log in where the server asks for it."""
     login_hosts: list[Annotated[str, msgspec.Meta(pattern=r"^[^\s/:@]+:([0-9]{1,5}|\*)\Z")]] = []
-    """`HOST:PORT`, or `HOST:*`: where it may send us to log in although that is no public address."""
+    """`HOST:PORT`, or `HOST:*`: where it may send us to log in though that is no public address."""
     trusted: bool = False
     """Whether what it claims of the effects of its tools counts."""
     effect: SideEffects = SideEffects.EXECUTE
