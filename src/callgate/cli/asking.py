@@ -128,8 +128,11 @@ def _problem(kind: str | None, pattern: str, question: Confirmation) -> str | No
     if kind is None:
         return "This rule covers exactly these arguments and has no pattern."
     if kind == "path":
-        paths = question.projected_modifications
-        covered = all(compile_glob(pattern, paths=True).fullmatch(path) for path in paths)
+        try:
+            covers = compile_glob(pattern, paths=True)
+        except ValueError as error:
+            return f"That is no pattern: {error}"
+        covered = all(map(covers, question.projected_modifications))
         return None if covered else "That pattern does not cover this call."
     try:
         rules = [(parse_pattern(pattern), "allow")]

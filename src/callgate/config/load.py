@@ -27,7 +27,16 @@ from callgate.config.schema import (
 from callgate.core.effects import SideEffects
 from callgate.core.spelling import nearest
 from callgate.policy.commands import parse_pattern
-from callgate.policy.rules import BUILT_IN, Origin, Outcome, Policy, PolicyMode, Rule, Setting
+from callgate.policy.rules import (
+    BUILT_IN,
+    Origin,
+    Outcome,
+    Policy,
+    PolicyMode,
+    Rule,
+    Setting,
+    compile_glob,
+)
 from callgate.sandbox import allowed_hosts
 from callgate.tools.tables import WebTable
 
@@ -336,6 +345,10 @@ def _path_glob(text: str, file: _File, at: Path) -> str:
         raise file.error(at, "is empty")
     if glob.endswith("/"):  # a directory means what is in it
         glob += "**"
+    try:
+        compile_glob(glob, paths=True)
+    except ValueError as error:
+        raise file.error(at, str(error)) from None
     if not glob.startswith("/"):
         return glob
     names = glob.split("/")

@@ -8,7 +8,6 @@ system cannot hide a file from it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
@@ -18,7 +17,9 @@ import msgspec
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
+from callgate.core.path_globs import RuleGlob
 from callgate.core.places import Place
+from callgate.core.wildcards import Match, compile_tokens, parse_wildcards
 from callgate.policy.commands import CommandPattern
 
 
@@ -131,28 +132,18 @@ def is_within(path: str, directory: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def compile_glob(pattern: str, *, paths: bool) -> re.Pattern[str]:
-    """`*` and `?` stay within a path segment, `**` crosses them; elsewhere `*` is anything."""
-    out, at = "", 0
-    while at < len(pattern):
-        char = pattern[at]
-        if paths and pattern.startswith("**/", at):
-            out, at = out + r"(?:.*/)?", at + 3
-        elif paths and pattern.startswith("/**", at) and at + 3 == len(pattern):
-            out, at = out + r"(?:/.*)?", at + 3
-        elif paths and pattern.startswith("**", at):
-            out, at = out + r".*", at + 2
-        else:
-            wild = {"*": "[^/]*" if paths else ".*", "?": "[^/]" if paths else "."}
-            out, at = out + wild.get(char, re.escape(char)), at + 1
-    return re.compile(out, re.DOTALL)
+def compile_glob(pattern: str, *, paths: bool) -> Match:
+    """`*` and `?` stay within a path segment, `**` crosses them; elsewhere `*` is anything.
+
+    Raises `ValueError` for a path pattern that has too many meanings."""
+    return RuleGlob(pattern).matches if paths else compile_tokens(parse_wildcards(pattern))
 
 
 def glob_matches(pattern: str, text: str, *, paths: bool, fold: bool) -> bool:
     """`paths`: as in `compile_glob`; `fold`: without regard to case."""
     if fold:
         pattern, text = pattern.casefold(), text.casefold()
-    return compile_glob(pattern, paths=paths).fullmatch(text) is not None
+    return compile_glob(pattern, paths=paths)(text)
 
 
 def covers_path(rule: Rule, place: Place) -> bool:

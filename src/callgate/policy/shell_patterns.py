@@ -15,46 +15,46 @@ from functools import lru_cache
 
 import msgspec
 
+from callgate.core import wildcards
 from callgate.policy.shell_wrappers import program_name
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _PLAIN = re.compile(r"[^\s'\"\\;&|<>()`*?\[]+")
 _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./^~-]+")
 _CLASS = re.compile(r"\[[!^]?\]?[^\]\s]*\]")
-_ANYTHING = ".*"
 _FEW_LETTERS = 4
 """More different letters than this are one long option, such as -march or -delete."""
 
 
 class Token(msgspec.Struct, frozen=True):
-    """One word of a pattern: the word itself, or a regular expression for it."""
+    """One word of a pattern: the word itself, or wildcards for it."""
 
     literal: str
-    regex: str | None = None
+    wildcards: tuple[wildcards.Token, ...] | None = None
 
     def covers(self, word: str) -> bool:
         """Narrowly: a wildcard makes neither an option nor a way out of a directory."""
-        if self.regex is None:
+        if self.wildcards is None:
             return word == self.literal
         if word.startswith("-") and not self.literal.startswith("-"):
             return False
         if ".." in word.split("/"):
             return False
-        return _compile(self.regex).fullmatch(word) is not None
+        return _compile(self.wildcards)(word)
 
     def reaches(self, word: str) -> bool:
-        if self.regex is None:
+        if self.wildcards is None:
             return word == self.literal
-        return _compile(self.regex).fullmatch(word) is not None
+        return _compile(self.wildcards)(word)
 
     def reaches_program(self, word: str) -> bool:
         """Also by another path, and in another case, as some file systems do not mind."""
         if self.reaches(word):
             return True
         name = program_name(word)
-        if self.regex is None:
+        if self.wildcards is None:
             return name == self.literal.casefold()
-        return _compile(self.regex, re.IGNORECASE).fullmatch(name) is not None
+        return _compile(self.wildcards, ignore_case=True)(name)
 
 
 class CommandPattern(msgspec.Struct, frozen=True):
@@ -69,8 +69,10 @@ class CommandPattern(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def _compile(regex: str, flags: int = 0) -> re.Pattern[str]:
-    return re.compile(regex, re.DOTALL | flags)
+def _compile(
+    tokens: tuple[wildcards.Token, ...], *, ignore_case: bool = False
+) -> wildcards.Match:
+    return wildcards.compile_tokens(tokens, ignore_case=ignore_case)
 
 
 def matches(pattern: CommandPattern, argv: tuple[str, ...]) -> bool:
@@ -104,7 +106,7 @@ def _touches_in_any_order(tokens: tuple[Token, ...], words: tuple[str, ...]) -> 
     for token in tokens:
         if not token.literal.startswith("-"):
             continue
-        wanted = _cluster(token.literal) if token.regex is None else None
+        wanted = _cluster(token.literal) if token.wildcards is None else None
         if wanted and wanted <= letters:
             continue
         if not any(map(token.reaches, options)) and not any(map(token.reaches, names)):
@@ -148,7 +150,7 @@ def parse_pattern(text: str) -> CommandPattern:
         raise ValueError("a command pattern is empty")
     if _ASSIGNMENT.match(tokens[0].literal):
         raise ValueError("at character 1: a pattern begins with the program, not a variable")
-    rest = tokens[-1].regex == _ANYTHING
+    rest = tokens[-1].wildcards == (wildcards.STAR,)
     return CommandPattern(text, tuple(tokens[:-1] if rest else tokens), rest)
 
 
@@ -161,42 +163,28 @@ def quote(word: str) -> str:
 
 def _parse_token(text: str, at: int) -> tuple[Token, int]:
     literal: list[str] = []
-    parts = [""]  # regular expressions between stars
+    tokens: list[wildcards.Token] = []
     wild = False
     while at < len(text) and text[at] not in " \t":
-        piece, expression, at = _parse_piece(text, at)
+        piece, found, at = _parse_piece(text, at)
         literal.append(piece)
-        wild = wild or expression is not None
-        if expression == _ANYTHING:
-            parts.append("")
-        else:
-            parts[-1] += re.escape(piece) if expression is None else expression
-    return Token("".join(literal), _join(parts) if wild else None), at
+        wild = wild or found is None or isinstance(found, wildcards.OneOf)
+        tokens += [found] if found != piece else piece
+    return Token("".join(literal), tuple(tokens) if wild else None), at
 
 
-def _join(parts: list[str]) -> str:
-    """Put `.*` between the parts. What a lookahead found is not tried again: linear in the word."""
-    if len(parts) == 1:
-        return parts[0]
-    middle = "".join(
-        f"(?=(?P<p{number}>.*?{part}))(?P=p{number})"
-        for number, part in enumerate(parts[1:-1])
-    )
-    return parts[0] + middle + _ANYTHING + parts[-1]
-
-
-def _parse_piece(text: str, at: int) -> tuple[str, str | None, int]:
-    """One piece of a word: its text, a regular expression where it is wild, its end."""
+def _parse_piece(text: str, at: int) -> tuple[str, wildcards.Token, int]:
+    """One piece of a word: its text, the wildcard that it is or its text again, its end."""
     if run := _PLAIN.match(text, at):
-        return run.group(), None, run.end()
+        return run.group(), run.group(), run.end()
     char = text[at]
     if char == "*":
         end = at + 1
         while text.startswith("*", end):
             end += 1
-        return "*", _ANYTHING, end
+        return "*", wildcards.STAR, end
     if char == "?":
-        return "?", ".", at + 1
+        return "?", wildcards.ANY, at + 1
     if char == "[":
         return _parse_class(text, at)
     if char in "'\"":
@@ -204,7 +192,7 @@ def _parse_piece(text: str, at: int) -> tuple[str, str | None, int]:
     if char == "\\":
         if at + 1 == len(text):
             raise ValueError(f"at character {at + 1}: nothing follows the backslash")
-        return text[at + 1], None, at + 2
+        return text[at + 1], text[at + 1], at + 2
     if char in ";&|<>()`":
         raise ValueError(
             f"at character {at + 1}: {char} can never match, because every command of a line"
@@ -213,32 +201,26 @@ def _parse_piece(text: str, at: int) -> tuple[str, str | None, int]:
     raise ValueError(f"at character {at + 1}: {char!r} must stand in quotes")
 
 
-def _parse_class(text: str, at: int) -> tuple[str, str | None, int]:
+def _parse_class(text: str, at: int) -> tuple[str, wildcards.Token, int]:
     if text[at : at + 2].strip() == "[" and (at == 0 or text[at - 1] in " \t"):
-        return "[", None, at + 1  # the command [
+        return "[", "[", at + 1  # the command [
     match = _CLASS.match(text, at)
     if match is None:
         raise ValueError(f"at character {at + 1}: [ is never closed; quote it if it is meant")
     inside = match.group()[1:-1]
     negated = inside[:1] in ("!", "^")
-    characters = inside[negated:].replace("\\", "\\\\").replace("[", "\\[").replace("]", "\\]")
-    for doubled in ("&&", "||", "~~", "--"):
-        characters = characters.replace(doubled, "\\" + doubled[0] + "\\" + doubled[1])
-    expression = f"[{'^' if negated else ''}{characters}]"
-    try:
-        re.compile(expression)
-    except re.error:
-        found = match.group()
-        raise ValueError(f"at character {at + 1}: {found} is no set of characters") from None
-    return match.group(), expression, match.end()
+    ranges = wildcards.read_ranges(inside[negated:])
+    if any(first > last for first, last in ranges):
+        raise ValueError(f"at character {at + 1}: {match.group()} is no set of characters")
+    return match.group(), wildcards.character_class(ranges, negated=negated), match.end()
 
 
-def _parse_quotes(text: str, at: int) -> tuple[str, str | None, int]:
+def _parse_quotes(text: str, at: int) -> tuple[str, str, int]:
     quoted: list[str] = []
     end = at + 1
     while end < len(text):
         if text[end] == text[at]:
-            return "".join(quoted), None, end + 1
+            return "".join(quoted), "".join(quoted), end + 1
         if text[end] == "\\" and text[at] == '"' and text[end + 1 : end + 2] in ('"', "\\"):
             end += 1
         quoted.append(text[end])

@@ -16,18 +16,29 @@ from __future__ import annotations
 import re
 import struct
 import sys
-from typing import BinaryIO
+
+TYPE_CHECKING = False  # without `typing`, which is slow to load
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import BinaryIO
 
 LONGEST_LINE = 2_000
 """Characters of a line that are looked at."""
+_LOOK_UP = 32
+"""Lines between two calls of `look_up`."""
 _CPU_SECONDS = 60
 _NUMBER = struct.Struct("<I")
 
 
-def matching(pattern: re.Pattern[str], text: str, most: int) -> list[int]:
-    """The numbers of the lines, from 0, in which the pattern is found."""
+def matching(
+    pattern: re.Pattern[str], text: str, most: int, look_up: Callable[[], None] | None = None
+) -> list[int]:
+    """The numbers of the lines, from 0, in which the pattern is found. `look_up` is called every
+    few lines, and raises where that is enough."""
     found = []
     for number, line in enumerate(text.split("\n")):
+        if look_up is not None and number % _LOOK_UP == 0:
+            look_up()
         if pattern.search(line[:LONGEST_LINE].removesuffix("\r")):
             found.append(number)
             if len(found) >= most:

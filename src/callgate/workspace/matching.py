@@ -56,7 +56,13 @@ class LineMatcher:
     def lines(self, text: bytes, most: int) -> list[int]:
         """The numbers of the first matching lines, from 0."""
         if is_quick(self._pattern.pattern):
-            return match_lines.matching(self._pattern, text.decode("utf-8", "replace"), most)
+            deadline = time.monotonic() + _SECONDS
+            return match_lines.matching(
+                self._pattern,
+                text.decode("utf-8", "replace"),
+                most,
+                lambda: self._look_up(deadline),
+            )
         try:
             if self._process is None:
                 self._process = _started()
@@ -100,10 +106,7 @@ class LineMatcher:
         answers = select.poll()  # select() knows only the first 1024 descriptors
         answers.register(fd, select.POLLIN)
         while count:
-            if self._should_stop():
-                raise ToolCancelled
-            if time.monotonic() > deadline:
-                raise _too_slow()
+            self._look_up(deadline)
             if not answers.poll(_LOOK_UP_MS):
                 continue
             part = os.read(fd, min(count, 1 << 16))
@@ -112,6 +115,12 @@ class LineMatcher:
             parts.append(part)
             count -= len(part)
         return b"".join(parts)
+
+    def _look_up(self, deadline: float) -> None:
+        if self._should_stop():
+            raise ToolCancelled
+        if time.monotonic() > deadline:
+            raise _too_slow()
 
     def _end(self) -> None:
         process, self._process = self._process, None

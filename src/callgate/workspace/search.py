@@ -61,11 +61,10 @@ def find(
     should_stop: Callable[[], bool] = _never,
 ) -> Paths:
     """The files below `path` whose name or path from there matches a glob, sorted."""
-    tree = Tree(files, path, Glob(pattern), should_stop)
-    deadline = time.monotonic() + MAX_SECONDS
+    tree = Tree(files, path, Glob(pattern), should_stop, time.monotonic() + MAX_SECONDS)
     found: list[str] = []
     for file in tree:
-        if len(found) >= limit or time.monotonic() > deadline:
+        if len(found) >= limit:
             return Paths(found, complete=False)
         found.append(file.path)
     return Paths(found, complete=tree.complete)
@@ -86,11 +85,11 @@ def search(
 
     Binary files are passed over, and of a long line only the first 2,000 characters count.
     """
-    tree = Tree(files, path, Glob(glob) if glob else None, should_stop)
+    deadline = time.monotonic() + MAX_SECONDS
+    tree = Tree(files, path, Glob(glob) if glob else None, should_stop, deadline)
     matches: list[Match] = []
     too_large: list[str] = []
     searched, total, complete = 0, 0, True
-    deadline = time.monotonic() + MAX_SECONDS
     with LineMatcher(pattern, ignore_case=ignore_case, should_stop=should_stop) as matcher:
         for file in tree:
             if should_stop():

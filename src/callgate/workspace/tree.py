@@ -7,8 +7,10 @@ that match, that no ignore rule leaves out and that the guard lets be read come 
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
@@ -45,13 +47,16 @@ class Tree:
         path: str,
         glob: Glob | None = None,
         should_stop: Callable[[], bool] = lambda: False,
+        deadline: float = math.inf,
     ) -> None:
+        """`deadline`: of the monotonic clock; nothing is looked at after it."""
         self.complete = True
         """False once something was left out because there is too much of it, or by a failure."""
         self._files = files
         self._path = path
         self._glob = glob
         self._should_stop = should_stop
+        self._deadline = deadline
         self._seen = 0
 
     def __iter__(self) -> Iterator[File]:
@@ -79,8 +84,6 @@ class Tree:
     def _below(
         self, fd: int, root: Directory, names: list[str], start: int, above: Ignores
     ) -> Iterator[File]:
-        if self._should_stop():
-            raise ToolCancelled
         try:
             with os.scandir(fd) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
@@ -90,7 +93,9 @@ class Tree:
         ignores = above.within(self._rules(fd, {entry.name for entry in entries}))
         for entry in entries:
             self._seen += 1
-            if self._seen > MAX_ENTRIES:
+            if self._should_stop():
+                raise ToolCancelled
+            if self._seen > MAX_ENTRIES or time.monotonic() > self._deadline:
                 self.complete = False
                 return
             path = [*names, entry.name]

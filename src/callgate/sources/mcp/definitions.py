@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from callgate.core.characters import escape, is_seen
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.tools import ToolDefinition
+from callgate.core.wildcards import Match, compile_tokens, parse_wildcards
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.sources.mcp.names import model_name, rule_name
 
@@ -53,8 +54,13 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
 
     def offers(self, tool: str) -> bool:
-        wanted = self.tools is None or any(fnmatchcase(tool, each) for each in self.tools)
-        return wanted and not any(fnmatchcase(tool, each) for each in self.exclude)
+        wanted = self.tools is None or any(_names(each)(tool) for each in self.tools)
+        return wanted and not any(_names(each)(tool) for each in self.exclude)
+
+
+@lru_cache(maxsize=1024)
+def _names(glob: str) -> Match:
+    return compile_tokens(parse_wildcards(glob, classes=True))
 
 
 def names_of(entries: list[dict[str, Any]], server: str) -> list[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from fnmatch import translate
 
 from callgate.core.errors import ToolExecutionError
+from callgate.core.wildcards import compile_tokens, parse_wildcards
 from callgate.tools import pdfs
 from callgate.tools.web.charsets import decode, media_type
 from callgate.tools.web.markdown import convert, without_unseen
@@ -25,7 +24,7 @@ _SECRET = (
     "credentials", "credentials.*", "*.tfstate", "*.tfstate.*", "htpasswd", ".htpasswd",
 )  # fmt: skip
 """A copy of what is in these is kept nowhere."""
-_IS_SECRET = re.compile("|".join(map(translate, _SECRET)))
+_ARE_SECRET = [compile_tokens(parse_wildcards(each)) for each in _SECRET]
 _SNIFFED = 8_192
 MOST_CHARACTERS = 5_000_000
 
@@ -36,7 +35,7 @@ def is_worth_reading(name: str) -> bool:
     ending = small.rpartition(".")[2] if "." in small else ""
     if ending in _WITHOUT_TEXT or small.endswith((".min.js", ".min.css")):
         return False
-    return _IS_SECRET.match(small) is None
+    return not any(matches(small) for matches in _ARE_SECRET)
 
 
 def keeps_lines(name: str) -> bool:
