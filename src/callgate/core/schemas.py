@@ -20,12 +20,12 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
 from callgate.core.schema_sizes import LARGEST, depth_of, refers, size_of
 from callgate.core.spelling import nearest
+from callgate.core.validators import TooMuch, Validator, nodes
 
 MAX_DEPTH = 64
 MAX_BYTES = 8 * 1024 * 1024
@@ -126,8 +126,8 @@ class ArgumentSchema:
     for our own tools, whose schemas the tests compile: most are not called in a process."""
 
     __slots__ = (
-        "_always_mend", "_foreign", "_plan", "_tool", "_validate", "_validator", "max_bytes",
-        "schema",
+        "_always_mend", "_foreign", "_free_bytes", "_plan", "_tool", "_validate", "_validator",
+        "max_bytes", "schema",
     )  # fmt: skip
 
     def __init__(
@@ -142,7 +142,7 @@ class ArgumentSchema:
         self.schema = schema
         self.max_bytes = max_bytes
         self._tool, self._foreign = tool, foreign
-        self._validator: Any = None
+        self._validator: Validator | None = None
         if not lazy:
             self.compile()
 
@@ -156,7 +156,8 @@ class ArgumentSchema:
         except (ValueError, TypeError, RecursionError) as error:
             first = str(error).strip().split("\n")[0]
             raise ToolRegistrationError(f"tool {tool!r}: input_schema: {first}") from None
-        self._validate = self._validator.is_valid
+        self._validate = self._validator.is_quickly_valid
+        self._free_bytes = self._validator.free_bytes
         if self._foreign:
             self._plan, self._always_mend = None, False
             return
@@ -178,13 +179,26 @@ class ArgumentSchema:
         if plan is not None and (self._always_mend or _may_hold_whole_float(canonical)):
             value = _mend(value, plan)
             canonical = _encoder.encode(value)
-        if not self._validate(value):
+        if len(canonical) > self._free_bytes:
+            self._check_costly(value)
+        elif not self._validate(value):
             raise _invalid(self._violations(value))
         return Checked(value, canonical, hashlib.sha256(canonical).hexdigest())
 
+    def _check_costly(self, value: Any) -> None:
+        assert self._validator is not None
+        try:
+            if not self._validator.is_valid(value):
+                raise _invalid(self._violations(value))
+        except TooMuch as error:
+            raise _invalid([("", str(error))]) from None
+
     def _violations(self, value: Any) -> list[tuple[str, str]]:
-        found = []
+        assert self._validator is not None
+        found: list[tuple[str, str]] = []
         for error in self._validator.iter_errors(value):
+            if len(found) > MAX_VIOLATIONS:
+                break
             place = _place(error.instance_path)
             unexpected = getattr(error.kind, "unexpected", None)
             if unexpected is None:
@@ -193,10 +207,8 @@ class ArgumentSchema:
             known = self._known_keys(error.instance_path)
             found += [
                 (f"{place}.{key}" if place else key, f"unknown key{_nearest(key, known)}")
-                for key in unexpected
+                for key in unexpected[:MAX_VIOLATIONS]
             ]
-            if len(found) > MAX_VIOLATIONS:
-                break
         return found[:MAX_VIOLATIONS] or [("", "they do not fit the tool's schema")]
 
     def _known_keys(self, path: list[str | int]) -> list[str]:
@@ -214,9 +226,8 @@ class ArgumentSchema:
         for place, schema in _walk(self.schema, "input_schema"):
             if "default" not in schema:
                 continue
-            validator = jsonschema_rs.Draft7Validator(
-                {k: v for k, v in schema.items() if k != "default"}, validate_formats=True
-            )
+            rest = {k: v for k, v in schema.items() if k != "default"}
+            validator = Validator(rest, draft7=True, formats=True)
             if not validator.is_valid(schema["default"]):
                 raise ToolRegistrationError(
                     f"tool {tool!r}: {place}.default does not fit its own schema"
@@ -227,14 +238,14 @@ def _part(node: Any, name: str) -> Any:
     return node.get(name) if isinstance(node, Mapping) else None
 
 
-def _own(schema: Mapping[str, Any]) -> Any:
+def _own(schema: Mapping[str, Any]) -> Validator:
     sealed = _seal(copy.deepcopy(dict(schema)))
-    return jsonschema_rs.Draft7Validator(
-        sealed, validate_formats=True, mask="the value", offline=True
-    )
+    # In the subset, one part of a value is the matter of one part of the schema.
+    parts = max(len(part) + len(part.get("enum", ())) for _, part in _walk(sealed, ""))
+    return Validator(sealed, draft7=True, formats=True, parts=parts)
 
 
-def _foreign(schema: Mapping[str, Any]) -> Any:
+def _foreign(schema: Mapping[str, Any]) -> Validator:
     """In the dialect that it names. Where it lists its keys and says nothing of others, another
     key is a slip here as well."""
     if schema.get("type") != "object":
@@ -244,13 +255,15 @@ def _foreign(schema: Mapping[str, Any]) -> Any:
     return ForeignSchema(schema)
 
 
-class ForeignSchema:
+class ForeignSchema(Validator):
     """A schema that a stranger wrote, which refers to nothing elsewhere and can be checked in a
     bounded time. Raises `ValueError` where it is none."""
 
-    __slots__ = ("_size", "_validator", "is_valid")
+    __slots__ = ("_size",)
 
-    def __init__(self, schema: Mapping[str, Any], *, plain: bool = False) -> None:
+    def __init__(
+        self, schema: Mapping[str, Any], *, plain: bool = False, formats: bool = False
+    ) -> None:
         """`plain`: it may not even refer to itself. A form has no need to, and is checked
         without anybody having approved it."""
         if plain and refers(schema):
@@ -260,18 +273,15 @@ class ForeignSchema:
         except ToolValidationError as error:
             raise ValueError(error.message) from None
         self._size = size_of(schema)
-        self._validator = jsonschema_rs.validator_for(
-            dict(schema), validate_formats=False, mask="the value", offline=True
-        )
-        self.is_valid = self._validator.is_valid
+        parts = max(self._size.parts, sum(1 for _ in nodes(schema)))
+        super().__init__(dict(schema), formats=formats, parts=parts)
 
     def iter_errors(self, value: Any) -> Iterable[Any]:
         """What is wrong; nothing where finding that out could take for ever: every way in which
         an alternative does not fit is looked at, and within it every alternative."""
         if self._size.at_depth(depth_of(value)) > LARGEST:
             return ()
-        errors: Iterable[Any] = self._validator.iter_errors(value)
-        return errors
+        return super().iter_errors(value)
 
 
 def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:

@@ -10,10 +10,10 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-import jsonschema_rs
 import msgspec
 
 from callgate.core.errors import ToolRegistrationError
+from callgate.core.validators import Validator
 from callgate.sources.unions import types_of
 
 Schema = dict[str, Any]
@@ -90,7 +90,7 @@ def describe(schema: Schema, description: str | None, default: Any = msgspec.UNS
         said.setdefault("description", description)
     if default is not msgspec.UNSET:
         as_json = _json_of(default)
-        validator = jsonschema_rs.Draft7Validator(said, validate_formats=True)
+        validator = Validator(said, draft7=True, formats=True)
         # A default outside its own schema (`name: str = None`) stays the function's business.
         if as_json is not msgspec.UNSET and validator.is_valid(as_json):
             said["default"] = as_json

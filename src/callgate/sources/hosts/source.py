@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any
 
-import jsonschema_rs
 import msgspec
 
 from callgate.core.commands import Launcher
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError, ToolRegistrationError
+from callgate.core.schemas import ForeignSchema
 from callgate.core.tools import ToolDefinition, ToolFactory
+from callgate.core.validators import TooMuch
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.hosts.hosts import Host, HostSettings
@@ -210,13 +212,17 @@ def check_config(schema: dict[str, Any], config: dict[str, Any]) -> None:
     The host is not to have us fetch what its schema refers to, nor to put secrets into logs.
     """
     try:
-        validator = jsonschema_rs.validator_for(schema, offline=True, mask="the value")
+        validator = ForeignSchema(schema, formats=True)
     except ValueError as error:
         problem = str(error).split("\n", 1)[0]
         raise ToolError(f"its config schema is none: {problem}", reason="host_config") from None
-    problems = [
-        f"{'.'.join(map(str, each.instance_path)) or 'config'}: {each.message}"
-        for each in validator.iter_errors(config)
-    ]
+    problems = ["there is too much in it to be checked"]
+    with suppress(TooMuch):
+        problems = [
+            f"{'.'.join(map(str, each.instance_path)) or 'config'}: {each.message}"
+            for each in validator.iter_errors(config)
+        ]
+        if not problems and not validator.is_valid(config):
+            problems = ["it does not fit the schema"]
     if problems:
         raise ToolError(f"its config is wrong: {'; '.join(problems[:5])}", reason="host_config")
