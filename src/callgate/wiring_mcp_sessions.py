@@ -37,7 +37,7 @@ from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions
 from callgate.sources.mcp.extras import Extra, extras
 from callgate.sources.mcp.servers import Place, Server, ServerSettings
-from callgate.sources.mcp.tools import McpTool
+from callgate.sources.mcp.tools import tool_factory
 from callgate.wiring_mcp import make_asks, reach_address, reach_process, tables
 
 if TYPE_CHECKING:  # it loads the SDK
@@ -288,7 +288,7 @@ class _Brought:
         self._pins |= {each["name"]: connection.prints[each["name"]] for each in new}
         server = self.server
         self._give(
-            (tool, definition, _tool(server, tool, definition, self._pins[tool]))
+            (tool, definition, tool_factory(server, tool, definition, self._pins[tool]))
             for tool, definition in definitions(new, self.name, server.settings.beliefs)
         )
 
@@ -316,10 +316,6 @@ async def _beside(connection: Connection) -> list[str]:
     except Exception as error:  # the SDK's, of a connection that was lost meanwhile
         _log.info("an MCP server was lost: %s", type(error).__name__)
         return []
-
-
-def _tool(server: Server, tool: str, definition: ToolDefinition, pin: str) -> ToolFactory:
-    return lambda: McpTool(server, tool, definition, pin)
 
 
 def _extra(server: Server, name: str, definition: ToolDefinition) -> ToolFactory:

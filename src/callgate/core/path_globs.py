@@ -3,7 +3,7 @@
     a/*/b/**/c.py  ->  blocks [a * b] [c.py]
 
 A block is as many names as it has patterns, so the leftmost place where it fits is as good as any
-later one: each is looked for once, and nothing is tried twice (`wildcards` does the same in a name).
+later one: each is looked for once and nothing is tried twice, as `wildcards` does it in a name.
 """
 
 from __future__ import annotations

@@ -154,8 +154,9 @@ class ArgumentSchema:
         try:
             self._validator = _foreign(schema) if self._foreign else _own(schema)
         except (ValueError, TypeError, RecursionError) as error:
-            first = str(error).strip().split("\n")[0]
-            raise ToolRegistrationError(f"tool {tool!r}: input_schema: {first}") from None
+            raise ToolRegistrationError(
+                f"tool {tool!r}: input_schema: {first_line(error)}"
+            ) from None
         self._validate = self._validator.is_quickly_valid
         self._free_bytes = self._validator.free_bytes
         if self._foreign:
@@ -232,6 +233,11 @@ class ArgumentSchema:
                 raise ToolRegistrationError(
                     f"tool {tool!r}: {place}.default does not fit its own schema"
                 )
+
+
+def first_line(error: Exception) -> str:
+    """What is wrong with a schema, without where in it that stands."""
+    return str(error).strip().split("\n")[0]
 
 
 def _part(node: Any, name: str) -> Any:

@@ -50,6 +50,8 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     always_ask: bool = False
     """It runs only after a person said yes to this very call, whatever the mode, a rule or an
     earlier answer says."""
+    output_schema: dict[str, Any] | None = None
+    """What its results are like as data, where a stranger says so: who runs it checks that."""
     input: Literal["object", "text"] = "object"
     """`text`: the model writes free text, which arrives as the only argument `text`."""
 

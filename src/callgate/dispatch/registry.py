@@ -25,7 +25,7 @@ import msgspec
 from callgate.audit.summaries import ArgumentSummary
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.schemas import MAX_BYTES, ArgumentSchema
+from callgate.core.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
 
@@ -342,6 +342,12 @@ def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -
         foreign=definition.source == "mcp",  # whose schema may use all of JSON Schema
         lazy=definition.source == "builtin",
     )
+    if definition.output_schema is not None:
+        try:
+            ForeignSchema(definition.output_schema)
+        except (ValueError, TypeError, RecursionError) as error:
+            problem = first_line(error)
+            raise ToolRegistrationError(f"tool {name!r}: output_schema: {problem}") from None
     if definition.timeout_s is not None and not definition.timeout_s > 0:
         raise ToolRegistrationError(f"tool {name!r}: timeout_s must be positive")
     properties = definition.input_schema.get("properties", {})

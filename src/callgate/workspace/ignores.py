@@ -17,7 +17,9 @@ ALWAYS = frozenset({".git", ".hg", ".svn"})
 class Ignores:
     """The rules in force in one directory; immutable, each level adds to the one above."""
 
-    def __init__(self, levels: tuple[tuple[int, list[IgnoreRule]], ...] = (), depth: int = 0) -> None:
+    def __init__(
+        self, levels: tuple[tuple[int, list[IgnoreRule]], ...] = (), depth: int = 0
+    ) -> None:
         self._levels = levels
         self._depth = depth
 

@@ -184,6 +184,9 @@ class Connection:
             elicitation_callback=self._callbacks.fill if self._elicitation else None,
             sampling_callback=self._callbacks.sample if self._sampling else None,
         ) as client:
+            # The SDK would have Python's `re`, which goes back, match a stranger's patterns with
+            # a stranger's texts. The tool checks its results itself (`tools.ResultSchema`).
+            client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
             yield client
 
     async def _stay(self, client: Client) -> None:
@@ -347,6 +350,10 @@ class Connection:
             calls.remove(calling)
             if not calls:
                 self.quiet.set()
+
+
+async def _unchecked(name: str, result: types.CallToolResult) -> None:
+    """In place of the SDK's own check of results."""
 
 
 async def _templates(client: Client) -> list[dict[str, Any]]:

@@ -108,6 +108,7 @@ def _definition(
         aliases=(rule_name(server, name),),
         description=readable(entry.get("description") or entry.get("title") or ""),
         input_schema=readable_schema(schema),
+        output_schema=entry.get("outputSchema"),
         side_effects=None if capabilities else said or beliefs.effect,
         capabilities=capabilities,
         path_params=tuple(each for each in beliefs.paths if each in known),

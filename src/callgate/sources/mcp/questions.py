@@ -101,9 +101,10 @@ class FillForm:
         content, form = input.get("content", {}), input.get("form", {})
         try:
             schema = ForeignSchema(form, plain=True)
+            fits = schema.is_valid(content)
         except ValueError:
             raise ToolExecutionError("The form cannot be read.", reason="mcp_form") from None
-        if not schema.is_valid(content):
+        if not fits:
             problems = [
                 f"{'.'.join(map(str, each.instance_path)) or 'the form'}: {each.message}"
                 for each in schema.iter_errors(content)

@@ -22,7 +22,7 @@ from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions, names_of
 from callgate.sources.mcp.extras import Extra, extras
 from callgate.sources.mcp.servers import Place, Server, ServerSettings
-from callgate.sources.mcp.tools import McpTool
+from callgate.sources.mcp.tools import tool_factory
 from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 
 
@@ -98,7 +98,7 @@ class Servers:
         prints = _prints(pinned.schemas, name)
         server, beliefs = self.hosts[name], self._settings[name].beliefs
         tools = [
-            _factory(server, tool, definition, prints[tool])
+            tool_factory(server, tool, definition, prints[tool])
             for tool, definition in definitions(pinned.schemas, name, beliefs)
         ]
         return [*tools, *starmap(partial(_extra, server), extras(server, pinned.tags, beliefs))]
@@ -146,10 +146,6 @@ class Servers:
 
     async def close(self) -> None:
         await asyncio.gather(*(server.close() for server in self.hosts.values()))
-
-
-def _factory(server: Server, tool: str, definition: ToolDefinition, pin: str) -> ToolFactory:
-    return lambda: McpTool(server, tool, definition, pin)
 
 
 def _extra(server: Server, name: str, definition: ToolDefinition) -> ToolFactory:

@@ -10,17 +10,42 @@ import asyncio
 from importlib import import_module
 from typing import Any
 
+import msgspec
+
 from callgate.core.errors import (
     ToolError,
     ToolExecutionError,
     ToolPermissionDenied,
     ToolProtocolError,
 )
-from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.core.schemas import ForeignSchema, first_line
+from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
 from callgate.sources.logs import PROBLEM
 from callgate.sources.mcp.servers import Server
 
 LONGEST_ERROR = 2_000
+
+
+class ResultSchema:
+    """What the results of a tool are like, as its server says. Compiled with the first of them,
+    and once for all calls."""
+
+    def __init__(self, schema: dict[str, Any] | None) -> None:
+        self._schema = schema
+        self._validator: ForeignSchema | None = None
+
+    def problem(self, output: ToolOutput) -> str | None:
+        """What is wrong with a result; None if nothing is. An error may be as it likes."""
+        if self._schema is None or not output.success:
+            return None
+        if output.value is msgspec.UNSET:
+            return "it has an output schema, and gave no structured content"
+        try:
+            self._validator = self._validator or ForeignSchema(self._schema)
+            fits = self._validator.is_valid(output.value)
+        except ValueError as error:
+            return f"its structured content cannot be checked: {first_line(error)}"
+        return None if fits else "its structured content does not fit its output schema"
 
 
 class McpTool:
@@ -29,12 +54,20 @@ class McpTool:
     stoppable = False
     """A server is told of a cancellation; whether it heeds it, nobody learns."""
 
-    def __init__(self, server: Server, name: str, definition: ToolDefinition, pin: str) -> None:
+    def __init__(
+        self,
+        server: Server,
+        name: str,
+        definition: ToolDefinition,
+        pin: str,
+        results: ResultSchema,
+    ) -> None:
         self._server = server
         self._name = name
         """By which its server knows it."""
         self._definition = definition
         self._pin = pin
+        self._results = results
 
     @property
     def definition(self) -> ToolDefinition:
@@ -53,6 +86,9 @@ class McpTool:
                 raise self._server.died(connection) from None
             raise to_error(self._server, error) from None
         output: ToolOutput = import_module("callgate.sources.mcp.outputs").to_output(result)
+        problem = self._results.problem(output)
+        if problem is not None:
+            raise to_error(self._server, ValueError(problem))
         return output
 
     async def cancel(self) -> bool:
@@ -70,6 +106,12 @@ class McpTool:
             f"Tool {self._definition.name!r} is described differently than when {since}.",
             reason="definition_changed",
         )
+
+
+def tool_factory(server: Server, tool: str, definition: ToolDefinition, pin: str) -> ToolFactory:
+    """`tool` is its name as the server knows it."""
+    results = ResultSchema(definition.output_schema)
+    return lambda: McpTool(server, tool, definition, pin, results)
 
 
 def to_error(server: Server, error: Exception) -> ToolError:

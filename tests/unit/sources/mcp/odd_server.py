@@ -82,6 +82,8 @@ def call(id, params):
         return {"__error__": {"code": -32011, "message": LAST_WORDS or "No such thing.\x1b[2J"}}
     if name == "wrong":
         return {"content": "nothing of the kind"}
+    if name == "matched":
+        return {**text("said"), "structuredContent": {"text": "a" * 200 + "!"}}
     if name == "structured":
         return {**text("three"), "structuredContent": {"n": 3}}
     if name == "image":

@@ -214,3 +214,48 @@ async def test_a_server_that_never_says_what_its_tools_are_now_can_still_be_left
         async with asyncio.timeout(20):
             await lab.server.close()
         asked.close()
+
+
+# --- what it says of its results ----------------------------------------------------------------
+
+
+@pytest.fixture
+async def results(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Lab]:
+    """A server whose tools have this output schema."""
+    listed = tmp_path / "tools.json"
+    named = [entry(name, outputSchema=request.param) for name in ("structured", "matched", "pid", "fail")]
+    listed.write_text(json.dumps([*named, entry("echo", inputSchema={"type": "object", "properties": {"text": {}}})]))
+    async with Lab(tmp_path, "--file", str(listed)) as lab:
+        yield lab
+
+
+def output(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+@pytest.mark.parametrize("results", [output(text={"pattern": "^(a+)+$"})], indirect=True)
+async def test_a_pattern_for_results_holds_nobody_up(results: Lab) -> None:
+    assert refusal(await results.call("matched")) == ("protocol_error", "mcp_answer")
+    assert (await results.call("structured")).value == {"n": 3}
+    await still_works(results)
+
+
+@pytest.mark.parametrize("results", [output(n={"type": "integer", "minimum": 3}, text={"type": "null"})], indirect=True)
+async def test_results_are_held_to_what_the_server_says_of_them(results: Lab) -> None:
+    assert (await results.call("structured")).value == {"n": 3}
+    assert refusal(await results.call("matched")) == ("protocol_error", "mcp_answer")
+    assert refusal(await results.call("pid")) == ("protocol_error", "mcp_answer")  # nothing structured
+    assert (await results.call("fail")).text == "It is broken."
+    await still_works(results)
+
+
+BOMB = {"$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 10} for n in range(10)} | {"d10": {}}, "$ref": "#/$defs/d0"}
+
+
+@pytest.mark.parametrize(
+    "schema", [output(text={"pattern": "(?=a)b"}), output(text={"pattern": r"(a)\1"}), output(text={"pattern": "a{1,100000}"}), BOMB],
+    ids=["look-around", "back reference", "large", "bomb"],
+)  # fmt: skip
+def test_a_schema_of_results_that_cannot_be_checked_leaves_its_tool_out(schema: Any) -> None:
+    assert registered(entry("odd", outputSchema=schema), entry("ok")) == ["mcp__odd__ok"]
+    assert registered(entry("odd", inputSchema={**schema, "type": "object"}), entry("ok")) == ["mcp__odd__ok"]
