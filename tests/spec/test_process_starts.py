@@ -18,6 +18,7 @@ STARTERS = {
     "sandbox/processes.py": "`BareLauncher`, which nothing in the package uses",
     "config/keys.py": "runs the user's own key_command, which no model and no workspace can set",
     "cli/memory.py": "the user's own EDITOR, at their terminal",
+    "cli/watchdog.py": "forks what watches our own loop: it runs no command",
     "cli/detaching.py": "callgate itself, into the background",
     "sandbox/cgroups.py": "forks a keeper into its group",
     "host/scripts.py": "runs scripts inside a host's own jail",

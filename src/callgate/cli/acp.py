@@ -56,7 +56,9 @@ def _serve(requests: int, answers: int, options: Any) -> int:
 
         wired = await asyncio.to_thread(_open)
         parts = load("callgate.cli.acp_parts").make_parts(wired, chosen)
-        return load("callgate.surfaces.acp.agent").AcpAgent(parts, peer, client)
+        agent = load("callgate.surfaces.acp.agent").AcpAgent(parts, peer, client)
+        load("callgate.cli.watchdog").watch_runtime(wired)
+        return agent
 
     return int(asyncio.run(stdio.serve(requests, answers, chosen, make_agent)))
 

@@ -24,6 +24,7 @@ from callgate.cli.problems import CliError
 from callgate.cli.terminal import Paint, say, wants_colour
 from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import clip, visible_text
+from callgate.cli.watchdog import watch_runtime
 from callgate.config.saved import saved_rule
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
@@ -96,6 +97,7 @@ async def _run(
 ) -> Ended:
     runtime = wired.runtime
     try:
+        watch_runtime(wired)
         if unreadable is not None:
             return Ended(runtime.refuse(made, unreadable))
         answers = confirmer(wired, made, options)

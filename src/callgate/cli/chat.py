@@ -38,6 +38,7 @@ from callgate.cli.stores import short
 from callgate.cli.terminal import Paint, columns, is_terminal, say, wants_colour
 from callgate.cli.tty import open_tty
 from callgate.cli.visible import clip, excerpt, visible, visible_text
+from callgate.cli.watchdog import watch_runtime
 from callgate.core.content import TextBlock
 from callgate.core.events import LLM_CALLED, Event
 from callgate.core.models import Usage
@@ -62,6 +63,7 @@ def chat(options: Namespace) -> int:
     agent = agents.open_agent(wired, options.model)
     with Beside() as beside:
         talk = Chat(wired, agent, fresh, beside, plain=options.plain)
+        beside.do(_watched(wired))
         try:
             code = talk.run(options, prompt)
         except SystemExit as ended:  # a signal
@@ -73,6 +75,11 @@ def chat(options: Namespace) -> int:
             beside.do(wired.close())
         talk.say_how_to_go_on()
         return leave(beside.close, code)
+
+
+async def _watched(wired: Wired) -> None:
+    """On the loop. Ctrl-C ends a chat only where nothing else can."""
+    watch_runtime(wired, interrupts=(signal.SIGINT,))
 
 
 class Chat:

@@ -53,6 +53,7 @@ async def _serve(
     stdio = load("callgate.surfaces.mcp.stdio")
     local = load("callgate.surfaces.mcp.local")
     try:
+        load("callgate.cli.watchdog").watch_runtime(wired)
         wired.warm()
         server = local.local_server(
             wired.runtime,

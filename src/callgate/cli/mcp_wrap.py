@@ -116,6 +116,7 @@ async def _serve(
     requests: int, answers: int, wired: Wired, session: Session, options: Namespace
 ) -> None:
     try:
+        load("callgate.cli.watchdog").watch_runtime(wired)
         server, servers = await _open(wired, session, options)
         try:
             await load("callgate.surfaces.mcp.stdio").serve(requests, answers, server)

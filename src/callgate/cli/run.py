@@ -28,6 +28,7 @@ from callgate.cli.stores import explained
 from callgate.cli.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.tty import open_tty
 from callgate.cli.visible import visible
+from callgate.cli.watchdog import watch_runtime
 from callgate.core.events import TURN_STARTED, Event
 from callgate.core.sessions import Session
 from callgate.wiring import Wired
@@ -95,6 +96,7 @@ class _Run:
 
     async def run(self, prompt: str | None) -> int:
         """Choose the session, take the turn, show how it ended; the exit code."""
+        watch_runtime(self._wired)
         tty = None
         if not self._options.no_input and (is_terminal(sys.stdin) or is_terminal(sys.stderr)):
             tty = open_tty()

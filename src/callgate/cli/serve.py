@@ -23,6 +23,7 @@ from callgate.cli.loading import load
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.cli.upkeep import Upkeep
+from callgate.cli.watchdog import watch_runtime
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.trust import is_trusted
@@ -212,6 +213,7 @@ async def _serve(
         _announce(listener.path)
         if ready is not None:
             ready()
+        watch_runtime(wired, to_stderr=True)  # now that stderr is the log, where there is one
         wired.warm()
         async with asyncio.TaskGroup() as working:
             besides = None if beside is None else working.create_task(beside())

@@ -65,6 +65,10 @@ class LimitsTable(_Table, frozen=True):
     cancel_grace_s: Seconds = 0.5
     abandon_s: Seconds = 30.0
     max_argument_bytes: Count = 8 * 1024 * 1024
+    stall_s: Seconds = 5.0
+    """How long the event loop may stand still before its stack is logged."""
+    stop_s: Seconds = 30.0
+    """How long a process may take to end after a signal, before it is ended by force."""
 
 
 class AuditTable(_Table, frozen=True):
