@@ -47,6 +47,8 @@ _LARGEST_NUMBER = 1_000_000
 _DEEPEST = 500
 _DEEPEST_SHOWN = 8
 """Lists and quotations in one another, which each stand further to the right."""
+MOST_TOKENS = 100_000
+"""Tags and texts of a page that are read; a long article has a third of it."""
 _LOOK_UP = 2_000
 """Tokens between two looks at whether to stop."""
 _IN_A_LINK = "!#$%&'*+,/:;=?@~-._"
@@ -85,6 +87,9 @@ def convert(
     for count, token in enumerate(tokens(html)):
         if count % _LOOK_UP == 0 and should_stop():
             raise ToolCancelled
+        if count >= MOST_TOKENS:
+            writer.cut()
+            break
         match token:
             case Text(text=text):
                 writer.text(text)
@@ -162,6 +167,13 @@ class _Writer:
             last = self._leave()
             if last == name:
                 return
+
+    def cut(self) -> None:
+        """Say that there is more, outside of all that is open."""
+        while self._open:
+            self._leave()
+        self._break()
+        self._blocks.append(f"[The rest is left out: more than {MOST_TOKENS:,} tags and texts.]")
 
     def finish(self) -> Page:
         while self._open:

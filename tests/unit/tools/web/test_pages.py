@@ -23,7 +23,7 @@ from callgate.tools.loading import factories
 from callgate.tools.tables import WebTable
 from callgate.tools.web.catalogue import CATALOGUE
 from callgate.tools.web.charsets import decode
-from callgate.tools.web.markdown import convert
+from callgate.tools.web.markdown import MOST_TOKENS, convert
 from callgate.tools.web.parts import Web
 from tests.small_pdfs import pdf
 from tests.support import Bench, FakeHuman
@@ -401,3 +401,15 @@ def test_what_a_browser_would_not_show_is_marked_however_it_is_said(tag: str) ->
 )  # fmt: skip
 def test_what_a_browser_shows_is_not_marked(tag: str) -> None:
     assert convert(f"<{tag}>x</{tag.split()[0]}>", "").markdown == "x"
+
+
+def test_of_a_page_with_far_too_many_tags_the_beginning_is_read() -> None:
+    nested = "<p>first</p>" + "<div>" * 400_000 + "<p>last</p>"
+    page = convert(nested, "https://example.com/")
+    assert page.markdown.startswith("first\n")
+    assert page.markdown.endswith(f"[The rest is left out: more than {MOST_TOKENS:,} tags and texts.]")
+
+
+@pytest.mark.parametrize("page", ["<p>x</p>" * 100, "<div>" * 90_000, "x" * 1_000_000])
+def test_a_usual_page_is_read_to_its_end(page: str) -> None:
+    assert "left out" not in convert(page + "<p>last</p>", "https://example.com/").markdown

@@ -1,0 +1,103 @@
+"""No pattern that somebody else wrote meets a matcher that goes back: whoever adds one is found.
+
+`re` tries again and again where a pattern allows it, and holds the interpreter's lock while it does.
+So only patterns of our own, written out in the source, are given to it. Globs are matched by
+`core/wildcards`, schemas by `core/validators`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import callgate
+
+PACKAGE = Path(callgate.__file__).parent
+LISTED = {
+    "core/wildcards.py": "pieces of a glob between its stars, in which nothing repeats",
+    "workspace/matching.py": "checks a model's pattern; matches it only where one repetition is all",
+    "workspace/match_lines.py": "matches a model's pattern in a process that is ended when it takes too long",
+    "audit/quotations.py": "the end of a quotation: a few characters as they stand",
+    "audit/vendors.py": "put together from the prefixes of the module's own table",
+    "audit/phrases.py": "the patterns of the module's own table",
+    "audit/suspicion.py": "a table over all characters, made once",
+    "outgoing/said.py": "a secret, as it stands",
+    "protocol/toolcalls/stream.py": "an object in objects, put together from the module's own patterns",
+    "protocol/toolcalls/tokens.py": "all but one of three quotation marks",
+    "tools/web/html.py": "the end tag of a fixed list of names",
+}
+VALIDATOR = "core/validators.py"
+MATCHERS = frozenset(
+    {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
+)
+BACKTRACKING = frozenset({"fnmatch", "glob", "pathspec", "jsonschema", "regex", "sre_compile", "wcmatch"})
+
+
+def matchers(source: str) -> Iterator[str]:
+    """The patterns of a module that are not written out in it, and the libraries that would match
+    them."""
+    tree = ast.parse(source)
+    written = {"re"}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                if each.name.split(".")[0] in BACKTRACKING:
+                    yield f"import {each.name}"
+                if each.name == "re" and each.asname:
+                    written.add(each.asname)
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in {*BACKTRACKING, "re"}:
+            yield f"from {node.module} import {', '.join(each.name for each in node.names)}"
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            owner = node.func.value
+            of_re = isinstance(owner, ast.Name) and owner.id in written and node.func.attr in MATCHERS
+            if of_re and not (node.args and _is_written_out(node.args[0])):
+                yield ast.unparse(node)
+            if node.func.attr in ("glob", "rglob") and not (node.args and isinstance(node.args[0], ast.Constant)):
+                yield ast.unparse(node)
+
+
+def _is_written_out(node: ast.expr) -> bool:
+    """Whether a pattern consists of constants of the source alone."""
+    match node:
+        case ast.Constant():
+            return True
+        case ast.JoinedStr():
+            return all(map(_is_written_out, node.values))
+        case ast.FormattedValue():
+            return _is_written_out(node.value)
+        case ast.BinOp(op=ast.Add() | ast.Mod()):
+            return _is_written_out(node.left) and _is_written_out(node.right)
+        case ast.Name():
+            return node.id.isupper()
+        case ast.Attribute():
+            return node.attr == "pattern" and _is_written_out(node.value) or node.attr.isupper()
+        case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="escape")):
+            return all(map(_is_written_out, node.args))
+        case ast.Call(func=ast.Attribute(attr="replace" | "join")):
+            return all(map(_is_written_out, (node.func.value, *node.args)))
+    return False
+
+
+def _modules() -> Iterator[tuple[str, str]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        yield str(path.relative_to(PACKAGE)), path.read_text()
+
+
+def test_only_patterns_of_our_own_are_given_to_re() -> None:
+    found = {name: list(matchers(source)) for name, source in _modules()}
+    assert {name: ways for name, ways in found.items() if ways and name not in LISTED} == {}
+    assert [name for name in LISTED if not found.get(name)] == []
+
+
+def test_only_one_module_makes_validators() -> None:
+    assert [name for name, source in _modules() if "jsonschema_rs" in source] == [VALIDATOR]
+
+
+def test_every_way_to_match_a_foreign_pattern_would_be_found() -> None:
+    ways = [
+        "import re\nre.compile(x)", "import re\nre.search(f'a{x}', y)", "import re as r\nr.match(x, y)",
+        "from re import compile", "import fnmatch", "from fnmatch import fnmatchcase", "import glob",
+        "from pathspec import GitIgnoreSpec", "import jsonschema", "path.glob(x)", "import re\nre.sub(x + 'a', y, z)",
+    ]  # fmt: skip
+    assert [way for way in ways if not list(matchers(way))] == []
