@@ -8,8 +8,14 @@ So only patterns of our own, written out in the source, are given to it. Globs a
 from __future__ import annotations
 
 import ast
+import importlib
+import pkgutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from re._constants import MAXREPEAT  # type: ignore[import-not-found]
+from re._parser import parse  # type: ignore[import-not-found]
+from typing import Any
 
 import callgate
 
@@ -21,7 +27,6 @@ LISTED = {
     "audit/quotations.py": "the end of a quotation: a few characters as they stand",
     "audit/vendors.py": "put together from the prefixes of the module's own table",
     "audit/phrases.py": "the patterns of the module's own table",
-    "audit/suspicion.py": "a table over all characters, made once",
     "outgoing/said.py": "a secret, as it stands",
     "protocol/toolcalls/stream.py": "an object in objects, put together from the module's own patterns",
     "protocol/toolcalls/tokens.py": "all but one of three quotation marks",
@@ -74,8 +79,8 @@ def _is_written_out(node: ast.expr) -> bool:
             return node.attr == "pattern" and _is_written_out(node.value) or node.attr.isupper()
         case ast.Call(func=ast.Attribute(value=ast.Name(id="re"), attr="escape")):
             return all(map(_is_written_out, node.args))
-        case ast.Call(func=ast.Attribute(attr="replace" | "join")):
-            return all(map(_is_written_out, (node.func.value, *node.args)))
+        case ast.Call(func=ast.Attribute(attr="replace" | "join", value=owner)):
+            return all(map(_is_written_out, (owner, *node.args)))
     return False
 
 
@@ -101,3 +106,76 @@ def test_every_way_to_match_a_foreign_pattern_would_be_found() -> None:
         "from pathspec import GitIgnoreSpec", "import jsonschema", "path.glob(x)", "import re\nre.sub(x + 'a', y, z)",
     ]  # fmt: skip
     assert [way for way in ways if not list(matchers(way))] == []
+
+
+# --- our own patterns ---------------------------------------------------------------------------
+
+NESTED = {
+    "audit.assignments._INDENTED": "lines; it never has to fail behind one that fits",
+    "audit.values._HUMPS": "what stands behind each run says where it ends",
+    "policy.shell_lists._JOINED_LINE": "a backslash begins each round, and nothing else holds one",
+    "policy.shell_words._BACKTICKS": "a backslash begins each round, and nothing else holds one",
+    "policy.shell_words._ANSI_C": "a backslash begins each round, and nothing else holds one",
+    "protocol.host_v1.answers._NAMED": "a quotation mark begins each text, and nothing else holds one",
+    "sources.docstrings._NUMPY_ENTRY": "a comma begins each round; the text is that of a tool's author",
+}
+"""Patterns with a repetition in a repetition, and why each text is read in one way only."""
+
+
+def nested(parsed: Any, within: bool = False) -> bool:
+    """Whether something that has no end repeats within something that has none."""
+    for operation, value in parsed:
+        name = str(operation)
+        if name in ("MAX_REPEAT", "MIN_REPEAT"):
+            endless = value[1] == MAXREPEAT
+            if (endless and within) or nested(value[2], within or endless):
+                return True
+        elif name == "SUBPATTERN":
+            if nested(value[3], within):
+                return True
+        elif name == "BRANCH":
+            if any(nested(each, within) for each in value[1]):
+                return True
+        elif name in ("ASSERT", "ASSERT_NOT", "POSSESSIVE_REPEAT", "ATOMIC_GROUP"):  # read in one way
+            inner = value if name == "ATOMIC_GROUP" else value[-1]
+            if nested(inner):
+                return True
+    return False
+
+
+def _patterns(value: Any) -> Iterator[re.Pattern[Any]]:
+    value = getattr(value, "__self__", value)  # a method of one
+    if isinstance(value, re.Pattern):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _patterns(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _patterns(each)
+
+
+def _own_patterns() -> dict[str, re.Pattern[Any]]:
+    """By where each is first found."""
+    found: dict[tuple[Any, int], str] = {}
+    for info in pkgutil.walk_packages(callgate.__path__, "callgate."):
+        if info.name.endswith("__main__"):
+            continue
+        for name, value in vars(importlib.import_module(info.name)).items():
+            for pattern in _patterns(value):
+                at = f"{info.name.removeprefix('callgate.')}.{name}"
+                if name.startswith("_") or (pattern.pattern, pattern.flags) not in found:
+                    found.setdefault((pattern.pattern, pattern.flags), at)
+    return {at: re.compile(*key) for key, at in found.items()}
+
+
+def test_no_pattern_of_our_own_repeats_within_a_repetition_without_a_reason() -> None:
+    own = _own_patterns()
+    assert len(own) > 150
+    found = {at for at, pattern in own.items() if nested(parse(pattern.pattern, pattern.flags & ~re.UNICODE))}
+    assert found == set(NESTED)
+
+
+def test_a_repetition_within_a_repetition_would_be_found() -> None:
+    assert all(nested(parse(each)) for each in ["(a+)+", "(?:a|b*)+x", "((ab)*c)*", "(?=(a*)*)", "(a+){2,}"])
+    assert not any(nested(parse(each)) for each in ["a+b+", "(?:ab)+", "(?:a{2,3})+", "[a-z]*"])

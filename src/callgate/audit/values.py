@@ -26,7 +26,8 @@ _CLASSES = bytes(
     for code in range(256)
 )  # fmt: skip
 _CHANGES = (b"aA", b"Aa", b"a0", b"0a", b"A0", b"0A")
-_HUMPS = re.compile(r"(?:[A-Z]?[a-z]{2,}|[A-Z]{2,}|[-_.])+")
+_HUMPS = re.compile(r"(?:[a-z]{2,}(?![a-z])|[A-Z]{2,}(?![A-Z])|[A-Z](?=[a-z])|[-_.])+")
+"""Each run is read in one way only: in several ways, a long one would take for ever."""
 _HEX = re.compile(r"(?:0x)?[0-9a-fA-F]+")
 _NO_SECRET = re.compile(
     r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"  # UUID
