@@ -35,6 +35,8 @@ _LARGEST_LOG = 1024 * 1024
 _MOST_READ = 256 * 1024
 _A_DUMP = b"Current thread "
 """Stands once in each stack that faulthandler writes."""
+_watched: set[int] = set()
+"""This process, once it is watched; it may have been forked from one that is."""
 ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
@@ -69,7 +71,12 @@ class Watchdog:
 def watch_runtime(
     wired: Wired, *, interrupts: tuple[int, ...] = (), to_stderr: bool = False
 ) -> None:
-    """Watch the loop that runs, as the settings say. Stacks go to a log in the home."""
+    """Watch the loop that runs, as the settings say. Stacks go to a log in the home.
+
+    Once for a process: a call within a chat has a loop of its own, and the chat's is watched."""
+    if os.getpid() in _watched:
+        return
+    _watched.add(os.getpid())
     limits = wired.settings.limits
     log = None if to_stderr else os.path.join(wired.home.path, LOG)
     watch(stall_s=limits.stall_s, stop_s=limits.stop_s, log=log, interrupts=interrupts)
