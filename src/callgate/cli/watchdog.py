@@ -33,6 +33,8 @@ _BEAT_S = 1.0
 _NUMBER = struct.Struct("=d")
 _LARGEST_LOG = 1024 * 1024
 _MOST_READ = 256 * 1024
+_QUIET_MS = 100
+"""Nothing for so long: a stack is complete."""
 _A_DUMP = b"Current thread "
 """Stands once in each stack that faulthandler writes."""
 _watched: set[int] = set()
@@ -115,7 +117,6 @@ def _become(guard: _Guard, stalled: int, ended: int, interrupted: int) -> NoRetu
     """In the child: nothing of the parent's is touched, and nothing comes back."""
     try:
         gc.disable()  # what is the parent's is not to be closed here
-        faulthandler.cancel_dump_traceback_later()
         signal.set_wakeup_fd(-1)
         for number in (*ENDS, signal.SIGPIPE):
             faulthandler.unregister(number)
@@ -135,6 +136,19 @@ def _become(guard: _Guard, stalled: int, ended: int, interrupted: int) -> NoRetu
         os._exit(0)
 
 
+def _read(pipe: int) -> bytes:
+    """One stack, which comes in many pieces. Nothing: the other end is closed."""
+    text = b""
+    more = select.poll()
+    more.register(pipe, select.POLLIN)
+    while len(text) < _MOST_READ and more.poll(_QUIET_MS):
+        piece = os.read(pipe, _MOST_READ)
+        if not piece:
+            break
+        text += piece
+    return text
+
+
 class _Guard:
     def __init__(
         self, beats: mmap.mmap, parent: int, stall_s: float, stop_s: float, log: str | None
@@ -147,7 +161,7 @@ class _Guard:
         self._interrupted_at: float | None = None
         self._interrupts = 0
         self._stack = b""
-        """Where it was when the last signal came."""
+        """Where it was when signals came."""
 
     def run(self, stalled: int, ended: int, interrupted: int) -> None:
         """Until the parent has ended, or is ended here."""
@@ -157,7 +171,7 @@ class _Guard:
         while True:
             waits = self._ended_at is not None or self._interrupts > 1
             for pipe, _ in poll.poll(200 if waits else None):
-                text = os.read(pipe, _MOST_READ)
+                text = _read(pipe)
                 if not text or os.getppid() != self._parent:
                     return
                 self._hear(text, is_stall=pipe == stalled, is_end=pipe == ended)
@@ -175,7 +189,7 @@ class _Guard:
             with suppress(OSError):  # a full disk is no reason to stop watching
                 self._write(f"the event loop has not turned for {self._stall_s:g} s", text)
             return
-        self._stack = text
+        self._stack = (self._stack + text)[-_MOST_READ:]
         if is_end:
             self._ended_at = self._ended_at or now
         else:
