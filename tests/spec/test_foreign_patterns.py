@@ -24,6 +24,9 @@ LISTED = {
     "core/wildcards.py": "pieces of a glob between its stars, in which nothing repeats",
     "workspace/matching.py": "checks a model's pattern; matches it only where one repetition is all",
     "workspace/match_lines.py": "matches a model's pattern in a process that is ended when it takes too long",
+    "audit/assignments.py": "plain and rare characters of the module's own, put together",
+    "audit/command_lines.py": "the options and programs of the module's own tables",
+    "audit/suspicion.py": "the options of a table of our own",
     "audit/quotations.py": "the end of a quotation: a few characters as they stand",
     "audit/vendors.py": "put together from the prefixes of the module's own table",
     "audit/phrases.py": "the patterns of the module's own table",
@@ -110,13 +113,29 @@ def test_every_way_to_match_a_foreign_pattern_would_be_found() -> None:
 
 # --- our own patterns ---------------------------------------------------------------------------
 
+_ONE = "its first character begins each round, and nothing else holds that"
+_FREE = "nothing stands behind it, so it never has to be read in another way"
 NESTED = {
-    "audit.assignments._INDENTED": "lines; it never has to fail behind one that fits",
+    "audit.assignments._BARE": _ONE,
+    "audit.assignments._ENCODED": _ONE,
+    "audit.command_lines._COMMAND": _FREE,
+    "audit.values._NO_SECRET": _ONE,
+    "audit.values._REFERENCE": _ONE,
+    "protocol.toolcalls.find._BRACKETS": _ONE,
+    "protocol.toolcalls.preview.STRING": _ONE,
+    "protocol.toolcalls.preview._NESTED": _ONE,
+    "protocol.toolcalls.preview._OTHER_TYPE": _ONE,
+    "protocol.toolcalls.preview._USUAL": _ONE,
+    "protocol.toolcalls.preview._LEGIBLE": _ONE,
+    "protocol.toolcalls.prose._CLOSING": _FREE,
+    "protocol.toolcalls.stream._FLAT": _ONE,
+    "protocol.toolcalls.stream._WHOLE": _ONE,
+    "audit.assignments._INDENTED": _FREE,
     "audit.values._HUMPS": "what stands behind each run says where it ends",
-    "policy.shell_lists._JOINED_LINE": "a backslash begins each round, and nothing else holds one",
-    "policy.shell_words._BACKTICKS": "a backslash begins each round, and nothing else holds one",
-    "policy.shell_words._ANSI_C": "a backslash begins each round, and nothing else holds one",
-    "protocol.host_v1.answers._NAMED": "a quotation mark begins each text, and nothing else holds one",
+    "policy.shell_lists._JOINED_LINE": _ONE,
+    "policy.shell_words._BACKTICKS": _ONE,
+    "policy.shell_words._ANSI_C": _ONE,
+    "protocol.host_v1.answers._NAMED": _ONE,
     "sources.docstrings._NUMPY_ENTRY": "a comma begins each round; the text is that of a tool's author",
 }
 """Patterns with a repetition in a repetition, and why each text is read in one way only."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from difflib import SequenceMatcher
 
@@ -11,6 +12,8 @@ _CONTEXT = 3
 _COMPARABLE = 4_000_000
 """Lines before times lines after that are compared one by one; beyond that a change is
 shown as one block, because comparing could take minutes."""
+_MOST_EQUAL = 50_000
+"""Pairs of a line before and an equal one after: each is looked at again for each change."""
 
 _Change = tuple[str, int, int, int, int]
 
@@ -87,13 +90,18 @@ def _changes(before: list[str], after: list[str]) -> list[_Change]:
     old, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if not old and not new:
         return []
-    if len(old) * len(new) > _COMPARABLE:
+    if len(old) * len(new) > _COMPARABLE or _equal_pairs(old, new) > _MOST_EQUAL:
         return [("replace", head, head + len(old), head, head + len(new))]
     return [
         (kind, i + head, j + head, k + head, m + head)
         for kind, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes()
         if kind != "equal"
     ]
+
+
+def _equal_pairs(old: list[str], new: list[str]) -> int:
+    counts = Counter(old)
+    return sum(map(counts.__getitem__, new))
 
 
 def _hunks(changes: list[_Change]) -> Iterator[list[_Change]]:

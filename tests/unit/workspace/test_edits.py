@@ -121,3 +121,9 @@ def applied(old: list[str], shown: list[str]) -> list[str]:
                 result.append(old[at])
             at += 1
     return result + old[at:]
+
+
+def test_lines_that_are_equal_over_and_over_are_shown_as_one_block() -> None:
+    old, new = "x\n" * 19_000, "x\ny\n" * 99
+    lines = diff("first\n" + old, "first\n" + new, "f", max_lines=100_000).split("\n")
+    assert [line for line in lines if line.startswith("@@")] == ["@@ -1,19001 +1,199 @@"]
