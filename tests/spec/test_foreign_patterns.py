@@ -29,7 +29,6 @@ LISTED = {
     "audit/suspicion.py": "the options of a table of our own",
     "audit/quotations.py": "the end of a quotation: a few characters as they stand",
     "audit/vendors.py": "put together from the prefixes of the module's own table",
-    "audit/phrases.py": "the patterns of the module's own table",
     "outgoing/said.py": "a secret, as it stands",
     "protocol/toolcalls/stream.py": "an object in objects, put together from the module's own patterns",
     "protocol/toolcalls/tokens.py": "all but one of three quotation marks",
