@@ -450,7 +450,8 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
             "greetings", "json_texts", "loading", "main", "options", "output", "pairs", "quick", "remote",
             "remote_calls",
             "stops", "targets", "terminal", "wires",
-        ))
+        )),
+        "callgate.config", "callgate.config.home_check",  # whose home it is
     }  # fmt: skip
 
 
