@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -149,11 +150,19 @@ def test_a_signal_ends_the_chat_and_keeps_what_was_said(
     assert (session["title"], session["turn_id"]) == ("go", None)
 
 
-def test_a_killed_turn_goes_on_with_continue(chat: Start) -> None:
+def until_stored(prompt: str, ws: Path) -> None:
+    """A model may answer before the prompt is on the disk."""
+    deadline = time.monotonic() + LIMIT_S
+    while prompt not in callgate("sessions", "list", "--json", cwd=ws).out:
+        assert time.monotonic() < deadline, "the prompt was not stored"
+
+
+def test_a_killed_turn_goes_on_with_continue(chat: Start, ws: Path) -> None:
     talk = chat(ENDLESS)
-    talk.say("count").until("Word. Word.")
+    talk.say("count the words").until("Word. Word.")
+    until_stored("count the words", ws)
     talk.kill()
-    again = chat({"expect": "count", "text": "One, two."}, DONE, words=("--continue",))
+    again = chat({"expect": "count the", "text": "One, two."}, DONE, words=("--continue",))
     screen = again.until("One, two.")
     assert "The turn that was under way goes on." in screen
     again.say("thanks").until("All done.")
