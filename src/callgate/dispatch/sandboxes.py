@@ -31,7 +31,7 @@ import msgspec
 from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.errors import ToolExecutionError
 from callgate.core.places import Place
-from callgate.core.sessions import Mode, Session
+from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.path_search import find
 from callgate.dispatch.raw_open import our_own
 from callgate.policy.path_rules import PathRule
@@ -67,6 +67,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Of a host or server: whether its calls may change the workspace and the roots beside it."""
     own: tuple[str, ...] = ()
     """Of a host or server: where it may write also if its calls may change nothing."""
+    revealed: tuple[Root, ...] = ()
+    """Of an MCP server: what it sees although it is in our home, or a secret: its packages."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
 
@@ -275,7 +277,7 @@ class Sandbox:
     def _find(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
         moment = int(time.monotonic() / _FRESH_S)
         key = (
-            enclosure.profile, enclosure.network, enclosure.hosts,
+            enclosure.profile, enclosure.network, enclosure.hosts, enclosure.revealed,
             enclosure.writes, enclosure.own, session.workspace, session.extra_roots, moment,
         )  # fmt: skip
         found = self._launchers.get(key)
@@ -295,7 +297,9 @@ class Sandbox:
         return self.launchers.jailed(plan, self.backends, self.surroundings.callgate_home)
 
     def jail(self, enclosure: Enclosure, session: Session) -> Jail:
-        places, limits = self._places(session, enclosure.own), self.surroundings.limits
+        places = self._places(session, enclosure.own)
+        places = msgspec.structs.replace(places, revealed=enclosure.revealed)
+        limits = self.surroundings.limits
         if enclosure.profile is Profile.READ:
             return profiles.read(places, limits=limits)
         if enclosure.profile is Profile.OPEN:

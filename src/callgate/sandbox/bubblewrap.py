@@ -103,7 +103,11 @@ def arguments(
     for path in survey.hidden_files:
         line += ["--ro-bind", "/dev/null", path]
     for path in survey.hidden_directories:
-        line += ["--perms", "0000", "--tmpfs", path, "--remount-ro", path]
+        inside = [each for each in sorted(jail.revealed, key=_depth) if is_below(each, path)]
+        line += ["--perms", "0711" if inside else "0000", "--tmpfs", path]
+        for each in inside:
+            line += ["--bind-try" if each in jail.writable else "--ro-bind-try", each, each]
+        line += ["--remount-ro", path]
     line += ["--chdir", cwd, "--seccomp", str(INHERITED), "--", *command]
     return tuple(line)
 

@@ -100,6 +100,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     """Directories that hold nothing but the readable and writable paths in them."""
     links: tuple[tuple[str, str], ...] = ()
     """Symbolic links in opaque directories, and what each says."""
+    revealed: tuple[str, ...] = ()
+    """Of the readable and writable paths, those that are seen although they are below hidden ones."""
     network: Network = Network.NONE
     hosts: tuple[AllowedHost, ...] = ()
     """What it reaches where the network is HOSTS."""
@@ -115,6 +117,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
             plain = path.startswith("/") and not path.startswith("//") and "\0" not in path
             if not plain or path != os.path.normpath(path):
                 raise ValueError(f"not an absolute, plain path: {path!r}")
+        if not {*self.readable, *self.writable}.issuperset(self.revealed):
+            raise ValueError("what is revealed must be readable or writable")
         if self.hosts and self.network is not Network.HOSTS:
             raise ValueError("hosts are named for another network than HOSTS")
 

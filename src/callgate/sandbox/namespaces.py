@@ -12,7 +12,7 @@ The layout, from the bottom up:
     opaque paths      empty, read-only, but for readable roots and links in them
     writable roots    as they were before all turned read-only
     protected paths   themselves, read-only, on themselves
-    hidden paths      nothing, read-only
+    hidden paths      nothing, read-only, but for what is revealed in them
 
 A protected path cannot be got rid of by renaming what it is in: each directory between it and
 its root is a mount of its own, and mounts cannot be renamed. What is missing of it is created
@@ -78,6 +78,9 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
     clones = {path: clone for path in roots if (clone := _clone(path)) is not None}
     for path in set(clones).difference(layout["writable"]):
         _make_read_only(clones[path])
+    revealed = {path: clone for path in layout["revealed"] if (clone := _clone(path)) is not None}
+    for path in set(revealed).difference(layout["writable"]):
+        _make_read_only(revealed[path])
     if "/" not in layout["writable"]:
         _make_read_only(_AT_FDCWD, "/")
     elif (kernel_settings := _clone("/sys")) is not None:  # root's to write, without a capability
@@ -110,7 +113,11 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
         leave(held)
         raise
     for path in layout["hidden"]:
-        _hide(path)
+        inside = sorted((each for each in revealed if each.startswith(path + "/")), key=_depth)
+        if inside:
+            _hide_around(path, {each: revealed.pop(each) for each in inside})
+        else:
+            _hide(path)
     if layout["own_network"]:
         _raise_loopback()
     return held
@@ -210,6 +217,15 @@ def _hide(path: str) -> None:
         assert clone is not None
         _make_read_only(clone)
         _attach(clone, os.open(path, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+
+def _hide_around(path: str, clones: dict[str, int]) -> None:
+    """Leave nothing at a path but these, at their places."""
+    _mount("tmpfs", path, "tmpfs", _NOSUID | _NODEV | _NOEXEC, f"mode=711,{_OPAQUE_SIZE}")
+    for each, clone in clones.items():
+        _make_place(each, clone)
+        _attach(clone, os.open(each, os.O_PATH | os.O_CLOEXEC))
+    _make_read_only(_AT_FDCWD, path, alone=True)
 
 
 def _fill_dev() -> None:

@@ -113,6 +113,7 @@ def layout(jail: Jail) -> Layout:
         readable=covered,
         protected=list(jail.protected),
         hidden=list(jail.hidden),
+        revealed=list(jail.revealed),
         opaque=list(jail.opaque),
         links=list(jail.links),
         fresh_tmp=jail.fresh_tmp,

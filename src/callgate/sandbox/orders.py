@@ -17,6 +17,8 @@ class Layout(TypedDict):
     """Only those that a fresh /tmp or an opaque directory would cover."""
     protected: list[str]
     hidden: list[str]
+    revealed: list[str]
+    """Readable or writable all the same, below hidden paths."""
     opaque: list[str]
     links: list[tuple[str, str]]
     """In opaque directories, each with its target."""

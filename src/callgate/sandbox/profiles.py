@@ -16,6 +16,7 @@ from enum import StrEnum
 
 import msgspec
 
+from callgate.core.sessions import Root
 from callgate.sandbox import sight
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network, below_any, is_below
@@ -94,6 +95,8 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Beside our own home and what is a secret anyway."""
     shown: tuple[str, ...] = ()
     """Of those secrets, the ones that the user wants commands to see."""
+    revealed: tuple[Root, ...] = ()
+    """What one program sees, although it is a secret or in our own home: its installation there."""
     tools: tuple[str, ...] = ()
     """What is shown of a home, and of other directories that are not shown as a whole."""
     private: tuple[str, ...] = ()
@@ -122,8 +125,9 @@ def workspace(
     hosts: tuple[AllowedHost, ...] = (),
     limits: Limits = NO_LIMITS,
 ) -> Jail:
-    writable = _plain(places.workspace, *places.write_roots, *places.own_roots)
-    shown = (*places.read_roots, *_tools(places))
+    seen, kept = _revealed(places)
+    writable = _plain(places.workspace, *places.write_roots, *places.own_roots, *kept)
+    shown = (*places.read_roots, *_tools(places), *seen)
     readable = _plain(*shown)
     visible = (*readable, *writable)
     opaque = sight.opaque((places.home, *places.private), visible)
@@ -144,6 +148,7 @@ def workspace(
             )
         ),
         hidden=hidden,
+        revealed=tuple(path for path in (*seen, *kept) if below_any(path, hidden)),
         network=network,
         hosts=hosts,
         fresh_tmp=not any(is_below(_TMP, root) for root in writable),
@@ -155,10 +160,13 @@ def workspace(
 def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
     home = _plain(places.callgate_home)
     hidden = tuple(sorted({*home, *_plain(*places.hidden)}))
+    seen, kept = _revealed(places)
     return Jail(
-        writable=("/",),
+        readable=("/", *seen),
+        writable=("/", *kept),
         protected=tuple(sorted({*home, *_kept((*hidden, *_plain(*places.code)), ("/",))})),
         hidden=hidden,
+        revealed=tuple(path for path in (*seen, *kept) if below_any(path, hidden)),
         network=Network.ALL,
         unix_sockets=True,
         limits=limits,
@@ -167,11 +175,12 @@ def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
 
 def without_writes(jail: Jail, places: Places) -> Jail:
     """The same jail with the workspace and the roots beside it read-only. What is left are roots of
-    its own that are no part of them; in an open jail, all but them."""
+    its own that are no part of them, and what is revealed; in an open jail, all but them."""
     roots = _plain(places.workspace, *places.write_roots)
     writable = jail.writable
     if "/" not in writable:
-        writable = tuple(path for path in _plain(*places.own_roots) if not below_any(path, roots))
+        own = (path for path in _plain(*places.own_roots) if not below_any(path, roots))
+        writable = tuple(sorted({*own, *_revealed(places)[1]}))
     protected = {*jail.protected, *roots}
     return msgspec.structs.replace(
         jail,
@@ -179,6 +188,13 @@ def without_writes(jail: Jail, places: Places) -> Jail:
         writable=writable,
         protected=tuple(sorted(each for each in protected if below_any(each, writable))),
     )
+
+
+def _revealed(places: Places) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Those that are readable, and those that are writable."""
+    paths = {writable: [root.path for root in places.revealed if root.writable is writable]
+             for writable in (False, True)}  # fmt: skip
+    return _plain(*paths[False]), _plain(*paths[True])
 
 
 def _tools(places: Places) -> tuple[str, ...]:
@@ -197,7 +213,8 @@ def _hidden(
     secrets = (os.path.join(home, name) for name in SECRETS)
     known = [_real_if_there(path) for path in (*secrets, *_SYSTEM_SECRETS)]
     hidden = (*known, *_plain(*places.hidden))
-    kept = set(hidden).difference(_plain(*places.shown))
+    revealed = (root.path for root in places.revealed)
+    kept = set(hidden).difference(_plain(*places.shown, *revealed))
     wanted = {*kept, *_plain(places.callgate_home)}
     return tuple(sorted(p for p in wanted if not below_any(p, opaque) or below_any(p, visible)))
 

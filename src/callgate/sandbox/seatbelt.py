@@ -45,6 +45,9 @@ def profile(jail: Jail) -> str:
         ]
     for path in sorted(jail.hidden):
         lines.append(f"(deny file-read* file-write* (subpath {quoted(path)}))")
+    for path in sorted(jail.revealed):
+        rights = "file-read* file-write*" if path in jail.writable else "file-read*"
+        lines.append(f"(allow {rights} (subpath {quoted(path)}))")
     lines += _network(jail)
     return "\n".join(lines) + "\n"
 
