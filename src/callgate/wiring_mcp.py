@@ -45,8 +45,10 @@ from callgate.sources.mcp.definitions import Beliefs
 from callgate.sources.mcp.questions import AskedCalls
 from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
+from callgate.sources.packages import commands, environment
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.wiring_brought import BroughtTools
+from callgate.wiring_packages import ServerPackages, Tell
 
 if TYPE_CHECKING:  # most homes have none
     from callgate.wiring_hosts import HostedTools
@@ -77,22 +79,24 @@ def make_servers(
     workspace: str,
     asks: Asks | None = None,
     login: Login | None = None,
+    tell: Tell | None = None,
 ) -> Servers:
-    """`login` sends a person to a browser; without, nobody is there."""
+    """`login` sends a person to a browser; without, nobody is there. `tell` hears of packages that
+    are fetched."""
     found = tables(home, settings, workspace)
     specs = [
-        _settings(name, table, owner, home, sandbox, login)
+        _settings(name, table, owner, home, sandbox, login, tell)
         for name, (table, owner) in found.items()
     ]
     return Servers(specs, pin_files(home), asks)
 
 
 def make_wrapped(
-    home: Home, name: str, table: McpTable, sandbox: Sandbox, asks: Asks, accept: str
+    home: Home, name: str, table: McpTable, sandbox: Sandbox, asks: Asks, accept: str, tell: Tell
 ) -> Servers:
     """One server, which stands for itself: what it has beside tools is only read. `accept` is the
     command that approves what it says."""
-    said = _settings(name, table, None, home, sandbox, None)
+    said = _settings(name, table, None, home, sandbox, None, tell)
     beliefs = msgspec.structs.replace(said.beliefs, beside=SideEffects.READ)
     wrapped = msgspec.structs.replace(said, beliefs=beliefs, accept=accept)
     return Servers([wrapped], pin_files(home), asks)
@@ -109,18 +113,18 @@ def _settings(
     home: Home,
     sandbox: Sandbox,
     login: Login | None,
+    tell: Tell | None,
 ) -> ServerSettings:
-    pin = name
-    if owner is not None:
-        pin = f"{name}@{hashlib.sha256(owner.encode()).hexdigest()[:12]}"
+    pin = name if owner is None else f"{name}@{short_hash(owner)}"
     if table.url is None:
-        reach = reach_process(table, sandbox)
+        packages = ServerPackages(home.path, pin, table.fetch_timeout_s, sandbox, tell)
+        reach = reach_process(table, sandbox, packages)
     else:
         reach = reach_address(table, home, pin, login)
     return ServerSettings(
         name=name,
         command=table.identity if owner is None else (*table.identity, *table.values),
-        start_timeout_s=table.start_timeout_s,
+        start_timeout_s=start_timeout_s(table),
         elicitation=table.elicitation,
         sampling=table.sampling,
         only_in=owner,
@@ -139,6 +143,22 @@ def _settings(
     )
 
 
+def short_hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def start_timeout_s(table: McpTable) -> float:
+    """One that fetches packages while it is started may take as long as fetching does."""
+    argv = _argv(table)
+    if table.url is None and commands.is_runner(argv) and commands.parse(argv) is None:
+        return max(table.start_timeout_s, table.fetch_timeout_s)
+    return table.start_timeout_s
+
+
+def _argv(table: McpTable) -> tuple[str, ...]:
+    return (os.path.expanduser(str(table.command)), *table.args)
+
+
 def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:
     try:
         return filled(values, os.environ)
@@ -146,17 +166,21 @@ def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:
         raise ToolError(f"{key}: {error}") from None
 
 
-def reach_process(table: McpTable, sandbox: Sandbox, fill: Fill = from_environment) -> Reach:
+def server_environment(table: McpTable, fill: Fill = from_environment) -> dict[str, str]:
+    """Raises a `ToolError`."""
+    given = fill("set_env", table.set_env)
+    passed = {key: os.environ[key] for key in table.env if key in os.environ}
+    return {**child_environment(os.environ), **passed, **given}
+
+
+def reach_process(
+    table: McpTable, sandbox: Sandbox, packages: ServerPackages, fill: Fill = from_environment
+) -> Reach:
     async def reach(place: Place, log: LifeLog) -> Callable[[], Any]:
-        given = fill("set_env", table.set_env)
-        passed = {key: os.environ[key] for key in table.env if key in os.environ}
+        program = await packages.program(_argv(table), server_environment(table, fill), log)
         cwd = expanded(table.cwd, place.workspace)
         os.makedirs(cwd, exist_ok=True)
-        command = Command(
-            argv=(os.path.expanduser(str(table.command)), *table.args),
-            cwd=cwd,
-            env={**child_environment(os.environ), **passed, **given},
-        )
+        command = Command(argv=program.argv, cwd=cwd, env=program.env)
         await sandbox.ready()
         home = sandbox.surroundings.home
         beside = map(Root, tool_chains.of_program(command.argv, cwd, command.env, home))
@@ -166,13 +190,26 @@ def reach_process(table: McpTable, sandbox: Sandbox, fill: Fill = from_environme
         enclosure = msgspec.structs.replace(
             _enclosure(table, sandbox.surroundings),
             writes=not place.read_only,
-            own=tuple(expanded(each, "/") for each in table.writable),
+            own=tuple(_writable(table, home)),
+            revealed=program.revealed,
         )
         launcher = sandbox.process_launcher(enclosure, session)
         links = import_module("callgate.sources.mcp.links")
         return lambda: links.Link(launcher, command, log)
 
     return reach
+
+
+def _writable(table: McpTable, home: str) -> list[str]:
+    """The directories beside the workspace, made where they are missing. What package managers
+    share is not among them, although settings may name it: programs run from there outside."""
+    paths = [expanded(each, "/") for each in table.writable]
+    if commands.is_runner(_argv(table)):
+        paths = [*environment.without_shared(paths, home)]
+    for path in paths:
+        if not os.path.lexists(path):
+            os.makedirs(path, mode=0o700, exist_ok=True)
+    return paths
 
 
 def _enclosure(table: McpTable, surroundings: Surroundings) -> Enclosure:
@@ -315,14 +352,14 @@ def make_asks(home: Home, settings: Settings, runtime: Runtime) -> Asks:
 
 def ask(
     home: Home, settings: Settings, surroundings: Surroundings, workspace: str,
-    names: Collection[str], login: Login | None = None,
+    names: Collection[str], login: Login | None = None, tell: Tell | None = None,
 ) -> Mapping[str, Pinned | ToolError]:  # fmt: skip
     """Start these servers, side by side: what each says of itself, or why it says nothing. Pins
     nothing. To be called where no event loop runs."""
     if not names:
         return {}
     sandbox = Sandbox(surroundings)
-    servers = make_servers(home, settings, sandbox, workspace, login=login)
+    servers = make_servers(home, settings, sandbox, workspace, login=login, tell=tell)
 
     async def ask_one(name: str) -> Pinned | ToolError:
         try:

@@ -38,7 +38,15 @@ from callgate.sources.mcp.definitions import definitions
 from callgate.sources.mcp.extras import Extra, extras
 from callgate.sources.mcp.servers import Place, Server, ServerSettings
 from callgate.sources.mcp.tools import tool_factory
-from callgate.wiring_mcp import make_asks, reach_address, reach_process, tables
+from callgate.wiring_mcp import (
+    make_asks,
+    reach_address,
+    reach_process,
+    short_hash,
+    start_timeout_s,
+    tables,
+)
+from callgate.wiring_packages import ServerPackages
 
 if TYPE_CHECKING:  # it loads the SDK
     from callgate.sources.mcp.connections import Connection
@@ -110,14 +118,18 @@ class EditorServers:
         if (problem := table.problem()) is not None:
             raise ValueError(f"its {problem[0]} {problem[1]}")
         if table.url is None:
-            reach = reach_process(table, self._sandbox, _literally)
+            owner = f"{name}@{short_hash(repr((table.command, table.args)))}"
+            packages = ServerPackages(
+                self._home.path, owner, table.fetch_timeout_s, self._sandbox
+            )
+            reach = reach_process(table, self._sandbox, packages, _literally)
         else:
             reach = reach_address(table, self._home, name, None, _literally)
         return ServerSettings(
             name=name,
             # Without its arguments, which may be secret: it stands in logs, and is not pinned.
             command=("http", "") if table.url is not None else ("stdio", str(table.command)),
-            start_timeout_s=START_S,
+            start_timeout_s=max(START_S, start_timeout_s(table)),
             pin=name,
             of_session=True,
             covered=_cover(_secrets(table)),

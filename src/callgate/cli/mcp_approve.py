@@ -87,7 +87,7 @@ class Approval(Reload):
     def _ask(self, names: Collection[str]) -> Mapping[str, Pinned | Exception]:
         show = _show if is_terminal(sys.stderr) else None
         surroundings = self._wired.sandbox.surroundings
-        return ask(self._home, self._settings, surroundings, self._workspace, names, show)
+        return ask(self._home, self._settings, surroundings, self._workspace, names, show, say)
 
     def _compare(self, name: str, before: Pinned | None, said: Pinned) -> Changes:
         changes: Changes = self._hosts.compare(name, before, said)

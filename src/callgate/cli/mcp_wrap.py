@@ -143,8 +143,9 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     asks = forwards.ClientAsks(asked)
     table = _settings(options, wired.settings).mcp[name]
     servers = wiring.make_wrapped(
-        wired.home, name, table, wired.sandbox, asks, again(options)
-    )
+        wired.home, name, table, wired.sandbox, asks, again(options),
+        load("callgate.cli.terminal").say,
+    )  # fmt: skip
     tools = wiring.McpTools(servers, registry)
     await _pin_first(servers, name, session, again(options))
     tools.register_all()

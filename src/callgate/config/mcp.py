@@ -80,6 +80,8 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Arguments that name files in the workspace."""
     timeout_s: Seconds | None = None
     start_timeout_s: Seconds = 30.0
+    fetch_timeout_s: Seconds = 600.0
+    """For the packages of `npx`, `uvx` and `pipx run`, which are fetched before the first start."""
     elicitation: bool = True
     """Whether it may ask a person something while a call runs."""
     sampling: bool = False

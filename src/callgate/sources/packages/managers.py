@@ -1,0 +1,172 @@
+"""How npm, uv and pip put packages into a directory, and what they put there.
+
+    steps(command, directory, locked)    the commands that install; `locked`: the versions as before
+    prepare(command, directory, locks)   the files that these find
+    locks(command, directory)            the files with which the same versions are installed again
+    versions, program_of                 what was installed, and what is run of it
+
+What lies in the directory was written by programs of others, in a sandbox. It is read here without
+following links, and little of it is believed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Mapping
+from glob import escape, glob
+from typing import TypeVar
+
+import msgspec
+
+from callgate.core.errors import ToolError
+from callgate.sources.packages.commands import PackageCommand
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+_LARGEST = 32 * 1024 * 1024
+_QUIET = ("--no-audit", "--no-fund", "--loglevel=warn", "--no-progress", "--package-lock")
+_NPM_LOCKS = ("package.json", "package-lock.json")
+_CONSTRAINTS = "constraints.txt"
+_ENVIRONMENT = "env"
+_INSTALLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9.!+_]*)\.dist-info\Z")
+_PLAIN = re.compile(r"[A-Za-z0-9@._+-]+\Z")
+_OWN = frozenset({"pip", "setuptools", "wheel"})
+"""What an environment brings itself."""
+
+
+def steps(
+    command: PackageCommand, directory: str, *, locked: bool
+) -> tuple[tuple[str, ...], ...]:
+    if command.manager == "npm":
+        return (_npm(command, directory, locked=locked),)
+    python = os.path.join(directory, _ENVIRONMENT, "bin", "python")
+    constraints = ("--constraint", os.path.join(directory, _CONSTRAINTS)) if locked else ()
+    wanted = (*command.options, *constraints, "--", *command.packages)
+    environment = os.path.join(directory, _ENVIRONMENT)
+    if command.manager == "uv":
+        chosen = () if command.python is None else ("--python", command.python)
+        install = (command.program, "pip", "install", "--compile-bytecode", "--python", python)
+        return (command.program, "venv", *chosen, environment), (*install, *wanted)
+    return (
+        (command.program, "-m", "venv", environment),
+        (python, "-m", "pip", "install", "--no-input", "--progress-bar=off", *wanted),
+    )
+
+
+def _npm(command: PackageCommand, directory: str, *, locked: bool) -> tuple[str, ...]:
+    place = ("--prefix", directory, "--global=false", *_QUIET, *command.options)
+    if locked:
+        return (command.program, "ci", *place)
+    return (command.program, "install", *place, "--", *command.packages)
+
+
+def prepare(command: PackageCommand, directory: str, locks: Mapping[str, str]) -> None:
+    wanted = _NPM_LOCKS if command.manager == "npm" else (_CONSTRAINTS,)
+    texts = {"package.json": '{"private": true}\n'} if command.manager == "npm" else {}
+    texts |= {name: locks[name] for name in wanted if name in locks}
+    for name, text in texts.items():
+        with open(os.path.join(directory, name), "x", encoding="utf-8") as file:
+            file.write(text)
+
+
+def locks(command: PackageCommand, directory: str) -> dict[str, str]:
+    if command.manager != "npm":
+        found = versions(command, directory)
+        return {_CONSTRAINTS: "".join(f"{name}=={found[name]}\n" for name in sorted(found))}
+    return {name: _text(os.path.join(directory, name)) for name in _NPM_LOCKS}
+
+
+def versions(command: PackageCommand, directory: str) -> dict[str, str]:
+    """By package."""
+    if command.manager == "npm":
+        return _npm_versions(directory)
+    places = glob(f"{escape(directory)}/{_ENVIRONMENT}/lib/python*/site-packages")
+    names = [name for place in places for name in os.listdir(place)]
+    found = [match for name in names if (match := _INSTALLED.match(name)) is not None]
+    return {match[1]: match[2] for match in found if match[1].lower() not in _OWN}
+
+
+def _npm_versions(directory: str) -> dict[str, str]:
+    class Package(msgspec.Struct):
+        version: str = ""
+
+    class Lock(msgspec.Struct):
+        packages: dict[str, Package] = {}
+
+    lock = _decoded(os.path.join(directory, "package-lock.json"), Lock)
+    found = {path.rpartition("node_modules/")[2]: each for path, each in lock.packages.items()}
+    return {
+        name: each.version
+        for name, each in found.items()
+        if name and _PLAIN.match(name.replace("/", "-")) and _PLAIN.match(each.version)
+    }
+
+
+def program_directory(command: PackageCommand, directory: str) -> str:
+    inside = ("node_modules", ".bin") if command.manager == "npm" else (_ENVIRONMENT, "bin")
+    return os.path.join(directory, *inside)
+
+
+def program_of(command: PackageCommand, directory: str) -> str:
+    """The path of what is to be run. Raises a `ToolError`."""
+    place = program_directory(command, directory)
+    executable = command.executable or _own_program(directory)
+    path = os.path.join(place, executable)
+    if "/" in executable or not os.path.lexists(path):
+        brought = sorted(name for name in _names(place) if _PLAIN.match(name))[:20]
+        packages = ", ".join(command.packages)
+        raise ToolError(
+            f"{packages} brings no program {executable!r}; it brings: {', '.join(brought) or '-'}"
+        )
+    return path
+
+
+def _own_program(directory: str) -> str:
+    """As npx chooses it: the only one that a package brings, or the one that is called like it."""
+
+    class Dependencies(msgspec.Struct):
+        dependencies: dict[str, str] = {}
+
+    class Package(msgspec.Struct):
+        bin: str | dict[str, str] = {}
+
+    wanted = _decoded(os.path.join(directory, "package.json"), Dependencies).dependencies
+    name = next(iter(wanted), "")
+    if not name or not all(map(_PLAIN.match, name.split("/"))) or ".." in name.split("/"):
+        raise ToolError("What was fetched is no package that can be run.")
+    own = name.rpartition("/")[2]
+    path = os.path.join(directory, "node_modules", *name.split("/"), "package.json")
+    programs = _decoded(path, Package).bin
+    if isinstance(programs, str) or own in programs:
+        return own
+    if len(programs) != 1:
+        listed = ", ".join(filter(_PLAIN.match, programs)) or "none"
+        raise ToolError(f"Which program of {name}? Name one with --package ({listed}).")
+    return next(iter(programs))
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def _decoded(path: str, kind: type[_T]) -> _T:
+    try:
+        return msgspec.json.decode(_text(path), type=kind)
+    except msgspec.MsgspecError as error:
+        raise ToolError(f"{os.path.basename(path)} cannot be read: {error}") from None
+
+
+def _text(path: str) -> str:
+    """Of a plain file: a link would have us read what its writer could not."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        with open(os.open(path, flags), encoding="utf-8") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ToolError(f"{os.path.basename(path)} is no file.")
+            return file.read(_LARGEST)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolError(f"{os.path.basename(path)} cannot be read: {error}") from None

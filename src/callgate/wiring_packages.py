@@ -1,0 +1,251 @@
+"""MCP servers that are packages: fetched in a step and a sandbox of its own, then only run.
+
+    npx NAME  ->  is it there as it was fetched?  --no-->  fetch: the network, one empty directory,
+                        |                                         and the package manager's settings
+                        yes                                       no workspace, no home
+                        v
+              the server: its packages read-only, a cache of its own, what `[mcp.NAME]` gives it
+
+Scripts that packages run when they are installed run in the fetching step. Versions stay what they
+were when they were first fetched, until `callgate mcp update`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from callgate.config.installations import Installation, InstallRecord
+from callgate.core.commands import Command, Exit, Launcher
+from callgate.core.errors import ToolError
+from callgate.core.sessions import Mode, Root, Session
+from callgate.dispatch.sandboxes import Enclosure, Sandbox
+from callgate.sandbox import tool_chains
+from callgate.sandbox.jails import Network
+from callgate.sandbox.profiles import Profile
+from callgate.sources.lives import ended
+from callgate.sources.logs import LifeLog
+from callgate.sources.packages import commands, environment, managers, trees
+from callgate.sources.packages.commands import PackageCommand
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+Tell = Callable[[str], None]
+"""What a person should know while they wait."""
+_TELL_EVERY_S = 5.0
+
+
+class Program(NamedTuple):
+    """What is started, and what it sees beside what other servers see."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    revealed: tuple[Root, ...] = ()
+
+
+class ServerPackages:
+    """Those of one server."""
+
+    def __init__(
+        self, home: str, name: str, limit_s: float, sandbox: Sandbox, tell: Tell | None = None
+    ) -> None:
+        self._name = name
+        self._limit_s = limit_s
+        self._sandbox = sandbox
+        self._tell = tell
+        self._installation = Installation(home, name)
+        self._fetching = asyncio.Lock()
+
+    async def program(
+        self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog
+    ) -> Program:
+        """What a command stands for; its packages are fetched if they are not there. Raises a
+        `ToolError` or OSError."""
+        if not commands.is_runner(argv):
+            return Program(argv, dict(env))
+        cache = self._installation.cache
+        own = {**env, **environment.private_caches(cache)}
+        command = commands.parse(argv)
+        if command is None:
+            return Program(argv, own, (Root(cache, writable=True),))
+        async with self._fetching:
+            directory = await self._ready(command, env, log)
+        place = managers.program_directory(command, directory)
+        own["PATH"] = os.pathsep.join(filter(None, (place, env.get("PATH", ""))))
+        program = (managers.program_of(command, directory), *command.arguments)
+        return Program(program, own, (Root(directory), Root(cache, writable=True)))
+
+    async def update(
+        self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog
+    ) -> tuple[dict[str, str], dict[str, str]] | None:
+        """Fetch the newest that the command means: the versions before, and those now. None where
+        its packages are not fetched by us."""
+        command = commands.parse(argv)
+        if command is None:
+            return None
+        before = self._installation.record
+        async with self._fetching:
+            after = await self._fetch(command, env, log, {})
+        return {} if before is None else before.versions, after.versions
+
+    async def _ready(
+        self, command: PackageCommand, env: Mapping[str, str], log: LifeLog
+    ) -> str:
+        record = self._installation.record
+        locks: dict[str, str] = {}
+        if record is not None and record.key == command.key:
+            if await asyncio.to_thread(self._is_as_fetched, record):
+                return self._installation.directory(record)
+            locks = record.locks
+            log.note("its packages are gone, or were changed: they are fetched again")
+        return self._installation.directory(await self._fetch(command, env, log, locks))
+
+    def _is_as_fetched(self, record: InstallRecord) -> bool:
+        directory = self._installation.directory(record)
+        try:
+            self._installation.hold(directory)
+            return trees.fingerprint(directory) == record.fingerprint
+        except (OSError, ToolError):
+            return False
+
+    # --- fetching -----------------------------------------------------------------------------
+
+    async def _fetch(
+        self,
+        command: PackageCommand,
+        env: Mapping[str, str],
+        log: LifeLog,
+        locks: Mapping[str, str],
+    ) -> InstallRecord:
+        """With `locks` the versions that they name."""
+        with self._installation.fetching() as directory:
+            downloads = os.path.join(directory, "downloads")
+            os.mkdir(downloads, 0o700)
+            managers.prepare(command, directory, locks)
+            async with self._progress(command, directory, log):
+                try:
+                    async with asyncio.timeout(self._limit_s):
+                        await self._install(command, directory, env, log, locked=bool(locks))
+                except TimeoutError:
+                    raise ToolError(
+                        f"its packages were not fetched within {self._limit_s:g} s"
+                        " (fetch_timeout_s)"
+                    ) from None
+            record = await asyncio.to_thread(_describe, command, directory)
+            self._installation.write(record)
+            self._say(f"fetched {_listed(command, record)}", log)
+            return record
+
+    async def _install(
+        self,
+        command: PackageCommand,
+        directory: str,
+        env: Mapping[str, str],
+        log: LifeLog,
+        *,
+        locked: bool,
+    ) -> None:
+        user_home = self._sandbox.surroundings.home
+        # The server's own variables are not for whoever wrote a package that it needs.
+        environ = environment.fetching_environment(
+            command.manager, {**os.environ, **env}, user_home, f"{directory}/downloads"
+        )
+        for argv in managers.steps(command, directory, locked=locked):
+            launcher = await self._launcher(command, argv, directory, environ)
+            exit = await _run(launcher, Command(argv=argv, cwd=directory, env=environ), log)
+            if exit.code != 0:
+                program = os.path.basename(argv[0])
+                reason = f": {log.last_words[:300]}" if log.last_words else ""
+                raise ToolError(
+                    f"its packages could not be fetched: {program} {ended(exit)}{reason}"
+                )
+
+    async def _launcher(
+        self,
+        command: PackageCommand,
+        argv: tuple[str, ...],
+        directory: str,
+        environ: Mapping[str, str],
+    ) -> Launcher:
+        await self._sandbox.ready()
+        around = self._sandbox.surroundings
+        settings = environment.configuration(command.manager, environ, around.home)
+        tools = tool_chains.of_program(argv[:1], directory, environ, around.home)
+        profile = None if around.profile is None else Profile.WORKSPACE
+        enclosure = Enclosure(
+            profile,
+            Network.ALL,
+            revealed=(Root(directory, writable=True), *map(Root, settings)),
+        )
+        session = Session(
+            workspace=directory, mode=Mode.WRITE, extra_roots=tuple(map(Root, tools))
+        )
+        return self._sandbox.launcher(enclosure, session)
+
+    @asynccontextmanager
+    async def _progress(
+        self, command: PackageCommand, directory: str, log: LifeLog
+    ) -> AsyncIterator[None]:
+        """Say that it is under way, and how far."""
+        packages = ", ".join(command.packages)
+        self._say(f"fetching {packages} (at most {self._limit_s:g} s)", log)
+        began = time.monotonic()
+
+        async def tell() -> None:
+            while True:
+                await asyncio.sleep(_TELL_EVERY_S)
+                megabytes = await asyncio.to_thread(trees.size, directory) / 1e6
+                seconds = time.monotonic() - began
+                self._say(f"still fetching: {seconds:.0f} s, {megabytes:.0f} MB", log)
+
+        telling = asyncio.get_running_loop().create_task(tell())
+        try:
+            yield
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+
+    def _say(self, text: str, log: LifeLog) -> None:
+        log.note(text)
+        if self._tell is not None:
+            self._tell(f"MCP server {self._name}: {text}")
+
+
+async def _run(launcher: Launcher, command: Command, log: LifeLog) -> Exit:
+    try:
+        running = await launcher.start(command, lambda _, data: log.add(data))
+    except FileNotFoundError:
+        raise ToolError(f"{command.argv[0]}, which fetches its packages, is not there") from None
+    async with running:
+        return await running.wait()
+
+
+def _describe(command: PackageCommand, directory: str) -> InstallRecord:
+    """Raises a `ToolError` where what was fetched cannot be used."""
+    from callgate.sandbox.copies import remove_tree  # lazy: only where something was fetched
+
+    remove_tree(os.path.join(directory, "downloads"))
+    managers.program_of(command, directory)
+    try:
+        return InstallRecord(
+            key=command.key,
+            directory=os.path.basename(directory),
+            fingerprint=trees.fingerprint(directory),
+            versions=managers.versions(command, directory),
+            locks=managers.locks(command, directory),
+        )
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ToolError(f"what was fetched cannot be read: {error}") from None
+
+
+def _listed(command: PackageCommand, record: InstallRecord) -> str:
+    wanted = {package.rpartition("@")[0] or package for package in command.packages}
+    named = [f"{name} {version}" for name, version in record.versions.items() if name in wanted]
+    return f"{len(record.versions)} packages{': ' if named else ''}{', '.join(named)}"
