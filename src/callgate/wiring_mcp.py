@@ -115,7 +115,7 @@ def _settings(
     login: Login | None,
     tell: Tell | None,
 ) -> ServerSettings:
-    pin = name if owner is None else f"{name}@{short_hash(owner)}"
+    pin = _pin(name, owner)
     if table.url is None:
         packages = ServerPackages(home.path, pin, table.fetch_timeout_s, sandbox, tell)
         reach = reach_process(table, sandbox, packages)
@@ -141,6 +141,10 @@ def _settings(
         has_jail=table.url is None and sandbox.surroundings.profile is not None,
         reach=reach,
     )
+
+
+def _pin(name: str, owner: str | None) -> str:
+    return name if owner is None else f"{name}@{short_hash(owner)}"
 
 
 def short_hash(text: str) -> str:
@@ -177,7 +181,8 @@ def reach_process(
     table: McpTable, sandbox: Sandbox, packages: ServerPackages, fill: Fill = from_environment
 ) -> Reach:
     async def reach(place: Place, log: LifeLog) -> Callable[[], Any]:
-        program = await packages.program(_argv(table), server_environment(table, fill), log)
+        env = server_environment(table, fill)
+        program = await packages.program(_argv(table), env, log, place.paths)
         cwd = expanded(table.cwd, place.workspace)
         os.makedirs(cwd, exist_ok=True)
         command = Command(argv=program.argv, cwd=cwd, env=program.env)
@@ -348,6 +353,33 @@ def make_asks(home: Home, settings: Settings, runtime: Runtime) -> Asks:
         return model
 
     return AskedCalls(runtime.call, runtime.dispatcher.registry, open_model)
+
+
+def update_packages(
+    home: Home, settings: Settings, surroundings: Surroundings, workspace: str, name: str,
+    tell: Tell,
+) -> tuple[Mapping[str, str], Mapping[str, str]]:  # fmt: skip
+    """Fetch the newest packages of a server: the versions before, and now. Raises a `ToolError` or
+    OSError. To be called where no event loop runs."""
+    table, owner = tables(home, settings, workspace)[name]
+    pin = _pin(name, owner)
+    sandbox = Sandbox(surroundings)
+    packages = ServerPackages(home.path, pin, table.fetch_timeout_s, sandbox, tell)
+    log = LifeLog(pin_files(home).log_path(pin))
+
+    async def update() -> tuple[Mapping[str, str], Mapping[str, str]]:
+        await sandbox.ready()
+        try:
+            env = server_environment(table)
+            found = await packages.update(_argv(table), env, log, [os.path.abspath(workspace)])
+        finally:
+            sandbox.close()
+            log.close()
+        if found is None:
+            raise ToolError("its packages are not fetched by us")
+        return found
+
+    return asyncio.run(update())
 
 
 def ask(

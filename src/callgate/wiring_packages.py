@@ -15,9 +15,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -34,9 +34,6 @@ from callgate.sources.logs import LifeLog
 from callgate.sources.packages import commands, environment, managers, trees
 from callgate.sources.packages.commands import PackageCommand
 
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
 Tell = Callable[[str], None]
 """What a person should know while they wait."""
 _TELL_EVERY_S = 5.0
@@ -48,6 +45,14 @@ class Program(NamedTuple):
     argv: tuple[str, ...]
     env: dict[str, str]
     revealed: tuple[Root, ...] = ()
+
+
+class _Fetch(NamedTuple):
+    command: PackageCommand
+    env: Mapping[str, str]
+    """Of the server."""
+    log: LifeLog
+    private: tuple[str, ...]
 
 
 class ServerPackages:
@@ -64,10 +69,10 @@ class ServerPackages:
         self._fetching = asyncio.Lock()
 
     async def program(
-        self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog
+        self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog, private: Sequence[str]
     ) -> Program:
-        """What a command stands for; its packages are fetched if they are not there. Raises a
-        `ToolError` or OSError."""
+        """What a command stands for; its packages are fetched if they are not there, by a
+        step that sees nothing of the `private` directories. Raises a `ToolError` or OSError."""
         if not commands.is_runner(argv):
             return Program(argv, dict(env))
         cache = self._installation.cache
@@ -76,14 +81,14 @@ class ServerPackages:
         if command is None:
             return Program(argv, own, (Root(cache, writable=True),))
         async with self._fetching:
-            directory = await self._ready(command, env, log)
+            directory = await self._ready(_Fetch(command, env, log, tuple(private)))
         place = managers.program_directory(command, directory)
         own["PATH"] = os.pathsep.join(filter(None, (place, env.get("PATH", ""))))
         program = (managers.program_of(command, directory), *command.arguments)
         return Program(program, own, (Root(directory), Root(cache, writable=True)))
 
     async def update(
-        self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog
+        self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog, private: Sequence[str]
     ) -> tuple[dict[str, str], dict[str, str]] | None:
         """Fetch the newest that the command means: the versions before, and those now. None where
         its packages are not fetched by us."""
@@ -92,20 +97,18 @@ class ServerPackages:
             return None
         before = self._installation.record
         async with self._fetching:
-            after = await self._fetch(command, env, log, {})
+            after = await self._fetch(_Fetch(command, env, log, tuple(private)), {})
         return {} if before is None else before.versions, after.versions
 
-    async def _ready(
-        self, command: PackageCommand, env: Mapping[str, str], log: LifeLog
-    ) -> str:
+    async def _ready(self, fetch: _Fetch) -> str:
         record = self._installation.record
         locks: dict[str, str] = {}
-        if record is not None and record.key == command.key:
+        if record is not None and record.key == fetch.command.key:
             if await asyncio.to_thread(self._is_as_fetched, record):
                 return self._installation.directory(record)
             locks = record.locks
-            log.note("its packages are gone, or were changed: they are fetched again")
-        return self._installation.directory(await self._fetch(command, env, log, locks))
+            fetch.log.note("its packages are gone, or were changed: they are fetched again")
+        return self._installation.directory(await self._fetch(fetch, locks))
 
     def _is_as_fetched(self, record: InstallRecord) -> bool:
         directory = self._installation.directory(record)
@@ -117,14 +120,9 @@ class ServerPackages:
 
     # --- fetching -----------------------------------------------------------------------------
 
-    async def _fetch(
-        self,
-        command: PackageCommand,
-        env: Mapping[str, str],
-        log: LifeLog,
-        locks: Mapping[str, str],
-    ) -> InstallRecord:
+    async def _fetch(self, fetch: _Fetch, locks: Mapping[str, str]) -> InstallRecord:
         """With `locks` the versions that they name."""
+        command, log = fetch.command, fetch.log
         with self._installation.fetching() as directory:
             downloads = os.path.join(directory, "downloads")
             os.mkdir(downloads, 0o700)
@@ -132,7 +130,7 @@ class ServerPackages:
             async with self._progress(command, directory, log):
                 try:
                     async with asyncio.timeout(self._limit_s):
-                        await self._install(command, directory, env, log, locked=bool(locks))
+                        await self._install(fetch, directory, locked=bool(locks))
                 except TimeoutError:
                     raise ToolError(
                         f"its packages were not fetched within {self._limit_s:g} s"
@@ -143,46 +141,39 @@ class ServerPackages:
             self._say(f"fetched {_listed(command, record)}", log)
             return record
 
-    async def _install(
-        self,
-        command: PackageCommand,
-        directory: str,
-        env: Mapping[str, str],
-        log: LifeLog,
-        *,
-        locked: bool,
-    ) -> None:
+    async def _install(self, fetch: _Fetch, directory: str, *, locked: bool) -> None:
+        command, log = fetch.command, fetch.log
         user_home = self._sandbox.surroundings.home
         # The server's own variables are not for whoever wrote a package that it needs.
         environ = environment.fetching_environment(
-            command.manager, {**os.environ, **env}, user_home, f"{directory}/downloads"
+            command.manager, {**os.environ, **fetch.env}, user_home, f"{directory}/downloads"
         )
         for argv in managers.steps(command, directory, locked=locked):
-            launcher = await self._launcher(command, argv, directory, environ)
+            launcher = await self._launcher(fetch, argv, directory, environ)
             exit = await _run(launcher, Command(argv=argv, cwd=directory, env=environ), log)
             if exit.code != 0:
                 program = os.path.basename(argv[0])
-                reason = f": {log.last_words[:300]}" if log.last_words else ""
                 raise ToolError(
-                    f"its packages could not be fetched: {program} {ended(exit)}{reason}"
+                    f"its packages could not be fetched: {program} {ended(exit)}{_reason(log)}"
                 )
 
     async def _launcher(
         self,
-        command: PackageCommand,
+        fetch: _Fetch,
         argv: tuple[str, ...],
         directory: str,
         environ: Mapping[str, str],
     ) -> Launcher:
         await self._sandbox.ready()
         around = self._sandbox.surroundings
-        settings = environment.configuration(command.manager, environ, around.home)
+        settings = environment.configuration(fetch.command.manager, environ, around.home)
         tools = tool_chains.of_program(argv[:1], directory, environ, around.home)
         profile = None if around.profile is None else Profile.WORKSPACE
         enclosure = Enclosure(
             profile,
             Network.ALL,
             revealed=(Root(directory, writable=True), *map(Root, settings)),
+            private=fetch.private,
         )
         session = Session(
             workspace=directory, mode=Mode.WRITE, extra_roots=tuple(map(Root, tools))
@@ -227,6 +218,12 @@ async def _run(launcher: Launcher, command: Command, log: LifeLog) -> Exit:
         return await running.wait()
 
 
+def _reason(log: LifeLog) -> str:
+    """The last that a package manager said, unless it only names its own log."""
+    lines = [line for line in log.tail.splitlines() if line.strip() and "complete log" not in line]
+    return f": {lines[-1].strip()[:300]}" if lines else ""
+
+
 def _describe(command: PackageCommand, directory: str) -> InstallRecord:
     """Raises a `ToolError` where what was fetched cannot be used."""
     from callgate.sandbox.copies import remove_tree  # lazy: only where something was fetched
@@ -246,6 +243,7 @@ def _describe(command: PackageCommand, directory: str) -> InstallRecord:
 
 
 def _listed(command: PackageCommand, record: InstallRecord) -> str:
-    wanted = {package.rpartition("@")[0] or package for package in command.packages}
-    named = [f"{name} {version}" for name, version in record.versions.items() if name in wanted]
-    return f"{len(record.versions)} packages{': ' if named else ''}{', '.join(named)}"
+    found = record.versions
+    named = [name for name in found if any(name in each for each in command.packages)]
+    count = "1 package" if len(found) == 1 else f"{len(found)} packages"
+    return ", ".join([count, *(f"{name} {found[name]}" for name in named)])

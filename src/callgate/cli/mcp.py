@@ -15,6 +15,7 @@ COMMANDS: Mapping[str, str] = {
     "logs": "callgate.cli.mcp_servers",
     "restart": "callgate.cli.mcp_servers",
     "approve": "callgate.cli.mcp_approve",
+    "update": "callgate.cli.mcp_approve",
     "login": "callgate.cli.mcp_approve",
     "add": "callgate.cli.mcp_add",
     "remove": "callgate.cli.mcp_add",

@@ -20,6 +20,7 @@ from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
 from callgate.cli.terminal import say
+from callgate.config.installations import Installation
 from callgate.config.load import SettingsError, load_changed
 from callgate.config.locks import alone_in
 from callgate.config.mcp import McpTable
@@ -62,6 +63,7 @@ def remove(options: Namespace) -> int:
         settings.remove(name)
     pin_files(home).forget(name)
     token_file(home, name).forget()
+    Installation(home.path, name).remove()
     if options.json:
         print_json({"ok": True, "removed": name})
     else:

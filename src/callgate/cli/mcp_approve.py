@@ -23,10 +23,11 @@ from callgate.cli.stores import words
 from callgate.cli.terminal import is_terminal, say
 from callgate.cli.visible import visible
 from callgate.config.places import Home
-from callgate.core.errors import ToolErrorClass
+from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.sources.changes import Changes
 from callgate.sources.pins import Pinned
-from callgate.wiring_mcp import PREFIX, McpTools, ask, make_servers
+from callgate.wiring import surroundings
+from callgate.wiring_mcp import PREFIX, McpTools, ask, make_servers, update_packages
 
 
 def approve(options: Namespace) -> int:
@@ -36,6 +37,33 @@ def approve(options: Namespace) -> int:
     ensure_known(servers, options.words)
     names = options.words or [*servers.hosts]
     return run(home, names, options.workspace, yes=options.yes, json=options.json)
+
+
+def update(options: Namespace) -> int:
+    """Fetch what a server's command means now, and look at the tools that it has then."""
+    refuse_within_a_call("callgate mcp update")
+    (name,) = words(options, "server")
+    home = Home.from_environment()
+    ensure_known(servers_of(home, options.workspace), [name])
+    settings = settings_of(home)
+    around = surroundings(home, settings)
+    try:
+        changed = update_packages(home, settings, around, options.workspace, name, say)
+    except (ToolError, OSError) as error:
+        raise CliError(
+            about(name, str(error)), hint=f"callgate mcp logs {name} shows what was said.",
+            error_class=ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_fetch",
+        ) from None  # fmt: skip
+    for line in _versions(*changed):
+        say(f"  {line}")
+    return run(home, [name], options.workspace, yes=options.yes, json=options.json)
+
+
+def _versions(before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if old != new:
+            yield f"{name} {old or '(new)'} -> {new or '(gone)'}"
 
 
 def login(options: Namespace) -> int:

@@ -69,6 +69,8 @@ class Enclosure(msgspec.Struct, frozen=True):
     """Of a host or server: where it may write also if its calls may change nothing."""
     revealed: tuple[Root, ...] = ()
     """Of an MCP server: what it sees although it is in our home, or a secret: its packages."""
+    private: tuple[str, ...] = ()
+    """Directories of which it sees nothing, unless it is shown for another reason."""
     delegated: bool = False
     """They run in a terminal of the session's client: nothing of ours is around them."""
 
@@ -278,7 +280,8 @@ class Sandbox:
         moment = int(time.monotonic() / _FRESH_S)
         key = (
             enclosure.profile, enclosure.network, enclosure.hosts, enclosure.revealed,
-            enclosure.writes, enclosure.own, session.workspace, session.extra_roots, moment,
+            enclosure.private, enclosure.writes, enclosure.own,
+            session.workspace, session.extra_roots, moment,
         )  # fmt: skip
         found = self._launchers.get(key)
         if found is None:
@@ -298,7 +301,9 @@ class Sandbox:
 
     def jail(self, enclosure: Enclosure, session: Session) -> Jail:
         places = self._places(session, enclosure.own)
-        places = msgspec.structs.replace(places, revealed=enclosure.revealed)
+        places = msgspec.structs.replace(
+            places, revealed=enclosure.revealed, private=(*places.private, *enclosure.private)
+        )
         limits = self.surroundings.limits
         if enclosure.profile is Profile.READ:
             return profiles.read(places, limits=limits)

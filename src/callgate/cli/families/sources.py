@@ -100,6 +100,11 @@ COMMANDS: Mapping[str, Command] = {
         "A tool that is new or has changed is not offered before. A running instance takes over\n"
         "what is accepted; calls under way finish as they began.",
     ),
+    "mcp update": Command(
+        "fetch the newest packages of an MCP server, and accept what changed in its tools", "NAME",
+        takes(*APPROVAL),
+        "For npx, uvx and pipx run. Until then its versions stay what they were when it was added.",
+    ),
     "mcp login": Command("log in at an MCP server that wants to know who you are", "NAME",
                          takes(WORKSPACE)),
     "mcp logs": Command("show what an MCP server wrote to stderr, and what happened to it", "NAME",

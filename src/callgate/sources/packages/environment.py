@@ -68,8 +68,8 @@ def fetching_environment(
 def private_caches(cache: str) -> dict[str, str]:
     """Every package manager's directories, below one of its own."""
     places = {
-        "XDG_CACHE_HOME": "", "npm_config_cache": "npm", "npm_config_store_dir": "pnpm-store",
-        "PNPM_HOME": "pnpm", "YARN_CACHE_FOLDER": "yarn", "YARN_GLOBAL_FOLDER": "yarn-global",
+        "XDG_CACHE_HOME": "", "npm_config_cache": "npm", "PNPM_HOME": "pnpm",
+        "YARN_CACHE_FOLDER": "yarn", "YARN_GLOBAL_FOLDER": "yarn-global",
         "BUN_INSTALL_CACHE_DIR": "bun", "UV_CACHE_DIR": "uv", "UV_TOOL_DIR": "uv-tools",
         "UV_TOOL_BIN_DIR": "uv-bin", "UV_PYTHON_INSTALL_DIR": "uv-python", "PIP_CACHE_DIR": "pip",
         "PIPX_HOME": "pipx", "PIPX_BIN_DIR": "pipx-bin", "DENO_DIR": "deno",

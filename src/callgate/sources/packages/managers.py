@@ -35,6 +35,23 @@ _OWN = frozenset({"pip", "setuptools", "wheel"})
 """What an environment brings itself."""
 
 
+class _Manifest(msgspec.Struct):
+    """package.json, as far as it matters here."""
+
+    bin: str | dict[str, str] = {}
+    dependencies: dict[str, str] = {}
+
+
+class _Locked(msgspec.Struct):
+    version: str = ""
+
+
+class _Lock(msgspec.Struct):
+    """package-lock.json."""
+
+    packages: dict[str, _Locked] = {}
+
+
 def steps(
     command: PackageCommand, directory: str, *, locked: bool
 ) -> tuple[tuple[str, ...], ...]:
@@ -84,17 +101,12 @@ def versions(command: PackageCommand, directory: str) -> dict[str, str]:
     places = glob(f"{escape(directory)}/{_ENVIRONMENT}/lib/python*/site-packages")
     names = [name for place in places for name in os.listdir(place)]
     found = [match for name in names if (match := _INSTALLED.match(name)) is not None]
-    return {match[1]: match[2] for match in found if match[1].lower() not in _OWN}
+    named = {re.sub("[-_.]+", "-", match[1]).lower(): match[2] for match in found}
+    return {name: version for name, version in named.items() if name not in _OWN}
 
 
 def _npm_versions(directory: str) -> dict[str, str]:
-    class Package(msgspec.Struct):
-        version: str = ""
-
-    class Lock(msgspec.Struct):
-        packages: dict[str, Package] = {}
-
-    lock = _decoded(os.path.join(directory, "package-lock.json"), Lock)
+    lock = _decoded(os.path.join(directory, "package-lock.json"), _Lock)
     found = {path.rpartition("node_modules/")[2]: each for path, each in lock.packages.items()}
     return {
         name: each.version
@@ -124,20 +136,13 @@ def program_of(command: PackageCommand, directory: str) -> str:
 
 def _own_program(directory: str) -> str:
     """As npx chooses it: the only one that a package brings, or the one that is called like it."""
-
-    class Dependencies(msgspec.Struct):
-        dependencies: dict[str, str] = {}
-
-    class Package(msgspec.Struct):
-        bin: str | dict[str, str] = {}
-
-    wanted = _decoded(os.path.join(directory, "package.json"), Dependencies).dependencies
+    wanted = _decoded(os.path.join(directory, "package.json"), _Manifest).dependencies
     name = next(iter(wanted), "")
     if not name or not all(map(_PLAIN.match, name.split("/"))) or ".." in name.split("/"):
         raise ToolError("What was fetched is no package that can be run.")
     own = name.rpartition("/")[2]
     path = os.path.join(directory, "node_modules", *name.split("/"), "package.json")
-    programs = _decoded(path, Package).bin
+    programs = _decoded(path, _Manifest).bin
     if isinstance(programs, str) or own in programs:
         return own
     if len(programs) != 1:
