@@ -101,7 +101,7 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[tuple[str, str], ...] = ()
     """Symbolic links in opaque directories, and what each says."""
     revealed: tuple[str, ...] = ()
-    """Of the readable and writable paths, those that are seen although they are below hidden ones."""
+    """Readable or writable paths that are seen although they are below hidden ones."""
     network: Network = Network.NONE
     hosts: tuple[AllowedHost, ...] = ()
     """What it reaches where the network is HOSTS."""

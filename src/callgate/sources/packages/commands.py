@@ -46,6 +46,10 @@ class PackageCommand(msgspec.Struct, frozen=True, kw_only=True):
         ]).decode()  # fmt: skip
 
 
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
 class _Options(NamedTuple):
     ignored: frozenset[str]
     """Without a value."""
@@ -71,30 +75,31 @@ class _Reading(NamedTuple):
 
 
 _NPM = _Options(
-    ignored=frozenset("-y --yes -q --quiet -s --silent --ignore-existing --no-update-notifier".split()),
-    packages=frozenset({"-p", "--package"}),
-    valued=frozenset({"--registry"}),
-    plain=frozenset({"--ignore-scripts", "--prefer-offline", "--prefer-online", "--offline"}),
-    dropped=frozenset({"--loglevel", "--cache"}),
+    ignored=_words("-y --yes -q --quiet -s --silent --ignore-existing --no-update-notifier"),
+    packages=_words("-p --package"),
+    valued=_words("--registry"),
+    plain=_words("--ignore-scripts --prefer-offline --prefer-online --offline"),
+    dropped=_words("--loglevel --cache"),
 )
 _UV = _Options(
-    ignored=frozenset("-q --quiet -v --verbose --isolated --refresh -U --upgrade -n --no-cache"
-                      " --no-progress --managed-python".split()),
-    packages=frozenset({"--with"}),
-    main=frozenset({"--from"}),
-    python=frozenset({"-p", "--python"}),
-    valued=frozenset("--index --default-index -i --index-url --extra-index-url -f --find-links"
-                     " --index-strategy --keyring-provider --prerelease --resolution"
-                     " --exclude-newer --allow-insecure-host".split()),
-    plain=frozenset({"--no-index", "--no-build", "--native-tls", "--offline", "--system-certs"}),
-    dropped=frozenset({"--cache-dir", "--color"}),
+    ignored=_words("""-q --quiet -v --verbose --isolated --refresh -U --upgrade -n --no-cache
+        --no-progress --managed-python"""),
+    packages=_words("--with"),
+    main=_words("--from"),
+    python=_words("-p --python"),
+    valued=_words("""--index --default-index -i --index-url --extra-index-url -f --find-links
+        --index-strategy --keyring-provider --prerelease --resolution --exclude-newer
+        --allow-insecure-host"""),
+    plain=_words("--no-index --no-build --native-tls --offline --system-certs"),
+    dropped=_words("--cache-dir --color"),
 )  # fmt: skip
 _PIPX = _Options(
-    ignored=frozenset({"-q", "--quiet", "-v", "--verbose", "--no-cache"}),
-    packages=frozenset({"--with"}),
-    main=frozenset({"--spec"}),
-    python=frozenset({"--python"}),
-    valued=frozenset({"-i", "--index-url"}),
+    ignored=_words("-q --quiet -v --verbose --no-cache"),
+    packages=_words("--with"),
+    main=_words("--spec"),
+    python=_words("--python"),
+    valued=_words("-i --index-url --extra-index-url -f --find-links"),
+    plain=_words("--no-index --pre"),
 )
 
 
@@ -210,7 +215,7 @@ def _split(words: Sequence[str]) -> tuple[list[str], bool, list[str]]:
 
 
 def _with_pip_options(words: Sequence[str]) -> list[str]:
-    """pipx passes what stands in `--pip-args` on to pip; the indexes among it we know as well."""
+    """With what stands in `--pip-args`, for pip, as options of their own."""
     result: list[str] = []
     waiting = list(words)
     while waiting and waiting[0].startswith("-") and waiting[0] != "--":
@@ -219,7 +224,7 @@ def _with_pip_options(words: Sequence[str]) -> list[str]:
             result += shlex.split(waiting.pop(0))
         elif word.startswith("--pip-args="):
             result += shlex.split(word.partition("=")[2])
-        elif "=" not in word and word not in _PIPX.ignored and waiting:
+        elif "=" not in word and word not in _PIPX.ignored | _PIPX.plain and waiting:
             result += [word, waiting.pop(0)]
         else:
             result.append(word)

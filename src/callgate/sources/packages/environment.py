@@ -39,10 +39,11 @@ _FILES: dict[Manager, tuple[str, ...]] = {
 _NAMED_FILES = re.compile(r"(?:npm_config_(?:user|global)config|(?:pip|uv)_config_file)\Z", re.I)
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\??\}")
 _LONGEST = 64 * 1024
-_SHARED = """
-    .npm .cache/node .local/share/pnpm .cache/pnpm .cache/yarn .yarn .bun .cache/uv .local/share/uv
-    .cache/pipx .local/share/pipx .local/pipx .cache/deno
-""".split()
+_SHARED = (
+    ".npm", ".cache/node", ".local/share/pnpm", ".cache/pnpm", ".cache/yarn", ".yarn", ".bun",
+    ".cache/uv", ".local/share/uv", ".cache/pipx", ".local/share/pipx", ".local/pipx",
+    ".cache/deno",
+)  # fmt: skip
 """Below a home: what package managers share between all that they run, also outside of us."""
 
 

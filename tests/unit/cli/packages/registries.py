@@ -117,7 +117,10 @@ def serving(workspace: Path) -> Iterator[Registry]:
             body = b"" if found is None else found[1]
             self.send_header("content-length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # uv asks how large something is
 
         def log_message(self, format: str, *args: object) -> None:
             pass

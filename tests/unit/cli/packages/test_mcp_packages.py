@@ -15,11 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from callgate.cli.exits import EXIT_CODES
+from callgate.core.errors import ToolErrorClass
 from tests.needs import needs
 from tests.unit.cli.packages.registries import TOKEN, Registry, serving
 from tests.unit.cli.running import CALLGATE, Ran
 
 LIMIT_S = 300.0
+UNAVAILABLE = EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE]
 NPX = ("npx", "-y", "greedy-server")
 PIPX = ("pipx", "run", "greedy-server")
 UVX = ("uvx", "greedy-server")
@@ -108,8 +111,8 @@ def registry(world: World) -> Iterator[Registry]:
 
 MANAGERS = [
     pytest.param(NPX, marks=needs("npm", "node"), id="npx"),
-    pytest.param(PIPX, id="pipx"),
-    pytest.param(UVX, marks=needs("uv"), id="uvx"),
+    pytest.param(PIPX, marks=pytest.mark.soak, id="pipx"),
+    pytest.param(UVX, marks=[needs("uv"), pytest.mark.soak], id="uvx"),
 ]
 
 
@@ -142,6 +145,7 @@ def test_an_install_script_reaches_nothing_but_what_is_installed(
     world.ensure_untouched()
 
 
+@pytest.mark.soak
 @needs("npm", "node")
 def test_versions_stay_until_an_update_and_a_changed_installation_is_fetched_again(
     world: World, registry: Registry
@@ -172,20 +176,22 @@ def test_fetching_has_a_limit_of_its_own_and_leaves_nothing(
         '[mcp.greedy]\ncommand = "pipx"\nargs = ["run", "greedy-server"]\nfetch_timeout_s = 0.5\n'
     )
     ran = world.run("mcp", "approve", "greedy", "--yes")
-    assert (ran.code, "fetch_timeout_s" in ran.err) == (8, True), ran
+    assert (ran.code, "fetch_timeout_s" in ran.err) == (UNAVAILABLE, True), ran
     assert [*(world.callgate_home / "mcp/greedy").glob("install-*")] == []
 
 
+@needs("npm", "node")
 def test_a_package_that_is_not_there_is_told_of_in_the_words_of_its_manager(
     world: World, registry: Registry
 ) -> None:
-    ran = world.add("pipx", "run", "no-such-server")
+    ran = world.add("npx", "-y", "no-such-server")
     assert ran.code != 0
     assert "could not be fetched" in ran.err and "no-such-server" in ran.err
 
 
+@needs("npm", "node")
 def test_a_removed_server_leaves_no_packages(world: World, registry: Registry) -> None:
-    assert world.add(*PIPX).code == 0
+    assert world.add(*NPX).code == 0
     assert world.run("mcp", "remove", "greedy").code == 0
     assert not (world.callgate_home / "mcp/greedy").exists()
 
