@@ -260,7 +260,6 @@ def test_the_usual_shapes_of_other_programs_are_read() -> None:
     stdio = {"command": "npx", "args": ["-y", "x"], "env": {"KEY": "${env:KEY}"}}
     table = {
         "command": "npx", "args": ["-y", "x"], "set_env": {"KEY": "${KEY}"}, "network": "all",
-        "writable": ["~/.npm", "~/.cache/node"],
     }  # fmt: skip
     for shape in ({"mcpServers": {"A b": stdio}}, {"servers": {"a-b": stdio}},
                   {"mcp": {"servers": {"a-b": {**stdio, "type": "stdio"}}}}):  # fmt: skip

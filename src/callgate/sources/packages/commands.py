@@ -72,6 +72,8 @@ class _Reading(NamedTuple):
     python: str | None
     options: list[str]
     rest: list[str]
+    ended: bool
+    """By `--`: the rest is the program's, whatever it looks like."""
 
 
 _NPM = _Options(
@@ -132,7 +134,7 @@ def _npm(
     if reading is None or not reading.rest:
         return None
     first, *arguments = reading.rest
-    if ends_at_dashes:  # what stands before them is for npm, wherever it stands
+    if ends_at_dashes and not reading.ended:  # what stands before them is for npm, wherever it stands
         before, dashes, after = _split(arguments)
         if any(word.startswith("-") for word in before):
             return None
@@ -178,12 +180,12 @@ def _python(
 
 
 def _read(words: Sequence[str], known: _Options) -> _Reading | None:
-    reading = _Reading([], None, None, [], [])
+    reading = _Reading([], None, None, [], [], ended=False)
     waiting = list(words)
     while waiting and waiting[0].startswith("-"):
         word = waiting.pop(0)
         if word == "--":
-            break
+            return reading._replace(rest=waiting, ended=True)
         name, equals, value = word.partition("=")
         if not equals and name in known.ignored:
             continue
