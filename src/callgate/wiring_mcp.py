@@ -20,34 +20,36 @@ import msgspec
 
 from callgate.audit.redaction import redact
 from callgate.config.load import load_workspace_mcp
-from callgate.config.mcp import McpTable, MissingVariable, expanded, filled
+from callgate.config.mcp import McpTable
 from callgate.config.mcp_tokens import TokenFile
 from callgate.config.pins import PinFiles
 from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
-from callgate.core.commands import Command
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.models import Model
-from callgate.core.sessions import Mode, Root, Session
+from callgate.core.sessions import Session
 from callgate.dispatch.registry import Registry
-from callgate.dispatch.sandboxes import Enclosure, Sandbox, Surroundings
+from callgate.dispatch.sandboxes import Sandbox, Surroundings
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.runtime import Runtime
-from callgate.sandbox import allowed_hosts, tool_chains
-from callgate.sandbox.jails import Network
-from callgate.sandbox.launch import child_environment
-from callgate.sandbox.profiles import Profile
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
 from callgate.sources.mcp.questions import AskedCalls
 from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
-from callgate.sources.packages import commands, environment
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.wiring_brought import BroughtTools
+from callgate.wiring_mcp_programs import (
+    Fill,
+    argv_of,
+    from_environment,
+    reach_process,
+    server_environment,
+    start_timeout_s,
+)
 from callgate.wiring_packages import ServerPackages, Tell
 
 if TYPE_CHECKING:  # most homes have none
@@ -55,8 +57,6 @@ if TYPE_CHECKING:  # most homes have none
 
 PREFIX = "mcp."
 Login = Callable[[str], None]
-Fill = Callable[[str, Mapping[str, str]], dict[str, str]]
-"""What the values of a key stand for. Raises a `ToolError`."""
 Tables = dict[str, tuple[McpTable, str | None]]
 """By name, with the workspace that brought each; None: the user did."""
 
@@ -149,83 +149,6 @@ def _pin(name: str, owner: str | None) -> str:
 
 def short_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
-
-
-def start_timeout_s(table: McpTable) -> float:
-    """One that fetches packages while it is started may take as long as fetching does."""
-    argv = _argv(table)
-    if table.url is None and commands.is_runner(argv) and commands.parse(argv) is None:
-        return max(table.start_timeout_s, table.fetch_timeout_s)
-    return table.start_timeout_s
-
-
-def _argv(table: McpTable) -> tuple[str, ...]:
-    return (os.path.expanduser(str(table.command)), *table.args)
-
-
-def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:
-    try:
-        return filled(values, os.environ)
-    except MissingVariable as error:
-        raise ToolError(f"{key}: {error}") from None
-
-
-def server_environment(table: McpTable, fill: Fill = from_environment) -> dict[str, str]:
-    """Raises a `ToolError`."""
-    given = fill("set_env", table.set_env)
-    passed = {key: os.environ[key] for key in table.env if key in os.environ}
-    return {**child_environment(os.environ), **passed, **given}
-
-
-def reach_process(
-    table: McpTable, sandbox: Sandbox, packages: ServerPackages, fill: Fill = from_environment
-) -> Reach:
-    async def reach(place: Place, log: LifeLog) -> Callable[[], Any]:
-        env = server_environment(table, fill)
-        program = await packages.program(_argv(table), env, log, place.paths)
-        cwd = expanded(table.cwd, place.workspace)
-        os.makedirs(cwd, exist_ok=True)
-        command = Command(argv=program.argv, cwd=cwd, env=program.env)
-        await sandbox.ready()
-        home = sandbox.surroundings.home
-        beside = map(Root, tool_chains.of_program(command.argv, cwd, command.env, home))
-        session = Session(
-            workspace=place.workspace, mode=Mode.WRITE, extra_roots=(*place.roots, *beside)
-        )
-        enclosure = msgspec.structs.replace(
-            _enclosure(table, sandbox.surroundings),
-            writes=not place.read_only,
-            own=tuple(_writable(table, home)),
-            revealed=program.revealed,
-        )
-        launcher = sandbox.process_launcher(enclosure, session)
-        links = import_module("callgate.sources.mcp.links")
-        return lambda: links.Link(launcher, command, log)
-
-    return reach
-
-
-def _writable(table: McpTable, home: str) -> list[str]:
-    """The directories beside the workspace, made where they are missing. What package managers
-    share is not among them, although settings may name it: programs run from there outside."""
-    paths = [expanded(each, "/") for each in table.writable]
-    if commands.is_runner(_argv(table)):
-        paths = [*environment.without_shared(paths, home)]
-    for path in paths:
-        if not os.path.lexists(path):
-            os.makedirs(path, mode=0o700, exist_ok=True)
-    return paths
-
-
-def _enclosure(table: McpTable, surroundings: Surroundings) -> Enclosure:
-    if surroundings.profile is None:
-        return Enclosure(None, Network.ALL)
-    if table.profile == "open":
-        return Enclosure(Profile.OPEN, Network.ALL)
-    if isinstance(table.network, list):
-        named = tuple(map(allowed_hosts.parse, table.network))
-        return Enclosure(Profile.WORKSPACE, Network.HOSTS, hosts=named)
-    return Enclosure(Profile.WORKSPACE, Network(table.network))
 
 
 def token_file(home: Home, pin: str) -> TokenFile:
@@ -371,7 +294,7 @@ def update_packages(
         await sandbox.ready()
         try:
             env = server_environment(table)
-            found = await packages.update(_argv(table), env, log, [os.path.abspath(workspace)])
+            found = await packages.update(argv_of(table), env, log, [os.path.abspath(workspace)])
         finally:
             sandbox.close()
             log.close()

@@ -38,14 +38,8 @@ from callgate.sources.mcp.definitions import definitions
 from callgate.sources.mcp.extras import Extra, extras
 from callgate.sources.mcp.servers import Place, Server, ServerSettings
 from callgate.sources.mcp.tools import tool_factory
-from callgate.wiring_mcp import (
-    make_asks,
-    reach_address,
-    reach_process,
-    short_hash,
-    start_timeout_s,
-    tables,
-)
+from callgate.wiring_mcp import make_asks, reach_address, short_hash, tables
+from callgate.wiring_mcp_programs import reach_process, start_timeout_s
 from callgate.wiring_packages import ServerPackages
 
 if TYPE_CHECKING:  # it loads the SDK

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 import msgspec
 
 from callgate.config.places import write_private
+from callgate.core.directories import make_private_directory
 from callgate.sandbox.copies import remove_tree
 
 _PREFIX = "install-"
@@ -58,7 +59,7 @@ class Installation:
     def cache(self) -> str:
         """Made if it is missing."""
         path = os.path.join(self.path, "cache")
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        make_private_directory(path)
         return path
 
     def directory(self, record: InstallRecord) -> str:
@@ -67,7 +68,7 @@ class Installation:
     @contextlib.contextmanager
     def fetching(self) -> Iterator[str]:
         """A new directory, which is removed again unless it is what counts at the end."""
-        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        make_private_directory(self.path)
         path = tempfile.mkdtemp(prefix=_PREFIX, dir=self.path)
         self.hold(path)
         try:

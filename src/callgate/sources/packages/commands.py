@@ -134,7 +134,7 @@ def _npm(
     if reading is None or not reading.rest:
         return None
     first, *arguments = reading.rest
-    if ends_at_dashes and not reading.ended:  # what stands before them is for npm, wherever it stands
+    if ends_at_dashes and not reading.ended:  # what stands before them is for npm
         before, dashes, after = _split(arguments)
         if any(word.startswith("-") for word in before):
             return None
