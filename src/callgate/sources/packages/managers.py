@@ -15,7 +15,6 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from glob import escape, glob
 from typing import TypeVar
 
 import msgspec
@@ -98,8 +97,9 @@ def versions(command: PackageCommand, directory: str) -> dict[str, str]:
     """By package."""
     if command.manager == "npm":
         return _npm_versions(directory)
-    places = glob(f"{escape(directory)}/{_ENVIRONMENT}/lib/python*/site-packages")
-    names = [name for place in places for name in os.listdir(place)]
+    library = os.path.join(directory, _ENVIRONMENT, "lib")
+    places = [os.path.join(library, name, "site-packages") for name in _names(library)]
+    names = [name for place in places for name in _names(place)]
     found = [match for name in names if (match := _INSTALLED.match(name)) is not None]
     named = {re.sub("[-_.]+", "-", match[1]).lower(): match[2] for match in found}
     return {name: version for name, version in named.items() if name not in _OWN}
