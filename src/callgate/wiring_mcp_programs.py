@@ -24,7 +24,7 @@ from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.servers import Place, Reach
-from callgate.sources.packages import commands, environment
+from callgate.sources.packages import environment, package_commands
 from callgate.wiring_packages import ServerPackages
 
 Fill = Callable[[str, Mapping[str, str]], dict[str, str]]
@@ -34,7 +34,8 @@ Fill = Callable[[str, Mapping[str, str]], dict[str, str]]
 def start_timeout_s(table: McpTable) -> float:
     """One that fetches packages while it is started may take as long as fetching does."""
     argv = argv_of(table)
-    if table.url is None and commands.is_runner(argv) and commands.parse(argv) is None:
+    is_program = table.url is None
+    if is_program and package_commands.is_runner(argv) and package_commands.parse(argv) is None:
         return max(table.start_timeout_s, table.fetch_timeout_s)
     return table.start_timeout_s
 
@@ -89,7 +90,7 @@ def _writable(table: McpTable, home: str) -> list[str]:
     """The directories beside the workspace, made where they are missing. What package managers
     share is not among them, although settings may name it: programs run from there outside."""
     paths = [expanded(each, "/") for each in table.writable]
-    if commands.is_runner(argv_of(table)):
+    if package_commands.is_runner(argv_of(table)):
         paths = [*environment.without_shared(paths, home)]
     for path in paths:
         if not os.path.lexists(path):

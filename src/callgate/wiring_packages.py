@@ -31,8 +31,8 @@ from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
 from callgate.sources.lives import ended
 from callgate.sources.logs import LifeLog
-from callgate.sources.packages import commands, environment, managers, trees
-from callgate.sources.packages.commands import PackageCommand
+from callgate.sources.packages import environment, managers, package_commands, trees
+from callgate.sources.packages.package_commands import PackageCommand
 
 Tell = Callable[[str], None]
 """What a person should know while they wait."""
@@ -73,11 +73,11 @@ class ServerPackages:
     ) -> Program:
         """What a command stands for; its packages are fetched if they are not there, by a
         step that sees nothing of the `private` directories. Raises a `ToolError` or OSError."""
-        if not commands.is_runner(argv):
+        if not package_commands.is_runner(argv):
             return Program(argv, dict(env))
         cache = self._installation.cache
         own = {**env, **environment.private_caches(cache)}
-        command = commands.parse(argv)
+        command = package_commands.parse(argv)
         if command is None:
             return Program(argv, own, (Root(cache, writable=True),))
         async with self._fetching:
@@ -92,7 +92,7 @@ class ServerPackages:
     ) -> tuple[dict[str, str], dict[str, str]] | None:
         """Fetch the newest that the command means: the versions before, and those now. None where
         its packages are not fetched by us."""
-        command = commands.parse(argv)
+        command = package_commands.parse(argv)
         if command is None:
             return None
         before = self._installation.record

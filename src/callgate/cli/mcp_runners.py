@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from callgate.sources.packages.commands import is_runner
+from callgate.sources.packages.package_commands import is_runner
 
 _OWN_JAIL = frozenset({"docker", "podman"})
 

@@ -44,7 +44,7 @@ class Installation:
     def __init__(self, home: str, name: str) -> None:
         self.path = os.path.join(home, "mcp", name)
         self._record = os.path.join(self.path, "install.json")
-        self._held: dict[str, int] = {}
+        self._leases: dict[str, int] = {}
 
     @property
     def record(self) -> InstallRecord | None:
@@ -83,14 +83,14 @@ class Installation:
 
     def hold(self, directory: str) -> None:
         """Nobody removes it as long as this process lives."""
-        if directory not in self._held:
+        if directory not in self._leases:
             descriptor = os.open(directory, _DIRECTORY)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            self._held[directory] = descriptor
+            self._leases[directory] = descriptor
 
     def remove(self) -> None:
         """Forget all of it. What others run is left to them."""
-        for directory in [*self._held]:
+        for directory in [*self._leases]:
             self._release(directory)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._record)
@@ -101,7 +101,7 @@ class Installation:
             os.rmdir(self.path)
 
     def _release(self, directory: str) -> None:
-        descriptor = self._held.pop(directory, None)
+        descriptor = self._leases.pop(directory, None)
         if descriptor is not None:
             os.close(descriptor)
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from callgate.sandbox.launch import child_environment
-from callgate.sources.packages.commands import Manager
+from callgate.sources.packages.package_commands import Manager
 
 _NPM = r"""
     npm_config_(?:.*registry|.*_auth(?:token)?|proxy|https_proxy|noproxy|ca|cafile|cert|key|strict_ssl

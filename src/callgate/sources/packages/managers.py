@@ -20,7 +20,7 @@ from typing import TypeVar
 import msgspec
 
 from callgate.core.errors import ToolError
-from callgate.sources.packages.commands import PackageCommand
+from callgate.sources.packages.package_commands import PackageCommand
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 _LARGEST = 32 * 1024 * 1024

@@ -9,7 +9,7 @@ import pytest
 
 from callgate.core.errors import ToolError
 from callgate.sources.packages import environment, managers, trees
-from callgate.sources.packages.commands import PackageCommand, is_runner, parse
+from callgate.sources.packages.package_commands import PackageCommand, is_runner, parse
 
 
 @pytest.mark.parametrize(

@@ -233,11 +233,11 @@ def _with_pip_options(words: Sequence[str]) -> list[str]:
     return [*result, *waiting]
 
 
-def _requirement(said: str) -> str:
+def _requirement(package: str) -> str:
     """`name@1.2`, as uvx and pipx take it, as pip takes it."""
-    found = _PINNED.match(said)
+    found = _PINNED.match(package)
     if found is None:
-        return said
+        return package
     return found[1] if found[2] == "latest" else f"{found[1]}=={found[2]}"
 
 
