@@ -15,6 +15,7 @@ import msgspec
 from callgate.agent.feedback import bounded, execution_result
 from callgate.core.content import ImageBlock, JsonBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from callgate.core.messages import Message, MessageBlock
+from callgate.protocol.native_results import native_size
 from callgate.protocol.results import as_text
 
 _ONLY_TEXT = frozenset({"send_chat", "end_turn"})
@@ -48,7 +49,10 @@ def _native_blocks(
             case ToolResultBlock(tool_use_id=id):
                 if id not in dropped:
                     content = bounded(block.content, limit)
-                    yield msgspec.structs.replace(block, content=content, diffs=())
+                    native = block.native
+                    if native is not None and native_size(native) > limit:
+                        native = None
+                    yield msgspec.structs.replace(block, content=content, diffs=(), native=native)
             case _:
                 yield block
 

@@ -65,6 +65,16 @@ class ToolUseBlock(msgspec.Struct, frozen=True, tag="tool_use", omit_defaults=Tr
     """What the model itself calls it; unique in its reply at most."""
 
 
+NativeFormat = Literal["openai.chat_completions", "openai.responses", "anthropic.messages"]
+
+
+class NativeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """A result for a model in the words of one provider. Models of others are shown its text."""
+
+    format: NativeFormat
+    content: list[Any]
+
+
 class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result", omit_defaults=True):
     """What the agent gets back: exactly one for each `ToolUseBlock`."""
 
@@ -74,6 +84,8 @@ class ToolResultBlock(msgspec.Struct, frozen=True, tag="tool_result", omit_defau
     duration_ms: float | msgspec.UnsetType = msgspec.UNSET
     diffs: tuple[FileDiff, ...] = ()
     """What the call changed, as people are shown it; a model is not."""
+    native: NativeResult | None = None
+    """What takes the place of `content` for the models of one provider."""
 
 
 class ThinkingBlock(msgspec.Struct, frozen=True, tag="thinking"):

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from callgate.core.content import ContentBlock, FileDiff, TextBlock, ToolResultBlock
+from callgate.core.content import ContentBlock, FileDiff, NativeResult, TextBlock, ToolResultBlock
 from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolErrorClass
 
 
@@ -62,6 +62,8 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
     duration_ms: float = 0.0
     diffs: tuple[FileDiff, ...] = ()
+    native: NativeResult | None = None
+    """The content in the words of one provider, for its models."""
 
     @property
     def text(self) -> str:
@@ -76,4 +78,5 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
             is_error=not self.ok,
             duration_ms=self.duration_ms or msgspec.UNSET,
             diffs=self.diffs,
+            native=self.native,
         )

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import msgspec
 
 from callgate.core.commands import Launcher
-from callgate.core.content import ContentBlock, FileDiff
+from callgate.core.content import ContentBlock, FileDiff, NativeResult
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
 from callgate.core.errors import ToolPermissionDenied
@@ -68,6 +68,8 @@ class ToolOutput(msgspec.Struct, kw_only=True):
     truncated: bool = False
     diffs: tuple[FileDiff, ...] = ()
     """What changed in text files, for people to look at."""
+    native: NativeResult | None = None
+    """The content in the words of one provider, for its models."""
 
 
 class Preview(msgspec.Struct, frozen=True):

@@ -283,6 +283,7 @@ class Journal:
             truncated=output.truncated,
             duration_ms=duration,
             diffs=output.diffs,
+            native=output.native,
         )
 
     def failed(self, error: ToolError, partial: ToolOutput | None = None) -> ToolResult:

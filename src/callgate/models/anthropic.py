@@ -33,6 +33,7 @@ from callgate.models.served import ServedModel
 from callgate.models.signatures import is_anthropic
 from callgate.models.tables import ModelTable
 from callgate.protocol.definitions import to_anthropic
+from callgate.protocol.native_results import native_parts
 
 BASE_URL = "https://api.anthropic.com/v1"
 VERSION = "2023-06-01"
@@ -147,7 +148,9 @@ def _block(block: MessageBlock) -> Iterator[dict[str, Any]]:
         named = {"id": wire_id(block.id), "name": wire_name(block.name)}
         yield {"type": "tool_use", **named, "input": as_object(block.input)}
     elif isinstance(block, ToolResultBlock):
-        content = [each for part in block.content for each in _block(part)]
+        content = native_parts(block.native, "anthropic.messages", failed=False)
+        if content is None:
+            content = [each for part in block.content for each in _block(part)]
         failed = {"is_error": True} if block.is_error else {}
         answered = {"tool_use_id": wire_id(block.tool_use_id), "content": content}
         yield {"type": "tool_result", **answered, **failed}

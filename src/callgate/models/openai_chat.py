@@ -32,6 +32,7 @@ from callgate.models.served import ServedModel
 from callgate.models.signatures import THOUGHTS, field
 from callgate.models.tables import ModelTable
 from callgate.protocol.definitions import to_openai_chat
+from callgate.protocol.native_results import native_parts
 
 BASE_URL = "https://api.openai.com/v1"
 CONTEXT_TOKENS = 128_000
@@ -128,8 +129,12 @@ def _user(message: Message) -> Iterator[dict[str, Any]]:
     parts: list[dict[str, Any]] = []
     for block in message.content:
         if isinstance(block, ToolResultBlock):
-            text, images = plain(block.content)
             id = wire_id(block.tool_use_id)
+            native = native_parts(block.native, "openai.chat_completions", failed=block.is_error)
+            if native is not None:
+                yield {"role": "tool", "tool_call_id": id, "content": native}
+                continue
+            text, images = plain(block.content)
             shown = result_text(block, text or ("(see the images below)" if images else ""))
             yield {"role": "tool", "tool_call_id": id, "content": shown}
             if images:

@@ -37,6 +37,7 @@ from callgate.models.served import ServedModel
 from callgate.models.signatures import item as signed_item
 from callgate.models.tables import ModelTable
 from callgate.protocol.definitions import to_openai_responses
+from callgate.protocol.native_results import native_parts
 
 BASE_URL = "https://api.openai.com/v1"
 CONTEXT_TOKENS = 200_000
@@ -141,6 +142,9 @@ def _user(message: Message, custom: Collection[str]) -> Iterator[dict[str, Any]]
 
 
 def _output(result: ToolResultBlock) -> str | list[dict[str, Any]]:
+    native = native_parts(result.native, "openai.responses", failed=result.is_error)
+    if native is not None:
+        return native
     text, images = plain(result.content)
     if not images:
         return result_text(result, text)

@@ -12,13 +12,15 @@ import msgspec
 
 from callgate.core.content import ContentBlock, ImageBlock, TextBlock
 from callgate.core.results import ToolResult
+from callgate.protocol.native_results import native_parts
 
 MCP_CONTENT = "mcp_content"
 """In a result's `meta`: its content as an MCP server gave it, which ours cannot say as well."""
 
 
 def to_anthropic_result(result: ToolResult, tool_use_id: str) -> dict[str, Any]:
-    blocks = [_anthropic_block(block) for block in result.content]
+    native = native_parts(result.native, "anthropic.messages", failed=False)
+    blocks = native or [_anthropic_block(block) for block in result.content]
     answer: dict[str, Any] = {
         "type": "tool_result",
         "tool_use_id": tool_use_id,
@@ -32,7 +34,8 @@ def to_anthropic_result(result: ToolResult, tool_use_id: str) -> dict[str, Any]:
 
 def to_openai_chat_result(result: ToolResult, tool_call_id: str) -> dict[str, Any]:
     text = _failure_mark(result) + "\n".join(map(as_text, result.content))
-    return {"role": "tool", "tool_call_id": tool_call_id, "content": text}
+    native = native_parts(result.native, "openai.chat_completions", failed=not result.ok)
+    return {"role": "tool", "tool_call_id": tool_call_id, "content": native or text}
 
 
 def to_openai_responses_result(
@@ -40,7 +43,10 @@ def to_openai_responses_result(
 ) -> dict[str, Any]:
     """`input` is what the tool's definition says: a custom tool's answer has another type."""
     kind = "function_call_output" if input == "object" else "custom_tool_call_output"
-    output: Any = _failure_mark(result) + "\n".join(map(as_text, result.content))
+    output: Any = native_parts(result.native, "openai.responses", failed=not result.ok)
+    if output is not None:
+        return {"type": kind, "call_id": call_id, "output": output}
+    output = _failure_mark(result) + "\n".join(map(as_text, result.content))
     if any(_image_url(block) for block in result.content):
         output = [_responses_part(block) for block in result.content]
         if not result.ok:

@@ -10,16 +10,14 @@ what to note beside it.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from callgate.core.content import ContentBlock, TextBlock
+from callgate.core.content import ContentBlock, NativeResult, TextBlock
 from callgate.core.errors import GENERIC_FAILURE
 from callgate.core.tools import ToolOutput
-
-Format = Literal["openai.chat_completions", "openai.responses", "anthropic.messages"]
 
 
 class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -34,11 +32,8 @@ class Output(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 _NOTHING_MORE = Output()
 
 
-class ProviderNative(msgspec.Struct, frozen=True, kw_only=True, tag="provider_native_tool_result"):
+class ProviderNative(NativeResult, frozen=True, kw_only=True, tag="provider_native_tool_result"):
     """What a model is to see, in its provider's own words."""
-
-    format: Format
-    content: list[Any]
 
 
 def to_output(value: Any, *, own: bool = False) -> ToolOutput:

@@ -14,12 +14,13 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.content import TextBlock
+from callgate.core.content import NativeResult, TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.protocol.host_v1 import frames, values
 from callgate.protocol.host_v1.schemas import ToolSchema
+from callgate.protocol.native_results import native_text
 from callgate.sources.hosts.calls import call
 from callgate.sources.hosts.hosts import Asked, Host
 from callgate.sources.logs import PROBLEM
@@ -102,9 +103,10 @@ class HostedTool:
         if isinstance(text, str):
             output.content = [TextBlock(text)]
         else:
-            native = msgspec.to_builtins(text)
-            output.content = [TextBlock(msgspec.json.encode(text.content).decode())]
-            output.metadata = {**output.metadata, "provider_native": native}
+            output.content = [TextBlock(native_text(text))]
+            output.native = NativeResult(format=text.format, content=text.content)
+            envelope = msgspec.to_builtins(text)
+            output.metadata = {**output.metadata, "provider_native": envelope}
 
     async def preview(self, input: dict[str, Any], environment: Any) -> str | None:
         """The host's own words for what a call will do; None where it has none. Nobody has said
