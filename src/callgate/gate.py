@@ -41,7 +41,7 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
-from callgate.wiring import Wired
+from callgate.wiring import Wired, register_brought
 
 if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.agent.agent import Agent
@@ -79,14 +79,17 @@ class Gate:
         tags: Collection[str] = (),
         title: str | None = None,
         session: str | None = None,
+        sources: Literal["settings"] | None = None,
     ) -> None:
-        """`workspace` None means here; `tools` None means the built-in ones. Without `confirm`
-        nobody is asked: what must be asked is refused, or in a turn waits for an answer from
-        elsewhere. Settings, sessions and the audit log
-        lie in `home` (`CALLGATE_HOME`). `session` is the id of one to resume, with its
-        workspace and mode."""
+        """`workspace` None means here; `tools` None means the built-in ones. With
+        `sources="settings"` the hosts and MCP servers of the settings bring theirs. Without
+        `confirm` nobody is asked: what must be asked is refused, or in a turn waits for an answer
+        from elsewhere. Settings, sessions and the audit log lie in `home` (`CALLGATE_HOME`).
+        `session` is the id of one to resume, with its workspace and mode."""
         if session is not None and (workspace, mode, title, tags) != (None, None, None, ()):
             raise ValueError("a resumed session has its own workspace, mode, tags and title")
+        if sources not in (None, "settings"):
+            raise ValueError(f"sources is 'settings' or None, not {sources!r}")
         place = Home.from_environment() if home is None else Home.at(os.fspath(home))
         self._wired = Wired(place)
         self.runtime = self._wired.runtime
@@ -103,22 +106,36 @@ class Gate:
             self._wired.register_built_in()
         for factory in tools or ():
             self._wired.register(factory)
+        self._sources = sources
         self._confirm = confirm
         self._agent: tuple[str | Model | None, Agent] | None = None
         self._attached = ExitStack()
 
     async def __aenter__(self) -> Gate:
         session_id = self._resumes or self.session.id
-        self._wired.warm()
-        if self._confirm is not None:
-            self._attached.enter_context(self.runtime.attach(self._confirm, session_id))
-        if self._resumes is not None:
-            try:
+        try:
+            if self._sources is not None:
+                await register_brought(self._wired, await self._workspace())
+            self._wired.warm()
+            if self._confirm is not None:
+                self._attached.enter_context(self.runtime.attach(self._confirm, session_id))
+            if self._resumes is not None:
                 await self._resume(self._resumes)
-            except BaseException:
-                await self.__aexit__()
-                raise
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
+
+    async def _workspace(self) -> str:
+        """Where the session works, also before it is resumed: then its open calls go on."""
+        if self._resumes is None:
+            return self.session.workspace
+        return (await (await self.runtime.store()).get_session(self._resumes)).workspace
+
+    @property
+    def news(self) -> list[str]:
+        """Hosts and MCP servers of the settings that are new, or bring no tools, and why."""
+        return self._wired.host_news
 
     async def __aexit__(self, *exc: object) -> None:
         self._attached.close()

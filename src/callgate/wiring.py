@@ -136,6 +136,9 @@ class Wired:
             sandbox=self.sandbox,
             environments=environments,
         )
+        models = {name: table.tags for name, table in settings.models.items()}
+        self.dispatcher.registry.tags.set_models(models, settings.model)
+        self.dispatcher.registry.tags.give("settings", settings.tags)
         for name in settings.tools.disable:
             self.dispatcher.registry.disable(name, "disabled in settings")
         conversations = Conversations(self.log, self.bus, self.roots)
@@ -324,6 +327,19 @@ def register_expecting(wired: Wired, workspace: str) -> None:
         met = hosting.learn(wired.home, wired.settings, surrounding, workspace)
         wired.host_news += _register_hosts(wired, workspace).news(met)
     _expect_mcp(wired, workspace)
+
+
+async def register_brought(wired: Wired, workspace: str) -> None:
+    """Register the tools of the hosts and MCP servers in the settings, where an event loop runs."""
+    if wired.settings.hosts:
+        hosting = import_module("callgate.wiring_hosts")
+        surrounding = wired.sandbox.surroundings
+        met = await asyncio.to_thread(
+            hosting.learn, wired.home, wired.settings, surrounding, workspace
+        )
+        wired.host_news += _register_hosts(wired, workspace).news(met)
+    _expect_mcp(wired, workspace)
+    wired.dispatcher.registry.meet_all()
 
 
 def register_known(wired: Wired, workspace: str) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import os
 import time
 from collections.abc import Collection, Mapping
+from typing import Any
 
 import msgspec
 
@@ -40,8 +41,9 @@ _PATIENCE_S = 2.0
 
 
 def make_hosts(home: Home, settings: Settings, sandbox: Sandbox, workspace: str) -> Hosts:
+    models = _models(settings)
     specs = [
-        _spec(name, table, sandbox, workspace) for name, table in settings.hosts.items()
+        _spec(name, table, sandbox, workspace, models) for name, table in settings.hosts.items()
     ]
     return Hosts(specs, PinFiles(home.path))
 
@@ -112,6 +114,12 @@ class HostedTools(BroughtTools):
     def __init__(self, hosts: Hosts, registry: Registry) -> None:
         super().__init__(hosts, registry)
 
+    def register(self, host: str) -> None:
+        super().register(host)
+        pinned = self._hosts.pinned(host)
+        tags = () if pinned is None else pinned.tags
+        self._registry.tags.give(f"host {host}", tags)
+
     def warm_environments(self) -> list[dict[str, str]]:
         """Of those hosts that a warm process can become."""
         said = [host.settings for host in self._hosts.hosts.values()]
@@ -153,7 +161,27 @@ class HostedTools(BroughtTools):
         return [host.settings for host in self._hosts.hosts.values()]
 
 
-def _spec(name: str, table: HostTable, sandbox: Sandbox, workspace: str) -> HostSpec:
+def _models(settings: Settings) -> tuple[dict[str, Any], ...]:
+    """The models of the settings as a host may know them, the usual one first."""
+    usual = settings.model
+    tables = sorted(settings.models.items(), key=lambda each: each[0] != usual)
+    models = [
+        {"name": name, "kind": table.kind, "model": table.model, "tags": table.tags}
+        for name, table in tables
+    ]
+    if usual is not None and usual not in settings.models:
+        kind, _, model = usual.partition("/")
+        models.insert(0, {"name": usual, "kind": kind, "model": model, "tags": []})
+    return tuple(models)
+
+
+def _spec(
+    name: str,
+    table: HostTable,
+    sandbox: Sandbox,
+    workspace: str,
+    models: tuple[dict[str, Any], ...],
+) -> HostSpec:
     cwd = os.path.join(workspace, os.path.expanduser(table.cwd))
     passed = {key: os.environ[key] for key in table.env if key in os.environ}
     settings = HostSettings(
@@ -162,6 +190,7 @@ def _spec(name: str, table: HostTable, sandbox: Sandbox, workspace: str) -> Host
         cwd=os.path.realpath(cwd),
         env={**child_environment(os.environ), **passed, **table.set_env},
         config=table.config,
+        models=models,
         start_timeout_s=table.start_timeout_s,
         max_in_flight=table.max_in_flight,
     )

@@ -133,6 +133,7 @@ class Agent:
 
     def at_work(self, session: Session) -> AbstractContextManager[None]:
         """While this lasts, what needs an agent in a session has this one."""
+        session.model = self.model.name
         return self._subagents.at_work(session, self)
 
     async def heard(self) -> None:

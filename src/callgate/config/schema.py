@@ -184,6 +184,8 @@ class GoogleTable(_Table, frozen=True):
 
 class Settings(_Table, frozen=True):
     mode: Mode = Mode.ASK
+    tags: list[str] = []
+    """Of every session, beside those of hosts and of its model: which tools it sees."""
     policy: PolicyTable = PolicyTable()
     workspace: WorkspaceTable = WorkspaceTable()
     limits: LimitsTable = LimitsTable()

@@ -35,6 +35,8 @@ class Session(msgspec.Struct, kw_only=True):
     """May change while calls run: each call reads it when it is authorized."""
     extra_roots: tuple[Root, ...] = ()
     tags: frozenset[str] = frozenset()
+    model: str | None = None
+    """Who is at work in it, by its name in the settings; its tags count."""
     turn_id: str | None = None
     """The turn under way, if an agent works in this session."""
     is_worker: bool = False

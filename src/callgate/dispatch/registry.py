@@ -28,6 +28,7 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.core.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
+from callgate.dispatch.tags import Tags
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")
@@ -96,6 +97,7 @@ class Registry:
         self._unlisted: set[str] = set()
         self._given: dict[str, _Given] = {}
         """By session."""
+        self.tags = Tags()
 
     def register(self, factory: ToolFactory) -> Registered:
         """Take a factory; raise `ToolRegistrationError` where its definition is wrong."""
@@ -256,6 +258,10 @@ class Registry:
 
     def missing_because(self, tool: Registered, session: Session) -> str | None:
         """What a session lacks for a tool that depends on it; None where it lacks nothing."""
+        if tool.name in self._disabled:
+            return None
+        if missing := self.tags.missing(tool.definition, session):
+            return self.tags.explain(missing)
         given = self._given_to(session)
         if given is not None and given.tools.get(tool.name) is tool:
             return given.withheld.get(tool.name)
@@ -269,8 +275,8 @@ class Registry:
         if tool.everyone_sees_it and tool.name not in self._conditions and not self._given:
             return None
         definition = tool.definition
-        if definition.required_tags and (missing := definition.required_tags - session.tags):
-            return f"needs {', '.join(sorted(missing))}"
+        if definition.required_tags and (missing := self.tags.missing(definition, session)):
+            return self.tags.explain(missing) or f"needs {', '.join(sorted(missing))}"
         if definition.hidden_from_workers and session.is_worker:
             return "not for sub-agents"
         return self.missing_because(tool, session)

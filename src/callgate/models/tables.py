@@ -54,5 +54,7 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """An address, or `none`; without it the environment decides, but never for loopback."""
     headers: dict[str, str] = {}
     price: PriceTable | None = None
+    tags: list[str] = []
+    """Of the sessions in which it works: which tools they see."""
     path: str | None = None
     """Of a script, or of a GGUF file."""

@@ -46,6 +46,8 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     """All that it sees."""
     config: dict[str, Any] = {}
+    models: tuple[dict[str, Any], ...] = ()
+    """What it is told of the models in the settings, for its tags."""
     start_timeout_s: float = 30.0
     max_in_flight: int | None = None
     """None: one at a time if it has a state, and 16 if it has none."""

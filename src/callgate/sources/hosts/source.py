@@ -109,7 +109,7 @@ class Hosts:
             command=host.settings.command,
             schemas=host.started.schemas,
             required_tags=await self._optional(host, frames.RequiredTags()),
-            tags=await self._optional(host, frames.GetTags(config=host.settings.config)),
+            tags=await self._optional(host, _get_tags(host.settings)),
             ui_elements=await self._optional(host, frames.GetUiElements()),
         )
         if len(msgspec.json.encode(pinned)) > LARGEST:
@@ -183,6 +183,10 @@ class Hosts:
 
     async def close(self) -> None:
         await asyncio.gather(*(host.close() for host in self.hosts.values()))
+
+
+def _get_tags(settings: HostSettings) -> frames.GetTags:
+    return frames.GetTags(config=settings.config, models=list(settings.models))
 
 
 def _factory(

@@ -22,7 +22,7 @@ from callgate.surfaces.http.values import Input, Result, result_of
 from callgate.tools.undo import Undo
 from callgate.workspace.history import History
 
-TAG = "undo"
+TAG = "callgate:undo"
 
 
 class UndoWhat(Input, frozen=True, kw_only=True):

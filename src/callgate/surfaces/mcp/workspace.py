@@ -32,7 +32,7 @@ from callgate.tools.search import Aside
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.search import find
 
-TAG = "mcp-resources"
+TAG = "callgate:mcp-resources"
 _WORKSPACE = "workspace:///"
 _ARTIFACT = "artifact:///"
 _TEMPLATE = "workspace:///{+path}"

@@ -20,17 +20,19 @@ def send(**frame):
 
 def tool(name, **properties):
     schema = {"type": "object", "properties": properties}
+    name = os.environ.get("PREFIX", "") + name
     return {"name": name, "description": CONFIG.get("words", "A tool."), "input_schema": schema}
 
 
 def schemas():
     text = {"text": {"type": "string"}}
-    names = ("echo", "raw", "fail", "refuse", "die", "hang", "noise", "parts", "other", "late", "count", "pid", "slow", "reach")
+    names = ("echo", "raw", "fail", "refuse", "die", "hang", "noise", "parts", "other", "late", "count", "pid", "slow", "reach", "cwd")
     return [tool(name, **text) for name in names]
 
 
 def execute(id, params):
     name, arguments, state = params["tool_name"], params["arguments"], params["state"]
+    name = name.removeprefix(os.environ.get("PREFIX", ""))
     text = arguments.get("text", "")
     if name == "die":
         print("last words", file=sys.stderr, flush=True)
@@ -58,6 +60,8 @@ def execute(id, params):
         return send(id=id, ok=True, result={"value": json.loads(text)})
     if name == "pid":
         return send(id=id, ok=True, result={"value": os.getpid()})
+    if name == "cwd":
+        return send(id=id, ok=True, result={"value": os.getcwd()})
     if name == "count":
         state = {**state, "n": state.get("n", 0) + 1}
         return send(id=id, ok=True, result={"value": state["n"], "state": state})
@@ -101,6 +105,8 @@ def answer(request):
         value = CONFIG["optional"][method]
         if value == "raise":
             return send(id=id, ok=False, error={"type": "TypeError", "detail": "broken"})
+        if value == "models":
+            value = [json.dumps(params["models"])]
         return send(id=id, ok=True, result={"value": value})
     return send(id=id, ok=False, error={"type": "MethodNotFound", "detail": method})
 
