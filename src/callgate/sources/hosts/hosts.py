@@ -21,10 +21,12 @@ import msgspec
 from callgate.core.commands import Command, Exit, Launcher
 from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.core.tools import ToolContext
+from callgate.dispatch.raw_open import our_own
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts.beginning import CheckConfig, Started, begin
+from callgate.sources.hosts.beginning import CheckConfig, EndedWhenAsked, Silent, Started, begin
 from callgate.sources.hosts.links import Gone, HostError, Link, OnAsk, OnEvent, Refused
+from callgate.sources.hosts.optional import OptionalMethods
 from callgate.sources.hosts.slots import Slots
 from callgate.sources.hosts.states import States
 from callgate.sources.hosts.warm import warm
@@ -69,6 +71,7 @@ class Host:
         log: LifeLog | None = None,
         check_config: CheckConfig = lambda schema, config: None,
         read_only: Callable[[], Launcher] | None = None,
+        optional: OptionalMethods | None = None,
     ) -> None:
         """`read_only` starts a process that can change nothing; without, there is but one."""
         self.settings = settings
@@ -86,8 +89,9 @@ class Host:
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By session; kept by the calls that run or wait."""
         self._slots: Slots | None = None
-        self._missing: set[str] = set()
-        """Optional methods that it said it does not have."""
+        self._optional = optional or OptionalMethods()
+        self._asking: list[str] = []
+        """Optional methods that are under way."""
         self.reading = self
         self.processes: tuple[Host, ...] = (self,)
         if read_only is not None:
@@ -97,7 +101,9 @@ class Host:
     def _twin(self, launcher: Callable[[], Launcher]) -> Host:
         """Another process of the same host: a session's state follows it there, and both live and
         die as one."""
-        twin = Host(self.settings, launcher, self.log, self._check_config)
+        twin = Host(
+            self.settings, launcher, self.log, self._check_config, optional=self._optional
+        )
         twin.life, twin._states, twin._turns = self.life, self._states, self._turns
         return twin
 
@@ -121,9 +127,12 @@ class Host:
 
     def offers(self, method: str) -> bool:
         """Whether an optional method is worth asking for."""
-        if self.started is None or method in self._missing:
-            return False
-        return self.started.methods is None or method in self.started.methods
+        started = self.started
+        return started is not None and self._optional.worth_asking(method, started.methods)
+
+    def ask_again(self) -> None:
+        """Ask also for the optional methods that it did not answer before."""
+        self._optional.clear()
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -198,9 +207,11 @@ class Host:
         except Unsendable as error:
             self.log.note(f"{method} was not asked: {error}")
             return None
+        self._asking.append(method)
         try:
             async with asyncio.timeout(timeout_s):
                 returned = await outcome
+            self._optional.answered(method)
             is_newest = self._state(session) is before  # else a call was faster, and knows better
             if keep_state and is_newest:
                 self._keep_state(session, returned)
@@ -210,12 +221,18 @@ class Host:
             raise
         except Refused as refused:
             if refused.failure.type == _NOT_FOUND:
-                self._missing.add(method)
+                self._optional.missing([method])
             else:
                 self.log.note(f"{method} failed: {refused}")
-        except (HostError, TimeoutError) as error:
+        except TimeoutError:
             link.abandon(id)
-            self.log.note(f"{method} gave nothing: {error or 'no answer in time'}")
+            self._optional.ignored(method)
+            self.log.note(f"{method} gave nothing: no answer in {timeout_s:g} s")
+        except HostError as error:
+            link.abandon(id)
+            self.log.note(f"{method} gave nothing: {error}")
+        finally:
+            self._asking.remove(method)
         return None
 
     async def cancel(self, asked: Asked) -> None:
@@ -228,7 +245,7 @@ class Host:
                     await asyncio.wait({asked.outcome})
             except Refused as refused:
                 if refused.failure.type == _NOT_FOUND:
-                    self._missing.add("cancel")
+                    self._optional.missing(["cancel"])
             except (HostError, TimeoutError):
                 asked.link.abandon(id)
         if not asked.outcome.done():
@@ -278,7 +295,8 @@ class Host:
             return self._link
         delay = self.life.delay_s()
         if self._starting is None:
-            self._starting = asyncio.get_running_loop().create_task(self._start(delay))
+            with our_own():  # what is opened to start it, no tool opens
+                self._starting = asyncio.get_running_loop().create_task(self._start(delay))
             self._starting.add_done_callback(self._has_started)
         return await self.life.started(self._starting)
 
@@ -286,8 +304,7 @@ class Host:
         """Forget what happened, end the process, and start it anew with the next call."""
         self.life.restarts()
         await self.close()
-        for each in self.processes:
-            each._missing.clear()
+        self._optional.clear()
 
     def distrust(self, problem: str) -> None:
         """Give it up, because it did what it may not; the calls that run finish."""
@@ -296,13 +313,13 @@ class Host:
 
     def renew(self) -> None:
         """Let the next call have a new process; the calls that run finish in the old one."""
+        self._optional.clear()
         for each in self.processes:
             each._retire()
 
     def _retire(self) -> None:
         link, self._link = self._link, None
         self._outdated = self._starting is not None
-        self._missing.clear()
         if link is not None:
             link.retire()
 
@@ -334,6 +351,17 @@ class Host:
 
     async def _start(self, delay: float) -> Link:
         await asyncio.sleep(delay)
+        try:
+            link, self.started = await self._begin()
+        except EndedWhenAsked as ended_when_asked:
+            self.log.note(f"{ended_when_asked}: it is started again, and not asked for that")
+            link, self.started = await self._begin()
+        stateful = bool(self.started.state)
+        slots = self.settings.max_in_flight or (1 if stateful else 16)
+        self._slots = Slots(slots)
+        return link
+
+    async def _begin(self) -> tuple[Link, Started]:
         said = self.settings
         link = Link(self.log, lambda exit: self._ended(link, exit))
         self.life.starts(said.command)
@@ -350,12 +378,13 @@ class Host:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
             raise self.life.failed(problem) from error
         try:
-            async with asyncio.timeout(said.start_timeout_s):
-                self.started = await begin(link, said.config, self._check_config)
-        except TimeoutError:
-            raise await self._failed(
-                link, f"it did not answer within {said.start_timeout_s:g} s"
-            ) from None
+            return link, await begin(
+                link, said.config, self._check_config, self._optional, said.start_timeout_s
+            )
+        except EndedWhenAsked:
+            raise
+        except Silent as silent:
+            raise await self._failed(link, str(silent)) from None
         except Gone as gone:
             self.life.crashed(f"{gone} when it was started")
             raise self.life.died(gone.exit) from gone
@@ -365,10 +394,6 @@ class Host:
             self._expected_end(link)
             link.kill()
             raise
-        stateful = bool(self.started.state)
-        slots = said.max_in_flight or (1 if stateful else 16)
-        self._slots = Slots(slots)
-        return link
 
     async def _failed(self, link: Link, problem: str) -> ToolHostUnavailable:
         self._expected_end(link)
@@ -384,9 +409,19 @@ class Host:
             self._link = None
 
     def _ended(self, link: Link, exit: Exit) -> None:
-        if self._link is link:
-            self._link = None
+        if self._link is not link:
+            return
+        self._link = None
+        if asked := self._asked_alone(link):
+            self._optional.missing(asked)
+            self.log.note(f"it {ended(exit)} when it was asked for {', '.join(asked)}, which is "
+                          "optional: it is not asked for that again")  # fmt: skip
+        else:
             self.life.crashed(f"it {ended(exit)}")
+
+    def _asked_alone(self, link: Link) -> list[str]:
+        """The optional methods that were under way, if nothing else was."""
+        return list(self._asking) if len(link) == len(self._asking) else []
 
 
 def _whence(context: ToolContext) -> frames.CallContext:

@@ -309,11 +309,11 @@ class Link:
         self._wire.drop()
         if self._leaving is not None:
             self._leaving.cancel()
+        self._on_end(self.exit)  # sees what was under way
         pending, self._pending = self._pending, {}
         for each in pending.values():
             if not each.outcome.done():
                 each.outcome.set_exception(self._gone(self.exit))
-        self._on_end(self.exit)
 
     def _gone(self, exit: Exit) -> Gone:
         return Gone(exit)

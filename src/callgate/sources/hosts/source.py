@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -22,7 +23,8 @@ from callgate.core.validators import TooMuch
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.hosts.hosts import Host, HostSettings
-from callgate.sources.hosts.tools import OPTIONAL_S, HostedTool, definition_of
+from callgate.sources.hosts.optional import PATIENCE_S, OptionalMethods
+from callgate.sources.hosts.tools import HostedTool, definition_of
 from callgate.sources.lives import Health
 from callgate.sources.logs import LifeLog, Trouble, trouble
 from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
@@ -54,7 +56,8 @@ class Hosts:
 
     def _make(self, name: str) -> Host:
         spec, log = self._specs[name], LifeLog(self._pins.log_path(name))
-        return Host(spec.settings, spec.launcher, log, check_config, spec.read_only)
+        optional = OptionalMethods(os.path.splitext(self._pins.log_path(name))[0] + ".unanswered")
+        return Host(spec.settings, spec.launcher, log, check_config, spec.read_only, optional)
 
     def pinned(self, name: str) -> Pinned | None:
         """None where it was never seen. Raises `PinDoubt`."""
@@ -103,14 +106,21 @@ class Hosts:
             await host.close()
 
     async def _ask(self, host: Host) -> Pinned:
+        host.ask_again()
         await host.link()
         assert host.started is not None
+        schemas = host.started.schemas
+        required_tags, tags, ui_elements = await asyncio.gather(
+            self._optional(host, frames.RequiredTags()),
+            self._optional(host, _get_tags(host.settings)),
+            self._optional(host, frames.GetUiElements()),
+        )
         pinned = Pinned(
             command=host.settings.command,
-            schemas=host.started.schemas,
-            required_tags=await self._optional(host, frames.RequiredTags()),
-            tags=await self._optional(host, _get_tags(host.settings)),
-            ui_elements=await self._optional(host, frames.GetUiElements()),
+            schemas=schemas,
+            required_tags=required_tags,
+            tags=tags,
+            ui_elements=ui_elements,
         )
         if len(msgspec.json.encode(pinned)) > LARGEST:
             raise ToolError(f"It says more than {LARGEST} bytes of itself.", reason="host_schema")
@@ -121,7 +131,7 @@ class Hosts:
         return pinned
 
     async def _optional(self, host: Host, params: frames.OfHost) -> list[Any]:
-        said = await host.try_ask("", params, OPTIONAL_S)
+        said = await host.try_ask("", params, PATIENCE_S)
         return said if isinstance(said, list) else []
 
     def factories(self, name: str) -> list[ToolFactory]:

@@ -23,10 +23,9 @@ from callgate.protocol.host_v1.schemas import ToolSchema
 from callgate.protocol.native_results import native_text
 from callgate.sources.hosts.calls import call
 from callgate.sources.hosts.hosts import Asked, Host
+from callgate.sources.hosts.optional import PATIENCE_S
 from callgate.sources.logs import PROBLEM
 
-OPTIONAL_S = 5.0
-"""How long an optional method may take before the result goes without it."""
 LONGEST_PREVIEW = 16_000
 """Characters: who is asked has to see the question, too."""
 
@@ -80,20 +79,20 @@ class HostedTool:
         if not await self._can_be_asked():
             return
         if host.offers("format_tool_result"):
-            said = await host.try_ask(session, frames.FormatToolResult(result=value), OPTIONAL_S)
+            said = await host.try_ask(session, frames.FormatToolResult(result=value), PATIENCE_S)
             if said is not None:
                 self._show(values.to_model_text(said), output)
         if host.offers("to_display_format"):
             text = "\n".join(each.text for each in output.content if isinstance(each, TextBlock))
             params = frames.ToDisplayFormat(text=text, result=value)
-            shown = await host.try_ask(session, params, OPTIONAL_S)
+            shown = await host.try_ask(session, params, PATIENCE_S)
             if shown is not None:
                 output.metadata = {**output.metadata, "display": shown}
 
     async def _can_be_asked(self) -> bool:
         """Whether there is a process to ask: a host may be renewed, or die, after it answered."""
         try:
-            async with asyncio.timeout(OPTIONAL_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await self._host.link()
         except (ToolError, TimeoutError):
             return False  # the call is done, whatever became of its host
@@ -116,7 +115,7 @@ class HostedTool:
         await process.link()
         if self._changed(process, self._definition.name):
             return None
-        said = await process.try_ask("", params, OPTIONAL_S, keep_state=False)
+        said = await process.try_ask("", params, PATIENCE_S, keep_state=False)
         if not isinstance(said, str):
             return None
         beyond = len(said) - LONGEST_PREVIEW
