@@ -68,7 +68,8 @@ export type ToolEvent =
   | { kind: "progress"; message?: string; fraction?: number }
   | { kind: "log"; level: string; message: string }
   | { kind: "partial_text"; text: string; stream?: string }
-  | { kind: "artifact"; mimeType: string; name?: string; dataBase64?: string; path?: string };
+  | { kind: "artifact"; mimeType: string; name?: string; dataBase64?: string; path?: string }
+  | { kind: "part"; part: unknown };
 
 export interface ToolDescriptor {
   name: string;

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from callgate import Gate
+from callgate import Answer, Gate, Outcome
 from callgate.core.errors import ToolErrorClass
+from callgate.core.sessions import Mode
 from tests.models_server import Asks, ModelServer, Says
 
 HOST = Path(__file__).parents[1] / "sources/hosts/plain_host.py"
@@ -67,6 +68,20 @@ async def test_a_resumed_session_has_them_in_its_own_workspace(tmp_path: Path) -
 def test_an_unknown_source_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="sources"):
         Gate(tmp_path, [], home=tmp_path / "home", sources="all")  # type: ignore[arg-type]
+
+
+async def test_a_preview_is_of_the_state_that_the_call_will_have(tmp_path: Path) -> None:
+    previews: list[str | None] = []
+
+    async def yes(question: Any) -> Answer:
+        previews.append(question.preview)
+        return Answer(decision=Outcome.ALLOW)
+
+    written = settings({"plain": {"format_tool_call_preview": "state"}}).replace('"none"', '"write"')
+    async with gate_at(tmp_path, written, confirm=yes) as gate:
+        gate.session.mode = Mode.ASK
+        assert [(await gate.call("plain_count", {})).value for _ in range(2)] == [1, 2]
+    assert previews == ["{}", '{"n": 1}']
 
 
 # --- tags ---------------------------------------------------------------------------------------

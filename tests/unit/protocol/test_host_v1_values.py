@@ -181,7 +181,7 @@ def test_a_foreign_host_cannot_say_that_somebody_refused(word: str, expected: st
 @pytest.mark.spec("S1-26")
 def test_a_failed_answer_is_an_error_with_its_detail_and_without_its_stack() -> None:
     error = to_error(Failure(type="TypeError", detail="no", stack="secret"))
-    assert (type(error), error.message, error.details) == (ToolExecutionError, "no", None)
+    assert (type(error), error.message, error.details) == (ToolExecutionError, "no", {"type": "TypeError"})
     assert to_error(Failure()).message == GENERIC_FAILURE
 
 

@@ -14,6 +14,8 @@ from callgate.core import errors
 from callgate.core.errors import GENERIC_FAILURE, ToolError, ToolErrorClass
 from callgate.protocol.host_v1.frames import Failure
 
+_LONGEST_TYPE = 128
+
 TYPES = {each: "".join(map(str.capitalize, each.split("_"))) for each in ToolErrorClass}
 """`not_found` is written `NotFound`, and so on."""
 
@@ -63,8 +65,7 @@ def to_error(failure: Failure, *, own: bool = False) -> ToolError:
     kind = _ERRORS[error_class(failure.type, own=own)]
     if own and failure.reason == "workspace_escape":
         kind = errors.WorkspaceEscapeError
-    return kind(
-        failure.detail or GENERIC_FAILURE,
-        reason=failure.reason,
-        details=None if failure.details is UNSET else failure.details,
-    )
+    details = None if failure.details is UNSET else failure.details
+    if not own:  # its own word for what went wrong, which may say more than ours
+        details = {**(details or {}), "type": failure.type[:_LONGEST_TYPE]}
+    return kind(failure.detail or GENERIC_FAILURE, reason=failure.reason, details=details)

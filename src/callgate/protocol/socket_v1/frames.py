@@ -203,7 +203,12 @@ class Artifact(_Part, frozen=True, kw_only=True, tag_field="kind", tag="artifact
     path: str | None = None
 
 
-Happening = Progress | Log | PartialText | Artifact
+class Part(_Part, frozen=True, kw_only=True, tag_field="kind", tag="part"):
+    part: Any
+    """A piece of a host's result that is no text, as the host sent it."""
+
+
+Happening = Progress | Log | PartialText | Artifact | Part
 
 
 class ToolEvent(_Frame, frozen=True, kw_only=True, tag="tool_event"):

@@ -1,12 +1,10 @@
-"""What a running call says of itself, in the four kinds that seed 000 knows."""
+"""What a running call says of itself, in the four kinds that seed 000 knows, and parts of hosts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from typing import Any
-
-import msgspec
 
 from callgate.core import events
 from callgate.core.events import Event
@@ -15,6 +13,7 @@ from callgate.protocol.socket_v1.frames import (
     Happened,
     Happening,
     Log,
+    Part,
     PartialText,
     Progress,
 )
@@ -40,7 +39,7 @@ def happening(event: Event) -> Happening | None:
             part = payload.get("payload")
             if isinstance(part, str):
                 return PartialText(text=part)
-            return Log(message=msgspec.json.encode(part).decode())
+            return Part(part=part)
         case "tool.artifact":
             return _artifact(payload)
     return None

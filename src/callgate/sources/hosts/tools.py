@@ -108,14 +108,17 @@ class HostedTool:
             output.metadata = {**output.metadata, "provider_native": envelope}
 
     async def preview(self, input: dict[str, Any], environment: Any) -> str | None:
-        """The host's own words for what a call will do; None where it has none. Nobody has said
-        yes: it cannot write, and what it wants to remember is forgotten."""
+        return await self.preview_for("", input)
+
+    async def preview_for(self, session: str, input: dict[str, Any]) -> str | None:
+        """The host's own words for what a call of a session will do; None where it has none.
+        Nobody has said yes: it cannot write, and what it wants to remember is forgotten."""
         params = frames.FormatToolCallPreview(tool_name=self._definition.name, arguments=input)
         process = self._host.reading
         await process.link()
         if self._changed(process, self._definition.name):
             return None
-        said = await process.try_ask("", params, PATIENCE_S, keep_state=False)
+        said = await process.try_ask(session, params, PATIENCE_S, keep_state=False)
         if not isinstance(said, str):
             return None
         beyond = len(said) - LONGEST_PREVIEW

@@ -105,6 +105,8 @@ def answer(request):
         value = CONFIG["optional"][method]
         if value == "raise":
             return send(id=id, ok=False, error={"type": "TypeError", "detail": "broken"})
+        if value == "state":
+            value = json.dumps(params["state"])
         if value == "models":
             value = [json.dumps(params["models"])]
         return send(id=id, ok=True, result={"value": value})

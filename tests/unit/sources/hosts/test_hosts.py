@@ -133,6 +133,7 @@ async def test_failures_keep_their_words_and_lose_their_stack(make: Make) -> Non
     assert (failed.error.error_class, failed.error.message) == (ToolErrorClass.EXECUTION_ERROR, "no such page")
     refused = await stand.call("refuse", "out of paper")
     assert (refused.error.error_class, refused.error.message) == (ToolErrorClass.EXECUTION_ERROR, "out of paper")
+    assert refused.error.details["type"] == "Error"
     assert "secret line" not in str(stand.bench.recorder.events) + str(refused)
 
 
