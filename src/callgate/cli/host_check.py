@@ -2,6 +2,8 @@
 
     start -> init -> each of `host_probes` -> optional methods -> --call -> the end of stdin
 
+The protocol requires three methods: a host that has them passes. All else is recommended, because
+it makes mistakes easier to find and a host easier to use.
 A host that was lost on the way (it died, or fell silent) is started again for the next check.
 The command runs as the author would run it: with nothing around it.
 """
@@ -42,6 +44,9 @@ LEAVE_S = 2.0
 class Level(StrEnum):
     OK = "ok"
     FAILED = "FAILED"
+    """Required, and not there."""
+    RECOMMENDED = "recommended"
+    """Not there, but a host works without."""
     NOT_OFFERED = "not offered"
     """Optional, and not there: nothing is wrong."""
     SKIPPED = "skipped"
@@ -49,14 +54,21 @@ class Level(StrEnum):
 
 
 _COLOURS = {
-    Level.OK: "green", Level.FAILED: "red", Level.NOT_OFFERED: "dim", Level.SKIPPED: "yellow",
+    Level.OK: "green", Level.FAILED: "red", Level.RECOMMENDED: "yellow",
+    Level.NOT_OFFERED: "dim", Level.SKIPPED: "yellow",
 }  # fmt: skip
+REQUIRED = frozenset({"init", "tools", "call"})
+"""The checks that are about `init`, `get_tool_schemas` and `execute_tool`."""
 
 
 class Finding(NamedTuple):
     check: str
     level: Level
     seen: str
+
+    @classmethod
+    def unmet(cls, check: str, seen: str) -> Finding:
+        return cls(check, Level.FAILED if check in REQUIRED else Level.RECOMMENDED, seen)
 
 
 def check(options: Namespace) -> int:
@@ -66,15 +78,18 @@ def check(options: Namespace) -> int:
     notes = Notes()
     examined = _Examination(command, _config(options.config), options, notes)
     findings = asyncio.run(examined.run())
-    conforms = all(each.level in (Level.OK, Level.NOT_OFFERED) for each in findings)
+    conforms = not any(each.level is Level.FAILED for each in findings)
     if options.json:
-        checks = [each._asdict() for each in findings]
+        checks = [{**each._asdict(), "required": each.check in REQUIRED} for each in findings]
         print_json({"ok": conforms, "checks": checks, "stderr": notes.log.tail})
         return OK if conforms else FAILED
     paint = paint_for(sys.stdout)
     for each in findings:
         level = paint(_COLOURS[each.level], f"{each.level:<11}")
         print(f"{level}  {each.check:<24}  {visible(each.seen)}".rstrip())
+    advised = sum(each.level is Level.RECOMMENDED for each in findings)
+    if conforms and advised:
+        say(f"it has what the protocol requires; {advised} checks are recommended to pass, too")
     if not conforms and notes.log.tail:
         say("the last that it wrote to stderr:")
         say(visible_text(notes.log.tail))
@@ -170,7 +185,7 @@ class _Examination:
         try:
             seen = await work()
         except Unmet as unmet:
-            self._findings.append(Finding(name, Level.FAILED, str(unmet)))
+            self._findings.append(Finding.unmet(name, str(unmet)))
             if isinstance(unmet, Lost) and self._host is not None:
                 await self._host.talk.end()
                 self._host = None
@@ -202,7 +217,7 @@ class _Examination:
     def _seen(self, name: str, noted: list[str], good: str, bad: str) -> None:
         if noted:
             more = f" (and {len(noted) - 1} more)" if len(noted) > 1 else ""
-            self._findings.append(Finding(name, Level.FAILED, f"{bad}: {noted[0]}{more}"))
+            self._findings.append(Finding.unmet(name, f"{bad}: {noted[0]}{more}"))
         else:
             self._findings.append(Finding(name, Level.OK, good))
 

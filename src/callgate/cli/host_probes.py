@@ -1,4 +1,4 @@
-"""What every host has to do, as questions to a running one. None of them runs a tool.
+"""What every host should do, as questions to a running one. None of them runs a tool.
 
 To add one, write a function of a `Subject` that gives what it saw, or raises `Unmet`, and put
 it into `PROBES`. The protocol is described in `protocols/host_v1/README.md`.
@@ -222,7 +222,7 @@ PROBES: Mapping[str, Probe] = {
     "big line": _big_line,
     "line too long": _long_line,
 }
-"""All are required, beside `init`, which comes first."""
+"""Asked after `init`. The first is required, the others are recommended."""
 
 
 async def optional(host: Subject, method: str) -> str | None:
