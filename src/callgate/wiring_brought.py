@@ -7,7 +7,7 @@ of; nothing else is harmed by them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -147,8 +147,10 @@ def entry(hosts: Bringers, name: str) -> HostEntry:
     host, trouble = hosts.hosts[name], hosts.trouble(name)
     health, problem = str(host.health), None if host.health is Health.RUNNING else host.problem
     definitions, changed = list[ToolDefinition](), set[str]()
+    elements: list[dict[str, Any]] = []
     try:
-        if hosts.pinned(name) is not None:
+        if (pinned := hosts.pinned(name)) is not None:
+            elements = pinned.ui_elements
             definitions, changed = hosts.definitions(name), hosts.changed(name)
         elif host.health is Health.RESTING:
             health = "new"
@@ -165,6 +167,7 @@ def entry(hosts: Bringers, name: str) -> HostEntry:
             for each in definitions
         ],
         problem=problem or (None if trouble is None else trouble.problem),
+        ui_elements=elements,
     )
 
 

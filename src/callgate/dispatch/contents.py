@@ -7,12 +7,16 @@ from typing import Any
 
 import msgspec
 
+from callgate.audit.data import redact_value
 from callgate.audit.redaction import redact
 from callgate.audit.summaries import LONGEST
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import ToolError
 from callgate.core.results import Diagnostic
 from callgate.core.tools import ToolOutput
+
+MOST_DISPLAYED = 16_384
+"""Bytes of what a tool shows on a screen that events hold; the result has all of it."""
 
 
 def handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:
@@ -33,6 +37,19 @@ def _diagnostic(found: Any) -> str | Diagnostic:
         return str(found)
     level = found.get("level")
     return Diagnostic(message, level) if level in ("warn", "error") else message
+
+
+def display_of(metadata: Mapping[str, Any]) -> Any:
+    """What a tool made of its result for a screen, without secrets; None where that is nothing,
+    or too much for an event."""
+    display = metadata.get("display")
+    if not isinstance(display, dict):
+        return None
+    try:
+        encoded = msgspec.json.encode(display)
+    except (TypeError, ValueError, RecursionError):  # from a function it may be anything
+        return None
+    return redact_value(display) if len(encoded) <= MOST_DISPLAYED else None
 
 
 def value_of(output: ToolOutput, content: list[ContentBlock]) -> Any:

@@ -48,7 +48,15 @@ from callgate.core.stores import CallMismatch, StoreError
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import questions
 from callgate.dispatch.confirmations import Answer, Closed, Confirmation
-from callgate.dispatch.contents import beginning, diagnostics, handled, size_of, text_of, value_of
+from callgate.dispatch.contents import (
+    beginning,
+    diagnostics,
+    display_of,
+    handled,
+    size_of,
+    text_of,
+    value_of,
+)
 from callgate.dispatch.failures import unkept
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
@@ -264,6 +272,8 @@ class Journal:
             self._compare_effects(payload["files_modified"])
         if output.command_executed is not None:
             payload["command_executed"] = redact(output.command_executed)
+        if (display := display_of(output.metadata)) is not None:
+            payload["display"] = display
         if not output.success:
             error: ErrorInfo | None = ErrorInfo.of(handled(output, content))
         else:

@@ -372,6 +372,8 @@ class HostEntry(_Part, frozen=True, kw_only=True):
     tools: list[HostTool]
     problem: str | None = None
     """What went wrong last."""
+    ui_elements: list[dict[str, Any]] = []
+    """What it has for screens, as it said it."""
 
 
 class HostsList(_Frame, frozen=True, kw_only=True, tag="hosts_list"):

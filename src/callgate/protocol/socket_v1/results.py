@@ -32,7 +32,7 @@ CODES = {
     ToolErrorClass.PARSE_ERROR: Code.PROTOCOL_ERROR,
 }
 _CODE_NAMES = frozenset(Code)
-_TOLD_ELSEWHERE = ("diagnostics", "reason", "details")
+TOLD_ELSEWHERE = ("diagnostics", "reason", "details")
 """What a tool puts into its metadata and the envelope has a place of its own for."""
 _NOTHING = [TextBlock("")]
 
@@ -82,7 +82,7 @@ def _content(result: ToolResult) -> Any:
 
 
 def _meta(result: ToolResult) -> dict[str, Any]:
-    meta = {key: kept for key, kept in result.meta.items() if key not in _TOLD_ELSEWHERE}
+    meta = {key: kept for key, kept in result.meta.items() if key not in TOLD_ELSEWHERE}
     meta["callId"] = result.call_id
     meta["durationMs"] = result.duration_ms
     if result.files_modified is not None:

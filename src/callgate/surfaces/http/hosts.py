@@ -24,6 +24,8 @@ class Host(Value, frozen=True, kw_only=True):
     command: list[str]
     tools: list[HostTool]
     problem: str | None
+    ui_elements: list[dict[str, Any]]
+    """What it has for screens, as it said it: untrusted."""
 
 
 class HostList(Value, frozen=True, kw_only=True):
@@ -56,6 +58,7 @@ def _host(entry: HostEntry) -> Host:
         command=entry.command,
         tools=tools,
         problem=entry.problem,
+        ui_elements=entry.ui_elements,
     )
 
 

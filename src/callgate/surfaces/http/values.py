@@ -14,6 +14,10 @@ from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
 from callgate.dispatch.confirmations import Confirmation
 from callgate.dispatch.registry import Registered
+from callgate.protocol.results import MCP_CONTENT
+from callgate.protocol.socket_v1.results import TOLD_ELSEWHERE
+
+_TOLD_ELSEWHERE = (*TOLD_ELSEWHERE, MCP_CONTENT)
 
 Directory = Annotated[str, Meta(pattern=r"^/[^\x00]*$", max_length=4096)]
 """An absolute path."""
@@ -40,6 +44,8 @@ class Result(Value, frozen=True, kw_only=True):
     partial: bool
     duration_ms: float
     diagnostics: list[str | Diagnostic]
+    meta: Mapping[str, Any] = {}
+    """What else the tool gave: `display` is its result for a screen."""
 
 
 class Tool(Value, frozen=True, kw_only=True):
@@ -112,6 +118,7 @@ def result_of(result: ToolResult) -> Result:
         partial=result.partial,
         duration_ms=result.duration_ms,
         diagnostics=list(result.diagnostics),
+        meta={key: value for key, value in result.meta.items() if key not in _TOLD_ELSEWHERE},
     )
 
 

@@ -304,7 +304,10 @@ class FakeHosts:
 
     def entry(self, name: str) -> HostEntry:
         tools = [HostTool(name="count", effect="none", changed=True)]
-        return HostEntry(name=name, health="resting", command=["run", "it"], tools=tools, problem=None)
+        elements = [{"type": "button", "label": "<b>Go</b>"}]
+        return HostEntry(
+            name=name, health="resting", command=["run", "it"], tools=tools, problem=None, ui_elements=elements
+        )
 
     async def renew(self, name: str, *, forget: bool) -> HostEntry:
         if name == "broken":
@@ -318,7 +321,8 @@ async def test_hosts_are_listed_and_started_anew(home: Path, tmp_path: Path) -> 
     async with serving(home, tmp_path / "ws", hosts=hosts) as instance:
         client = instance.client()
         words = {"name": "words", "health": "resting", "command": ["run", "it"], "problem": None,
-                 "tools": [{"name": "count", "effect": "none", "changed": True}]}  # fmt: skip
+                 "tools": [{"name": "count", "effect": "none", "changed": True}],
+                 "ui_elements": [{"type": "button", "label": "<b>Go</b>"}]}  # fmt: skip
         assert (await client.get("/v1/hosts"))["hosts"] == [words, {**words, "name": "broken"}]
         assert (await client.post("/v1/hosts/words/restart")).json() == words
         assert hosts.renewed == [("words", True)]

@@ -39,6 +39,7 @@ export function CallPanel({ id, onClose }) {
     ${record?.reason && html`<p class="trouble"><${Text} value=${record.reason} /></p>`}
     ${!open && html`<${Given} call=${known} record=${record} />`}
     ${record?.result && html`<h3>Result</h3><${Block} label="Result" value=${record.result} />`}
+    <${Display} events=${detail?.events ?? []} />
     <${Answer} call=${known} />
     <${Events} events=${detail?.events ?? []} />
   </aside>`;
@@ -91,6 +92,12 @@ function Given({ call, record }) {
   const summary = record?.args ?? call.summary;
   if (given) return html`<h3>Arguments</h3><${Values} values=${given} />`;
   return summary ? html`<h3>Arguments</h3><${Block} label="Arguments" value=${summary} />` : null;
+}
+
+/** The result as its tool means it for a screen: never markup, only names and texts. */
+function Display({ events }) {
+  const shown = events.find((event) => event.type === "tool.completed")?.payload.display;
+  return shown ? html`<h3>Display</h3><${Values} values=${shown} />` : null;
 }
 
 function Answer({ call }) {

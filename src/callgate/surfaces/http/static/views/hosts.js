@@ -5,7 +5,7 @@ import { href } from "../lib/router.js";
 import { quoted } from "../lib/text.js";
 import { useStore } from "../lib/store.js";
 import { html, useEffect, useState } from "../lib/ui.js";
-import { Effect, Empty, Text, Trouble } from "../parts/basics.js";
+import { Effect, Empty, Text, Trouble, Values } from "../parts/basics.js";
 
 export function Hosts() {
   const { link } = useStore();
@@ -34,6 +34,8 @@ export function Hosts() {
         href=${href("tools", tool.name)}>${tool.name}</a>
         ${" "}<${Effect} effect=${tool.effect} />
         ${tool.changed && html` <b class="warn">changed since it was accepted</b>`}</li>`)}</ul>
+      ${host.ui_elements.length > 0 && html`<details><summary>Shows ${host.ui_elements.length}</summary>
+        ${host.ui_elements.map((element) => html`<${Values} values=${element} />`)}</details>`}
       ${host.tools.some((tool) => tool.changed) && html`<p class="command">
         <code>callgate hosts reload ${host.name}</code></p>`}
     </article>`)}</div></div></section>`;
