@@ -153,7 +153,7 @@ def test_every_call_ends_exactly_once(plan: list[Any], moves: list[Any], seed: i
 
 
 @pytest.mark.soak
-@settings(max_examples=3000)
+@settings(max_examples=1000)
 @given(plan=plans, moves=tricks, seed=st.integers(0, 2**16))
 def test_every_call_ends_exactly_once_however_often_it_is_tried(
     plan: list[Any], moves: list[Any], seed: int

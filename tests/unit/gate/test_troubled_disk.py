@@ -62,7 +62,7 @@ def disk() -> Iterator[Disk]:
 @pytest.mark.spec("T48")
 @pytest.mark.parametrize("fault", list(ERRORS))
 @pytest.mark.parametrize(
-    "numbers", [_QUICK, pytest.param(range(1, 2_001), marks=pytest.mark.soak)], ids=["few", "all"]
+    "numbers", [_QUICK, pytest.param(range(1, 2_001, 4), marks=pytest.mark.soak)], ids=["few", "many"]
 )
 @pytest.mark.timeout(1700)
 async def test_when_the_nth_operation_fails_no_call_is_half_done(

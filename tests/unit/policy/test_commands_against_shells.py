@@ -334,9 +334,9 @@ def mutated(rng: random.Random, text: str) -> str:
 @pytest.mark.soak
 @pytest.mark.spec("T11", "T12")
 @pytest.mark.timeout(3_600)
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("shell", SHELLS)
-def test_two_hundred_thousand_lines_are_read_as_the_shell_reads_them(
+def test_eighty_thousand_lines_are_read_as_the_shell_reads_them(
     shell: str, seed: int, directory: Path
 ) -> None:
     texts = texts_from(1_000 + seed, 20_000)

@@ -106,7 +106,7 @@ def test_a_mutated_frame_gets_exactly_one_answer() -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_hundred_thousand_mutated_frames_get_one_answer_each(seed: int) -> None:
     check_mutations(1_000 + seed, 100_000)
 

@@ -47,7 +47,7 @@ _QUICK = [*range(1, 40), *range(40, 200, 7)]
 
 @pytest.mark.parametrize("fault", ["ENOSPC", "EIO", "EMFILE"])
 @pytest.mark.parametrize(
-    "numbers", [_QUICK, pytest.param(range(1, 2_001), marks=pytest.mark.soak)], ids=["few", "all"]
+    "numbers", [_QUICK, pytest.param(range(1, 2_001, 2), marks=pytest.mark.soak)], ids=["few", "many"]
 )
 @pytest.mark.timeout(1700)
 async def test_when_the_nth_operation_fails_nothing_is_half_done(

@@ -181,9 +181,9 @@ def test_mutated_frames_get_one_answer_each(served: Served) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(3_600)
-def test_a_million_mutated_frames_get_one_answer_each(served: Served) -> None:
+def test_three_hundred_thousand_mutated_frames_get_one_answer_each(served: Served) -> None:
     before = memory(served)
-    for seed in range(1_000, 1_100):
+    for seed in range(1_000, 1_030):
         fire(served, seed, 10_000)
     assert memory(served) - before < 64 * 1024 * 1024
 
@@ -381,8 +381,8 @@ def test_cancelled_commands_end_once_and_leave_nothing(working: Served) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_two_thousand_cancelled_commands_end_once_and_leave_nothing(working: Served) -> None:
-    for seed in range(4):
+def test_a_thousand_cancelled_commands_end_once_and_leave_nothing(working: Served) -> None:
+    for seed in range(2):
         storm(working, 500, seed)
 
 

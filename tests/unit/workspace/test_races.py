@@ -197,6 +197,6 @@ def test_no_operation_is_led_out_by_swapping(
 def test_no_operation_is_led_out_by_swapping_for_long(
     tmp_path: Path, opener: Opener, kind: str, act: Callable[[Arena], None]
 ) -> None:
-    done, refused = race(tmp_path, opener, kind, act, 10.0)
+    done, refused = race(tmp_path, opener, kind, act, 5.0)
     assert done
     assert refused
