@@ -14,6 +14,7 @@ from callgate.core.errors import ToolError
 from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
+from callgate.core.settings_state import SettingsState
 from callgate.core.stored import StoredConfirmation
 from callgate.core.stores import Store
 from callgate.core.tools import ToolFactory
@@ -39,10 +40,16 @@ class Resumed(msgspec.Struct, frozen=True):
 
 class Runtime:
     def __init__(
-        self, dispatcher: ToolDispatcher, bus: Bus, conversations: Conversations
+        self,
+        dispatcher: ToolDispatcher,
+        bus: Bus,
+        conversations: Conversations,
+        settings_state: Callable[[str], SettingsState],
     ) -> None:
+        """`settings_state`: by what the calls in a workspace are decided."""
         self.dispatcher = dispatcher
         self.conversations = conversations
+        self.settings_state = settings_state
         self._bus = bus
         self._confirmations = dispatcher.authority.confirmations
 

@@ -6,10 +6,11 @@ import asyncio
 import inspect
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -27,7 +28,10 @@ from callgate.core.calls import ToolCall
 from callgate.core.commands import Launcher
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied, ToolRegistrationError
+from callgate.core.events import SETTINGS_REJECTED, SETTINGS_RELOADED, Event
+from callgate.core.ids import ulid
 from callgate.core.sessions import Mode, Root, Session
+from callgate.core.settings_state import SettingsState
 from callgate.core.stores import Store
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.asking import Confirmations
@@ -76,6 +80,9 @@ _CATALOGUE = ("web_*", "api_call", "memory_*", "search", "file_*", "custom")
 _MCP = ("mcp__*", "mcp.*")
 """The names of tools that are loaded once one of them is looked at."""
 
+_LIVE = ("policy", "tools", "sandbox", "workspace", "agent", "model", "models")
+"""Parts of the settings that are read when they are used; of `tools` what is disabled."""
+
 _PREVIEW_S = 60.0
 """After this a question is asked without a preview; a host may have to be started for one."""
 
@@ -93,9 +100,9 @@ class Wired:
         make_dispatcher: Callable[..., ToolDispatcher] = ToolDispatcher,
     ) -> None:
         self.home = home
-        self.policies = PolicyBook(home)
+        self.policies = PolicyBook(home, changed=self._settings_changed)
         self.bus = Bus()
-        settings = self.policies.settings
+        settings = self._first_settings = self.policies.settings
         limits = settings.limits
         self._audit = audit_log(home, settings) if audit else None
         self.log = SessionLog(self._open_store)
@@ -139,10 +146,9 @@ class Wired:
         models = {name: table.tags for name, table in settings.models.items()}
         self.dispatcher.registry.tags.set_models(models, settings.model)
         self.dispatcher.registry.tags.give("settings", settings.tags)
-        for name in settings.tools.disable:
-            self.dispatcher.registry.disable(name, "disabled in settings")
+        self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
-        self.runtime = Runtime(self.dispatcher, self.bus, conversations)
+        self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
         self.subagents = Subagents(self.dispatcher, conversations)
 
     def register(self, factory: ToolFactory) -> None:
@@ -231,6 +237,31 @@ class Wired:
     def settings(self) -> Settings:
         return self.policies.settings
 
+    def settings_state(self, workspace: str) -> SettingsState:
+        """By what calls in a workspace are decided now."""
+        problem = self.policies.look(workspace)
+        return SettingsState(
+            version=self.policies.version(workspace),
+            problem=None if problem is None else str(problem),
+            restart_for=restart_for(self._first_settings, self.settings),
+        )
+
+    def _settings_changed(self) -> None:
+        problem = self.policies.problem
+        if problem is None:
+            self._disable_tools()
+            self.sandbox.renew(surroundings(self.home, self.settings))
+            payload = {"restart_for": list(restart_for(self._first_settings, self.settings))}
+            self.bus.emit(_of_no_session(SETTINGS_RELOADED, payload))
+            _log.info("the settings were reloaded")
+        else:
+            self.bus.emit(_of_no_session(SETTINGS_REJECTED, {"problem": str(problem)}))
+            _log.error("the settings cannot be used, calls with effects are refused: %s", problem)
+
+    def _disable_tools(self) -> None:
+        disabled = self.settings.tools.disable
+        self.dispatcher.registry.disable_only(disabled, "disabled in settings")
+
     def session(
         self, workspace: str, mode: Mode | None = None, tags: frozenset[str] = frozenset()
     ) -> Session:
@@ -304,7 +335,7 @@ class Wired:
             network=subject.widened,
         )
         save_rule(self.home, rule)
-        self.policies.reload()
+        self.policies.refresh()
 
 
 def register_configured(wired: Wired, workspace: str) -> None:
@@ -457,6 +488,24 @@ def _limits(table: SandboxLimitsTable) -> JailLimits:
     values = msgspec.structs.asdict(table).items()
     chosen = {k: None if v in (0, "none") else v for k, v in values if v is not None}
     return msgspec.structs.replace(default_limits(), **chosen)
+
+
+def restart_for(first: Settings, now: Settings) -> tuple[str, ...]:
+    """Parts of the settings that differ, and that only a start reads."""
+    changed = [
+        name
+        for name in Settings.__struct_fields__
+        if name not in _LIVE and getattr(first, name) != getattr(now, name)
+    ]
+    if first.tools.load != now.tools.load:
+        changed.append("tools.load")
+    return tuple(changed)
+
+
+def _of_no_session(type: str, payload: Mapping[str, Any]) -> Event:
+    return Event(
+        id=ulid(), timestamp=time.time(), session_id="", type=type, actor="system", payload=payload
+    )
 
 
 def audit_log(home: Home, settings: Settings) -> AuditLog:

@@ -84,7 +84,8 @@ def run_call(
     live = _Live(options.verbose, options.wait)
     runner = asyncio.Runner()
     ended = runner.run(_run(wired, made, options, live, unreadable))
-    code = _show(ended, tool, options, live) if show is None else show(ended)
+    version = wired.policies.version(made.session.workspace)
+    code = _show(ended, tool, options, live, version) if show is None else show(ended)
     if ended.goes_on:
         sys.stdout.flush()
         os._exit(code)
@@ -215,6 +216,11 @@ class _Live:
             say(f"progress:{percent} {event.payload.get('message') or ''}".rstrip())
 
 
-def _show(ended: Ended, tool: Registered | None, options: Namespace, live: _Live) -> int:
+def _show(
+    ended: Ended, tool: Registered | None, options: Namespace, live: _Live, policy: str
+) -> int:
     schema = None if tool is None else tool.definition.input_schema
-    return endings.show(ended, schema, options, streamed=live.streamed, ran_by="embedded runtime")
+    answered_by = {"instance": None, "policy": policy}
+    return endings.show(
+        ended, schema, options, streamed=live.streamed, answered_by=answered_by
+    )

@@ -23,6 +23,7 @@ from callgate.audit.records import line_hash
 from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.cli.embedded import open_runtime
+from callgate.cli.instance_states import state_of
 from callgate.cli.problems import CliError
 from callgate.cli.sandboxes import limits_here, path_rules_here, profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
@@ -34,6 +35,7 @@ from callgate.core.errors import ToolError
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import OFF, Sandbox
 from callgate.sandbox.machines import look_at_groups_now
+from callgate.surfaces.socket.instances import running
 from callgate.wiring import Wired, register_known, surroundings
 from callgate.workspace.opening import Openat2, best_opener
 
@@ -319,7 +321,16 @@ def check_terminal(patient: Patient) -> Finding:
 
 
 def check_instance(patient: Patient) -> Finding:
-    return _good("none: each command brings its own runtime")
+    found = running(patient.home.path)
+    if not found:
+        return _good("none: each command brings its own runtime")
+    states = {each: state_of(each) for each in found}
+    text = "; ".join(f"{each.pid} ({each.label}) {states[each].in_words}" for each in found)
+    if broken := next((each for each in found if states[each].problem is not None), None):
+        return Finding(Level.FAILED, text, f"callgate stop {broken.pid}, or correct the settings")
+    if stale := next((each for each in found if states[each].restart_for), None):
+        return Finding(Level.NOTE, text, f"callgate stop {stale.pid}, then callgate serve")
+    return _good(text)
 
 
 CHECKS: dict[str, Check] = {

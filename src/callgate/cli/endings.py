@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from callgate.cli.envelope import block_text, envelope, shown_blocks
 from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.greetings import answered_by_words
 from callgate.cli.output import print_json, print_text
 from callgate.cli.terminal import is_terminal, say
 from callgate.core.content import ImageBlock
@@ -44,18 +45,24 @@ class Ended(NamedTuple):
 
 
 def show(
-    ended: Ended, schema: Mapping[str, Any] | None, options: Any, *, streamed: bool, ran_by: str
+    ended: Ended,
+    schema: Mapping[str, Any] | None,
+    options: Any,
+    *,
+    streamed: bool,
+    answered_by: Mapping[str, str | None],
 ) -> int:
     """Print the end of a call; the exit code.
 
     Args:
         schema: of the tool's arguments, where there is such a tool.
         streamed: its output was shown while it ran.
-        ran_by: whose runtime it was, in words.
+        answered_by: the `instance` that made it, None for a runtime of its own, and the version
+            of the `policy`.
     """
     result = ended.result
     if options.json:
-        print_json(envelope(result))
+        print_json({**envelope(result), "answered_by": answered_by})
     # On one terminal, what was seen live is not shown again.
     elif not (streamed and is_terminal(sys.stdout) and is_terminal(sys.stderr)):
         _show_content(result, options.quiet)
@@ -69,7 +76,8 @@ def show(
         if hint is not None:
             say(f"hint: {hint}")
     if options.verbose:
-        say(f"callgate: {ran_by}, call {result.call_id}, {result.duration_ms:.0f} ms")
+        who = answered_by_words(answered_by)
+        say(f"callgate: {who}, call {result.call_id}, {result.duration_ms:.0f} ms")
     return ended.exit_code
 
 

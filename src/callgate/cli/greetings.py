@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 
-from callgate.cli import targets
 from callgate.cli.wires import Foreign, Lost, TooLong, Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 GREETING_S = 2.0
@@ -22,10 +22,14 @@ _TARGET = "target"
 class NotTaken(Exception):
     """The instance did not take what was asked and will not."""
 
-    def __init__(self, why: str, error_class: str, hint: str | None = None) -> None:
+    def __init__(
+        self, why: str, error_class: str, hint: str | None = None, *, aloud: bool = False
+    ) -> None:
+        """`aloud`: a person who thinks that the instance did it has to know that it did not."""
         super().__init__(why)
         self.error_class = error_class
         self.hint = hint
+        self.aloud = aloud
 
 
 def workspace_of(options: Any) -> str:
@@ -35,24 +39,47 @@ def workspace_of(options: Any) -> str:
 def greet(wire: Wire, path: str, options: Any, *, named: bool, **more: Any) -> dict[str, Any]:
     """The instance's `tools_list` for the chosen directory; `more` is asked beside it.
 
-    One that was `named` by hand is asked whatever it serves.
+    One that was `named` by hand is asked whatever it serves, and by whichever settings.
     """
     workspace = workspace_of(options)
     if options.debug or os.environ.get("CALLGATE_LOG"):
         raise NotTaken("an instance keeps its own log: --debug and CALLGATE_LOG are for a "
                        "runtime of its own", "validation_error")  # fmt: skip
-    if not named and not targets.knows_settings(path, targets.home(), workspace):
-        raise NotTaken("the settings have changed since it started", "host_unavailable")
-    answer = _ask(wire, path, {"clientInfo": {"caller": "cli", "cwd": workspace}, **more})
-    if not _is_readable(answer):
-        raise NotTaken(f"the instance at {path} is of another version", "protocol_error",
-                       "Stop it and start it anew.")  # fmt: skip
+    answer = ask(wire, path, {"clientInfo": {"caller": "cli", "cwd": workspace}, **more})
     if answer["workspace"] is None and not named:
         raise NotTaken("it does not serve this directory", "permission_denied")
+    unread = ", ".join(settings_of(answer)["restartFor"])
+    if unread and not named:
+        raise NotTaken(f"{unread} changed in the settings since it started", "host_unavailable",
+                       aloud=True)  # fmt: skip
     mode = answer.get("mode")
     if options.mode not in (None, mode) and answer["workspace"] is not None:
         raise NotTaken(f"the instance runs in mode {mode}, not {options.mode}",
                        "permission_denied")  # fmt: skip
+    return answer
+
+
+def settings_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """By what it decides: `version`, `problem` and `restartFor`."""
+    found: dict[str, Any] = {"version": None, "problem": None, "restartFor": []}
+    if isinstance(answer.get("settings"), dict):
+        found.update(answer["settings"])
+    return found
+
+
+def answered_by_words(answered_by: Mapping[str, str | None]) -> str:
+    """Who made a call, and by which policy, for a person."""
+    where = answered_by["instance"]
+    runtime = "embedded runtime" if where is None else f"instance at {where}"
+    return f"{runtime}, policy {answered_by['policy']}"
+
+
+def ask(wire: Wire, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+    """The instance's `tools_list`."""
+    answer = _ask(wire, path, {"settings": True, **asked})
+    if not _is_readable(answer):
+        raise NotTaken(f"the instance at {path} is of another version", "protocol_error",
+                       "Stop it and start it anew.", aloud=True)  # fmt: skip
     return answer
 
 
@@ -82,8 +109,14 @@ def _is_readable(answer: dict[str, Any]) -> bool:
     """Whether we can use it; what a newer instance says beside it does not matter."""
     tools, workspace = answer.get("tools"), answer.get("workspace", 0)
     mode = answer.get("mode")
+    settings = settings_of(answer)
+    if workspace is not None and settings["version"] is None:
+        return False
     return (
-        (workspace is None or isinstance(workspace, str))
+        isinstance(settings["restartFor"], list)
+        and all(isinstance(each, str) for each in settings["restartFor"])
+        and all(isinstance(settings[key], str | None) for key in ("version", "problem"))
+        and (workspace is None or isinstance(workspace, str))
         and (mode is None or isinstance(mode, str))
         and isinstance(tools, list)
         and all(map(_is_tool, tools))

@@ -19,6 +19,7 @@ from callgate.cli import greetings, targets
 from callgate.cli.greetings import NotTaken
 from callgate.cli.loading import load
 from callgate.cli.remote_calls import Left, RemoteCall, problem
+from callgate.cli.terminal import say
 from callgate.cli.wires import Lost, Wire
 
 TYPE_CHECKING = False
@@ -42,8 +43,9 @@ def through(options: Any, work: Callable[..., T]) -> T | None:
         for path in targets.candidates(targets.home()):
             try:
                 return _with(path, options, work, named=False)
-            except NotTaken:
-                pass
+            except NotTaken as refusal:
+                if refusal.aloud or getattr(options, "verbose", False):
+                    say(f"callgate: a runtime of its own, not the instance at {path}: {refusal}")
         return None
     try:
         named: str | None = options.socket

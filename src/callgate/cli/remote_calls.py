@@ -9,7 +9,13 @@ import os
 import sys
 
 from callgate.cli import pairs
-from callgate.cli.greetings import NotTaken, greet, workspace_of
+from callgate.cli.greetings import (
+    NotTaken,
+    answered_by_words,
+    greet,
+    settings_of,
+    workspace_of,
+)
 from callgate.cli.loading import load
 from callgate.cli.output import print_json, print_text
 from callgate.cli.stops import Stops
@@ -48,6 +54,7 @@ class RemoteCall:
         self._path = path
         self._named = named
         self._schema: dict[str, Any] | None = None
+        self._policy: str | None = None
         self._streamed = False
         self._heard = False
         """Something was said of the call, so it was taken."""
@@ -88,6 +95,7 @@ class RemoteCall:
         names = list(dict.fromkeys([self.tool, self.tool.replace("-", "_")]))
         answer = greet(self.wire, self._path, self.options, named=self._named, names=names)
         self.mode = answer.get("mode")
+        self._policy = settings_of(answer)["version"]
         for tool in answer["tools"][:1]:
             self.tool, self._schema = tool["name"], tool["inputSchema"]
 
@@ -221,24 +229,26 @@ class RemoteCall:
             whole = frame["whole"] = _with_value(whole)
         if isinstance(whole, dict) and _is_plain(whole):
             if options.json:
-                print_json({"ok": True, **whole})
+                print_json({"ok": True, **whole, "answered_by": self._answered_by})
             elif not (self._streamed and is_terminal(sys.stdout) and is_terminal(sys.stderr)):
                 text = "\n".join(block["text"] for block in whole["content"])
                 if text or not options.quiet:
                     print_text(text or "ok")
             if not options.verbose:
                 return 0
-            say(f"callgate: {self._ran_by}, call {whole['call_id']}, {whole['duration_ms']:.0f} ms")
+            did, ms = self._answered_by, f"{whole['duration_ms']:.0f} ms"
+            say(f"callgate: {answered_by_words(did)}, call {whole['call_id']}, {ms}")
             return 0
         ended = load("callgate.cli.remote_endings").ended(frame, self.tool, signal)
         code: int = load("callgate.cli.endings").show(
-            ended, self._schema, options, streamed=self._streamed, ran_by=self._ran_by
+            ended, self._schema, options, streamed=self._streamed,
+            answered_by=self._answered_by,
         )
         return code
 
     @property
-    def _ran_by(self) -> str:
-        return f"instance at {self._path}"
+    def _answered_by(self) -> dict[str, str | None]:
+        return {"instance": self._path, "policy": self._policy}
 
 
 def _with_value(whole: dict[str, Any]) -> dict[str, Any]:

@@ -202,7 +202,8 @@ async def _serve(
         return _session(wired, session, roots, cwd, id)
 
     server = SocketServer(wired.runtime, open_session, wired.hosting, unfinished)
-    upkeep = Upkeep(home.path, instance, server, listener, os.path.join(home.path, LOG))
+    log, refresh = os.path.join(home.path, LOG), wired.policies.refresh
+    upkeep = Upkeep(home.path, instance, server, listener, log, refresh)
     try:
         server.start(listener)
         reap(home.path)

@@ -1,4 +1,4 @@
-"""`callgate status`: which instances run, and where each listens."""
+"""`callgate status`: which instances run, where each listens, and by which settings it works."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import Namespace
 from datetime import datetime
 
 from callgate.cli.exits import FAILED, OK
+from callgate.cli.instance_states import state_of
 from callgate.cli.output import print_json
 from callgate.cli.visible import visible
 from callgate.config.places import Home
@@ -15,13 +16,17 @@ from callgate.surfaces.socket.instances import running as instances
 def status(options: Namespace) -> int:
     running = instances(Home.from_environment().path)
     if options.json:
-        found = [{**each._asdict(), "reachable": each.is_reachable} for each in running]
+        found = [
+            {**each._asdict(), "reachable": each.is_reachable, **state_of(each)._asdict()}
+            for each in running
+        ]
         print_json({"instances": found})
         return OK if running else FAILED
     for each in running:
         since = datetime.fromtimestamp(each.started_at / 1000).strftime("%Y-%m-%d %H:%M:%S")
         where = each.socket if each.is_reachable else f"{each.socket} (which is gone)"
         print(visible(f"{each.pid}  {each.label}  since {since}  {where}"))
+        print(visible(f"  {state_of(each).in_words}"))
     if not running:
         print("no instance runs")
     return OK if running else FAILED

@@ -44,31 +44,6 @@ def candidates(home: str) -> list[str]:
     return list(dict.fromkeys(paths))[:_MOST]
 
 
-def knows_settings(path: str, home: str, workspace: str) -> bool:
-    """Whether the instance at a socket was started after the settings were last written.
-
-    It has read them at its start; a call under older ones would be decided by another policy.
-    """
-    files = (os.path.join(home, "settings.toml"),
-             os.path.join(workspace, ".callgate", "settings.toml"))  # fmt: skip
-    try:
-        return max(map(_put_there, files)) <= os.stat(path).st_mtime_ns
-    except OSError:
-        return False
-
-
-def _put_there(path: str) -> int:
-    """When, in nanoseconds; 0 where there is no such file.
-
-    An older file that was moved there has kept the time at which it was written.
-    """
-    try:
-        status = os.stat(path)
-    except OSError:
-        return 0
-    return max(status.st_mtime_ns, status.st_ctime_ns)
-
-
 def _living(home: str) -> list[tuple[int, str, str, str]]:
     """When each started, its pid, label and socket; the newest first."""
     directory = os.path.join(home, "instances")

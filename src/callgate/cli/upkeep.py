@@ -3,6 +3,7 @@
     each second -> the home is another, or gone  --------> it ends, and says so
                    its socket is gone            -> made again, or it ends, and says so
                    its record is gone            -> written again
+                   the settings changed          -> read again, and said to whoever listens
 
 An instance that nobody can reach or stop by name is worse than none.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Callable
 
 from callgate.cli.log_limits import rotate
 from callgate.cli.long_lived import Memory
@@ -25,15 +27,23 @@ _log = logging.getLogger("callgate.serve")
 
 class Upkeep:
     def __init__(
-        self, home: str, instance: Instance, server: SocketServer, listener: Listener, log: str
+        self,
+        home: str,
+        instance: Instance,
+        server: SocketServer,
+        listener: Listener,
+        log: str,
+        refresh: Callable[[], None],
     ) -> None:
-        """`log` is the file that an instance in the background writes to."""
+        """`log` is the file that an instance in the background writes to; `refresh` looks at the
+        settings."""
         self._home = home
         self._directory = os.stat(home)
         self._instance = instance
         self._server = server
         self._memory = Memory()
         self._log = log
+        self._refresh = refresh
         self.listener = listener
 
     async def watch(self) -> str:
@@ -42,6 +52,7 @@ class Upkeep:
             await asyncio.sleep(LOOK_EVERY_S)
             self._memory.tidy()
             rotate(self._log)
+            self._refresh()
             try:
                 self._stay_known()
             except CannotListen as error:

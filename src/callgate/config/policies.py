@@ -1,49 +1,182 @@
-"""The policies in force: the user's, and each trusted workspace's own narrowing of it."""
+"""The policies in force: the user's, and each trusted workspace's own narrowing of it.
+
+    a look at the files -> as before                 -> the book in force
+                        -> changed                   -> a new book
+                        -> changed, cannot be used   -> the old book, which refuses effects
+
+A change counts with the next call. Nobody has to say that there was one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 from callgate.config.load import SettingsError, load_user, load_workspace
-from callgate.config.places import Home
+from callgate.config.places import Home, workspace_settings
 from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolPermissionDenied
-from callgate.policy.decide import Rulebook
-from callgate.policy.rules import Policy
+from callgate.policy.decide import Rulebook, refuse_effects
+from callgate.policy.rules import Origin, Policy
+
+LOOK_EVERY_S = 0.005
+"""One call asks for its book several times: it need not look at the files for each."""
+_SETTLED_NS = 100_000_000
+"""A file changed so recently may change again and look the same: its clock is that coarse."""
+
+
+class _Files:
+    """Files that are looked at together. Reading them is left to whoever sees a change."""
+
+    def __init__(self, *paths: str) -> None:
+        self._paths = paths
+        self._stamps: tuple[object, ...] = ()
+        self.digest = b""
+
+    def changed(self) -> bool:
+        """Whether what they say is other than at the last look."""
+        now = time.time_ns()
+        stamps = tuple(_stamp(path, now) for path in self._paths)
+        if stamps == self._stamps and None not in stamps:
+            return False
+        self._stamps = stamps
+        before, self.digest = self.digest, _digest(self._paths)
+        return before != self.digest
+
+
+class _Narrowing(NamedTuple):
+    files: _Files
+    policy: Policy | None
+    problem: SettingsError | None
+
+
+class _Known(NamedTuple):
+    looked_at: float
+    book: Rulebook
+    made_from: tuple[object, ...]
 
 
 class PolicyBook:
-    """Read once at the start; a workspace's file when a call first comes from it."""
+    """What holds in each workspace, as the files say at that moment.
 
-    def __init__(self, home: Home) -> None:
+    Made from files that cannot be used, it raises `SettingsError`; later it keeps what it has,
+    and its books refuse calls with effects until the files are right.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`changed` is called after the user's files were read anew, whether or not they could
+        be used."""
         self._home = home
+        self._changed = changed
+        self._clock = clock
+        self._files = _Files(home.settings, home.saved_rules)
+        self._files.changed()
         self.settings: Settings
-        self.reload()
+        self.settings, self._user = load_user(home)
+        self.problem: SettingsError | None = None
+        """Why the user's files as they are now are not in force."""
+        self._narrowings: dict[str, _Narrowing] = {}
+        self._books: dict[str, _Known] = {}
 
-    def reload(self) -> None:
-        """Read the files again; a wrong one leaves what is in force as it is."""
-        self.settings, self._user = load_user(self._home)
-        self._books: dict[str, Rulebook] = {}
+    def refresh(self) -> None:
+        """Take over what changed in the user's files, now."""
+        if not self._files.changed():
+            return
+        try:
+            self.settings, self._user = load_user(self._home)
+            self.problem = None
+        except SettingsError as error:
+            self.problem = error
+        self._changed()
 
     def check_workspace(self, workspace: str) -> None:
         """Raise `SettingsError` now rather than at the first call."""
-        real = os.path.realpath(workspace)
-        self._books[workspace] = Rulebook(self._user, self._load(workspace), real)
+        known = self._narrowing(workspace)
+        if known.problem is not None:
+            raise known.problem
 
     def __call__(self, workspace: str) -> Rulebook:
-        book = self._books.get(workspace)
-        if book is not None:
-            return book
-        try:
-            self.check_workspace(workspace)
-        except SettingsError as error:
+        known, now = self._books.get(workspace), self._clock()
+        if known is not None and now - known.looked_at < LOOK_EVERY_S:
+            return known.book
+        self.refresh()
+        narrowing = self._narrowing(workspace)
+        if narrowing.problem is not None and narrowing.policy is None:  # it may deny anything
             raise ToolPermissionDenied(
-                f"The workspace's settings cannot be used: {error}", reason="settings_invalid"
-            ) from None
-        return self._books[workspace]
+                f"The workspace's settings cannot be used: {narrowing.problem}",
+                reason="settings_invalid",
+            )
+        made_from = (self._files.digest, narrowing)
+        if known is not None and known.made_from == made_from:
+            book = known.book
+        else:
+            book = self._made(workspace, narrowing)
+        self._books[workspace] = _Known(now, book, made_from)
+        return book
 
-    def _load(self, workspace: str) -> Policy | None:
-        if not is_trusted(self._home, workspace):
-            return None
-        return load_workspace(workspace)
+    def look(self, workspace: str) -> SettingsError | None:
+        """Look at the files now: why what they say there is not in force."""
+        self.refresh()
+        return self.problem or self._narrowing(workspace).problem
+
+    def version(self, workspace: str) -> str:
+        """Of what holds there."""
+        known = self._narrowings.get(workspace)
+        narrowed = b"" if known is None or known.policy is None else known.files.digest
+        return hashlib.sha256(self._files.digest + narrowed).hexdigest()[:12]
+
+    def _made(self, workspace: str, narrowing: _Narrowing) -> Rulebook:
+        problem = self.problem or narrowing.problem
+        refusal = None
+        if problem is not None:
+            refusal = refuse_effects(problem.problem, Origin(problem.file, problem.line))
+        real = os.path.realpath(workspace)
+        return Rulebook(self._user, narrowing.policy, real, refusal)
+
+    def _narrowing(self, workspace: str) -> _Narrowing:
+        """What the workspace itself says. Where that cannot be used, what it said before."""
+        known = self._narrowings.get(workspace)
+        paths = (self._home.trust, workspace_settings(workspace))
+        files = _Files(*paths) if known is None else known.files
+        if not files.changed() and known is not None:
+            return known
+        try:
+            policy = load_workspace(workspace) if is_trusted(self._home, workspace) else None
+            made = _Narrowing(files, policy, None)
+        except SettingsError as error:
+            made = _Narrowing(files, None if known is None else known.policy, error)
+        self._narrowings[workspace] = made
+        return made
+
+
+def _stamp(path: str, now: int) -> tuple[int, ...] | None:
+    """What tells a file from what it was; None where that cannot be told yet."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return (error.errno or 0,)
+    if now - max(found.st_mtime_ns, found.st_ctime_ns) < _SETTLED_NS:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _digest(paths: tuple[str, ...]) -> bytes:
+    digest = hashlib.sha256()
+    for path in paths:
+        try:
+            with open(path, "rb") as file:
+                content = hashlib.sha256(file.read()).digest()
+        except OSError as error:
+            content = str(error.errno).encode()
+        digest.update(content + b"\0")
+    return digest.digest()

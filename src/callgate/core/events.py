@@ -45,6 +45,13 @@ DIAGNOSED = "reply.diagnosed"
 COMPACTED = "context.compacted"
 EVENTS_LOST = "store.events_lost"
 """Stands for events that could not be kept."""
+SETTINGS_RELOADED = "settings.reloaded"
+"""The settings' files changed, and what they say now is in force. Of no session."""
+SETTINGS_REJECTED = "settings.rejected"
+"""They changed and cannot be used: calls with effects are refused. Of no session."""
+
+UNKEPT = frozenset({CHAT_DELTA, SETTINGS_RELOADED, SETTINGS_REJECTED})
+"""No store has these: they count for whoever listens."""
 
 TERMINAL = frozenset({COMPLETED, FAILED, INPUT_INVALID})
 """Every call ends in exactly one of these."""

@@ -156,6 +156,8 @@ def judge(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
 def _policy(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
     session = call.session
     book = authority.policies(session.workspace)
+    if book.refusal is not None and subject.tool.has_effects:
+        return book.refusal
     if not book.has_rules and type(session.mode) is Mode and type(call.caller) is CallerKind:
         known = book.remembered(subject.policy_key, session.mode, call.caller)
         if known is not None:
@@ -183,7 +185,8 @@ def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
 
 
 def _deny_reason(decision: Decision) -> str:
-    return decision.reason if decision.reason.startswith("mode_") else "policy_deny"
+    speaks_for_itself = decision.reason.startswith("mode_") or decision.reason == "settings_invalid"
+    return decision.reason if speaks_for_itself else "policy_deny"
 
 
 def _granted(call: ToolCall, subject: Subject, decision: Decision, grants: Grants) -> bool:

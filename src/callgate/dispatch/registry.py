@@ -244,9 +244,12 @@ class Registry:
         own = () if given is None else given.tools.values()
         return [*self, *(tool for tool in own if self.find(tool.name, session) is tool)]
 
-    def disable(self, name: str, reason: str) -> None:
-        """Keep a tool registered but out of everyone's sight."""
-        self._disabled[name] = reason
+    def disable_only(self, names: Collection[str], reason: str) -> None:
+        """Keep these tools, and no others, registered but out of everyone's sight."""
+        changed = {*self._disabled} != {*names}
+        self._disabled = dict.fromkeys(names, reason)
+        if changed:
+            self._tell()
 
     def offer_where(self, name: str, why_not: Callable[[Session], str | None]) -> None:
         """Hide a tool from the sessions for which `why_not` has a reason."""

@@ -132,6 +132,7 @@ class Sandbox:
         """`backends` are what this machine can do, if someone has tried already."""
         self.surroundings = surroundings
         self.leases = _leases(surroundings)
+        self._hidden: tuple[str, ...] = ()
         self._made: Launchers | None = None
         self._backends = backends
         self._looking = asyncio.Lock()
@@ -262,8 +263,13 @@ class Sandbox:
 
     def hide(self, path: str) -> None:
         """From now on commands do not see a directory, whatever else they may."""
-        said = self.surroundings
-        self.surroundings = msgspec.structs.replace(said, hidden=(*said.hidden, path))
+        self._hidden += (path,)
+        self.renew(self.surroundings)
+
+    def renew(self, surroundings: Surroundings) -> None:
+        """From now on this is around commands. Those that run keep what they have."""
+        hidden = tuple(dict.fromkeys((*surroundings.hidden, *self._hidden)))
+        self.surroundings = msgspec.structs.replace(surroundings, hidden=hidden)
         self._launchers.clear()
 
     def warm(self, environ: Mapping[str, str]) -> None:

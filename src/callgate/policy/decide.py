@@ -86,15 +86,21 @@ class Rulebook:
     """The policies that hold in one workspace. Where they have no rules, a decision depends on
     so little that it is remembered."""
 
-    __slots__ = ("_remembered", "directory", "has_rules", "user", "workspace")
+    __slots__ = ("_remembered", "directory", "has_rules", "refusal", "user", "workspace")
 
     def __init__(
-        self, user: Policy, workspace: Policy | None = None, directory: str | None = None
+        self,
+        user: Policy,
+        workspace: Policy | None = None,
+        directory: str | None = None,
+        refusal: Decision | None = None,
     ) -> None:
         self.user = user
         self.workspace = workspace
         self.directory = directory
         """The workspace with links resolved, as settings name it; None: as the session does."""
+        self.refusal = refusal
+        """What is decided of every call with effects, while the settings cannot be used."""
         self.has_rules = bool(user.rules) or (workspace is not None and bool(workspace.rules))
         self._remembered: dict[tuple[str, str, str], Decision] = {}
 
@@ -134,6 +140,17 @@ def _outcome(question: Question, user: Policy, workspace: Policy | None) -> Deci
         if narrowed is not None and narrowed.outcome.strictness > decision.outcome.strictness:
             decision = narrowed
     return decision
+
+
+def refuse_effects(problem: str, origin: Origin) -> Decision:
+    """What is decided of calls with effects while the settings cannot be used: what they would
+    say is not known."""
+    return Decision(
+        outcome=Outcome.DENY,
+        reason="settings_invalid",
+        sentence=f"The settings cannot be used: {problem}.",
+        origin=origin,
+    )
 
 
 def ask_because_repaired(decision: Decision) -> Decision:

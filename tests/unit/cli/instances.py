@@ -44,7 +44,8 @@ class Peer:
 
     def greet(self, *, tools: list[Any] | None = None, **more: Any) -> None:
         self.read("list_tools")
-        served = {"workspace": "/ws", "mode": "ask"}
+        settings = {"version": "0123456789ab", "problem": None, "restartFor": []}
+        served = {"workspace": "/ws", "mode": "ask", "settings": settings}
         self.send(type="tools_list", requestId="target", tools=tools or [], **{**served, **more})
 
     def end(self, text: str = "done", **more: Any) -> None:

@@ -18,7 +18,7 @@ from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, running
 PATH = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
 KEYS = [
     "ok", "call_id", "tool", "content", "value", "error", "diagnostics", "meta", "files_modified",
-    "command_executed", "partial", "truncated", "duration_ms",
+    "command_executed", "partial", "truncated", "duration_ms", "answered_by",
 ]  # fmt: skip
 
 

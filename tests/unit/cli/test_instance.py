@@ -106,7 +106,8 @@ def told(ran: Ran) -> tuple[int, str, str]:
         text = re.sub(r"(tu|sess)_[0-9A-Z]{26}", r"\1_X", text)
         text = re.sub(r"(?m)^ERROR callgate\..*\n", "", text)  # an instance keeps its log
         text = re.sub(r'("duration_ms": |, )[0-9.]+( ms)?', r"\1N", text)
-        text = re.sub(r"callgate: (embedded runtime|instance at \S+),", "callgate: R,", text)
+        text = re.sub(r"callgate: (embedded runtime|instance at \S+), policy \w+,", "callgate: R,", text)
+        text = re.sub(r'"instance": (null|"[^"]*"), "policy": "\w+"', "", text)
         return re.sub(r"/ws/(one|two)\b", "/ws/DIR", text)
 
     return ran.code, same(ran.out), same(ran.err)

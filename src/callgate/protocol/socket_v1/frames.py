@@ -15,6 +15,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from callgate.core.settings_state import SettingsState
+
 VERSION: Literal[1] = 1
 MAX_TIMEOUT_MS = 86_400_000
 
@@ -93,6 +95,8 @@ class ListTools(_Frame, frozen=True, kw_only=True, tag="list_tools"):
     """Only these, by name or alias, in this order."""
     whole: bool = False
     """Tell of every tool, in `ToolsList.whole`."""
+    settings: bool = False
+    """Tell by what calls are decided, in `ToolsList.settings`."""
 
 
 class CancelToolCall(_Frame, frozen=True, kw_only=True, tag="cancel_tool_call"):
@@ -176,6 +180,8 @@ class ToolsList(_Frame, frozen=True, kw_only=True, tag="tools_list"):
     whole: Any = UNSET
     """Where it was asked for: every tool, whether it is visible or not, with all that
     `callgate tools` says of it."""
+    settings: SettingsState | UnsetType = UNSET
+    """Where it was asked for: the policy in force there, and what is wrong with its files."""
 
 
 class Progress(_Part, frozen=True, kw_only=True, tag_field="kind", tag="progress"):

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
-from callgate.core.events import CHAT_DELTA, Event
+from callgate.core.events import UNKEPT, Event
 from callgate.core.stores import POLL_S, EventPage, Store, StoreError
 from callgate.runtime import Runtime
 from callgate.surfaces.http.frames import event_head, event_tail, packed, wants
@@ -195,7 +195,7 @@ class Fanout:
 
     def _hear(self, event: Event) -> None:
         session = event.session_id
-        if event.type != CHAT_DELTA:
+        if event.type not in UNKEPT:
             self._before[session] = event.id
         elif session in self._before:
             self._hold(event, self._before[session])

@@ -30,6 +30,12 @@ class Instance(Value, frozen=True, kw_only=True):
     model: str | None
     models: list[str]
     home: str
+    policy: str
+    """The version of the policy in force in the first workspace."""
+    settings_problem: str | None
+    """Why the settings cannot be used; calls with effects are refused."""
+    restart_for: list[str]
+    """Parts of the settings that changed, and that only a start reads."""
 
 
 class Login(Value, frozen=True, kw_only=True):
@@ -52,6 +58,7 @@ async def health(door: Door, asked: Asked) -> Health:
 
 async def instance(door: Door, asked: Asked) -> Instance:
     served = door.served
+    settings = door.runtime.settings_state(served.workspaces[0])
     return Instance(
         pid=served.pid,
         version=served.version,
@@ -61,6 +68,9 @@ async def instance(door: Door, asked: Asked) -> Instance:
         model=served.model,
         models=served.models,
         home=served.home,
+        policy=settings.version,
+        settings_problem=settings.problem,
+        restart_for=list(settings.restart_for),
     )
 
 

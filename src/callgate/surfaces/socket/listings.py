@@ -26,6 +26,7 @@ def list_tools(runtime: Runtime, session: Session, request: ListTools) -> ToolsL
         workspace=session.workspace,
         mode=session.mode,
         whole=every(runtime, session) if request.whole else UNSET,
+        settings=runtime.settings_state(session.workspace) if request.settings else UNSET,
     )
 
 

@@ -68,6 +68,7 @@ function App() {
     </nav>
     <main id="main" ref=${main} tabindex="-1" aria-label=${view.name}>
       <${Banner} link=${link} />
+      <${SettingsBanner} />
       <${view.draw} key=${route.view + route.id} id=${route.id} query=${route.query} />
     </main>
     ${help && html`<${Help} onClose=${() => setHelp(false)} />`}
@@ -99,6 +100,16 @@ function Banner({ link }) {
   }
   return link === "reconnecting" && html`<div class="banner" role="status">
     Reconnecting… what happens meanwhile is shown afterwards.</div>`;
+}
+
+function SettingsBanner() {
+  const { instance } = useStore();
+  if (instance?.settings_problem) {
+    return html`<div class="banner" role="alert"><p><b>The settings cannot be used.</b> Calls with
+      effects are refused until that is corrected.</p><p><code>${instance.settings_problem}</code></p></div>`;
+  }
+  return instance?.restart_for?.length > 0 && html`<div class="banner" role="status">
+    ${instance.restart_for.join(", ")} changed in the settings: start this instance anew.</div>`;
 }
 
 const KEYS = [

@@ -97,6 +97,7 @@ function take(event, seq) {
   const row = told(event);
   if (row !== null) put(state.calls, row);
   if (event.type === "tool.confirmation_requested") loadQuestions();
+  if (event.type.startsWith("settings.")) loadInstance();
   if (event.type === "tool.confirmation_resolved") {
     settle(event.payload.confirmation_request_id, event.payload);
   }

@@ -1,0 +1,41 @@
+"""How a running instance is, in its own words: whether it answers, and by which settings."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from callgate.cli.greetings import GREETING_S, NotTaken, ask, settings_of
+from callgate.cli.wires import Lost, Wire
+from callgate.surfaces.socket.instances import Instance
+
+
+class InstanceState(NamedTuple):
+    policy: str | None = None
+    """The version of the policy in force in its first workspace."""
+    problem: str | None = None
+    """What is wrong: it does not answer, or cannot use the settings."""
+    restart_for: tuple[str, ...] = ()
+
+    @property
+    def in_words(self) -> str:
+        if self.problem is not None:
+            return self.problem
+        unread = ", ".join(self.restart_for)
+        restart = f"; {unread} changed in the settings: it has to be started anew" if unread else ""
+        return f"policy {self.policy}{restart}"
+
+
+def state_of(instance: Instance) -> InstanceState:
+    if not instance.is_reachable:
+        return InstanceState(problem="its socket is gone")
+    info: dict[str, Any] = {"caller": "cli", "cwd": instance.cwd}
+    try:
+        with Wire(instance.socket, GREETING_S) as wire:
+            answer = ask(wire, instance.socket, {"clientInfo": info, "names": []})
+    except (Lost, NotTaken) as error:
+        return InstanceState(problem=f"it does not answer: {error}")
+    found = settings_of(answer)
+    problem = found["problem"]
+    if problem is not None:
+        problem = f"the settings cannot be used, calls with effects are refused: {problem}"
+    return InstanceState(found["version"], problem, tuple(found["restartFor"]))
