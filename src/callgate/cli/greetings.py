@@ -47,11 +47,12 @@ def greet(wire: Wire, path: str, options: Any, *, named: bool, **more: Any) -> d
                        "runtime of its own", "validation_error")  # fmt: skip
     answer = ask(wire, path, {"clientInfo": {"caller": "cli", "cwd": workspace}, **more})
     if answer["workspace"] is None and not named:
-        raise NotTaken("it does not serve this directory", "permission_denied")
+        raise NotTaken(f"the instance at {path} does not serve this directory",
+                       "permission_denied")  # fmt: skip
     unread = ", ".join(settings_of(answer)["restartFor"])
     if unread and not named:
-        raise NotTaken(f"{unread} changed in the settings since it started", "host_unavailable",
-                       aloud=True)  # fmt: skip
+        raise NotTaken(f"the instance at {path} started before {unread} changed in the settings",
+                       "host_unavailable", aloud=True)  # fmt: skip
     mode = answer.get("mode")
     if options.mode not in (None, mode) and answer["workspace"] is not None:
         raise NotTaken(f"the instance runs in mode {mode}, not {options.mode}",

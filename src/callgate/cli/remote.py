@@ -45,7 +45,7 @@ def through(options: Any, work: Callable[..., T]) -> T | None:
                 return _with(path, options, work, named=False)
             except NotTaken as refusal:
                 if refusal.aloud or getattr(options, "verbose", False):
-                    say(f"callgate: a runtime of its own, not the instance at {path}: {refusal}")
+                    say(f"callgate: {refusal}; a runtime of its own is used")
         return None
     try:
         named: str | None = options.socket

@@ -122,11 +122,11 @@ def publish(home: Path, pid: int, path: Path, *, label: str = "", started: int =
     (home / "instances" / f"{pid}.json").write_text(json.dumps(record))
 
 
-def says(text: str) -> Script:
+def says(text: str, **greeting: Any) -> Script:
     """Takes any call and answers with a text."""
 
     def script(peer: Peer) -> None:
-        peer.greet()
+        peer.greet(**greeting)
         if peer.read("tool_call") is not None:
             peer.end(text)
 

@@ -149,7 +149,8 @@ def test_what_an_instance_did_not_take_a_runtime_of_its_own_does(
 ) -> None:
     with fake(usual, script) as instance:
         ran = callgate(*READ, cwd=ws)
-    assert (ran.code, ran.out, ran.err) == (0, EMBEDDED, "")
+    assert (ran.code, ran.out) == (0, EMBEDDED)
+    assert ("of another version" in ran.err) is script.__name__.endswith("_version")
     assert instance.heard
 
 
@@ -202,28 +203,15 @@ def test_what_an_instance_cannot_be_asked_for_a_runtime_of_its_own_is(
     assert instance.calls == []
 
 
-@pytest.mark.parametrize("where", ["home", "workspace"])
-def test_an_instance_that_has_not_read_the_settings_is_left_alone(
-    where: str, ws: Path, home: Path, usual: Path
+def test_an_instance_that_has_not_read_the_settings_is_left_alone_and_that_is_told(
+    ws: Path, usual: Path
 ) -> None:
-    settings = home / "settings.toml" if where == "home" else ws / ".callgate" / "settings.toml"
-    settings.parent.mkdir(exist_ok=True)
-    settings.write_text("")
-    with fake(usual, says("instance")):
-        assert callgate(*READ, cwd=ws).out == "instance\n"
-        os.utime(settings, ns=(0, usual.stat().st_mtime_ns + 10**9))
-        assert callgate(*READ, cwd=ws).out == EMBEDDED
+    stale = {"version": "0123456789ab", "problem": None, "restartFor": ["hosts"]}
+    with fake(usual, says("instance", settings=stale)):
+        ran = callgate(*READ, cwd=ws)
+        assert ran.out == EMBEDDED
+        assert "started before hosts changed in the settings" in ran.err
         assert callgate(*READ, "--socket", str(usual), cwd=ws).out == "instance\n"
-
-
-def test_settings_from_elsewhere_are_new_however_old_they_say_they_are(
-    ws: Path, home: Path, usual: Path
-) -> None:
-    with fake(usual, says("instance")):
-        os.utime(usual, ns=(0, usual.stat().st_mtime_ns - 10**9))
-        (home / "settings.toml").write_text("")
-        os.utime(home / "settings.toml", ns=(0, 0))
-        assert callgate(*READ, cwd=ws).out == EMBEDDED
 
 
 def test_a_log_that_is_asked_for_is_our_own(ws: Path, usual: Path) -> None:
@@ -446,6 +434,7 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
     assert json.loads(ran.stdout)["value"] == "instance"
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("callgate.")} == {
+        "callgate.config", "callgate.config.home_check",
         "callgate.cli", *(f"callgate.cli.{name}" for name in (
             "greetings", "json_texts", "loading", "main", "options", "output", "pairs", "quick", "remote",
             "remote_calls",
@@ -475,7 +464,9 @@ def test_an_instance_that_greets_oddly_is_passed_by(
 
     alone = callgate(*command, "--no-instance", cwd=ws)
     with fake(usual, greets):
-        assert callgate(*command, cwd=ws) == alone
+        ran = callgate(*command, cwd=ws)
+        assert ran._replace(err="") == alone
+        assert "of another version; a runtime of its own is used" in ran.err
         named = callgate(*command, "--json", "--socket", str(usual), cwd=ws)
     assert (named.code, named.json["error"]["class"]) == (6, "protocol_error")
 

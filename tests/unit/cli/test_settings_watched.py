@@ -90,7 +90,7 @@ def test_what_only_a_start_reads_is_named_and_not_silently_missing(served: Path)
     settings(served, f'[tools]\nload = ["{tools}"]\n')
     ran = run(served, "call", "more")
     assert (ran.code, ran.out) == (0, "yes\n")
-    assert "a runtime of its own" in ran.err and "tools.load" in ran.err
+    assert "a runtime of its own is used" in ran.err and "tools.load" in ran.err
     assert "tools.load" in run(served, "status").out
     found = check(served, "instance")
     assert found["level"] == "note" and "tools.load" in found["text"]
