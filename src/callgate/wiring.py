@@ -81,7 +81,8 @@ _MCP = ("mcp__*", "mcp.*")
 """The names of tools that are loaded once one of them is looked at."""
 
 _LIVE = ("policy", "tools", "sandbox", "workspace", "agent", "model", "models")
-"""Parts of the settings that are read when they are used; of `tools` what is disabled."""
+"""Parts of the settings that are read when they are used; of `tools` what is disabled, of
+`sandbox` all but whether there is one."""
 
 _PREVIEW_S = 60.0
 """After this a question is asked without a preview; a host may have to be started for one."""
@@ -250,8 +251,10 @@ class Wired:
         problem = self.policies.problem
         if problem is None:
             self._disable_tools()
-            self.sandbox.renew(surroundings(self.home, self.settings))
-            payload = {"restart_for": list(restart_for(self._first_settings, self.settings))}
+            unread = restart_for(self._first_settings, self.settings)
+            if "sandbox" not in unread:
+                self.sandbox.renew(surroundings(self.home, self.settings))
+            payload = {"restart_for": list(unread)}
             self.bus.emit(_of_no_session(SETTINGS_RELOADED, payload))
             _log.info("the settings were reloaded")
         else:
@@ -499,6 +502,8 @@ def restart_for(first: Settings, now: Settings) -> tuple[str, ...]:
     ]
     if first.tools.load != now.tools.load:
         changed.append("tools.load")
+    if (first.sandbox == "off") != (now.sandbox == "off"):  # what starts commands depends on it
+        changed.append("sandbox")
     return tuple(changed)
 
 

@@ -180,3 +180,13 @@ def test_whoever_listens_is_told_and_tools_and_sandbox_follow(home: Home, worksp
     Path(home.settings).unlink()
     wired.policies.refresh()
     assert "shell" in {tool.name for tool in wired.runtime.tools(session)}
+
+
+def test_a_sandbox_is_not_put_around_commands_that_began_without_one(
+    home: Home, workspace: Path
+) -> None:
+    wired = Wired(home, audit=False)
+    Path(home.settings).write_text('sandbox = "off"\n')
+    wired.policies.refresh()
+    assert wired.sandbox.surroundings.profile is not None
+    assert wired.runtime.settings_state(str(workspace)).restart_for == ("sandbox",)
