@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from callgate.cli.acp import model_of
 from callgate.cli.exits import OK
 from callgate.cli.terminal import say
+from callgate.cli.this_program import this_program
 from callgate.config.places import Home
 
 Printed = Callable[[str, list[str]], str]
@@ -42,11 +42,8 @@ def _callgate(options: Any) -> tuple[str, list[str]]:
     for flag, given in (("-vv", options.vv), ("-v", options.v), ("--unstable", options.unstable)):
         if given and not (flag == "-v" and options.vv):
             chosen.append(flag)
-    beside = os.path.join(os.path.dirname(sys.executable), "callgate")
-    for found in (sys.argv[0], beside):
-        if os.path.basename(found) == "callgate" and (path := shutil.which(found)):
-            return os.path.abspath(path), chosen
-    return sys.executable, ["-m", "callgate", *chosen]
+    program, *words = this_program()
+    return program, [*words, *chosen]
 
 
 def _zed(command: str, args: list[str]) -> str:

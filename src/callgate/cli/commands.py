@@ -88,20 +88,40 @@ def split(given: Sequence[str]) -> tuple[str, list[str]]:
     if first in found:
         return first, rest
     if found:
-        known = ", ".join(name.split()[1] for name in found)
-        raise CliError(f"{first} needs one of: {known}", hint=f"See callgate {first} --help.")
-    kind = "option" if first.startswith("-") else "command"
-    raise CliError(f"there is no {kind} {first!r}", hint="See callgate --help.")
+        known = [name.split()[1] for name in found]
+        if not rest or rest[0].startswith("-"):
+            problem = f"{first} needs one of: {', '.join(known)}"
+            raise CliError(problem, hint=f"See callgate {first} --help.")
+        meant = _meant(rest[0], known, f"callgate {first} ", f"callgate {first} --help")
+        raise CliError(f"there is no command '{first} {rest[0]}'", hint=meant)
+    if first.startswith("-"):
+        raise CliError(f"there is no option {first!r}", hint="See callgate --help.")
+    known = [word for words in FAMILIES.values() for word in words]
+    meant = _meant(first, known, "callgate ", "callgate help")
+    raise CliError(f"there is no command {first!r}", hint=meant)
+
+
+def _meant(word: str, known: Sequence[str], before: str, help: str) -> str:
+    near = load("callgate.core.spelling").nearest(word, known)
+    return f"See {help}." if near is None else f"Did you mean {before}{near}? See {help}."
 
 
 def help_text(given: Sequence[str]) -> str | None:
     """What helps, where no command is named: on all of them, or on a group. Else None."""
+    if given[:1] == ["help"]:
+        return _help_on(given[1:])
     if not given or given[0] in _HELP:
         return _help_on_all()
     first, found = given[0], beginning(given[0])
     if found and first not in found and given[1:2] and given[1] in _HELP:
         return _help_on_group(first, found)
     return None
+
+
+def _help_on(words: Sequence[str]) -> str:
+    """`callgate help WORD ...`: the same as `--help` behind the words."""
+    text = help_text([*words, "--help"])
+    return parser_of(split(words)[0]).format_help().rstrip() if text is None else text
 
 
 def _help_on_all() -> str:
@@ -111,7 +131,7 @@ def _help_on_all() -> str:
         *(_listed(family.HEADING, family.COMMANDS) for family in map(_loaded, FAMILIES)),
         described(),
         _ENVIRONMENT,
-        "callgate COMMAND --help says more.",
+        "callgate help COMMAND says more.",
     ]
     return "\n\n".join(parts)
 

@@ -64,6 +64,10 @@ def list(options: Namespace) -> int:
     if options.json:
         print_json(rows)
         return OK
+    if not rows:
+        print("No model needs a key, and none is stored.")
+        say("hint: this lists the models of your settings and the providers, each with where its key")
+        say("comes from: callgate keys set anthropic stores one; ANTHROPIC_API_KEY counts too.")
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         print(f"{visible(row['name']):<{width}}  {visible(row['source'] or 'no key')}")

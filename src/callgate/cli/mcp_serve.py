@@ -14,6 +14,7 @@ from callgate.host.streams import take_streams
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
+    from typing import Any
 
     from callgate.core.sessions import Session
     from callgate.wiring import Wired
@@ -25,15 +26,30 @@ def serve(options: Namespace) -> int:
     terminal = load("callgate.cli.terminal")
     if options.words:
         raise load("callgate.cli.problems").CliError("mcp serve takes no words")
+    if options.print_config:
+        return _print_config(options)
     if os.isatty(0):
         terminal.say("callgate mcp serve is started by an MCP client, which speaks with it over")
-        terminal.say("stdin and stdout. docs/mcp_server.md says how clients are set up.")
+        terminal.say("stdin and stdout. --print-config prints what to paste into its settings.")
         return _USAGE
     requests, answers = take_streams()
     load("callgate.cli.lineage").refuse_within_a_call("callgate mcp serve")
     ensure_installed()
     wired, session = load("callgate.cli.embedded").open_runtime(options, audit=True)
     load("asyncio").run(_serve(requests, answers, wired, session, not options.no_elicit))
+    return 0
+
+
+def _print_config(options: Namespace) -> int:
+    """The JSON that most clients read, with the program as it lies here."""
+    program, *words = load("callgate.cli.this_program").this_program()
+    words += ["mcp", "serve", "--workspace", os.path.abspath(os.path.expanduser(options.workspace))]
+    words += ["--mode", options.mode] if options.mode else []
+    words += ["--no-elicit"] if options.no_elicit else []
+    server: dict[str, Any] = {"command": program, "args": words}
+    if home := os.environ.get("CALLGATE_HOME"):
+        server["env"] = {"CALLGATE_HOME": os.path.abspath(os.path.expanduser(home))}
+    print(load("json").dumps({"mcpServers": {"callgate": server}}, indent=2))
     return 0
 
 

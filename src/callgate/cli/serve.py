@@ -211,7 +211,7 @@ async def _serve(
         if http is not None:
             http.start()
         publish(home.path, instance)
-        _announce(listener.path)
+        _announce(listener.path, instance.http)
         if ready is not None:
             ready()
         watch_runtime(wired, to_stderr=True)  # now that stderr is the log, where there is one
@@ -272,9 +272,11 @@ def _session(
     return made
 
 
-def _announce(path: str) -> None:
+def _announce(path: str, url: str | None) -> None:
     """Say that peers may come: to a person or script, and to systemd."""
     print(f"callgate: listening on {path}", flush=True)
+    if url is not None:
+        print(f"callgate: dashboard at {url}: callgate dashboard logs a browser in", flush=True)
     told = os.environ.get("NOTIFY_SOCKET")
     if told:
         address = "\0" + told[1:] if told.startswith("@") else told

@@ -13,17 +13,19 @@ from callgate.cli.problems import CliError
 from callgate.cli.remote_tools import every_tool
 from callgate.cli.terminal import columns, is_terminal, paint_for
 from callgate.cli.visible import clip, visible
+from callgate.core.errors import ToolErrorClass
+from callgate.core.spelling import nearest
 
 Tool = dict[str, Any]
 """One tool, as `surfaces.socket.listings.every` describes it."""
 
 
 def tools(options: Namespace) -> int:
-    if options.words:
-        raise CliError(f"tools takes no {options.words[0]!r}", hint="See callgate tools --help.")
     known = None if options.no_instance else every_tool(options)
     if known is None:
         known = _own(options)
+    if options.words:
+        return _describe([_named(word, known) for word in options.words], as_json=options.json)
     listed = [each for each in known if options.all or each["visible"]]
     if options.json:
         print_json(listed)
@@ -40,6 +42,28 @@ def _own(options: Namespace) -> list[Tool]:
     wired, session = load("callgate.cli.embedded").open_runtime(options)
     found: list[Tool] = load("callgate.surfaces.socket.listings").every(wired.runtime, session)
     return found
+
+
+def _named(word: str, known: list[Tool]) -> Tool:
+    name = word.replace("-", "_")
+    for tool in known:
+        if {word, name} & {tool["name"], *tool["aliases"]}:
+            return tool
+    near = nearest(name, [tool["name"] for tool in known])
+    meant = "" if near is None else f"Did you mean {near}? "
+    raise CliError(
+        f"there is no tool {word!r}", hint=f"{meant}callgate tools --all lists the tools.",
+        error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
+    )  # fmt: skip
+
+
+def _describe(tools: list[Tool], *, as_json: bool) -> int:
+    if as_json:
+        print_json(tools)
+        return OK
+    describe = load("callgate.cli.tool_pages").tool_page
+    print("\n\n".join(describe(tool) for tool in tools))
+    return OK
 
 
 def print_table(listed: list[Tool]) -> None:

@@ -23,14 +23,16 @@ from callgate.workspace.paths import readable, sayable
 from callgate.workspace.records import Recorded
 
 _LISTED = 20
+_SEARCHED = 1_000
+"""Calls among which `--last` looks for one of the directory."""
 _NAMED = 3
 """Files of a call that a list names."""
 
 
 def undo(options: Namespace) -> int:
     history = History(os.path.join(Home.from_environment().path, "undo"))
-    arguments = _arguments(options)
     try:
+        arguments = _arguments(options, history)
         if arguments is None:
             return _list(history, as_json=options.json)
         refuse_within_a_call("callgate undo")
@@ -45,9 +47,13 @@ def undo(options: Namespace) -> int:
     return _run(history, arguments, options)
 
 
-def _arguments(options: Namespace) -> dict[str, Any] | None:
+def _arguments(options: Namespace, history: History) -> dict[str, Any] | None:
     """What to undo; None where nothing was named."""
     by_turn = options.session is not None or options.to is not None
+    if options.last:
+        if options.words or by_turn:
+            raise CliError("--last names the call: nothing else does beside it")
+        return {"call_id": _last(history, options.workspace)}
     if len(options.words) > 1 or (options.words and by_turn):
         raise CliError("undo takes one call, or --session and --to")
     if options.words:
@@ -57,6 +63,19 @@ def _arguments(options: Namespace) -> dict[str, Any] | None:
     if options.session is None or options.to is None:
         raise CliError("--session and --to go together")
     return {"session": options.session, "to_turn": options.to}
+
+
+def _last(history: History, workspace: str | None) -> str:
+    """The last call that changed files in a directory, and was no undoing itself."""
+    directory = os.path.realpath(os.path.expanduser(workspace or "."))
+    for recorded in history.latest(_SEARCHED):
+        origin = recorded.changes[-1].origin
+        if os.path.realpath(origin.directory) == directory and origin.tool != "undo":
+            return origin.call
+    raise CliError(
+        f"no change is kept of {visible(directory)}", hint="callgate undo lists what is kept.",
+        error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
+    )  # fmt: skip
 
 
 def _workspace(history: History, arguments: dict[str, Any]) -> str:

@@ -40,7 +40,8 @@ def run(base: Path, *words: str, **more: Any) -> subprocess.CompletedProcess[str
 
 def test_an_instance_goes_into_the_background_and_can_be_stopped(base: Path) -> None:
     begun = run(base, "serve", "--detach")
-    assert (begun.returncode, begun.stdout) == (0, f"callgate: listening on {base}/h/run/callgate.sock\n")
+    assert begun.returncode == 0
+    assert begun.stdout.startswith(f"callgate: listening on {base}/h/run/callgate.sock\n")
     (instance,) = live(str(base / "h"))
     peer = Peer(base / "h" / "run" / "callgate.sock")
     peer.call("read_file", {"path": "a.txt"}, base / "ws")

@@ -40,6 +40,11 @@ def _mcp_serve(parser: Parser) -> None:
     )  # fmt: skip
 
 
+def _mcp_offer(parser: Parser) -> None:
+    _mcp_serve(parser)
+    add(parser, Option("--print-config", help="print what to paste into a client's settings"))
+
+
 def _mcp_wrap(parser: Parser) -> None:
     parser.add_argument("--name", metavar="NAME", help="in rules: mcp.NAME/TOOL")
     parser.add_argument("--env", metavar="NAME", action="append",
@@ -72,7 +77,7 @@ COMMANDS: Mapping[str, Command] = {
         "what to write into the editor's settings.",
     ),
     "mcp serve": Command(
-        "offer the tools to an MCP client, over stdin and stdout", "", _mcp_serve,
+        "offer the tools to an MCP client, over stdin and stdout", "", _mcp_offer,
         "A client starts it. Where a person must be asked, the client shows the question if it\n"
         "can; callgate confirmations and the dashboard can answer it as well.",
     ),

@@ -69,6 +69,7 @@ def _preview(parser: Parser) -> None:
 
 
 def _undo(parser: Parser) -> None:
+    parser.add_argument("--last", action="store_true", help="the last call that changed files here")
     parser.add_argument("--session", metavar="S", help="undo in this session, with --to")
     parser.add_argument("--to", metavar="TURN", help="what was done after the end of this turn")
     parser.add_argument("--dry-run", action="store_true", help="only show what would change")
@@ -90,7 +91,10 @@ COMMANDS: Mapping[str, Command] = {
         "Only what the model says goes to stdout. Stdin, where it is no terminal, is added to\n"
         "the prompt. Where nobody can be asked, what must be asked is refused.\n\n" + _ENDS,
     ),
-    "tools": Command("list the tools", "", _tools),
+    "tools": Command(
+        "list the tools, or say all about some", "[NAME ...]", _tools,
+        "With a NAME: what it does, its parameters, a call of it, and where it comes from.",
+    ),
     "call": Command("run one tool once", "NAME [key=value ...]", _call, PAIRS),
     "preview": Command(
         "show what a command would change, then apply it or not", "-- COMMAND ...", _preview,
@@ -99,7 +103,8 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "undo": Command(
         "put files back to what they were before a call", "[CALL_ID]", _undo,
-        "Without a call it lists the last calls that changed files.",
+        "Without a call it lists the last calls that changed files; --last undoes the last one\n"
+        "of this directory.",
     ),
     "parse": Command(
         "show the tool calls that a model wrote as text; run none", "FILE|-", _parse,

@@ -1,0 +1,103 @@
+"""What helps somebody who has not used callgate before."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.instances import short_directory
+from tests.unit.cli.running import callgate, start
+
+
+@pytest.mark.parametrize(
+    ("words", "same"),
+    [
+        (["help"], ["--help"]),
+        (["help", "call"], ["call", "--help"]),
+        (["help", "mcp"], ["mcp", "--help"]),
+        (["help", "mcp", "add"], ["mcp", "add", "--help"]),
+    ],
+)
+def test_help_is_a_command_too(words: list[str], same: list[str], ws: Path) -> None:
+    ran = callgate(*words, cwd=ws)
+    assert ran.code == 0
+    assert ran.out.rstrip() == callgate(*same, cwd=ws).out.rstrip()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["cal", "read_file"], "Did you mean callgate call?"),
+        (["mpc"], "Did you mean callgate mcp?"),
+        (["mcp", "aprove"], "Did you mean callgate mcp approve?"),
+        (["help", "docter"], "Did you mean callgate doctor?"),
+        (["zzzzzz"], "See callgate help."),
+    ],
+)
+def test_a_misspelt_command_is_told_what_may_be_meant(
+    words: list[str], hint: str, ws: Path
+) -> None:
+    ran = callgate(*words, cwd=ws)
+    assert ran.code == 2
+    assert f"hint: {hint}" in ran.err
+
+
+def test_a_tool_is_described_with_a_call_that_can_be_typed(ws: Path) -> None:
+    ran = callgate("tools", "read-file", cwd=ws)
+    assert ran.code == 0
+    for text in ("effect   read", "source   callgate itself", "path  string, required",
+                 "callgate call read_file path=PATH"):  # fmt: skip
+        assert text in ran.out
+    [described] = callgate("tools", "read_file", "--json", cwd=ws).json
+    assert described["name"] == "read_file"
+
+
+def test_a_tool_that_there_is_not_is_told_what_may_be_meant(ws: Path) -> None:
+    ran = callgate("tools", "read_fil", cwd=ws)
+    assert (ran.code, "Did you mean read_file?" in ran.err) == (1, True)
+
+
+def test_the_last_change_of_a_directory_is_undone_by_one_word(ws: Path, tmp_path: Path) -> None:
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    assert callgate("undo", "--last", "--yes", cwd=ws).code == 1
+    for n in (1, 2):
+        callgate("call", "write_file", "path=n.txt", f"content={n}", "--yes", cwd=ws)
+    callgate("call", "write_file", "path=n.txt", "content=x", "--yes", cwd=other)
+    assert callgate("undo", "--last", "--yes", cwd=ws).code == 0
+    assert ((ws / "n.txt").read_text(), (other / "n.txt").read_text()) == ("1", "x")
+    assert callgate("undo", "--last", "tu_1", cwd=ws).code == 2
+
+
+def test_an_empty_list_of_keys_says_what_it_would_list(ws: Path) -> None:
+    ran = callgate("keys", "list", cwd=ws)
+    assert ran.out == "No model needs a key, and none is stored.\n"
+    assert "callgate keys set anthropic" in ran.err
+
+
+def test_what_a_client_of_mcp_needs_is_printed(ws: Path) -> None:
+    ran = callgate("mcp", "serve", "--print-config", "--mode", "read", cwd=ws)
+    server = json.loads(ran.out)["mcpServers"]["callgate"]
+    assert server["args"][-6:] == ["mcp", "serve", "--workspace", str(ws), "--mode", "read"]
+    helped = subprocess.run(
+        [server["command"], *server["args"], "--help"], capture_output=True, text=True, check=True
+    )
+    assert helped.stdout.startswith("usage: callgate mcp serve")
+
+
+def test_an_instance_says_where_its_dashboard_is(ws: Path) -> None:
+    with short_directory() as home:
+        env = {"CALLGATE_HOME": str(home)}
+        instance = start("serve", "--http", "127.0.0.1:0", cwd=ws, env=env)
+        try:
+            assert instance.stdout is not None
+            assert b"listening" in instance.stdout.readline()
+            said = instance.stdout.readline().decode()
+            [status] = callgate("status", "--json", cwd=ws, env=env).json["instances"]
+        finally:
+            instance.terminate()
+            instance.communicate(timeout=60)
+    assert said == f"callgate: dashboard at {status['http']}: callgate dashboard logs a browser in\n"
