@@ -59,7 +59,8 @@ def ensure_installed() -> None:
         load("mcp_types")
     except ImportError as error:
         raise load("callgate.cli.problems").CliError(
-            "MCP is not installed", hint="pip install 'callgate[mcp]'"
+            "the package mcp, which belongs to callgate, is not installed",
+            hint="pip install 'mcp>=2.3'",
         ) from error
 
 

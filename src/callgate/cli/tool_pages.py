@@ -21,11 +21,11 @@ _SOURCES = {"builtin": "callgate itself"}
 
 def tool_page(tool: Mapping[str, Any]) -> str:
     """A tool as `surfaces.socket.listings.every` describes it."""
-    schema = tool["input_schema"]
+    schema, effect = tool["input_schema"], visible(tool["side_effects"])
     rows = [
         f"{visible(tool['name'])}: {visible_text(tool['description'].strip())}",
         "",
-        f"effect   {visible(tool['side_effects'])}: {_EFFECTS.get(tool['side_effects'], '')}".rstrip(": "),
+        f"effect   {effect}: {_EFFECTS[effect]}" if effect in _EFFECTS else f"effect   {effect}",
         f"source   {visible(_SOURCES.get(tool['source'], tool['source']))}",
         f"limit    {tool['timeout_s']:g} s",
     ]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # it loads the SDK
 MOST_PLACES = 8
 """Connections at once; of those that nobody uses the oldest go first."""
 _SERVER = Kind(noun="MCP server", reason="mcp", detail="server")
-_NO_SDK = "it needs a package that is not installed: pip install 'callgate[mcp]'"
+_NO_SDK = "it needs the package mcp, which is not installed: pip install 'mcp>=2.3'"
 
 
 class Place(NamedTuple):

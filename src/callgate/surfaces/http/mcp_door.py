@@ -33,7 +33,7 @@ class McpDoor:
         try:
             endpoint = await asyncio.shield(self._opening)
         except ImportError:
-            await _refuse(send, "MCP is not installed here: pip install 'callgate[mcp]'.")
+            await _refuse(send, "The package mcp is not installed here: pip install 'mcp>=2.3'.")
             return
         except Exception:  # the instance goes on without it
             _log.exception("MCP could not be started")
