@@ -13,7 +13,7 @@ python=${1:-.venv/bin/python}
 is_there && cmp -s "$wanted/requirements.txt" "$into/requirements.txt" && exit 0
 need git "$python"
 get_packages
-# Only wheels: to build something is to run it. What else they need, callgate[mcp] has.
+# Only wheels: to build something is to run it. What else they need, callgate has.
 timeout 300 "$python" -m pip install --quiet --no-deps --only-binary :all: --require-hashes \
   --target "$made/python" --requirement "$wanted/requirements.txt" >"$made/said" 2>&1 ||
   without "$(grep '^ERROR' "$made/said" | tail -n 1 | grep . || echo 'pip did not answer')"

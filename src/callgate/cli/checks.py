@@ -36,6 +36,7 @@ from callgate.dispatch.registry import Registry
 from callgate.dispatch.sandboxes import OFF, Sandbox
 from callgate.sandbox.machines import look_at_groups_now
 from callgate.surfaces.socket.instances import running
+from callgate.surfaces.socket.listings import every
 from callgate.wiring import Wired, register_known, surroundings
 from callgate.workspace.opening import Openat2, best_opener
 
@@ -126,8 +127,9 @@ def check_tools(patient: Patient) -> Finding:
         wired, session = open_runtime(here, register=register_known)
     except CliError as error:
         return Finding(Level.FAILED, error.message, error.hint)
-    visible = len(wired.runtime.tools(session))
-    hidden = len(wired.runtime.all_tools(session)) - visible
+    known = every(wired.runtime, session)  # what `callgate tools` lists
+    visible = sum(tool["visible"] for tool in known)
+    hidden = len(known) - visible
     return _good(f"{visible} visible" + (f", {hidden} not" if hidden else ""))
 
 

@@ -108,6 +108,11 @@ def _hint(error: ErrorInfo, schema: Mapping[str, Any] | None, name: str) -> str 
             return f"{name} takes {_takes(schema)}"
         case ToolErrorClass.PERMISSION_DENIED if error.reason in _DISK:
             return "callgate doctor says more."
+        case ToolErrorClass.PERMISSION_DENIED if error.reason == "workspace_escape":
+            return (
+                "--workspace DIR works in another directory; [workspace] extra_roots in "
+                "settings.toml opens one beside it for good (docs/policy.md)."
+            )
         case ToolErrorClass.PERMISSION_DENIED if error.reason not in _NO_RULE:
             return f"callgate policy explain {name} ... says which rule decided."
     return None

@@ -66,8 +66,8 @@ def list(options: Namespace) -> int:
         return OK
     if not rows:
         print("No model needs a key, and none is stored.")
-        say("hint: models of your settings and providers are listed, and where the key of each comes")
-        say("from: callgate keys set anthropic stores one; ANTHROPIC_API_KEY counts too.")
+        say("hint: this lists models and providers, and where the key of each comes from.")
+        say("hint: callgate keys set anthropic stores one; ANTHROPIC_API_KEY counts too.")
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         print(f"{visible(row['name']):<{width}}  {visible(row['source'] or 'no key')}")

@@ -10,6 +10,7 @@ from argparse import Namespace
 from typing import Any, NamedTuple
 
 from callgate.cli.arguments import read_arguments
+from callgate.cli.decision_words import decided_by
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.exits import OK
 from callgate.cli.loading import load
@@ -110,7 +111,7 @@ def _show(
     paint: Paint,
 ) -> None:
     print(f"{paint(_COLOURS[decision.outcome], decision.outcome)}: {visible(decision.sentence)}")
-    print(f"  by         {decision.reason}, {visible(str(decision.origin))}")
+    print(f"  by         {decided_by(decision)}")
     print(f"  tool       {subject.tool.name} ({subject.tool.effect})")
     print(f"  caller     {made.caller}, mode {made.session.mode}")
     print(f"  workspace  {visible(made.session.workspace)}")

@@ -11,6 +11,7 @@ from argparse import Namespace
 from datetime import datetime
 
 from callgate.cli.audit import since_ms
+from callgate.cli.decision_words import decided_by
 from callgate.cli.embedded import open_runtime
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.output import print_json
@@ -123,8 +124,7 @@ def _show_change(change: Change, paint: Paint) -> None:
 
 
 def _decision(decision: Decision) -> str:
-    by = f"({decision.reason}, {decision.origin})"
-    return f"{decision.outcome}: {visible(decision.sentence)} {visible(by)}"
+    return f"{decision.outcome}: {visible(decision.sentence)} ({decided_by(decision)})"
 
 
 def _calls(count: int) -> str:

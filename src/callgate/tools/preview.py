@@ -172,7 +172,7 @@ class ApplyPreview:
         # It reads what the command left, which is no file of the workspace.
         done = contextvars.Context().run(apply, self._preview, files)
         return ToolOutput(
-            content=[TextBlock(f"Applied: {_counted(self._preview)}")], files_modified=done
+            content=[TextBlock(f"Changed: {_counted(self._preview)}")], files_modified=done
         )
 
     async def cancel(self) -> bool:

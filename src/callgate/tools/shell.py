@@ -107,7 +107,8 @@ class Shell:
 
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """The command as it will be run, for the person who is asked."""
-        return f"in {input.get('cwd', '.')}:\n{input['command']}"
+        directory, command = input.get("cwd", "."), str(input["command"])
+        return command if directory == "." else f"in {directory}:\n{command}"
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         command, limit = _prepare(input, context, self._environment), _limit(input)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from callgate.cli.decision_words import WORDS
+from callgate.policy import decide
 from tests.unit.cli.instances import short_directory
 from tests.unit.cli.running import callgate, start
 
@@ -101,3 +104,22 @@ def test_an_instance_says_where_its_dashboard_is(ws: Path) -> None:
             instance.terminate()
             instance.communicate(timeout=60)
     assert said == f"callgate: dashboard at {status['http']}: callgate dashboard logs a browser in\n"
+
+
+def test_every_reason_of_a_decision_has_words() -> None:
+    source = Path(decide.__file__).read_text()
+    codes = re.findall(r'reason="(\w+)"|_from_mode\(\s*[\w.]+, "(\w+)"', source)
+    assert {code for pair in codes for code in pair if code} == set(WORDS)
+
+
+def test_a_path_that_leads_outside_is_told_what_opens_it(ws: Path) -> None:
+    ran = callgate("call", "read_file", "path=../x", cwd=ws)
+    assert "extra_roots" in ran.err
+    assert "policy explain" not in ran.err
+
+
+def test_doctor_counts_the_tools_that_are_listed(ws: Path) -> None:
+    listed = callgate("tools", "--all", "--json", cwd=ws).json
+    visible = sum(each["visible"] for each in listed)
+    checks = {each["check"]: each for each in callgate("doctor", "--json", cwd=ws).json["checks"]}
+    assert checks["tools"]["text"] == f"{visible} visible, {len(listed) - visible} not"

@@ -434,5 +434,5 @@ async def test_many_shells_run_at_once(tmp_path: Path) -> None:
 
 def test_the_preview_shows_the_command_and_where_it_will_run() -> None:
     environment: Any = None
-    assert Shell().preview({"command": "make"}, environment) == "in .:\nmake"
+    assert Shell().preview({"command": "make"}, environment) == "make"
     assert Shell().preview({"command": "make", "cwd": "src"}, environment) == "in src:\nmake"

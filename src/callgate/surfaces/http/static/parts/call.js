@@ -7,6 +7,7 @@ import { useQuestions } from "../lib/questions.js";
 import { useStore } from "../lib/store.js";
 import { duration, moment } from "../lib/text.js";
 import { html, useEffect, useState } from "../lib/ui.js";
+import { decidedBy, endedBecause } from "../lib/words.js";
 import { Block, Effect, Empty, Line, State, Text, Trouble, Values } from "./basics.js";
 import { outcome } from "./question.js";
 import { Questions } from "./questions.js";
@@ -36,7 +37,7 @@ export function CallPanel({ id, onClose }) {
     <${Questions} of=${asked} />
     <${Facts} call=${known} record=${record} />
     <${Actions} call=${known} record=${record} />
-    ${record?.reason && html`<p class="trouble"><${Text} value=${record.reason} /></p>`}
+    ${record?.reason && html`<p class="trouble"><${Text} value=${endedBecause(record.reason)} /></p>`}
     ${!open && html`<${Given} call=${known} record=${record} />`}
     ${record?.result && html`<h3>Result</h3><${Block} label="Result" value=${record.result} />`}
     <${Display} events=${detail?.events ?? []} />
@@ -49,7 +50,7 @@ function Facts({ call, record }) {
   const facts = [
     ["Effect", call.side_effects && html`<${Effect} effect=${call.side_effects} />`],
     ["Decided by", (call.policy ?? record?.policy) && html`<${Text}
-      value=${call.policy ?? record.policy} />`],
+      value=${decidedBy(call.policy ?? record.policy)} />`],
     ["Answered by", record?.answered_by && html`<${Text} value=${record.answered_by} />`],
     ["Error", call.error_class],
     ["Ran in", record?.sandbox && html`<${Text} value=${record.sandbox} />`],

@@ -5,6 +5,7 @@ import { href } from "../lib/router.js";
 import { readJson } from "../lib/schema.js";
 import { brief } from "../lib/text.js";
 import { html, useEffect, useState } from "../lib/ui.js";
+import { decidedBy } from "../lib/words.js";
 import { Line, Text, Trouble } from "../parts/basics.js";
 
 const MODES = ["none", "read", "ask", "write"];
@@ -61,7 +62,7 @@ function Verdict({ found }) {
   const place = found.origin && `${found.origin.file}${found.origin.line ? `:${found.origin.line}` : ""}`;
   return html`<div class=${`verdict ${found.outcome}`} role="status"><b>${found.outcome}</b>
     <p><${Text} value=${found.sentence} /></p>
-    <dl class="facts"><dt>By</dt><dd><${Text} value=${found.reason} /></dd>
+    <dl class="facts"><dt>By</dt><dd><${Text} value=${decidedBy(found.reason)} /></dd>
       ${place && html`<dt>Stands in</dt><dd><${Text} value=${place} /></dd>`}
       ${found.sandbox && html`<dt>Runs in</dt><dd><${Text} value=${found.sandbox} /></dd>`}
       ${found.paths?.length > 0 && html`<dt>Touches</dt><dd><${Text} value=${found.paths.join(", ")} /></dd>`}

@@ -41,6 +41,12 @@ export function Tools({ id, query }) {
   </section>`;
 }
 
+const CAN = {
+  "read-only": "only read", "writes-files": "change files", "controls-browser": "control a browser",
+  "starts-process": "start programs", "accesses-network": "reach other machines", destructive: "destroy data",
+};
+const inWords = (capability) => CAN[capability] ?? capability;
+
 function Detail({ tool, query }) {
   return html`<aside class="panel" aria-label=${`Tool ${tool.name}`}>
     <header><h2>${tool.name}</h2><${Effect} effect=${tool.side_effects} />
@@ -50,7 +56,7 @@ function Detail({ tool, query }) {
     <p><${Text} value=${tool.description} /></p>
     ${tool.hidden && html`<p class="trouble">Not offered: <${Text} value=${tool.hidden} /></p>`}
     <dl class="facts"><dt>Source</dt><dd>${tool.source} (${tool.kind})</dd>
-      <dt>Capabilities</dt><dd>${tool.capabilities.join(", ") || "none"}</dd></dl>
+      <dt>What it can do</dt><dd>${tool.capabilities.map(inWords).join(", ") || "changes nothing outside itself"}</dd></dl>
     <${TryIt} tool=${tool} given=${query.arguments} />
     <details><summary>Schema</summary><${Block} label="Schema"
       value=${JSON.stringify(tool.input_schema, null, 2)} /></details>
