@@ -511,8 +511,25 @@ async def test_other_settings_are_tried_on_what_was_recorded(
     await expect(changed.get_by_role("cell")).to_have_text(["list_dir", ".", "allow", "deny", "3"])
 
 
+async def test_settings_that_cannot_be_used_are_told_while_they_are_so(
+    served: Served, new_page: NewPage
+) -> None:
+    page = await new_page(served)
+    settings = served.home / "settings.toml"
+    before = settings.read_text() if settings.exists() else ""
+    banner = page.get_by_role("alert").filter(has_text="The settings cannot be used.")
+    try:
+        settings.write_text("x = 1\n")
+        await expect(banner).to_contain_text("settings.toml:1", timeout=60_000)
+    finally:
+        settings.write_text(before)
+    await expect(banner).to_have_count(0, timeout=60_000)
+
+
 PURE: list[tuple[str, Any]] = [
     ("(await import('/lib/text.js')).duration(299_700)", "5 min 0 s"),
+    ("(await import('/lib/words.js')).decidedBy('class_default (x.toml:2)')", "the setting for its effect (x.toml:2)"),
+    ("(await import('/lib/words.js')).endedBecause('no_confirmer')", "no confirmer"),
     ("(await import('/lib/text.js')).quoted(\"it's\")", "'it'\\''s'"),
     ("JSON.stringify((await import('/lib/json.js')).parse('{\"n\": 9007199254740993}'))", '{"n":9007199254740993}'),
     (
