@@ -67,6 +67,11 @@ class Batch:
     def ran(self) -> int:
         return len(self._tasks)
 
+    def has_failed(self, wanted: Sequence[Wanted]) -> bool:
+        """Whether one of these calls was refused, invalid or failed; outputs do not count."""
+        some = (self._results.get(each.use.id) for each in wanted if not each.is_output)
+        return any(result is not None and result.is_error for result in some)
+
     def offer(self, wanted: Wanted, *, shown: int = 0) -> None:
         """A call is known while the reply still comes. `shown` are the characters of an output
         that the user has seen."""

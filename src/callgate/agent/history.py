@@ -9,6 +9,8 @@ from typing import Any
 
 from callgate.core.content import SummaryBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from callgate.core.messages import Message, MessageBlock
+from callgate.protocol.toolcalls.find import opening
+from callgate.protocol.toolcalls.values import OUTPUTS
 
 INTERRUPTED = (
     "The process ended while this call was under way. Whether it had an effect is not known."
@@ -62,17 +64,21 @@ def summary_of(messages: Sequence[Message]) -> SummaryBlock | None:
 def last_words(messages: Sequence[Message]) -> str | None:
     """What the model said last, if with that it had ended its turn; else None."""
     said = arrange(messages)
+    failed: set[str] = set()
     if said and all(isinstance(block, ToolResultBlock) for block in said[-1].content):
-        said.pop()
+        results = said.pop().content
+        failed = {b.tool_use_id for b in results if isinstance(b, ToolResultBlock) and b.is_error}
     if not said or said[-1].role != "assistant":
         return None
     content = said[-1].content
     uses = [block for block in content if isinstance(block, ToolUseBlock)]
     if uses and not any(use.name == "end_turn" for use in uses):
         return None
+    if any(use.id in failed and use.name not in OUTPUTS for use in uses):
+        return None  # of which the model was to know
     words = "".join(block.text for block in content if isinstance(block, TextBlock))
-    if "toolCalls" in words:  # an attempt at calls, which was to be answered
-        return None
+    if "toolCalls" in words or opening(words) is not None:
+        return None  # an attempt at calls, which was to be answered
     chat = [str(use.input.get("content")) for use in uses if use.name == "send_chat"]
     return "".join([words, *chat[-1:]])
 

@@ -14,6 +14,7 @@ from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.messages import MessageBlock
 from callgate.core.models import Reply
 from callgate.protocol import strict_json
+from callgate.protocol.toolcalls.find import opening, unfenced
 from callgate.protocol.toolcalls.stream import CallStream
 from callgate.protocol.toolcalls.values import FoundCall, Parsed, error_text, note_text
 
@@ -28,6 +29,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     """It is the last of its turn, once its calls have run."""
     complaints: tuple[str, ...] = ()
     """What could not be read; the model is told."""
+    lost: bool = False
+    """A call is among what could not be read, beside others that could."""
     diagnostics: tuple[str, ...] = ()
 
 
@@ -148,6 +151,7 @@ class TextReading:
             wanted=wanted,
             ends=ends or not (wanted or complaints),
             complaints=complaints,
+            lost=bool(wanted) and any(error.rule != "second_end" for error in parsed.errors),
             diagnostics=diagnostics,
         )
 
@@ -159,10 +163,10 @@ def _is_prose(said: str, parsed: Parsed) -> bool:
     """Words for the user, rather than an attempt at calls."""
     if not parsed.text or any(error.rule != "no_calls" for error in parsed.errors):
         return False
-    if "toolCalls" in said:
+    if "toolCalls" in said or opening(said) is not None:
         return False
     try:
-        strict_json.loads(said)
+        strict_json.loads(unfenced(said))
     except strict_json.StrictJsonError:
         return True
     return False

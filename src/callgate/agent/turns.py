@@ -48,6 +48,9 @@ TurnStop = Literal[
 ]
 
 
+_encode = msgspec.json.Encoder().encode
+
+
 class TurnEnd(msgspec.Struct, frozen=True, kw_only=True):
     stop: TurnStop
     """`waiting`: the runtime goes away; the turn is not over, and goes on when it is resumed."""
@@ -100,6 +103,8 @@ class Turn:
         self._cycles = 0
         self._calls = 0
         self._unreadable = 0
+        self._given_back = b""
+        """The calls that ended the turn, but for one that had gone wrong."""
         self._compacted = False
         """Since the last reply."""
         self._cut_short = ""
@@ -297,7 +302,19 @@ class Turn:
         if self._unreadable >= limits.unreadable_replies:
             many = f"{self._unreadable} replies in a row could not be read"
             return self.end("error", f"{many}: {read.complaints[0]}")
-        return self.end("end_turn") if read.ends else None
+        if not read.ends or self._goes_on(read, batch):
+            return None
+        return self.end("end_turn")
+
+    def _goes_on(self, read: Read, batch: Batch) -> bool:
+        """Whether a call beside the end of the turn has gone wrong, of which the model must know
+        first. The same calls are given back only once."""
+        if not (read.lost or batch.has_failed(read.wanted)):
+            return False
+        document = _encode([(each.use.name, each.use.input) for each in read.wanted])
+        again = document == self._given_back
+        self._given_back = document
+        return not again
 
     def _keep(self, result: ToolResultBlock) -> None:
         self._history.add(Message(role="user", content=[result]))

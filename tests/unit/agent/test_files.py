@@ -56,7 +56,8 @@ async def test_nothing_runs_because_it_was_written(tmp_path: Path, name: str) ->
     script = f"#!/bin/sh\ntouch {marker}\n"
     reply = calls(call("write_file", path=name, content=script, mode="755"), END)
     plain = calls(call("write_file", path=name, content=script), END)
-    async with talk(tmp_path, reply, plain, tools=FILES, mode="write") as bench:
+    done = calls(END)
+    async with talk(tmp_path, reply, done, plain, done, tools=FILES, mode="write") as bench:
         await bench.turn()
         await bench.turn()
     assert not marker.exists()

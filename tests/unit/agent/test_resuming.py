@@ -127,6 +127,15 @@ async def test_a_question_that_was_open_is_asked_again_and_its_call_runs_once(
             ],
             "bye",
         ),
+        (
+            [
+                said("user", TextBlock("go")),
+                said("assistant", USE_A, ToolUseBlock("2", "end_turn", {})),
+                said("user", ToolResultBlock(USE_A.id, [TextBlock("no")], is_error=True)),
+            ],
+            None,
+        ),
+        ([said("user", TextBlock("go")), said("assistant", TextBlock('```json\n{"a": 1}'))], None),
     ],
 )  # fmt: skip
 def test_a_turn_that_had_come_to_its_end_is_known_by_its_last_words(

@@ -268,6 +268,88 @@ async def test_prose_is_shown_as_chat_and_ends_the_turn(tmp_path: Path) -> None:
     assert diagnosed.payload["diagnostics"][-1].startswith("implicit_end_turn")
 
 
+@pytest.mark.spec("S3-09", "S3-40")
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '{"answer": "It is 5."}',
+        '```json\n{"answer": "It is 5."}\n```',
+        '```\n{"answer": "It is 5."}\n```\nThat is all.',
+        '```json\n{"answer": "It is 5.\n```',
+        '{"answer": "It is "5"."}',
+        "{'answer': undefined}",
+        '{"answer": 5, "more": [1, 2',
+        "```json\n[]\n```",
+        '[{"answer": 5}]',
+        '<tool_call>\n{"tool": "look"}\n</tool_call>',
+        'Let me see. <tool_call>{"name": "look", "arguments": {"what": }}</tool_call>',
+        '```json\n{"name": "fly", "arguments": {}}\n```',
+    ],
+)
+async def test_json_that_is_no_document_of_calls_is_answered_and_ends_nothing(
+    tmp_path: Path, reply: str
+) -> None:
+    async with talk(tmp_path, text(reply), calls(call("send_chat", content="five"), END)) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles, end.text) == ("end_turn", 2, "five")
+    assert "[Your reply was not in the format asked for]" in bench.last_told()
+    assert bench.said.endswith("five\n")
+
+
+@pytest.mark.spec("S3-41")
+@pytest.mark.parametrize(
+    "reply",
+    [
+        'Write this into your settings:\n```json\n{"mode": "ask"}\n```\nThen start again.',
+        "```python\nprint({1: 2})\n```",
+        "[1] The manual says so.",
+        "{name} is a placeholder.",
+        "Use <tool_call> tags.",
+    ],
+)
+async def test_words_with_brackets_in_them_are_words(tmp_path: Path, reply: str) -> None:
+    async with talk(tmp_path, text(reply)) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles, bench.said) == ("end_turn", 1, f"{reply}\n")
+
+
+@pytest.mark.spec("S3-37")
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [("fail", {}), ("look", {"where": 1}), ("put", {"what": "it"}), ("fly", {})],
+)
+async def test_what_failed_beside_the_end_is_answered_before_the_turn_ends(
+    tmp_path: Path, native: bool, name: str, given: dict[str, Any]
+) -> None:
+    async def no(question: Any) -> Answer:
+        return Answer(decision=Outcome.DENY)
+
+    if native:
+        first, last = uses(("1", name, given), ("2", "end_turn", {})), text("It failed.")
+    else:
+        first = calls(call("send_chat", content="Done!"), call(name, "1", **given), END)
+        last = calls(call("send_chat", content="It failed."), END)
+    async with talk(tmp_path, first, last, native=native, confirm=no) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles, end.text) == ("end_turn", 2, "It failed.")
+
+
+@pytest.mark.spec("S3-37")
+async def test_the_same_failing_document_ends_the_turn_the_second_time(tmp_path: Path) -> None:
+    reply = calls(call("fail", "f"), END)
+    async with talk(tmp_path, reply, reply) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles) == ("end_turn", 2)
+
+
+@pytest.mark.spec("S3-37")
+async def test_an_output_that_cannot_be_shown_does_not_keep_the_turn_open(tmp_path: Path) -> None:
+    async with talk(tmp_path, calls(call("open_url", url="file:///etc"), END)) as bench:
+        end = await bench.turn()
+    assert (end.stop, end.cycles) == ("end_turn", 1)
+
+
 @pytest.mark.spec("S3-40")
 async def test_three_replies_that_cannot_be_read_end_the_turn(tmp_path: Path) -> None:
     broken = text('{"toolCalls": 5}')

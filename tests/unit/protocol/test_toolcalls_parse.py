@@ -200,6 +200,8 @@ def test_two_documents_give_the_calls_of_both(between: str) -> None:
         ('{"toolCalls": [CHAT],,}', "comma"),
         ('{"toolCalls": [CHAT] "x": 1}', "comma"),
         ('{"x": 1\n"toolCalls": [CHAT]}', "comma"),
+        ('{"x": "1" "toolCalls": [CHAT]}', "comma"),
+        ('{"x": true "y": 2 "toolCalls": [CHAT]}', "comma"),
         ('{"toolCalls": /* [ */ [CHAT]}', "comment"),
         ('{"toolCalls": [CHAT] // }\n}', "comment"),
         ('{"toolCalls": [CHAT # }\n]}', "comment"),
@@ -249,7 +251,7 @@ def test_a_mended_value_is_what_was_meant(written: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        "'it's'", '"say "hi" now"', '"a""b": 1', '"a" "b"', '"a" "b": 1', "[1 2]", "‘it’s’", '“a"', "yes", "+1",
+        "'it's'", '"say "hi" now"', '"a""b": 1', '"a" "b"', '"a" b: 1', "[1 2]", "‘it’s’", '“a"', "yes", "+1",
         ".5", "1.", "01", "0x10", "1_000", "undefined", '"\\u12g4"', "(1)", "{1: 2}", "{'a'}", "<b>", '"a" + "b"',
         "NaN", "-Infinity", "inf", "1e400", "9" * 500, "[" * 70 + "]" * 70, "]", "}", ":", "/", '"', "'", "/*",
     ],
@@ -362,7 +364,7 @@ def test_no_calls_at_all_is_legal() -> None:
         ({"type": "gmail_nuke"}, None),
         ({"type": "Send_Chat"}, None),
         ({"priority": "1"}, None),
-        ({"priority": None}, None),
+        ({"priority": None}, {"priority": 0}),
         ({"priority": True}, None),
     ],
 )
@@ -388,6 +390,51 @@ def test_a_priority_is_a_number_and_more_keys_are_ignored(priority: float) -> No
     text = document({**CHAT, "priority": priority, "repaired": True, "index": 9, "__class__": "x"})
     for strict in (True, False):
         assert parse(text, strict=strict).calls == (found({**CHAT, "priority": priority}),)
+
+
+NAMED = '{"name": "send_chat", "arguments": {"content": "Hi"}}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"```json\n{NAMED}\n```",
+        f"<tool_call>\n{NAMED}\n</tool_call>",
+        f"<tool_call>\n{NAMED}",
+        f"Let me see.\n```\n{NAMED}\n```",
+        f"```\n[{NAMED}]\n```",
+        f'{{"toolCalls": [{NAMED}]}}',
+        "<tool_call>" + NAMED.replace("arguments", "parameters"),
+        '<tool_call>{"name": "send_chat", "arguments": "{\\"content\\": \\"Hi\\"}"}',
+        f'```json\n{{"type": "function", "id": "auto_1", "function": {NAMED}}}\n```',
+        f'{{"tool_calls": [{{"type": "function", "function": {NAMED}}}]}}',
+    ],
+)
+def test_a_call_as_models_write_it_natively_is_read_and_marked(text: str) -> None:
+    parsed = parse(text)
+    shown = [(each.type, each.id, each.parameters, each.repaired) for each in parsed.calls]
+    assert shown == [("send_chat", "auto_1", {"content": "Hi"}, True)]
+    assert (parsed.errors, "named_call" in rules(parsed)[1]) == ((), True)
+    assert parse(text, strict=True).calls == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        NAMED,
+        f"Such as {NAMED}",
+        f"[{NAMED}]",
+        '```{"name": "gmail_nuke", "arguments": {}}',
+        '```{"name": "send_chat", "arguments": [1]}',
+        '```{"name": ["send_chat"], "arguments": {}}',
+        '```{"name": "send_chat"}',
+        '```{"name": "send_chat", "arguments": {}, "parameters": {"content": "Hi"}}',
+        '```{"name": "send_chat", "type": "say", "arguments": {}}',
+        'It says "<tool_call>{\\"name\\": \\"send_chat\\", \\"arguments\\": {}}</tool_call>".',
+    ],
+)
+def test_what_only_resembles_such_a_call_is_none(text: str) -> None:
+    assert parse(text).calls == ()
 
 
 @pytest.mark.spec("S3-17")

@@ -24,6 +24,13 @@ _OPENING = re.compile(
     r"""|\[(?=[\s\ufeff]*(?:["'“‘\]{\[0-9tfnNTFI/#,`-]|\Z))"""
 )
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|\\.|[\[{]|[\]}]', re.DOTALL)
+_START = re.compile(
+    r"""\{[\s\ufeff]*(?:["'“‘}]|[A-Za-z_$][\w$-]*[\s\ufeff]*[:=])|\[[\s\ufeff]*[{\]]"""
+)
+"""What begins a JSON document rather than words."""
+_CALL_TAG = re.compile(r"<(?:tool_?calls?|function_?calls?)>", re.IGNORECASE)
+_WRAPPER = re.compile(rf"(?:```[A-Za-z0-9_+-]*|{_CALL_TAG.pattern})\s*\Z", re.IGNORECASE)
+_NEAR = 64
 _LABELS = ("", "json")
 MOST_TRIES = 10_000
 """Brackets that are looked at: behind so many all is prose."""
@@ -53,6 +60,22 @@ def unfenced(text: str) -> str:
     elif inner.startswith("```"):
         inner = inner[3:]
     return inner.removesuffix("```").strip()
+
+
+def opening(text: str) -> int | None:
+    """Where the document begins that a reply was meant to be, whether or not it can be read:
+    at its very beginning, or behind a tag around calls. None for words."""
+    tag = _CALL_TAG.search(text)
+    for start in (0, len(text) if tag is None else tag.end()):
+        at = surroundings(text, start, len(text)).prose
+        if at is not None and _START.match(text, at):
+            return at
+    return None
+
+
+def is_wrapped(text: str, start: int) -> bool:
+    """Whether a fence or a tag around calls stands directly before the document."""
+    return _WRAPPER.search(text[max(start - _NEAR, 0) : start]) is not None
 
 
 def pieces(text: str, *, placed: bool) -> Iterator[Piece]:

@@ -24,28 +24,48 @@ def judge(
     """The call that a value is, and what was filled in; raises `Unfit` if it is none."""
     if type(value) is not dict:
         raise Unfit("a call is an object")
+    filled: list[Note] = []
+    if not strict and (named := _named(value)) is not None:
+        filled.append(Note("named_call", "a call has a type and parameters", None, index))
+        value = named
     kind = value.get("type")
     if type(kind) is not str:
         raise Unfit("type is missing" if "type" not in value else "type is not a text")
     if kind not in types:
         raise Unfit(f"there is no type {kind[:_SHOWN]!a}")
-    filled: list[Note] = []
     call = FoundCall(
         id=_id(value, index, strict, filled),
         type=kind,
         operation=_operation(value, kind, index, strict, filled),
         parameters=_parameters(value, index, strict, filled),
-        priority=_priority(value),
+        priority=_priority(value, index, strict, filled),
         index=index,
     )
     return call, filled
 
 
-def looks_like_call(value: Any) -> bool:
-    """Whether an object that stands alone was meant as a call."""
-    return type(value) is dict and "type" in value and (
-        "parameters" in value or "operation" in value
-    )  # fmt: skip
+def looks_like_call(value: Any, *, named: bool) -> bool:
+    """Whether an object that stands alone was meant as a call; `named`: in any spelling."""
+    if type(value) is not dict:
+        return False
+    is_ours = "type" in value and ("parameters" in value or "operation" in value)
+    return is_ours or (named and _named(value) is not None)
+
+
+def _named(value: dict[str, Any]) -> dict[str, Any] | None:
+    """A call as models that have tool calling of their own write it, in the form asked for:
+    `name` with `arguments` or `parameters`, alone or as `function`. None if it is not so."""
+    inner = value
+    if "type" in value:
+        if value["type"] not in ("function", "function_call"):
+            return None
+        if type(value.get("function")) is dict:
+            inner = value["function"]
+    arguments = [key for key in ("arguments", "parameters") if key in inner]
+    if type(inner.get("name")) is not str or len(arguments) != 1:
+        return None
+    others = {key: value[key] for key in ("id", "operation", "priority") if key in value}
+    return {**others, "type": inner["name"], "parameters": inner[arguments[0]]}
 
 
 def _id(value: dict[str, Any], index: int, strict: bool, filled: list[Note]) -> str:
@@ -98,8 +118,13 @@ def _parameters(
     raise Unfit("parameters are not an object" if "parameters" in value else "no parameters")
 
 
-def _priority(value: dict[str, Any]) -> int | float:
+def _priority(
+    value: dict[str, Any], index: int, strict: bool, filled: list[Note]
+) -> int | float:
     given = value.get("priority", 0)
     if type(given) is int or type(given) is float:
         return given
+    if given is None and not strict:
+        filled.append(Note("priority", "a priority of null is 0", None, index))
+        return 0
     raise Unfit("priority is not a number")

@@ -1,7 +1,7 @@
 """Reads one document that is nearly JSON, where it can mean only one thing.
 
-Forgiven, with a note: commas too many or left out between brackets or lines, comments, single
-and typographic quotes, bare keys, `=` for `:`, Python's literals, raw control characters,
+Forgiven, with a note: commas too many or left out between brackets, lines or members, comments,
+single and typographic quotes, bare keys, `=` for `:`, Python's literals, raw control characters,
 escapes that JSON does not have, lone surrogates, unusual space. All else is `Broken`.
 
 A document that stops before its end is returned as it is, marked `cut`: no string, number or
@@ -55,7 +55,7 @@ class _Reader(Tokens):
         start = self.at
         closing = "}" if type(container) is dict else "]"
         self.at += 1
-        before = ""  # the last character of the item before
+        before, ended = "", self.at  # the last character of the item before, and where it is
         while True:
             commas, broken_line = self.between()
             char = self.peek()
@@ -64,14 +64,16 @@ class _Reader(Tokens):
                     self.note("comma")
                 break
             if commas != bool(before):
-                if not commas and before not in "]}" and not broken_line:
+                # Between members a space is enough; "a""b" may be a quotation mark in a text.
+                is_apart = broken_line or (closing == "}" and char == '"' and self.at > ended)
+                if not commas and before not in "]}" and not is_apart:
                     self.refuse("syntax", "a comma is missing")
                 self.note("comma")
             if isinstance(container, dict):
                 self.member(container)
             else:
                 self.item(container, char)
-            before = self.text[self.at - 1]
+            before, ended = self.text[self.at - 1], self.at
         self.at += 1
         self.begun = True
         if self.depth <= _PLACED:

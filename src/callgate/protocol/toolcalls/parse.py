@@ -18,7 +18,14 @@ import msgspec
 from callgate.protocol import strict_json
 from callgate.protocol.toolcalls import mend, quick
 from callgate.protocol.toolcalls.documents import Broken, Document
-from callgate.protocol.toolcalls.find import Outside, pieces, problem, unfenced
+from callgate.protocol.toolcalls.find import (
+    Outside,
+    is_wrapped,
+    opening,
+    pieces,
+    problem,
+    unfenced,
+)
 from callgate.protocol.toolcalls.judge import Unfit, judge, looks_like_call
 from callgate.protocol.toolcalls.prose import said
 from callgate.protocol.toolcalls.values import (
@@ -108,7 +115,7 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
             batch.refuse(problem(piece))
         elif piece.duplicate is not None:
             batch.refuse(Note("duplicate_key", "a key stands twice", piece.duplicate))
-        elif batch.take(piece):
+        elif batch.take(piece, wrapped=is_wrapped(text, piece.start)):
             documents += 1
             if documents == 2:
                 batch.noted("several_documents", "one document is asked for", piece.start)
@@ -118,8 +125,21 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
     if not placed and any(error.at is None for error in batch.errors):
         return _parse_tolerantly(text, types, placed=True)
     if not documents and not batch.errors:
-        batch.refuse(refused or Note("no_calls", "there is no JSON object"))
+        broken = _broken_opening(text)
+        batch.refuse(broken or refused or Note("no_calls", "there is no JSON object"))
     return batch.parsed(read=documents > 0, text=said(text, batch.words()))
+
+
+def _broken_opening(text: str) -> Note | None:
+    """Why the document cannot be read that the reply was meant to be."""
+    start = opening(text)
+    if start is None:
+        return None
+    try:
+        mend.read(text, start)
+    except Broken as broken:
+        return problem(broken)
+    return None
 
 
 class _Batch:
@@ -138,9 +158,9 @@ class _Batch:
         self._count = 0
         self._ids: set[str] = set()
 
-    def take(self, document: Document) -> bool:
+    def take(self, document: Document, *, wrapped: bool) -> bool:
         """Add the calls of a document; False if it is not about calls."""
-        shape, calls = _shape(document)
+        shape, calls = _shape(document, wrapped)
         if calls is None:
             return False
         if shape is not None:
@@ -170,7 +190,7 @@ class _Batch:
                 self.refuse(Note("duplicate_id", "another call has this id", start, index))
                 continue
             if call.type == "end_turn" and self._ended and not self.strict:
-                self.refuse(Note("call", "the turn has an end already", start, index))
+                self.refuse(Note("second_end", "the turn has an end already", start, index))
                 continue
             self._ended |= call.type == "end_turn"
             self._ids.add(call.id)
@@ -215,18 +235,21 @@ class _Batch:
         )
 
 
-def _shape(document: Document) -> tuple[Rule | None, list[Any] | None]:
-    """The calls of a document, and the rule that its shape breaks."""
+def _shape(document: Document, wrapped: bool) -> tuple[Rule | None, list[Any] | None]:
+    """The calls of a document, and the rule that its shape breaks.
+
+    An object with a name and arguments is a call only in a fence or a tag: bare, it may be
+    anything."""
     value = document.value
     if type(value) is dict:
         if type(value.get(_KEY)) is list:
             return None, value[_KEY]
         if _KEY not in value and type(value.get("tool_calls")) is list:
             return "tool_calls", value["tool_calls"]
-        if not document.cut and looks_like_call(value):
+        if not document.cut and looks_like_call(value, named=wrapped):
             return "single_call", [value]
     elif any(
-        looks_like_call(each) and (not document.cut or id(each) in document.starts)
+        looks_like_call(each, named=wrapped) and (not document.cut or id(each) in document.starts)
         for each in value
     ):
         return "bare_list", value

@@ -40,6 +40,7 @@ Rule = Literal[
     "cut",
     "call",
     "duplicate_id",
+    "second_end",
     # what a document is forgiven
     "text_outside",
     "fence_label",
@@ -47,6 +48,7 @@ Rule = Literal[
     "truncated",
     "bare_list",
     "single_call",
+    "named_call",
     "tool_calls",
     "comma",
     "comment",
@@ -62,6 +64,7 @@ Rule = Literal[
     "id",
     "operation",
     "parameters",
+    "priority",
 ]
 
 
@@ -117,7 +120,7 @@ class Parsed(msgspec.Struct, frozen=True, kw_only=True):
 
 def error_text(error: Note) -> str:
     """A complaint in the words of the format: to be shown, and told to the model."""
-    about_call = error.rule in ("call", "duplicate_id", "cut")
+    about_call = error.rule in ("call", "duplicate_id", "second_end", "cut")
     head = "Invalid tool call" if about_call else "Failed to parse JSON"
     return f"{head}: {error.message}{_place(error)}"
 
