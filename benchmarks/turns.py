@@ -83,6 +83,8 @@ class Instant:
         self.images = False
         self.native_tools = native
         self.constrained = False
+        self.small = False
+        self.catalogue_names = False
         self.context_tokens = 1_000_000_000
         self.price: Price | None = None
 

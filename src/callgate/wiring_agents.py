@@ -89,7 +89,7 @@ def make_agent(
         noted: str = store.told(memory, table.told_chars)
         return noted
 
-    speaker = Speaker(launcher, on_failure=_log.warning) if said.speak else None
+    speaker = Speaker(launcher, on_failure=_log.warning) if said.speak is True else None
     return Agent(
         runtime.dispatcher,
         runtime.conversations,
@@ -97,6 +97,7 @@ def make_agent(
         limits=limits,
         own=own,
         speaker=speaker,
+        client_speaks=said.speak == "client",
         subagents=subagents,
     )
 

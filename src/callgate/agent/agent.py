@@ -59,16 +59,18 @@ class Agent:
         limits: TurnLimits = TurnLimits(),  # noqa: B008  # frozen
         own: Callable[[Session], str] = lambda session: "",
         speaker: Speaker | None = None,
+        client_speaks: bool = False,
         subagents: Subagents | None = None,
     ) -> None:
         """`own` is what the user adds to the instructions of a session; `speaker` makes heard
-        what the model says aloud; `subagents` knows who is at work in the runtime."""
+        what the model says aloud, unless the client does; `subagents` knows who is at work in the runtime."""
         self.model = model
         self.limits = limits
         self._dispatcher = dispatcher
         self._conversations = conversations
         self._own = own
         self._speaker = speaker
+        self._speech = speaker is not None or client_speaks
         self._subagents = subagents or Subagents(dispatcher, conversations)
         self._talks: dict[str, _Talk] = {}
 
@@ -205,6 +207,7 @@ class Agent:
             limits=self.limits,
             own=self._own(session),
             screen=_Guarded(screen),
+            speech=self._speech and not session.is_worker,
             kept=kept,
             delegated=lambda: self._subagents.delegated(session.id),
         )

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 
 from callgate.core.sessions import Mode, Session
-from callgate.core.tools import ToolDefinition
-from callgate.protocol.toolcalls.teach import teach
 
 _MODES = {
     Mode.NONE: "You have no tools.",
@@ -22,10 +19,8 @@ _WORKER = (
 )
 
 
-def instructions(
-    session: Session, tools: Iterable[ToolDefinition], *, own: str = "", as_text: bool = False
-) -> str:
-    """The system prompt: `own` is the user's part of it, `as_text` teaches the text format."""
+def instructions(session: Session, *, own: str = "", lesson: str = "") -> str:
+    """The system prompt: `own` is the user's part of it, `lesson` explains the text format."""
     parts = [
         "You help a person with the files and programs of their computer, by means of tools. "
         "Do what they ask, check what you did, and say briefly what came of it. "
@@ -37,6 +32,6 @@ def instructions(
         parts.append(_WORKER)
     if own.strip():
         parts.append(own.strip())
-    if as_text:
-        parts.append(teach(tools))
+    if lesson:
+        parts.append(lesson)
     return "\n\n".join(parts)

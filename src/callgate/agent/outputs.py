@@ -18,9 +18,8 @@ from callgate.core.effects import SideEffects
 from callgate.core.events import CHAT, CHAT_DELTA, OPEN_URL, OUTPUT_DELTA, SPEECH
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.sayings import Sayings
+from callgate.protocol.toolcalls.values import VOICES
 
-VOICES = frozenset({"Kore", "Puck", "Charon", "Fenrir", "Aoede", "Leda", "Orus", "Zephyr"})
-"""Names that a model may give; what each sounds like is for whoever speaks."""
 MOST_PASSED_ON = 50
 """What is to be heard and pages to be opened, in one turn: a client may do it at once."""
 _LONGEST_URL = 2_048
@@ -163,16 +162,19 @@ def _definition(name: str, description: str, **properties: str) -> ToolDefinitio
     )
 
 
-NATIVE = (
-    _definition(
-        "say",
-        "Speak to the user. Goes on at once, while it is heard.",
-        utterance="What to say.",
-        style="How to say it, in a few words.",
-    ),
-    _definition(
-        "open_url", "Show the user a page on the web.", url="Begins with http:// or https://."
-    ),
+_SAY = _definition(
+    "say",
+    "Speak to the user. Goes on at once, while it is heard.",
+    utterance="What to say.",
+    voiceId=f"One of {', '.join(sorted(VOICES))}.",
+    style="How to say it, in a few words.",
 )
-"""What a model with tool calling of its own is offered; its text is its chat, and it ends its
-turn by calling nothing."""
+_OPEN_URL = _definition(
+    "open_url", "Show the user a page on the web.", url="Begins with http:// or https://."
+)
+
+
+def native_outputs(*, speech: bool) -> tuple[ToolDefinition, ...]:
+    """What a model with tool calling of its own is offered; its text is its chat, and it ends
+    its turn by calling nothing. `speech`: the user can hear it."""
+    return (_SAY, _OPEN_URL) if speech else (_OPEN_URL,)

@@ -13,10 +13,9 @@ import msgspec
 from callgate.agent.batch import Batch, LeftOpen
 from callgate.agent.context import Context
 from callgate.agent.history import History
-from callgate.agent.instructions import instructions
 from callgate.agent.limits import TurnLimits
-from callgate.agent.outputs import NATIVE, Outputs
-from callgate.agent.projection import to_native, to_text
+from callgate.agent.outputs import Outputs
+from callgate.agent.prompts import offered, prompt_for
 from callgate.agent.reading import NativeReading, Read, Reading, TextReading
 from callgate.agent.shows import Asked, Noticed, Screen, Thought, Writing
 from callgate.agent.telling import MOST_SAID, Telling
@@ -27,7 +26,6 @@ from callgate.core.models import (
     Model,
     ModelError,
     ModelErrorKind,
-    Prompt,
     Reply,
     Retrying,
     TextDelta,
@@ -39,8 +37,7 @@ from callgate.core.sessions import Session
 from callgate.core.stores import StoreError
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.dispatcher import ToolDispatcher
-from callgate.protocol.toolcalls.teach import document_schema
-from callgate.protocol.toolcalls.values import OUTPUTS, TYPES
+from callgate.protocol.toolcalls.values import TYPES
 from callgate.sessions.conversations import Conversations
 
 TurnStop = Literal[
@@ -82,10 +79,11 @@ class Turn:
         limits: TurnLimits,
         own: str,
         screen: Screen,
+        speech: bool = False,
         kept: asyncio.Future[Any] | None = None,
         delegated: Callable[[], Usage] = Usage,
     ) -> None:
-        """`kept` is done when what the user said is on the disk; `delegated` is what sub-agents
+        """`speech`: the user can hear what is said aloud; `kept` is done when what the user said is on the disk; `delegated` is what sub-agents
         have used for this turn."""
         self._dispatcher = dispatcher
         self._session = session
@@ -95,6 +93,7 @@ class Turn:
         self._limits = limits
         self._own = own
         self._screen = screen
+        self._speech = speech
         self._kept = kept
         self._delegated = delegated
         self._telling = Telling(conversations, session)
@@ -183,9 +182,16 @@ class Turn:
         """The model's reply, shown and read; None if it must be asked again."""
         self._cycles += 1
         self._screen(Asked())
-        every = self._dispatcher.get_definitions_for_session(self._session)
-        tools = [tool for tool in every if tool.name not in OUTPUTS]
-        prompt = self._prompt(tools)
+        tools = offered(self._model, self._dispatcher, self._session)
+        prompt = prompt_for(
+            self._model,
+            self._session,
+            self._history.arranged(),
+            tools,
+            own=self._own,
+            speech=self._speech,
+            result_chars=self._limits.result_chars,
+        )
         started = time.perf_counter()
         called = self._telling.called(self._model, len(tools))
         reading = self._reading(tools, called)
@@ -235,18 +241,6 @@ class Turn:
         """The reply does not count, but the calls that it made do."""
         self._calls += reading.batch.ran
         await reading.batch.void()
-
-    def _prompt(self, tools: list[ToolDefinition]) -> Prompt:
-        messages, limit = self._history.arranged(), self._limits.result_chars
-        if not self._model.native_tools:
-            system = instructions(self._session, tools, own=self._own, as_text=True)
-            schema = document_schema(tools) if self._model.constrained else None
-            return Prompt(messages=to_text(messages, limit), system=system, output_schema=schema)
-        return Prompt(
-            messages=to_native(messages, limit),
-            system=instructions(self._session, tools, own=self._own),
-            tools=[*tools, *NATIVE],
-        )
 
     def _reading(self, tools: list[ToolDefinition], parent: str) -> Reading:
         limits = self._limits

@@ -142,8 +142,9 @@ class AgentTable(_Table, frozen=True):
     """Of one result that the model is shown."""
     tokens_per_turn: Count | None = None
     turn_time_s: Seconds | None = None
-    speak: bool = False
-    """Whether what a model says aloud is heard from this machine."""
+    speak: bool | Literal["client"] = False
+    """Whether what a model says aloud is heard from this machine; `client`: from whoever shows
+    the conversation. A model is told of speech only where it is heard."""
     unknown_slash: Literal["error", "pass"] = "error"
     """What becomes of a prompt `/NAME` where no skill has that name."""
 

@@ -142,6 +142,10 @@ class Model(Protocol):
     """False: it writes its calls as text."""
     constrained: bool
     """Its text can be bound to a schema: see `Prompt.output_schema`."""
+    small: bool
+    """It is given a short prompt, and what it may write at once is little."""
+    catalogue_names: bool
+    """It is told of the tools of the catalogue, under their names there, and of no others."""
     context_tokens: int
     """The window: prompt and reply together."""
     price: Price | None

@@ -35,6 +35,8 @@ class LocalModel:
         self.images = table.images is True
         self.native_tools = table.tools == "native"
         self.constrained = table.constrain is not False
+        self.small = table.small is not False
+        self.catalogue_names = table.names == "catalogue"
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS
         self.price = table.price
         self._table = table
@@ -78,6 +80,9 @@ class LocalModel:
         parameters.model_alias = {os.path.basename(self._path)}
         parameters.n_ctx = self.context_tokens
         parameters.n_parallel = 1
+        if self._table.threads is not None:
+            parameters.cpuparams.n_threads = self._table.threads
+            parameters.cpuparams_batch.n_threads = self._table.threads
         parameters.hostnames = ["127.0.0.1"]
         parameters.port = 0
         parameters.api_keys = [key.reveal()]

@@ -104,6 +104,8 @@ class ScriptedModel:
         self.images = table.images is not False
         self.native_tools = table.tools == "native"
         self.constrained = bool(table.constrain)
+        self.small = bool(table.small)
+        self.catalogue_names = table.names == "catalogue"
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS
         self.price = table.price
         if script is None:

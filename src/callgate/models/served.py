@@ -21,6 +21,8 @@ class ServedModel:
         self.images = table.images is not False
         self.native_tools = table.tools == "native"
         self.constrained = bool(table.constrain)
+        self.small = bool(table.small)
+        self.catalogue_names = table.names == "catalogue"
         self.context_tokens = table.context_tokens or context_tokens
         self.price = table.price
         self._table = table

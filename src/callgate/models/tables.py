@@ -37,6 +37,13 @@ class ModelTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Whether it can be shown pictures; None: what is usual for its kind."""
     constrain: bool | None = None
     """Whether the server binds what is written as text to a schema; None: a local one does."""
+    small: bool | None = None
+    """Whether it gets a short prompt, and a reply either calls tools or speaks and ends; None: a
+    local one does."""
+    names: Literal["callgate", "catalogue"] = "callgate"
+    """`catalogue`: it is told of the catalogue's tools only, under the names they have there."""
+    threads: Count | None = None
+    """That compute, of a local model; None: as many as llama.cpp finds good."""
     max_tokens: Count | None = None
     """Of a reply, without what is thought."""
     context_tokens: Count | None = None

@@ -64,6 +64,8 @@ class PlayedModel:
         self.images = True
         self.native_tools = native
         self.constrained = False
+        self.small = False
+        self.catalogue_names = False
         self.context_tokens = 100_000
         self.price: Price | None = None
         self.prompts: list[Prompt] = []

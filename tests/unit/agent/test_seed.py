@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +45,46 @@ EXAMPLES = ((SAY, CHECK, LIST, HERE, END), (HERE, END))
 @pytest.mark.spec("T-17")
 def test_what_we_teach_passes_what_we_read() -> None:
     definition = gmail_list().definition
-    lesson = teach([definition])
-    start = lesson.index('{"toolCalls"')
-    example, _ = json.JSONDecoder().raw_decode(lesson[start:])
-    parsed = parse(json.dumps(example), strict=True)
-    assert [found.type for found in parsed.calls] == ["send_chat", "end_turn"]
-    assert (parsed.errors, parsed.diagnostics) == ((), ())
+    examples = documents(teach([definition]))
+    parsed = [parse(json.dumps(example), strict=True) for example in examples]
+    assert [[found.type for found in each.calls] for each in parsed] == [
+        ["send_chat", "gmail_list"], ["send_chat", "end_turn"]
+    ]  # fmt: skip
+    assert parsed[0].calls[1].parameters == {"maxResults": 10}
+    assert [(each.errors, each.diagnostics) for each in parsed] == [((), ())] * 2
     schema = jsonschema_rs.Draft7Validator(document_schema([definition]))
-    for each in (example, *(json.loads(document(*some)) for some in EXAMPLES)):
+    for each in (*examples, *(json.loads(document(*some)) for some in EXAMPLES)):
         schema.validate(each)
+
+
+def documents(lesson: str) -> list[Any]:
+    starts = [found.start() for found in re.finditer(r'\{"toolCalls"', lesson)]
+    return [json.JSONDecoder().raw_decode(lesson[start:])[0] for start in starts]
+
+
+def test_a_small_model_either_calls_tools_or_speaks_and_ends() -> None:
+    definition = gmail_list().definition
+    calling, ending = documents(teach([definition], short=True))
+    schema = jsonschema_rs.Draft202012Validator(document_schema([definition], short=True))
+    schema.validate(calling)
+    schema.validate(ending)
+    both = {"toolCalls": calling["toolCalls"] + ending["toolCalls"]}
+    for wrong in (both, {"toolCalls": []}, {"toolCalls": ending["toolCalls"][:1]}):
+        assert not schema.is_valid(wrong)
+    assert [found.type for found in parse(json.dumps(both)).calls] == [
+        "gmail_list", "send_chat", "end_turn"
+    ]  # fmt: skip
+    jsonschema_rs.Draft202012Validator(document_schema([], short=True)).validate(ending)
+
+
+def test_speech_is_taught_with_its_voices_and_only_where_it_is_heard() -> None:
+    lesson = teach([])
+    assert "say" in lesson and "voiceId" in lesson and "Kore" in lesson and "style" in lesson
+    assert "utterance" not in teach([], speech=False)
+    say = ("say", "v1", "speak", {"utterance": "Hi", "voiceId": "Kore", "style": "calm"})
+    spoken = json.loads(document(say))
+    jsonschema_rs.Draft7Validator(document_schema([])).validate(spoken)
+    assert not jsonschema_rs.Draft7Validator(document_schema([], speech=False)).is_valid(spoken)
 
 
 @pytest.mark.spec("S3-18", "T-17")

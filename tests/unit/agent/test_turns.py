@@ -496,7 +496,7 @@ async def test_native_calls_take_the_same_road(tmp_path: Path) -> None:
     ids = [block.id for block in prompt.messages[1].content if isinstance(block, ToolUseBlock)]
     answered = [b.tool_use_id for b in prompt.messages[2].content if isinstance(b, ToolResultBlock)]
     assert ids == answered and all(id.startswith("tu_") for id in ids)
-    assert [tool.name for tool in prompt.tools] == ["look", "put", "fail", "much", "say", "open_url"]
+    assert [tool.name for tool in prompt.tools] == ["look", "put", "fail", "much", "open_url"]
     assert [message.role for message in messages] == [
         "user", "assistant", "user", "user", "assistant",
     ]  # fmt: skip
@@ -736,7 +736,7 @@ async def test_a_tool_with_the_name_of_an_output_is_not_offered(tmp_path: Path) 
     reply = uses(("a", "say", {"utterance": "hi"}))
     async with talk(tmp_path, reply, text("ok"), native=True, tools=[say], mode="write") as bench:
         await bench.turn()
-    assert LOG == [] and [each.name for each in bench.model.prompts[0].tools] == ["say", "open_url"]
+    assert LOG == [] and [each.name for each in bench.model.prompts[0].tools] == ["open_url"]
     assert Spoken(utterance="hi") in bench.shows
 
 

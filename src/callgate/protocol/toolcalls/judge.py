@@ -64,7 +64,9 @@ def _named(value: dict[str, Any]) -> dict[str, Any] | None:
     arguments = [key for key in ("arguments", "parameters") if key in inner]
     if type(inner.get("name")) is not str or len(arguments) != 1:
         return None
-    others = {key: value[key] for key in ("id", "operation", "priority") if key in value}
+    others: dict[str, Any] = {
+        key: value[key] for key in ("id", "operation", "priority") if key in value
+    }
     return {**others, "type": inner["name"], "parameters": inner[arguments[0]]}
 
 

@@ -15,6 +15,9 @@ MAX_ID = 128
 OUTPUTS = frozenset({"send_chat", "say", "open_url", "end_turn"})
 """Types that show something or end the turn, whatever tools there are."""
 
+VOICES = frozenset({"Kore", "Puck", "Charon", "Fenrir", "Aoede", "Leda", "Orus", "Zephyr"})
+"""Names that a `say` may give; what each sounds like is for whoever speaks."""
+
 TYPES = OUTPUTS | frozenset({
     "api_call", "custom", "file_get", "file_ingest", "file_put", "file_upload", "search",
     "terminal_execute", "web_search",
