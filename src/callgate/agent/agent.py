@@ -63,7 +63,8 @@ class Agent:
         subagents: Subagents | None = None,
     ) -> None:
         """`own` is what the user adds to the instructions of a session; `speaker` makes heard
-        what the model says aloud, unless the client does; `subagents` knows who is at work in the runtime."""
+        what the model says aloud, unless the client does; `subagents` knows who is at work in
+        the runtime."""
         self.model = model
         self.limits = limits
         self._dispatcher = dispatcher

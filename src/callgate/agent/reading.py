@@ -14,7 +14,8 @@ from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.messages import MessageBlock
 from callgate.core.models import Reply
 from callgate.protocol import strict_json
-from callgate.protocol.toolcalls.find import opening, unfenced
+from callgate.protocol.toolcalls.find import is_wrapped, opening, unfenced
+from callgate.protocol.toolcalls.parse import parse
 from callgate.protocol.toolcalls.stream import CallStream
 from callgate.protocol.toolcalls.values import FoundCall, Parsed, error_text, note_text
 
@@ -48,11 +49,14 @@ class Reading(Protocol):
 
 
 class NativeReading:
-    """Text is what the model says; its calls come beside it."""
+    """Text is what the model says; its calls come beside it. A small model may write them into
+    its text all the same."""
 
-    def __init__(self, outputs: Outputs, batch: Batch) -> None:
+    def __init__(self, outputs: Outputs, batch: Batch, types: Collection[str]) -> None:
+        """`types` of calls that are looked for in the text."""
         self.batch = batch
         self._outputs = outputs
+        self._types = types
         self._said: list[str] = []
 
     def text(self, piece: str) -> None:
@@ -70,6 +74,8 @@ class NativeReading:
             for block in reply.message.content
         ]
         text = "".join(block.text for block in content if isinstance(block, TextBlock))
+        if not wanted and (written := self._written(text)) is not None:
+            return written
         if text.strip():
             seen = self.so_far()
             if not text.startswith(seen):
@@ -78,6 +84,31 @@ class NativeReading:
             self._outputs.chat(text, shown=len(seen))
         ends = not wanted or any(each.use.name == "end_turn" for each in wanted)
         return Read(content=content, wanted=wanted, ends=ends)
+
+
+    def _written(self, text: str) -> Read | None:
+        """A call in a fence or a tag: read and marked, or answered. Other JSON is words here."""
+        start = opening(text) if self._types else None
+        if start is None or not is_wrapped(text, start):
+            return None
+        parsed = parse(text, types=self._types)
+        if all(error.rule == "no_calls" for error in parsed.errors) and not parsed.calls:
+            return None
+        wanted = [
+            msgspec.structs.replace(from_found(call), repaired=True) for call in parsed.calls
+        ]
+        self._outputs.void("The reply is a call.")
+        if parsed.text and wanted:
+            self._outputs.chat(parsed.text)
+        ends = any(each.use.name == "end_turn" for each in wanted)
+        return Read(
+            content=list(uses(wanted)) or [TextBlock(text)],
+            wanted=wanted,
+            ends=ends,
+            complaints=tuple(map(error_text, parsed.errors)),
+            lost=bool(wanted and parsed.errors),
+            diagnostics=tuple(map(note_text, parsed.diagnostics)),
+        )
 
 
 class TextReading:

@@ -83,8 +83,8 @@ class Turn:
         kept: asyncio.Future[Any] | None = None,
         delegated: Callable[[], Usage] = Usage,
     ) -> None:
-        """`speech`: the user can hear what is said aloud; `kept` is done when what the user said is on the disk; `delegated` is what sub-agents
-        have used for this turn."""
+        """`speech`: the user can hear what is said aloud; `kept` is done when what the user said
+        is on the disk; `delegated` is what sub-agents have used for this turn."""
         self._dispatcher = dispatcher
         self._session = session
         self._model = model
@@ -254,9 +254,10 @@ class Turn:
             room=min(limits.calls_per_cycle, limits.calls_per_turn - self._calls),
             parent=parent,
         )
+        types = TYPES | _names(tools)
         if native:
-            return NativeReading(self._outputs, batch)
-        return TextReading(self._outputs, batch, TYPES | _names(tools))
+            return NativeReading(self._outputs, batch, types if self._model.small else ())
+        return TextReading(self._outputs, batch, types)
 
     async def _act(self, read: Read, reply: Reply, reading: Reading) -> TurnEnd | None:
         """Keep the reply, run its calls, and keep their results; the end of the turn, if it

@@ -502,6 +502,49 @@ async def test_native_calls_take_the_same_road(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    "reply",
+    [
+        '<tool_call>\n{"name": "put", "arguments": {"what": "it"}}\n</tool_call>',
+        '```json\n{"name": "put", "arguments": {"what": "it"}}\n```',
+        'Now. <tool_call>{"name": "put", "arguments": {"what": "it"}}',
+    ],
+)
+@pytest.mark.parametrize("small", [False, True])
+async def test_a_small_model_may_write_its_native_calls_as_text(
+    tmp_path: Path, reply: str, small: bool
+) -> None:
+    questions = []
+
+    async def ask(question: Any) -> Answer:
+        questions.append(question)
+        return Answer(decision=Outcome.ALLOW)
+
+    steps = [text(reply), text("done")] if small else [text(reply)]
+    async with talk(tmp_path, *steps, native=True, mode="write", confirm=ask) as bench:
+        bench.model.small = small
+        end = await bench.turn()
+    assert (end.stop, LOG, len(questions)) == ("end_turn", ["put it"] * small, small)
+    assert end.text == ("done" if small else reply)
+
+
+async def test_a_small_models_json_that_is_no_call_is_answered_natively(tmp_path: Path) -> None:
+    reply = text('```json\n{"name": "fly", "arguments": {}}\n```')
+    async with talk(tmp_path, reply, text("done"), native=True) as bench:
+        bench.model.small = True
+        end = await bench.turn()
+    assert (end.text, end.cycles) == ("done", 2)
+    assert "there is no type 'fly'" in bench.last_told()
+
+
+@pytest.mark.parametrize("reply", ['{"a": 1}', '```json\n{"a": 1}\n```', '{"name": "put"'])
+async def test_json_is_an_answer_where_calls_are_native(tmp_path: Path, reply: str) -> None:
+    async with talk(tmp_path, text(reply), native=True) as bench:
+        bench.model.small = True
+        end = await bench.turn()
+    assert (end.stop, end.text, end.cycles) == ("end_turn", reply, 1)
+
+
 async def test_ids_that_come_again_are_calls_of_their_own(tmp_path: Path) -> None:
     again = uses(("call_0", "look", {"what": "a"}), ("call_0", "look", {"what": "b"}))
     async with talk(tmp_path, again, again, text("done"), native=True) as bench:

@@ -27,6 +27,7 @@ started = []
 class CommonParams:
     def __init__(self):
         self.model = SimpleNamespace(path="")
+        self.cpuparams, self.cpuparams_batch = SimpleNamespace(), SimpleNamespace()
 
 class Server:
     def __init__(self, params):
@@ -63,7 +64,7 @@ def local(path: Path, **table: Any) -> Any:
 async def test_a_file_is_served_on_loopback_with_a_key_of_its_own(weights: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
     async with ModelServer(Says("Hi.")) as server:
         monkeypatch.setenv("STAND_IN_ADDRESS", server.origin)
-        model = local(weights, context_tokens=512)
+        model = local(weights, context_tokens=512, threads=3)
         assert (model.native_tools, model.context_tokens, model.price) == (True, 512, None)
         reply = await reply_of(model)
         (params,) = sys.modules["xllamacpp"].started
@@ -71,10 +72,15 @@ async def test_a_file_is_served_on_loopback_with_a_key_of_its_own(weights: Path,
     assert reply.message.content == [TextBlock("Hi.")]
     assert (params.model.path, params.n_ctx, params.hostnames, params.port) == (str(weights), 512, ["127.0.0.1"], 0)
     assert (params.ui, params.cors_origins, params.endpoint_slots) == (False, "", False)
+    assert (params.cpuparams.n_threads, params.cpuparams_batch.n_threads) == (3, 3)
     (key,) = params.api_keys
     assert len(key) > 30
     assert request.headers["authorization"] == f"Bearer {key}"
     assert (request.target, request.body["model"]) == ("/v1/chat/completions", "small.gguf")
+
+
+def test_a_local_model_is_a_small_one_unless_the_settings_say_otherwise(weights: Path, stand_in: None) -> None:
+    assert [local(weights, small=small).small for small in (None, True, False)] == [True, True, False]
 
 
 async def test_a_file_that_cannot_be_loaded_is_an_error(tmp_path: Path, stand_in: None) -> None:

@@ -68,7 +68,7 @@ Your reply is one JSON object and nothing else. It either calls tools, or it ans
 
 STEPS
 
-Use the exact names that the user gives. Answer only what the results say. Do one thing at a time."""
+Use the exact names that the user gives. Answer only what the results say."""
 
 
 def teach(
@@ -200,7 +200,7 @@ def _line(tool: ToolDefinition) -> str:
         for key, schema in tool.input_schema.get("properties", {}).items()
     )
     first, dot, _ = _flat(tool.description).partition(". ")
-    return f"- {tool.name}({takes}): {first}{dot.strip()}"
+    return _flat(f"- {tool.name}({takes}): {first}{dot.strip()}")
 
 
 def _kind(schema: Any) -> str:
