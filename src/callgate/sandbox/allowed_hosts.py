@@ -31,10 +31,15 @@ _PRIVATE = "private:"
 
 _NAT64 = ip_network("64:ff9b::/96")
 _GLOBAL_V6 = ip_network("2000::/3")
-_NEVER = (
-    ip_network("168.63.129.16/32"),  # a public address that is a cloud's own door to a machine
-    ip_network("192.0.0.0/24"),
-)
+_NEVER = tuple(
+    map(ip_network, ("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
+                     "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
+                     "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
+                     "224.0.0.0/3", "2001::/23", "2001:db8::/32", "3fff::/20",
+                     "168.63.129.16/32"))  # the last: a cloud's own door to a machine
+)  # fmt: skip
+"""Reserved by the registries of special addresses. `is_global` of the standard library follows them
+differently from one release of Python to the next, so the list is our own."""
 _INSIDE = tuple(
     map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10",
                      "127.0.0.0/8", "::1/128", "fc00::/7"))
@@ -155,8 +160,7 @@ def is_public(address: str) -> bool:
             return is_public(str(inner))
         if number not in _GLOBAL_V6:
             return False
-    never = any(number in network for network in _NEVER)
-    return number.is_global and not number.is_multicast and not never
+    return not any(number in network for network in _NEVER)
 
 
 def is_private(address: str) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import IPv4Address
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,10 +117,29 @@ def test_an_entry_covers_its_host_and_no_other(entry: str, host: str, covered: b
         ("2002:7f00:1::", False, False),
         ("2002:a9fe:a9fe::", False, False),
         ("2001:db8::1", False, False),
+        ("2001:200::1", True, False),
+        ("192.0.1.1", True, False),
+        # What the standard library has called global in one release and not in another.
+        ("192.0.0.9", False, False),
+        ("192.88.99.1", False, False),
+        ("2001:1::1", False, False),
+        ("2001:20::1", False, False),
+        ("2001:30::1", False, False),
+        ("3fff::1", False, False),
+        ("5f00::1", False, False),
+        ("64:ff9b:1::1", False, False),
+        ("2001:0:5db8:d822::", False, False),
     ],
 )
 def test_an_address_is_public_private_or_neither(address: str, public: bool, private: bool) -> None:
     assert (is_public(address), is_private(address)) == (public, private)
+
+
+@given(st.ip_addresses(v=4))
+def test_what_the_standard_library_calls_private_is_never_public(address: IPv4Address) -> None:
+    reserved = address.is_private or address.is_multicast or address.is_reserved
+    assert not (reserved and is_public(str(address)))
+    assert is_public(f"::ffff:{address}") == is_public(str(address))
 
 
 def test_only_an_entry_that_says_so_leads_to_a_private_address() -> None:
