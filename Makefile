@@ -11,11 +11,12 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint soak spec mcp-conformance bench pictures constraints clean
+.PHONY: help demo test test-pythons lint soak spec mcp-conformance bench pictures constraints clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
 	@echo "make test         set up, then lint, type-check and test"
+	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
 	@echo "make lint         ruff, mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
@@ -39,6 +40,9 @@ test: lint
 	@sh scripts/get_mcp_suite.sh
 	$(BIN)/python -m pytest -n 4 -m "not soak" $(PYTEST_ARGS)
 	@echo "Left out: the long tests (make soak)."
+
+test-pythons:
+	@sh scripts/test_pythons.sh $(PYTEST_ARGS)
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .

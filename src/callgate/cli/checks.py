@@ -12,7 +12,7 @@ import shutil
 import stat
 import sys
 from argparse import Namespace
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import lru_cache, partial
 from importlib import import_module
@@ -24,7 +24,9 @@ from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.cli.embedded import open_runtime
 from callgate.cli.instance_states import state_of
+from callgate.cli.platforms import missing_on
 from callgate.cli.problems import CliError
+from callgate.cli.python_faults import Fault, faults_here
 from callgate.cli.sandboxes import limits_here, path_rules_here, profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
 from callgate.cli.tty import open_tty
@@ -84,14 +86,21 @@ def check_python(patient: Patient) -> Finding:
     version = platform.python_version()
     if sys.version_info[:2] < _LEAST_PYTHON:
         return Finding(Level.FAILED, f"{version} is too old", "install Python 3.11 or newer")
-    return _good(version)
+    return python_finding(version, faults_here())
+
+
+def python_finding(version: str, faults: Sequence[Fault]) -> Finding:
+    """A release whose faults break a promise is refused; others are worth knowing."""
+    text = "; ".join([version, *(fault.text for fault in faults)])
+    if any(fault.breaks_promise for fault in faults):
+        return Finding(Level.FAILED, text, "use another release of Python")
+    return Finding(Level.NOTE, text) if faults else _good(text)
 
 
 def check_platform(patient: Patient) -> Finding:
     name = f"{platform.system()} {platform.release()}"
-    if sys.platform == "win32":
-        return Finding(Level.FAILED, f"{name} is not supported yet", "use Linux or macOS")
-    return _good(name)
+    lacking = missing_on(sys.platform)
+    return _good(name) if lacking is None else Finding(Level.FAILED, lacking, "use Linux")
 
 
 def check_home(patient: Patient) -> Finding:

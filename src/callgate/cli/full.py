@@ -14,6 +14,7 @@ from typing import Any
 
 from callgate import __version__
 from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
+from callgate.cli.platforms import can_start_on, missing_on
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
 from callgate.core.errors import ToolErrorClass
@@ -60,13 +61,12 @@ def guarded(given: list[str], work: Callable[[], int]) -> int:
 
 
 def _run(given: list[str]) -> int:
-    if sys.platform == "win32":
-        raise CliError("callgate does not run on Windows yet")
     while given and given[0] == "--debug":
         given = given[1:]
     if given and given[0] in ("--version", "-V"):
         print(f"callgate {__version__}")
         return OK
+    _tell_what_is_missing()
     if not given and _may_chat():
         given = ["chat"]
     commands = import_module("callgate.cli.commands")
@@ -78,6 +78,16 @@ def _run(given: list[str]) -> int:
     # The command's module is named after the first word of the command.
     module = import_module(f"callgate.cli.{name.split()[0]}")
     return int(getattr(module, name.split()[-1])(options))
+
+
+def _tell_what_is_missing() -> None:
+    """Where callgate is not supported: no start without a word, and none at all on Windows."""
+    lacking = missing_on(sys.platform)
+    if lacking is None:
+        return
+    if not can_start_on(sys.platform):
+        raise CliError(lacking, hint="Use Linux, also in a virtual machine.")
+    say(f"warning: {lacking}.")
 
 
 def _call(options: Any) -> int:

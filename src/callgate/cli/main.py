@@ -27,7 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = list(sys.argv[1:] if argv is None else argv)
     _open_closed_streams()
     _escape_what_cannot_be_written()
-    if sys.platform == "win32":
+    if sys.platform != "linux":  # which says what is missing there
         return _full(given)
     if given[:1] == ["acp"]:
         return _acp(given)

@@ -232,7 +232,7 @@ def _check_sandbox(table: SandboxTable, file: _File) -> None:
             _directory(text, file, ("sandbox", key))
     for text in table.protected:
         path = os.path.normpath(text)
-        if os.path.isabs(path) or path.split("/")[0] in ("..", ".", "~") or "\0" in path:
+        if os.path.isabs(path) or path.split("/")[0] in ("..", ".", "~") or "\0" in text:
             raise file.error(
                 ("sandbox", "protected"), f"{text!r} must be relative to the workspace, and in it"
             )
