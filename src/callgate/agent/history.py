@@ -9,7 +9,7 @@ from typing import Any
 
 from callgate.core.content import SummaryBlock, TextBlock, ToolResultBlock, ToolUseBlock
 from callgate.core.messages import Message, MessageBlock
-from callgate.protocol.toolcalls.find import opening
+from callgate.protocol.toolcalls.find import document_start
 from callgate.protocol.toolcalls.values import OUTPUTS
 
 INTERRUPTED = (
@@ -77,7 +77,7 @@ def last_words(messages: Sequence[Message]) -> str | None:
     if any(use.id in failed and use.name not in OUTPUTS for use in uses):
         return None  # of which the model was to know
     words = "".join(block.text for block in content if isinstance(block, TextBlock))
-    if "toolCalls" in words or opening(words) is not None:
+    if "toolCalls" in words or document_start(words) is not None:
         return None  # an attempt at calls, which was to be answered
     chat = [str(use.input.get("content")) for use in uses if use.name == "send_chat"]
     return "".join([words, *chat[-1:]])

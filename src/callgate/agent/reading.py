@@ -14,7 +14,7 @@ from callgate.core.content import TextBlock, ToolUseBlock
 from callgate.core.messages import MessageBlock
 from callgate.core.models import Reply
 from callgate.protocol import strict_json
-from callgate.protocol.toolcalls.find import is_wrapped, opening, unfenced
+from callgate.protocol.toolcalls.find import document_start, is_wrapped, unfenced
 from callgate.protocol.toolcalls.parse import parse
 from callgate.protocol.toolcalls.stream import CallStream
 from callgate.protocol.toolcalls.values import FoundCall, Parsed, error_text, note_text
@@ -88,7 +88,7 @@ class NativeReading:
 
     def _written(self, text: str) -> Read | None:
         """A call in a fence or a tag: read and marked, or answered. Other JSON is words here."""
-        start = opening(text) if self._types else None
+        start = document_start(text) if self._types else None
         if start is None or not is_wrapped(text, start):
             return None
         parsed = parse(text, types=self._types)
@@ -194,7 +194,7 @@ def _is_prose(said: str, parsed: Parsed) -> bool:
     """Words for the user, rather than an attempt at calls."""
     if not parsed.text or any(error.rule != "no_calls" for error in parsed.errors):
         return False
-    if "toolCalls" in said or opening(said) is not None:
+    if "toolCalls" in said or document_start(said) is not None:
         return False
     try:
         strict_json.loads(unfenced(said))

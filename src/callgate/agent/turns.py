@@ -15,7 +15,7 @@ from callgate.agent.context import Context
 from callgate.agent.history import History
 from callgate.agent.limits import TurnLimits
 from callgate.agent.outputs import Outputs
-from callgate.agent.prompts import offered, prompt_for
+from callgate.agent.prompt_building import prompt_for, tools_for
 from callgate.agent.reading import NativeReading, Read, Reading, TextReading
 from callgate.agent.shows import Asked, Noticed, Screen, Thought, Writing
 from callgate.agent.telling import MOST_SAID, Telling
@@ -182,7 +182,7 @@ class Turn:
         """The model's reply, shown and read; None if it must be asked again."""
         self._cycles += 1
         self._screen(Asked())
-        tools = offered(self._model, self._dispatcher, self._session)
+        tools = tools_for(self._model, self._dispatcher, self._session)
         prompt = prompt_for(
             self._model,
             self._session,

@@ -62,7 +62,7 @@ def unfenced(text: str) -> str:
     return inner.removesuffix("```").strip()
 
 
-def opening(text: str) -> int | None:
+def document_start(text: str) -> int | None:
     """Where the document begins that a reply was meant to be, whether or not it can be read:
     at its very beginning, or behind a tag around calls. None for words."""
     tag = _CALL_TAG.search(text)

@@ -20,8 +20,8 @@ from callgate.protocol.toolcalls import mend, quick
 from callgate.protocol.toolcalls.documents import Broken, Document
 from callgate.protocol.toolcalls.find import (
     Outside,
+    document_start,
     is_wrapped,
-    opening,
     pieces,
     problem,
     unfenced,
@@ -132,7 +132,7 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
 
 def _broken_opening(text: str) -> Note | None:
     """Why the document cannot be read that the reply was meant to be."""
-    start = opening(text)
+    start = document_start(text)
     if start is None:
         return None
     try:

@@ -19,7 +19,7 @@ from callgate.protocol.toolcalls.teach import document_schema, teach
 from callgate.protocol.toolcalls.values import OUTPUTS, TYPES
 
 
-def offered(model: Model, dispatcher: ToolDispatcher, session: Session) -> list[ToolDefinition]:
+def tools_for(model: Model, dispatcher: ToolDispatcher, session: Session) -> list[ToolDefinition]:
     """The tools that a model is told of; what shows something is told by `prompt_for`."""
     if model.catalogue_names:
         return _catalogue(dispatcher.registry, session)
