@@ -79,7 +79,7 @@ class Recorder:
 
     async def until(self, met: Callable[[], bool]) -> None:
         """Wait until the events so far meet a condition."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not met():
                 self._changed.clear()
                 await self._changed.wait()

@@ -27,7 +27,7 @@ from typing import Any
 from tests.acp.published import Published
 from tests.acp.talks import Answer, Fault, Talk
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 CALLGATE = (sys.executable, "-m", "callgate")
 EVERYTHING: dict[str, Any] = {
     "fs": {"readTextFile": True, "writeTextFile": True},

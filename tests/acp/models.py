@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.models_server import Asks, Fails, Says, stream
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 
 __all__ = ["Asks", "Fails", "Held", "Models", "Play", "Says", "texts"]
 

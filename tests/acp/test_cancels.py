@@ -118,7 +118,7 @@ async def test_a_cancel_during_a_question_ends_the_turn(
     talk = await rich.new(workspace, mode="ask")
     talk.answers["session/request_permission"] = wait
     running = talk.start(f"go {play}")
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), 60)
     talk.cancel()
     if polite:
         stopped.set()
@@ -152,7 +152,7 @@ async def test_an_error_of_the_editor_after_a_cancel_is_no_error_of_the_prompt(
     talk.answers["fs/read_text_file"] = fail
     play = models.play(Says(calls=[Asks("read_file", {"path": "a.txt"})]), Says("never"))
     running = talk.start(f"go {play}")
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), 60)
     talk.cancel()
     assert (await running)["stopReason"] == "cancelled"
     stopped.set()
@@ -167,7 +167,7 @@ async def test_a_request_that_is_cancelled_is_answered(rich: Editor, models: Mod
     await reply.reached()
     rich.notify("$/cancel_request", {"requestId": id})
     try:
-        assert (await asyncio.wait_for(answer, 30))["stopReason"] == "cancelled"
+        assert (await asyncio.wait_for(answer, 60))["stopReason"] == "cancelled"
     except Fault as fault:
         assert fault.code == -32800
     for wrong in ({"requestId": 10**9}, {"requestId": None}, {}, None, {"requestId": [id]}):

@@ -142,7 +142,7 @@ async def test_a_call_without_a_model_ends_the_turn_whatever_becomes_of_it(rich:
 async def test_a_call_that_cannot_be_read_runs_nothing(rich: Editor, workspace: Path, text: str) -> None:
     talk = await rich.new(workspace)
     try:
-        assert await asyncio.wait_for(talk.prompt(text), 30) == "end_turn"
+        assert await asyncio.wait_for(talk.prompt(text), 60) == "end_turn"
     except Fault as fault:
         assert fault.code == -32602
     assert [card["status"] for card in talk.cards() if card["status"] != "failed"] == []

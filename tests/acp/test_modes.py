@@ -160,7 +160,7 @@ async def test_changing_the_mode_while_a_person_is_asked_answers_at_once(rich: E
     talk = await rich.new(workspace, mode="ask")
     talk.answers["session/request_permission"] = later
     running = talk.start('/tool write_file {"path": "a.txt", "content": ""}')
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), 60)
     await talk.set_mode("none")
     answer.set()
     assert (await running)["stopReason"] == "end_turn"

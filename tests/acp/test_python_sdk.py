@@ -114,9 +114,9 @@ async def test_the_python_sdk_drives_a_session_from_its_start_to_its_second_life
         running = asyncio.ensure_future(
             agent.prompt(prompt=[acp.text_block('/tool shell {"command": "sleep 1000"}')], session_id=id)
         )
-        await asyncio.wait_for(editor.begun.wait(), 30)
+        await asyncio.wait_for(editor.begun.wait(), 60)
         await agent.cancel(session_id=id)
-        assert (await asyncio.wait_for(running, 30)).stop_reason == "cancelled"
+        assert (await asyncio.wait_for(running, 60)).stop_reason == "cancelled"
         assert editor.terminals == ["create", "kill", "release"]
         live = _said(editor.updates)
         await agent.close_session(session_id=id)

@@ -351,7 +351,7 @@ async def test_a_pending_question_holds_up_no_other_session(rich: Editor, models
     first.answers["session/request_permission"] = later
     second.allow("allow_once")
     running = first.start('/tool write_file {"path": "a.txt", "content": "x"}')
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), 60)
     assert (await second.tool("write_file", json.dumps({"path": "b.txt", "content": "x"})))["status"] == "completed"
     assert await second.ask("session/set_mode", modeId="read") == {}
     assert await rich.new(workspace) is not None

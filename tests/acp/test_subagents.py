@@ -119,7 +119,7 @@ async def test_cancelling_its_parent_ends_the_command_that_it_runs(rich: Editor,
     child = models.play(Says(calls=[Asks("shell", {"command": "echo begun; exec sleep 1000"})]), Says("never"))
     talk = await rich.new(workspace, mode="write")
     running = talk.start(f"go {parent(models, child)}")
-    await asyncio.wait_for(talk.terminals.said(b"begun"), 30)
+    await asyncio.wait_for(talk.terminals.said(b"begun"), 60)
     talk.cancel()
     assert (await running)["stopReason"] == "cancelled"
     assert talk.terminals.methods[-1] == "terminal/release"

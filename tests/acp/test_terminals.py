@@ -123,7 +123,7 @@ async def test_a_mode_that_becomes_read_while_a_person_is_asked_keeps_the_comman
 
     talk.answers["session/request_permission"] = later
     running = talk.start("/tool shell " + command("echo x > made.txt"))
-    await asyncio.wait_for(asked.wait(), 30)
+    await asyncio.wait_for(asked.wait(), 60)
     await talk.set_mode("read")
     answer.set()
     assert (await running)["stopReason"] == "end_turn"
@@ -203,7 +203,7 @@ async def test_output_that_is_no_text_or_much_of_it_is_taken(rich: Editor, works
 
 async def _begun(talk: Talk) -> None:
     """Until the command has written its first line into the terminal."""
-    await asyncio.wait_for(talk.terminals.said(b"begun"), 30)
+    await asyncio.wait_for(talk.terminals.said(b"begun"), 60)
 
 
 async def test_a_command_that_runs_here_is_shown_live_where_the_editor_knows_how(new_home: NewHome, workspace: Path) -> None:

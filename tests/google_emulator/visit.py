@@ -65,12 +65,12 @@ def only_loopback() -> None:
 
 def choose(address: str) -> None:
     """What a person does on the page: take the only account that is offered."""
-    with urllib.request.urlopen(address, timeout=20) as page:
+    with urllib.request.urlopen(address, timeout=60) as page:
         html = page.read().decode()
     found = re.findall(r'<input[^>]*name="([^"]*)"[^>]*value="([^"]*)"', html)
     form = {unescape(name): unescape(value) for name, value in found}
     data = urllib.parse.urlencode(form).encode()
-    urllib.request.urlopen(f"{URL}/o/oauth2/v2/auth/callback", data, timeout=20).close()
+    urllib.request.urlopen(f"{URL}/o/oauth2/v2/auth/callback", data, timeout=60).close()
 
 
 async def visit(home: Path, workspace: Path) -> dict[str, Any]:

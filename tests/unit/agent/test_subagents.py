@@ -92,7 +92,7 @@ async def family(
     LOG.clear()
     (tmp_path / "workspace").mkdir(exist_ok=True)
     model = PlayedModel(steps, native=native)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         async with Gate(
             tmp_path / "workspace", mode=mode, confirm=confirm, home=tmp_path / "home"
         ) as gate:

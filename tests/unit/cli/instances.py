@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 Script = Callable[["Peer"], None]
 
 

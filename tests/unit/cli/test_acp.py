@@ -134,7 +134,7 @@ def test_the_setup_asks_for_a_model_and_its_key_and_keeps_what_is_there(home: Pa
         terminal.read_until(lambda text: "not shown" in text)
         terminal.press("sk-ant-0123456789abcdef\n")
         terminal.read_until(lambda text: "works with anthropic/some-model" in text)
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     assert "sk-ant" not in terminal.text
     terminal.close()
     written = (home / "settings.toml").read_text()

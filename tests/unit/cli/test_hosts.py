@@ -39,7 +39,7 @@ def served(place: Place) -> Iterator[Place]:
     assert process.stdout.readline().startswith(b"callgate: listening on ")
     yield place
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 # --- without an instance -------------------------------------------------------------------------
@@ -172,7 +172,7 @@ def test_a_log_is_followed_into_the_next_file(place: Place) -> None:
         assert [following.stdout.readline() for _ in range(2)] == [b"three\n", b"four\n"]
     finally:
         following.kill()
-        following.communicate(timeout=30)
+        following.communicate(timeout=60)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_a_call_under_way_survives_a_reload(served: Place) -> None:
         assert served.run("hosts", "reload", "--yes").code == 0
         assert served.refusal() == (0, None)
         go.write("done at last")
-    out, _ = calling.communicate(timeout=30)
+    out, _ = calling.communicate(timeout=60)
     assert (calling.returncode, out) == (0, b"done at last\n")
 
 

@@ -44,7 +44,7 @@ class Developing:
 
     def close(self) -> None:
         self.process.terminate()
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=60)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_call_under_way_survives_an_edit(developing: Developing) -> None:
         developing.edit('"A tool."', '"Another tool."')
         assert place.refusal() == (0, None)
         go.write("done at last")
-    out, _ = calling.communicate(timeout=30)
+    out, _ = calling.communicate(timeout=60)
     assert (calling.returncode, out) == (0, b"done at last\n")
 
 

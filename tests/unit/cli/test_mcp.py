@@ -160,7 +160,7 @@ def test_a_running_instance_takes_over_what_is_approved(place: Place) -> None:
         assert place.run("hosts", "list", "--json").json["hosts"] == []
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
 
 
 def test_many_servers_that_nobody_calls_load_no_sdk_and_start_nothing(place: Place) -> None:

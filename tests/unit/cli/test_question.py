@@ -54,7 +54,7 @@ class Seen:
             if count == 1:
                 self._stream.feed(self.terminal.written)
             self.terminal.press(line)
-        return await asyncio.wait_for(answering, 30)
+        return await asyncio.wait_for(answering, 60)
 
     @property
     def rows(self) -> list[str]:

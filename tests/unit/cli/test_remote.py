@@ -319,7 +319,7 @@ def test_an_instance_that_hangs_is_given_up(
 
     with fake(usual, script) as instance:
         assert main([*READ, "--socket", str(usual)]) == LOST
-        assert over.wait(30)
+        assert over.wait(60)
     heard = [frame["type"] for frame in instance.heard]
     expected = ["list_tools"] if said == "nothing" else ["list_tools", "tool_call", "check_alive"]
     assert [each for each in heard if each != "subscribe"] == expected
@@ -362,7 +362,7 @@ def test_the_first_signal_cancels_and_shows_what_there_was(
 
     with fake(usual, script):
         process = start(*READ, cwd=ws)
-        assert called.wait(30)
+        assert called.wait(60)
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (128 + number, b"half\n")
@@ -383,12 +383,12 @@ def test_the_second_signal_leaves_at_once(ws: Path, usual: Path) -> None:
 
     with fake(usual, script):
         process = start(*READ, cwd=ws)
-        assert called.wait(30)
+        assert called.wait(60)
         process.send_signal(signal.SIGINT)
-        assert cancelled.wait(30)
+        assert cancelled.wait(60)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
-        assert gone.wait(30)
+        assert gone.wait(60)
     assert (process.returncode, out) == (130, b"")
 
 

@@ -193,7 +193,7 @@ async def test_abandoned_work_loses_its_slot_in_the_end() -> None:
     await bench.recorder.seen("tool.called")
     await bench.dispatcher.cancel_session_tools(bench.session.id)
     await call
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await bench.run("next")).ok
 
 
@@ -212,13 +212,20 @@ async def test_cancelling_twice_equals_once() -> None:
 
 @pytest.mark.spec("S4-70")
 async def test_several_stubborn_calls_are_stopped_at_once_and_not_one_after_another() -> None:
-    bench = Bench("/", make_tool(run=stubborn), limits=Limits(stop=StopLimits(grace_s=0.05, abandon_s=0.4, slot_s=0.1)))
+    all_cancelled = asyncio.Barrier(4)
+
+    async def run(input: Any, context: Any) -> str:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            await all_cancelled.wait()  # none is over before each has been cancelled
+        return "late"
+
+    bench = Bench("/", make_tool(run=run), limits=Limits(stop=StopLimits(grace_s=0.05, abandon_s=600)))
     calls = [bench.start("probe") for _ in range(4)]
     await bench.recorder.seen("tool.called", 4)
-    started = asyncio.get_running_loop().time()
-    await bench.dispatcher.cancel_session_tools(bench.session.id)
-    took = asyncio.get_running_loop().time() - started
-    assert took < 4 * 0.4, "as long as one, not as four"
+    async with asyncio.timeout(60):
+        await bench.dispatcher.cancel_session_tools(bench.session.id)
     await asyncio.gather(*calls)
     await bench.dispatcher.close()
 

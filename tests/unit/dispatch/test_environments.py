@@ -493,7 +493,7 @@ async def test_an_editor_that_never_answers_keeps_nobody_from_stopping_a_questio
     async with Gate(tmp_path, home=tmp_path / "home", mode="ask", confirm=FakeHuman()) as gate:
         gate.runtime.dispatcher.environments.offer(gate.session.id, Offered(files=editor))
         call = asyncio.ensure_future(gate.call("write_file", {"path": "a.txt", "content": "b"}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not editor.asked:
                 await asyncio.sleep(0)
             await gate.runtime.dispatcher.cancel_session_tools(gate.session.id)

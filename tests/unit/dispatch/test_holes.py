@@ -122,7 +122,7 @@ async def test_a_canceller_that_is_cancelled_itself_does_not_make_a_call_immorta
     await bench.recorder.seen("tool.called")
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(bench.dispatcher.cancel_session_tools(bench.session.id), 0.02)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await call).error.error_class is ToolErrorClass.CANCELLED
 
 
@@ -135,7 +135,7 @@ async def test_a_cancel_that_raises_cancelled_error_ends_the_call_all_the_same()
         return ""
 
     bench = Bench("/", make_tool(run=run, on_cancel=explode, timeout_s=0.02))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await bench.run("probe")).error.error_class is ToolErrorClass.TIMEOUT
 
 
@@ -197,7 +197,7 @@ async def test_tools_that_call_tools_do_not_wait_for_their_own_slots() -> None:
         return (await bench.run("inner")).text
 
     bench = Bench("/", make_tool("outer", run=outer, timeout_s=5), make_tool("inner"), limits=QUICK)
-    async with asyncio.timeout(4):
+    async with asyncio.timeout(60):
         results = await asyncio.gather(*(bench.run("outer") for _ in range(4)))
     assert [result.text for result in results] == ["ok"] * 4
 
@@ -207,7 +207,7 @@ async def test_a_confirmer_that_is_cancelled_is_a_no() -> None:
         raise asyncio.CancelledError
 
     bench = Bench("/", make_tool(effect=SideEffects.WRITE), human=gone)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         assert (await bench.run("probe")).error.reason == "confirmer_failed"
 
 

@@ -81,7 +81,7 @@ async def scenario(plan: list[Any], moves: list[Any], seed: int) -> Bench:
         for _ in range(chance.randrange(6)):
             await asyncio.sleep(chance.choice([0, 0, 0.001, 0.004]))
         await play(bench, tasks, move, target)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await asyncio.gather(*tasks, return_exceptions=True)
         await bench.dispatcher.close()
         await bench.log.flush()

@@ -19,7 +19,7 @@ def event(n: int = 0, session: str = "s1", type: str = "tool.called") -> Event:
 
 async def read(reader: Any, count: int) -> list[Any]:
     found: list[Any] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         async for item in reader:
             found.append(item.payload["n"] if isinstance(item, Event) else item)
             if len(found) == count:

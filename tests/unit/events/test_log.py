@@ -89,7 +89,7 @@ async def test_what_is_said_and_what_is_waited_for_keep_their_order(desk: Desk) 
 async def test_events_get_there_by_themselves(desk: Desk) -> None:
     desk.log.append(desk.session, desk.event())
     with desk.store.wake() as hint:
-        assert await hint.wait(5)
+        assert await hint.wait(60)
     assert "note" in await desk.types()
 
 

@@ -63,7 +63,7 @@ async def test_a_sync_function_that_outlives_its_limit_is_honest_about_it(tmp_pa
     @tool(side_effects="none", timeout_s=0.05)
     def block() -> str:
         """Block."""
-        release.wait(10)
+        release.wait(60)
         return "late"
 
     async with Gate(tmp_path, [block]) as gate:

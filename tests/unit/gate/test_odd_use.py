@@ -59,7 +59,7 @@ async def test_what_a_tool_says_is_data_without_secrets_or_it_is_not_kept(
 ) -> None:
     async with Gate(tmp_path, mode="write", **where) as gate:
         assert (await gate.call("chat", {"what": what})).ok
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert (await gate.call("put", {"n": 1})).ok
         kept = await events_of(gate)
         ended = [event.payload["call_id"] for event in kept if event.type == "tool.completed"]
@@ -70,7 +70,7 @@ async def test_what_a_tool_says_is_data_without_secrets_or_it_is_not_kept(
 async def test_after_its_end_a_gate_refuses_and_nobody_waits(tmp_path: Path, where: Any) -> None:
     async with Gate(tmp_path, mode="write", **where) as gate:
         assert (await gate.call("put", {"n": 1})).ok
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         refused = await gate.call("put", {"n": 2})
         assert refused.error is not None
         assert refused.error.error_class is ToolErrorClass.SHUTTING_DOWN
@@ -154,7 +154,7 @@ async def test_what_is_no_file_is_not_waited_for(tmp_path: Path, where: Any, wha
     else:
         path.symlink_to("/dev/null")
     mode = os.stat("/dev/null").st_mode
-    async with asyncio.timeout(20), Gate(tmp_path, mode="write", **where) as gate:
+    async with asyncio.timeout(60), Gate(tmp_path, mode="write", **where) as gate:
         assert (await gate.call("chat", {"what": "secret"})).ok
         refused = await gate.call("put", {"n": 1})
         assert refused.error is not None and refused.error.reason == "store_unwritable"

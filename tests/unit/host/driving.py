@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 SAMPLES = Path(__file__).parent / "sample_tools.py"
 OFFER = ["read_file", "write_file", "append_file", "patch_file", "delete_file", "file_exists", "list_files", "keep_artifact"]
 CONTEXT = {"session_id": "sess_1", "turn_id": "t1", "tool_use_id": "tu_1", "workspace_path": "/w", "scope": {"tabId": "1"}}

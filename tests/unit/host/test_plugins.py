@@ -102,7 +102,7 @@ def test_a_plugin_that_cannot_be_used_is_named_on_stderr(name: str, tmp_path: Pa
     text, problem = WRONG[name]
     (tmp_path / name).write_text(text)
     with Driven(name, cwd=tmp_path) as driven:
-        assert driven.process.wait(20) == 1
+        assert driven.process.wait(60) == 1
         assert problem in driven.stderr
         assert driven.left() == b""
 
@@ -110,12 +110,12 @@ def test_a_plugin_that_cannot_be_used_is_named_on_stderr(name: str, tmp_path: Pa
 @pytest.mark.parametrize("spec", ["missing.py", "no_such_module", "--script"])
 def test_what_is_not_there_is_said_to_be_missing(spec: str) -> None:
     with Driven(spec) as driven:
-        assert (driven.process.wait(20), spec in driven.stderr) == (1, True)
+        assert (driven.process.wait(60), spec in driven.stderr) == (1, True)
 
 
 def test_the_command_line_says_how_it_is_used() -> None:
     with Driven() as driven:
-        assert (driven.process.wait(20), "usage" in driven.stderr) == (2, True)
+        assert (driven.process.wait(60), "usage" in driven.stderr) == (2, True)
 
 
 def test_the_command_of_callgate_runs_the_same_host() -> None:
@@ -130,7 +130,7 @@ def test_the_command_of_callgate_runs_the_same_host() -> None:
 def test_the_command_of_callgate_wants_one_thing_to_run() -> None:
     for words in ([], ["a.py", "b.py"]):
         with Driven(*words, argv=(sys.executable, "-m", "callgate", "host")) as driven:
-            assert driven.process.wait(20) == 2
+            assert driven.process.wait(60) == 2
 
 
 # The end.

@@ -164,4 +164,4 @@ def test_what_cannot_be_executed_is_refused_at_the_start(tmp_path: Path) -> None
     (tmp_path / "plain").write_text(BASH)
     for path in (tmp_path / "plain", tmp_path / "missing", tmp_path):
         with Driven("--script", str(path)) as driven:
-            assert (driven.process.wait(20), str(path) in driven.stderr) == (1, True)
+            assert (driven.process.wait(60), str(path) in driven.stderr) == (1, True)

@@ -23,7 +23,7 @@ def model_at(kind: Any, url: str | None, *, key: str | None = KEY, **table: Any)
 
 async def pieces_of(model: Model, prompt: Prompt = HELLO) -> list[Piece]:
     try:
-        async with asyncio.timeout(20), aclosing(model.stream(prompt)) as pieces:
+        async with asyncio.timeout(60), aclosing(model.stream(prompt)) as pieces:
             return [piece async for piece in pieces]
     finally:
         await model.close()

@@ -56,7 +56,7 @@ class Served:
     def leave(self) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-            self.process.wait(20)
+            self.process.wait(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
 
@@ -233,7 +233,7 @@ def test_an_instance_that_goes_away_within_a_call_ends_it(working: Served, how: 
     ends = {"SIGKILL": {"INSTANCE_GONE"}, "SIGTERM": {"RUNTIME_SHUTTING_DOWN", "CANCELLED"}}
     assert code in ends[how]
     assert error == "INSTANCE_GONE"
-    working.process.wait(20)
+    working.process.wait(60)
     missing = working.node("await connect().catch((error) => show(error.code))")
     assert missing == "NO_INSTANCE"
 

@@ -14,7 +14,7 @@ from callgate.sandbox.egress import Egress, Patience
 from tests.support import descriptors
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 class Server:

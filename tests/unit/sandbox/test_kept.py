@@ -68,7 +68,7 @@ class Record:
         self._news.set()
 
     async def until(self, text: bytes) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while text not in self.streams["stdout"]:
                 self._news.clear()
                 await self._news.wait()
@@ -89,7 +89,7 @@ async def start(
 
 
 async def finish(kept: Kept) -> Exit:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         return await kept.wait()
 
 

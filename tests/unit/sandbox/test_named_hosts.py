@@ -79,7 +79,7 @@ FETCHES = """
 import json, urllib.error, urllib.request
 def fetch(url):
     try:
-        return urllib.request.urlopen(url, timeout=20).read().decode()
+        return urllib.request.urlopen(url, timeout=60).read().decode()
     except urllib.error.HTTPError as error:
         return error.code
     except OSError as error:
@@ -230,7 +230,7 @@ async def test_a_command_that_is_stopped_takes_its_connections_along(how: str) -
         gone.set()
 
     backends = needed({"seccomp", "namespaces"})
-    async with asyncio.timeout(30), await asyncio.start_server(hold, "127.0.0.1", 0) as server:
+    async with asyncio.timeout(60), await asyncio.start_server(hold, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         hosts = (parse(f"127.0.0.1:{port}"),)
         jail = Jail(network=Network.HOSTS, hosts=hosts, pid_namespace=True)

@@ -121,7 +121,7 @@ async def test_small_pieces_are_joined_and_streams_keep_their_order() -> None:
     for stream, data in ("stdout", b"a"), ("stdout", b"b"), ("stderr", b"c"), ("stdout", b"d"):
         deltas.add(stream, data)  # type: ignore[arg-type]
     assert record.pieces == []
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await record.news.wait()
     assert record.pieces == [("stdout", "ab"), ("stderr", "c"), ("stdout", "d")]
 

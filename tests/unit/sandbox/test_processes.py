@@ -35,7 +35,7 @@ class Recorder:
         return b"".join(data for name, data in self.pieces if name == stream)
 
     async def until(self, text: bytes, stream: str = "stdout") -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while text not in self.text(stream):
                 self._news.clear()
                 await self._news.wait()
@@ -51,7 +51,7 @@ def start(script: str, record: Recorder | None = None, cwd: str = "/") -> Proces
 
 
 async def finish(process: Process) -> Exit:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         return await process.wait()
 
 
@@ -210,7 +210,7 @@ async def test_a_command_that_had_ended_by_itself_was_not_stopped(
     over = asyncio.Event()
     pidfd = os.pidfd_open(process.pid)
     asyncio.get_running_loop().add_reader(pidfd, over.set)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await over.wait()
     asyncio.get_running_loop().remove_reader(pidfd)
     os.close(pidfd)

@@ -117,7 +117,7 @@ class Watched:
 
 async def stopped(command: Watched) -> tuple[list[int], int]:
     """Who is left after a stop, and how many the result admits to."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await command.ready.wait()
         assert command.process.stop(grace=0.1)
         ended = await command.process.wait()
@@ -148,7 +148,7 @@ async def test_a_command_that_ends_by_itself_leaves_no_process(
     monkeypatch.setattr(processes, "DRAIN_S", 0.02)
     monkeypatch.setattr(processes, "LEFTOVER_GRACE_S", 0.05)
     command = Watched(tmp_path / "pids", SHAPES[shape], exits=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         ended = await command.process.wait()
     assert (command.survivors(), ended.survivors, ended.stopped) == ([], 0, False)
 
@@ -161,13 +161,13 @@ async def test_a_process_that_is_not_of_the_command_is_left_alone(tmp_path: Path
     command = Watched(tmp_path / "pids", SHAPES["setsid"])
     await command.ready.wait()
     command.process.stop(grace=0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await command.process.wait()
     assert (bystander.returncode, running(bystander.pid), len(other.survivors())) == (None, True, 1)
     bystander.kill()
     await bystander.wait()
     other.process.stop(grace=0)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await other.process.wait()
 
 
@@ -191,7 +191,7 @@ async def test_a_process_that_slips_by_the_first_look_is_found_by_the_next(
     monkeypatch.setattr(trees, "_first_thread_children", stale)
     monkeypatch.setattr(processes, "DRAIN_S", 0.02)
     command = Watched(tmp_path / "pids", SHAPES["stubborn daemon"], exits=True)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await command.process.wait()
     assert command.survivors() == []
 
@@ -202,7 +202,7 @@ async def test_a_process_that_is_hidden_from_us_is_not_waited_for(
     lists = trees._first_thread_children
     monkeypatch.setattr(trees, "_first_thread_children", lambda pid: [*lists(pid), NOBODY])
     process = processes.start(["/bin/true"], cwd="/", env={}, on_output=print)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await process.wait() == Exit(code=0)
 
 
@@ -220,7 +220,7 @@ async def test_without_proc_the_group_is_still_ended(
     monkeypatch.setattr(trees, "_proc_is_ours", lambda: False)
     for exits in (False, True):
         command = Watched(tmp_path / f"pids {exits}", SHAPES["ignores SIGTERM"], exits=exits)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await command.ready.wait()
             command.process.stop(grace=0.05)
             assert (await command.process.wait()).survivors == 0

@@ -381,7 +381,7 @@ async def test_a_sync_function_runs_beside_the_loop() -> None:
     @tool(side_effects="none")
     def probe() -> str:
         started.set()
-        assert release.wait(10)
+        assert release.wait(60)
         return threading.current_thread().name
 
     running = asyncio.ensure_future(call(probe, {}))
@@ -448,6 +448,6 @@ async def test_any_other_exception_is_left_to_the_dispatcher(
         raise error
 
     made = tool(not_sync if is_async else sync, side_effects="none")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         with pytest.raises(caught):
             await made().execute({}, NO_CONTEXT)

@@ -128,5 +128,5 @@ async def test_a_commit_in_another_process_wakes_those_who_wait_here(home: Path)
                     pass
                 for count in range(2, 5):
                     other.tell("now")
-                    assert await hint.wait(30)
+                    assert await hint.wait(60)
                     assert len(await store.read_events(session)) == count

@@ -58,7 +58,7 @@ async def test_when_the_nth_operation_fails_nothing_is_half_done(
         home = tmp_path / f"{nth}"
         disk.done = 0
         disk.fail(fault, nth)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             failed += await _work_once(home, disk)
     assert failed, "no operation was met: the test proves nothing"
 

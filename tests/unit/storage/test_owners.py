@@ -91,6 +91,6 @@ def test_a_child_that_outlives_its_parent_does_not_keep_its_lock(tmp_path: Path)
         child = int(parent.stdout.readline())
         assert watching.alive("own_parent")
         parent.stdin.write("go\n")
-        parent.wait(timeout=30)
+        parent.wait(timeout=60)
         assert not watching.alive("own_parent")
         os.kill(child, signal.SIGKILL)  # until now it was there

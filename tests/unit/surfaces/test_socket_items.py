@@ -141,7 +141,7 @@ class Peer:
         self.writer.write(json.dumps(frame).encode() + b"\n")
 
     async def read(self) -> Any:
-        line = await asyncio.wait_for(self.reader.readline(), 20)
+        line = await asyncio.wait_for(self.reader.readline(), 60)
         return json.loads(line) if line else None
 
     def start(self, tool: str, id: str = "r1", timeout: int | None = None, info: Any = None, **arguments: Any) -> None:
@@ -564,7 +564,7 @@ async def test_a_record_that_cannot_be_written_loses_no_result(
 
 async def until(done: Any) -> None:
     """Wait for what nothing tells of."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not done():
             await asyncio.sleep(0.01)
 

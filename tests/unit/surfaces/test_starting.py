@@ -113,7 +113,7 @@ def test_something_else_that_is_handed_over_is_refused(base: Path, handed: socke
     one, two = socket.socketpair()
     with one, two, (base / "x").open("w") as file:
         process = activated(base, {"file": file, "stream": one, "open": handed}[wrong])
-        _, error = process.communicate(timeout=30)
+        _, error = process.communicate(timeout=60)
     assert (process.returncode, b"handed over" in error or b"open to others" in error) == (1, True)
 
 

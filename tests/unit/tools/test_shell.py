@@ -54,14 +54,14 @@ class Call:
         self._news.set()
 
     async def run(self, command: str, **more: Any) -> ToolOutput:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             return await self.tool.execute({"command": command, **more}, self.context)
 
     def live(self, stream: str) -> str:
         return "".join(each["text"] for _, each in self.published if each["stream"] == stream)
 
     async def until(self, text: str, stream: str = "stdout") -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while text not in self.live(stream):
                 self._news.clear()
                 await self._news.wait()

@@ -69,7 +69,7 @@ def test_a_process_killed_at_any_moment_leaves_a_history_that_leads_back(tmp_pat
         while len(history.of_call("w").changes) <= seen + turn % 5:
             pass
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=30)
+        process.communicate(timeout=60)
     found = history.of_call("w")
     assert found.damaged <= 24
     undo(history, root, "w")
@@ -216,4 +216,4 @@ def test_pruning_comes_sooner_where_much_is_kept(root: Path, undo_home: Path) ->
 def wait_for_pruning() -> None:
     for thread in threading.enumerate():
         if thread.name == "callgate-prune":
-            thread.join(30)
+            thread.join(60)

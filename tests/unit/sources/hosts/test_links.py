@@ -24,7 +24,7 @@ async def test_requests_of_one_moment_arrive_in_order_though_the_link_ends_in_th
     params = [frames.RequiredTags(), frames.Init(config={"text": "x" * 20_000}), frames.GetUiElements()]
     outcomes = [link.ask(each)[1] for each in params]
     link.end()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         ended = await asyncio.gather(*outcomes, return_exceptions=True)
         await link.ended()
     process.close()
@@ -61,7 +61,7 @@ async def test_a_host_that_does_not_read_is_told_no_more_than_fits_until_it_does
         told += 1
         return "x" * (MOST_UNREAD // 2)
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         offer = frames.Offer(answers=sorted(frames.OF_RUNTIME))
         await link.ask(frames.Init(config={}, runtime=offer))[1]
         params = frames.ExecuteTool(tool_name="t", arguments={})

@@ -92,7 +92,7 @@ async def test_what_is_formatted_late_does_not_bring_back_an_old_state(tmp_path:
         returned = await host.execute("count", {}, context(), lambda event: None, no_ask, lambda asked: None)
         return returned.result.value
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         counts = [await count()]
         formatting = asyncio.create_task(host.try_ask("s", frames.FormatToolResult(result={}), 5.0))
         await asyncio.sleep(0)  # it is asked

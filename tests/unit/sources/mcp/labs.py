@@ -99,7 +99,7 @@ class Lab:
 
     async def seen(self, kind: str) -> None:
         """Wait for an event."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not self.of(kind):
                 self._heard.clear()
                 await self._heard.wait()

@@ -42,7 +42,7 @@ def ask(method, params):
     id, done = f"s{len(asked)}", threading.Event()
     asked[id] = (done, [])
     send({"id": id, "method": method, "params": params})
-    assert done.wait(30)
+    assert done.wait(60)
     return asked[id][1][0]
 
 
@@ -101,7 +101,7 @@ def call(id, params):
         send({"method": "notifications/progress", "params": {"progressToken": token, "progress": 0}})
         return None
     if name == "stopped":
-        assert begun.wait(30) and stopped.wait(30)
+        assert begun.wait(60) and stopped.wait(60)
         return text("yes")
     if name == "die":
         sys.stderr.write((LAST_WORDS or "I have had enough") + "\n")

@@ -17,7 +17,7 @@ from callgate.surfaces.acp.stdio import AcpOptions, Served
 from callgate.wiring import Wired, register_configured
 from tests.acp.published import Published
 
-LIMIT_S = 30.0
+LIMIT_S = 60.0
 EVERYTHING: dict[str, Any] = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True}
 Reply = Callable[[dict[str, Any]], Any]
 

@@ -78,7 +78,7 @@ def offered(client: Client, session: str) -> list[str]:
 async def ready(client: Client, session: str, name: str) -> Any:
     """The connection with a server, once its tools are there."""
     servers = held(client, session)._servers
-    await asyncio.wait_for(servers._bringing[name], 30)
+    await asyncio.wait_for(servers._bringing[name], 60)
     (found,) = next(each for each in servers._brought if each.name == name).server.running
     return found
 
@@ -146,7 +146,7 @@ async def test_a_cancel_ends_the_wait_for_servers(
         session = await opened(client, workspace, [odd("mute", "--mute")])
         _, answer = client.start_prompt(session, "/tool list_dir {}")
         client.tell("session/cancel", sessionId=session)
-        assert (await asyncio.wait_for(answer, 30))["stopReason"] == "cancelled"
+        assert (await asyncio.wait_for(answer, 60))["stopReason"] == "cancelled"
 
 
 @pytest.mark.spec("T22")
@@ -220,7 +220,7 @@ async def test_a_tool_that_is_described_differently_is_not_used_any_more(tmp_pat
         listed.write_text(text)
         relearned = asyncio.create_task(connection.relearned())
         await call(client, session, "mcp__odd__change")
-        await asyncio.wait_for(relearned, 30)
+        await asyncio.wait_for(relearned, 60)
         return offered(client, session)
 
     listed_first = tools(echo="Says it.", pid="Its number.", change="Changes.")

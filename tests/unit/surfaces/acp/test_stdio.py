@@ -27,7 +27,7 @@ from callgate.surfaces.acp.peer import Peer, PeerGone
 from callgate.surfaces.acp.stdio import AcpOptions, Served, serve
 from tests.unit.cli.running import CALLGATE, environment
 
-LIMIT_S = 30
+LIMIT_S = 60
 HELLO = {"protocolVersion": 1, "clientInfo": {"name": "an\x1b[2Jeditor", "version": "9.8"}}
 
 

@@ -26,7 +26,7 @@ from callgate.surfaces.http.parts import Hosting, Parts, Served
 from callgate.surfaces.http.waiting import HttpDoor
 from callgate.wiring import Wired, register_own
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 JSON = {"content-type": "application/json"}
 
 DONE: list[str] = []

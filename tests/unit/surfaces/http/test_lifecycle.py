@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 from callgate.sandbox.trees import MARK
 from tests.needs import needs
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Served:

@@ -18,7 +18,7 @@ from callgate.surfaces.http.peer_users import user_of
 from callgate.surfaces.http.server import HttpServer, Limits
 from callgate.surfaces.http.unauthenticated import Unauthenticated
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 ASK = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 
 

@@ -146,7 +146,7 @@ class Meanwhile:
         await self.told()
 
     async def told(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while self._fanout.told(self._session.id) < self.said + 1:
                 await self._fanout.moved()
 
@@ -473,7 +473,7 @@ async def test_many_may_come_and_go_and_nothing_is_left_behind(instance: Instanc
     serving_ = instance.door._serving
     assert serving_ is not None
     fanout = serving_.door.fanout
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while fanout._reading is not None:
             await asyncio.sleep(0)
     assert (fanout._kinds, fanout._users, fanout._ahead) == ({}, 0, {})

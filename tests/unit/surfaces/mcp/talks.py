@@ -18,7 +18,7 @@ from callgate.surfaces.mcp.local import local_server
 from callgate.surfaces.mcp.server import McpServer
 from callgate.wiring import Wired, register_own
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 GENERATIONS = ("legacy", "2026-07-28")
 
 

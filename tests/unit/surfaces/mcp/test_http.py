@@ -23,7 +23,7 @@ from tests.unit.surfaces.http.instances import DONE, TOOLS, Instance, serving
 from tests.unit.surfaces.mcp.talks import GENERATIONS, answers, texts
 
 each_generation = pytest.mark.parametrize("generation", GENERATIONS)
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 ACCEPT = {"accept": "application/json, text/event-stream"}
 HELLO: dict[str, Any] = {
     "jsonrpc": "2.0", "id": 1, "method": "initialize",

@@ -244,7 +244,7 @@ def test_an_index_is_made_once_however_many_open_it(tmp_path: Path) -> None:
     status = tmp_path.stat()
 
     def note(directory: Path, number: int, all_here: threading.Barrier, found: list[int]) -> None:
-        all_here.wait(10)
+        all_here.wait(60)
         with opened(str(directory)) as index:
             with index.changing():
                 index.put("workspace", f"{number}", status, 1, b"", "zebra")
@@ -274,7 +274,7 @@ async def test_a_cancelled_search_stops_reading(home: Path, ws: Path, monkeypatc
 
     def slow(*args: Any, **more: Any) -> Any:
         started.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return text_of(*args, **more)
 
     monkeypatch.setattr(refreshing, "text_of", slow)
@@ -285,7 +285,7 @@ async def test_a_cancelled_search_stops_reading(home: Path, ws: Path, monkeypatc
     stopping = asyncio.create_task(desk.dispatcher.cancel(call.id))
     await asyncio.sleep(0)
     go_on.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await stopping
         assert (await running).error.error_class == "cancelled"
 

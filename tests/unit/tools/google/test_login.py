@@ -39,7 +39,7 @@ def places(google: GoogleServer) -> oauth.Endpoints:
 def fetch(address: str) -> tuple[int, str]:
     """As a browser would, redirects and all."""
     try:
-        with urllib.request.urlopen(address, timeout=10) as page:
+        with urllib.request.urlopen(address, timeout=60) as page:
             return page.status, page.read().decode()
     except HTTPError as error:
         with error:

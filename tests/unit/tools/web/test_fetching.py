@@ -201,7 +201,7 @@ async def test_a_gigabyte_is_cut_where_the_settings_say(tmp_path: Path) -> None:
         result = await bench.run("web_fetch", {"url": server.url(), "maxTokens": 100})
         assert (result.ok, result.truncated, result.meta["bytes"]) == (True, True, 64 * 1024)
         assert len(result.text) < 1_000
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await server.left.wait()
 
 
@@ -253,7 +253,7 @@ async def test_a_slow_answer_ends_when_its_time_is_up(after: bytes) -> None:
         bench = desk(allow=[f"127.0.0.1:{server.port}"], timeout_s=0.2)
         result = await bench.run("web_fetch", {"url": server.url()})
         assert result.error.reason == "web_timeout"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await server.left.wait()
 
 
@@ -266,7 +266,7 @@ async def test_a_cancelled_call_hangs_up(tool: str) -> None:
         bench = desk(allow=[f"127.0.0.1:{server.port}"], search="searxng", search_url=server.url())
         call = bench.tool_call(tool, {"query": "x"} if tool == "web_search" else {"url": server.url()})
         running = asyncio.create_task(bench.dispatcher.run(call))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await server.asked.wait()
             await bench.dispatcher.cancel(call.id)
             result = await running
