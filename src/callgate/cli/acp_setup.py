@@ -5,18 +5,18 @@ Editors start it for people who have neither. What is there already is left as i
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 from callgate.cli.exits import OK
 from callgate.cli.keys import explained, typed
 from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.model_choice import choose_model
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
 from callgate.config import keys
-from callgate.config.load import load_changed, load_user
-from callgate.config.places import Home, write_private
+from callgate.config.load import load_user
+from callgate.config.places import Home
 from callgate.core.models import Key
 from callgate.models.make import USUAL_VARIABLES, find_table, key_name
 
@@ -36,7 +36,7 @@ def set_up() -> int:
         chosen = settings.model or _asked(f"Model (such as {_EXAMPLE}): ")
         name, table = find_table(chosen, settings.models, os.environ)
         if settings.model is None:
-            _choose(home, name)
+            choose_model(home, name)
         needs_key = table.kind in USUAL_VARIABLES and table.base_url is None
         if needs_key and keys.key_source(name, table, home, os.environ) is None:
             stored = key_name(name, table)
@@ -52,18 +52,3 @@ def _asked(question: str) -> str:
     if not answer or not answer.isprintable():
         raise CliError("no model was named")
     return answer
-
-
-def _choose(home: Home, name: str) -> None:
-    """Name the model in the settings. On top, where no table has begun yet."""
-    path = os.path.realpath(home.settings)
-    try:
-        with open(path, encoding="utf-8") as file:
-            before = file.read()
-    except FileNotFoundError:
-        before = ""
-    text = f"model = {json.dumps(name)}\n{before}"
-    load_changed(home, text.encode(), path)  # it still has to be right
-    home.make()
-    write_private(path, text)
-    say(f"{path} names {name} now.")

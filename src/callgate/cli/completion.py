@@ -15,6 +15,8 @@ from callgate.cli.problems import CliError
 
 _TAKE_TOOLS = ("call", "policy explain")
 _TOOLS = "callgate tools --names 2>/dev/null"
+_KEYS = '$(callgate tools --names -- "@TOOL@" 2>/dev/null)'
+_FISH_KEYS = "callgate tools --names -- (commandline -opc)[{}] 2>/dev/null"
 _TAKE_SKILLS = ("skills show",)
 _SKILLS = "callgate skills list --names 2>/dev/null"
 
@@ -52,7 +54,10 @@ def _cases() -> str:
         words = _options(name) + (list(SHELLS) if name == "completion" else [])
         asked = _asked(name)
         names = "" if asked is None else f" $({asked})"
-        lines.append(f'    "{name}") words="{" ".join(words)}{names}" ;;')
+        lines.append(f'    "{name}") words="{" ".join(words)}{names}"')
+        if name in _TAKE_TOOLS:  # behind the tool its arguments
+            lines.append(f'      [ "@CURRENT@" -gt "$place" ] && words="{" ".join(words)} {_KEYS}"')
+        lines[-1] += " ;;"
     return "\n".join(lines)
 
 
@@ -85,7 +90,13 @@ _callgate() {
 @CASES@
     esac
   fi
+  if [ "$current" = "=" ] || [ "${COMP_WORDS[COMP_CWORD-1]}" = "=" ]; then
+    return  # the value of an argument: files are offered
+  fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
+  if [[ "${COMPREPLY[0]}" == *= ]]; then
+    compopt -o nospace 2>/dev/null
+  fi
 }
 complete -o default -F _callgate callgate
 """
@@ -109,7 +120,8 @@ _callgate() {
 @CASES@
     esac
   fi
-  compadd -- ${=found}
+  compadd -S '' -- ${(M)${=found}:#*=}
+  compadd -- ${${=found}:#*=}
 }
 compdef _callgate callgate
 """
@@ -129,11 +141,15 @@ def _script(template: str) -> str:
 
 
 def _bash() -> str:
-    return _script(_BASH)
+    return _in_shell(_script(_BASH), "$COMP_CWORD", "${COMP_WORDS[$place]}")
 
 
 def _zsh() -> str:
-    return _script(_ZSH).replace('words="', 'found="')
+    return _in_shell(_script(_ZSH), "$CURRENT", "${words[$place]}").replace('words="', 'found="')
+
+
+def _in_shell(script: str, current: str, tool: str) -> str:
+    return script.replace("@CURRENT@", current).replace("@TOOL@", tool)
 
 
 def _flag(option: str) -> str:
@@ -160,6 +176,8 @@ def _fish() -> str:
             offer(_flag(option), *name.split())
         if (asked := _asked(name)) is not None:
             offer(f"-a '({asked})'", *name.split())
+        if name in _TAKE_TOOLS:
+            offer(f"-a '({_FISH_KEYS.format(len(name.split()) + 2)})'", *name.split())
         if name == "completion":
             offer(f"-a '{' '.join(SHELLS)}'", name)
     return "\n".join(lines) + "\n"

@@ -67,8 +67,8 @@ def _run(given: list[str]) -> int:
         print(f"callgate {__version__}")
         return OK
     _tell_what_is_missing()
-    if not given and _may_chat():
-        given = ["chat"]
+    if not given and is_terminal(sys.stdin) and is_terminal(sys.stdout):
+        given = _at_a_terminal()
     commands = import_module("callgate.cli.commands")
     if (text := commands.help_text(given)) is not None:
         print(text)
@@ -94,11 +94,12 @@ def _call(options: Any) -> int:
     return int(import_module("callgate.cli.call").call(options))
 
 
-def _may_chat() -> bool:
-    """Whether someone sits at a terminal, and the settings name a model to talk to."""
-    if not (is_terminal(sys.stdin) and is_terminal(sys.stdout)):
-        return False
-    return bool(import_module("callgate.cli.agents").is_configured())
+def _at_a_terminal() -> list[str]:
+    """What a person gets who names no command: a chat, a first run, or the help."""
+    home = import_module("callgate.config.places").Home.from_environment()
+    if not os.path.lexists(home.settings):
+        return ["init"]
+    return ["chat"] if import_module("callgate.cli.agents").is_configured() else []
 
 
 def _unexpected(error: Exception) -> CliError:

@@ -1,16 +1,19 @@
-"""`callgate init`: commented settings and a sample tool, where there are none yet."""
+"""`callgate init`: commented settings and a sample tool, where there are none yet; at a terminal
+also what fits what is here."""
 
 from __future__ import annotations
 
 import os
+import sys
 from argparse import Namespace
 
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.loading import load
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.samples import HELLO, SETTINGS, WORKSPACE_SETTINGS
-from callgate.cli.terminal import say
+from callgate.cli.terminal import is_terminal, say
 from callgate.config.places import Home, workspace_settings
 from callgate.core.errors import ToolErrorClass
 
@@ -49,6 +52,9 @@ def init(options: Namespace) -> int:
         return OK
     for path in files:
         say(f"wrote {path}" if path in wrote else f"kept  {path}, which was there already")
+    if not options.workspace and is_terminal(sys.stdin) and is_terminal(sys.stdout):
+        load("callgate.cli.first_run").guide(home)
+        return OK
     say(_NEXT_IN_WORKSPACE if options.workspace else _NEXT)
     return OK
 

@@ -25,7 +25,7 @@ def tools(options: Namespace) -> int:
     if known is None:
         known = _own(options)
     if options.words:
-        return _describe([_named(word, known) for word in options.words], as_json=options.json)
+        return _describe([_named(word, known) for word in options.words], options)
     listed = [each for each in known if options.all or each["visible"]]
     if options.json:
         print_json(listed)
@@ -57,9 +57,13 @@ def _named(word: str, known: list[Tool]) -> Tool:
     )  # fmt: skip
 
 
-def _describe(tools: list[Tool], *, as_json: bool) -> int:
-    if as_json:
+def _describe(tools: list[Tool], options: Namespace) -> int:
+    if options.json:
         print_json(tools)
+        return OK
+    if options.names:  # of its parameters, as one begins to type them
+        for key in (key for tool in tools for key in tool["input_schema"].get("properties", ())):
+            print(f"{visible(key)}=")
         return OK
     describe = load("callgate.cli.tool_pages").tool_page
     print("\n\n".join(describe(tool) for tool in tools))

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -12,7 +18,40 @@ import pytest
 from callgate.cli.decision_words import WORDS
 from callgate.policy import decide
 from tests.unit.cli.instances import short_directory
-from tests.unit.cli.running import callgate, start
+from tests.unit.cli.running import CALLGATE, LIMIT_S, Terminal, callgate, environment, start
+
+_SITS_DOWN = """
+import os, sys
+os.setsid()
+terminal = os.open(sys.argv[1], os.O_RDWR)
+for number in range(3):
+    os.dup2(terminal, number)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Seated:
+    """A person at a terminal, who starts a command there."""
+
+    def __init__(self, *words: str, cwd: Path, env: Mapping[str, str]) -> None:
+        self.terminal = Terminal(columns=200, rows=100)
+        name = os.ttyname(self.terminal.slave)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SITS_DOWN, name, CALLGATE, *words], cwd=cwd, env=environment(env)
+        )
+
+    def read_until(self, text: str) -> str:
+        return self.terminal.read_until(lambda shown: text in shown)
+
+    def press(self, keys: str) -> None:
+        self.terminal.press(keys)
+
+    def end(self) -> str:
+        self.read_until("callgate help lists the rest.")
+        assert self.process.wait(LIMIT_S) == 0
+        self.terminal.take()
+        self.terminal.close()
+        return self.terminal.text
 
 
 @pytest.mark.parametrize(
@@ -123,3 +162,80 @@ def test_doctor_counts_the_tools_that_are_listed(ws: Path) -> None:
     visible = sum(each["visible"] for each in listed)
     checks = {each["check"]: each for each in callgate("doctor", "--json", cwd=ws).json["checks"]}
     assert checks["tools"]["text"] == f"{visible} visible, {len(listed) - visible} not"
+
+
+class _Ollama(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"models": [{"name": "tiny:1b"}]}')
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def ollama() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Ollama)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("words", [[], ["init"]], ids=["nothing", "init"])
+def test_a_first_run_finds_a_model_and_shows_a_call(
+    words: list[str], ws: Path, tmp_path: Path, ollama: str
+) -> None:
+    home = tmp_path / "fresh"
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "zed").write_text("#!/bin/sh\n")
+    (programs / "zed").chmod(0o755)
+    (ws / "tiny.gguf").touch()
+    env = {
+        "CALLGATE_HOME": str(home), "HOME": str(tmp_path), "OLLAMA_HOST": ollama,
+        "ANTHROPIC_API_KEY": "sk-never-shown", "OPENAI_API_KEY": "", "PATH": f"{programs}:{os.environ['PATH']}",
+    }  # fmt: skip
+    person = Seated(*words, cwd=ws, env=env)
+    shown = person.read_until("Enter for none: ")
+    assert "1  anthropic/claude-sonnet-4-5: ANTHROPIC_API_KEY is set" in shown
+    assert f"2  ollama: tiny:1b, from the Ollama at http://{ollama}" in shown
+    assert f"3  local/{ws / 'tiny.gguf'}" in shown
+    person.press("2\n")
+    shown = person.end()
+    assert "callgate acp --print-config zed" in shown
+    assert "tiny.gguf" in shown.partition("One call")[2]
+    assert "sk-never-shown" not in shown
+    settings = tomllib.loads((home / "settings.toml").read_text())
+    assert (settings["model"], settings["models"]["ollama"]["model"]) == ("ollama", "tiny:1b")
+    assert callgate("doctor", cwd=ws, env=env).out.count("failed") == 0
+
+
+def test_a_first_run_without_any_model_goes_on_without_one(ws: Path, tmp_path: Path) -> None:
+    env = {
+        "CALLGATE_HOME": str(tmp_path / "fresh"), "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:1",
+        "ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "",
+    }  # fmt: skip
+    shown = Seated("init", cwd=ws, env=env).end()
+    assert "No model was found" in shown and "It is on record" in shown
+
+
+def test_the_arguments_of_a_tool_are_completed(ws: Path) -> None:
+    completion = callgate("completion", "bash", cwd=ws).out
+    for words, offered in (
+        (["call", "read_file", "of"], "offset="),
+        (["policy", "explain", "read_file", "pa"], "path="),
+        (["call", "read_fil"], "read_file"),
+        (["call", "read_file", "path", "="], ""),
+    ):
+        line = " ".join(f'"{word}"' for word in ["callgate", *words])
+        asked = f"{completion}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n_callgate\necho $COMPREPLY"
+        path = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
+        ran = subprocess.run(
+            ["bash", "-c", asked], cwd=ws, env=environment({"PATH": path}), text=True,
+            capture_output=True, check=True,
+        )  # fmt: skip
+        assert ran.stdout.strip() == offered
