@@ -1,4 +1,4 @@
-"""A program beside a running instance: it calls, is asked, and does not wait for ever.
+"""A program beside a running instance: it calls, a person allows, and it does not wait for ever.
 
 The example starts an instance of its own, in a home of its own, so that it runs anywhere. Leave
 `home` out to use the one that `callgate serve` started.
@@ -34,6 +34,26 @@ def instance(home: str, workspace: str) -> Iterator[None]:
         serve.communicate()
 
 
+async def allowed_elsewhere(home: str, workspace: str) -> None:
+    async with callgate.connect(home=home, cwd=workspace, confirmer=True) as gate:
+        events = gate.events(["tool.confirmation_requested"])
+        write = asyncio.create_task(gate.call("write_file", path="a.txt", content="hello"))
+        await anext(events)
+        (question,) = await gate.confirmations()
+        await asyncio.to_thread(person, home, question.id)
+        print((await write).ok)
+
+
+def person(home: str, question: str) -> None:
+    """What somebody types at another terminal; no program allows its own calls."""
+    subprocess.run(
+        [sys.executable, "-m", "callgate", "confirmations", "allow", question, "--json"],
+        env={**os.environ, "CALLGATE_HOME": home},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+
+
 async def side_by_side(home: str, workspace: str) -> None:
     async with callgate.connect(home=home, cwd=workspace) as gate:
         results = await asyncio.gather(*(gate.call("read_file", path="a.txt") for _ in range(3)))
@@ -50,12 +70,10 @@ def main() -> None:
         home, workspace = os.path.join(base, "home"), os.path.join(base, "workspace")
         os.mkdir(workspace)
         with instance(home, workspace):
-            with callgate.connect(
-                home=home, cwd=workspace, confirm=lambda question: question.tool == "write_file"
-            ) as gate:
-                print(gate.call("write_file", path="a.txt", content="hello").ok)
-                refused = gate.call("shell", command="rm a.txt")
+            with callgate.connect(home=home, cwd=workspace) as gate:
+                refused = gate.call("shell", command="rm a.txt")  # nobody is there to ask
                 print(refused.ok, refused.text)
+            asyncio.run(allowed_elsewhere(home, workspace))
             asyncio.run(side_by_side(home, workspace))
         try:
             with callgate.connect(home=home):

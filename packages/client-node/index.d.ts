@@ -31,7 +31,7 @@ export interface Gate {
   subscribe(options?: SubscribeOptions): AsyncGenerator<GateEvent | Missed, void, void>;
   /** The questions about our calls that wait for an answer. */
   confirmations(): Promise<Question[]>;
-  /** The first answer wins. Given the question itself, it is for the arguments that this shows. */
+  /** The first answer wins. Given the question itself, it is for the arguments that this shows. Only a no is taken. */
   answer(question: Question | string, said: Answer): Promise<Receipt>;
   /** Hang up: the instance ends the calls that are under way. Twice equals once. */
   close(): void;
@@ -85,7 +85,7 @@ export interface ToolDescriptor {
 export interface SubscribeOptions {
   /** Only these events; by default all. */
   types?: string[];
-  /** Someone here answers questions, so calls that need an answer wait for it. */
+  /** A person answers elsewhere, so calls that need an answer wait for it. */
   confirmer?: boolean;
 }
 

@@ -1,7 +1,8 @@
 """Puts an instance's question to the person at this terminal, just as our own runtime would.
 
 The question is the instance's; the rule that an answer would save, and the preview of a
-command, are worked out here, from the same settings.
+command, are worked out here, from the same settings. The answer goes to the store of the home,
+as that of `callgate watch --answer`: over the socket no peer allows its own call.
 """
 
 from __future__ import annotations
@@ -14,11 +15,16 @@ import msgspec
 from callgate.cli.call import confirmer
 from callgate.cli.embedded import open_runtime
 from callgate.cli.wires import Foreign, Lost, Wire
+from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
 from callgate.core.sessions import Mode
+from callgate.core.stores import ConfirmationNotFound, StoreError
+from callgate.dispatch import questions
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer
+from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.frames import Question
+from callgate.storage.sqlite.store import SqliteStore
 
 
 class Asked(Protocol):
@@ -31,21 +37,43 @@ class Asked(Protocol):
     mode: str | None
 
 
-def ask(call: Asked, question: dict[str, Any], stopped: int) -> dict[str, Any] | None:
-    """What the person said, as the wire spells it; None if the question went away before.
+class NotGiven(Exception):
+    """The answer did not reach the question."""
 
-    `stopped`: a descriptor that becomes readable when the person wants to stop the call.
+
+def ask(call: Asked, question: dict[str, Any], stopped: int) -> None:
+    """Ask the person, and give their answer, unless the question went away before.
+
+    `stopped`: a descriptor that becomes readable when the person wants to stop the call. Raises
+    `NotGiven`.
     """
     try:
         asked = _confirmation(msgspec.convert(question, Question))
     except msgspec.ValidationError as error:
         raise Foreign("a question that cannot be read") from error
     answer = asyncio.run(_ask(call, asked, stopped))
-    if answer is None:
-        return None
-    said = {"decision": answer.decision, "scope": answer.scope, "pattern": answer.pattern,
-            "reason": answer.reason}  # fmt: skip
-    return {key: str(value) for key, value in said.items() if value is not None}
+    if answer is not None:
+        asyncio.run(_give(asked.id, asked.arguments_sha256, answer))
+
+
+def allow(question: dict[str, Any]) -> None:
+    """Give the answer of `--yes`. Raises `NotGiven`."""
+    answer = Answer(decision=Outcome.ALLOW, by="--yes")
+    asyncio.run(_give(question["id"], question["argumentsSha256"], answer))
+
+
+async def _give(id: str, sha256: str, answer: Answer) -> None:
+    home = Home.from_environment().path
+    try:
+        async with await SqliteStore.open(home) as store:
+            stored = await store.get_confirmation(id)
+            if stored.arguments_sha256 != sha256:
+                raise NotGiven("it is about other arguments")
+            await questions.answer(store, id, answer)
+    except ConfirmationNotFound:
+        raise NotGiven(f"the instance has another home than {home}") from None
+    except StoreError as error:
+        raise NotGiven(str(error)) from error
 
 
 def _confirmation(asked: Question) -> Confirmation:

@@ -207,19 +207,18 @@ class RemoteCall:
                         "requestId": f"{_ASK}{self._questions}"})  # fmt: skip
 
     def _answer(self, question: dict[str, Any], stops: Stops) -> None:
-        if self.options.yes and not question.get("alwaysAsk"):
-            what = question.get("commandSummary") or question.get("inputSummary")
-            clip = load("callgate.cli.visible").clip
-            say(f"--yes allows {question['tool']}: {clip(str(what), 200)}")
-            said: dict[str, Any] | None = {"decision": "allow"}
-        else:  # heavy, and needed only where a person is asked
-            said = load("callgate.cli.remote_asking").ask(self, question, stops.descriptor)
-        if said is not None:
-            self.wire.send({
-                "type": "answer_confirmation", "protocol": 1, "requestId": question["id"],
-                "confirmationId": question["id"], **said,
-                "argumentsSha256": question["argumentsSha256"],
-            })  # fmt: skip
+        asking = load("callgate.cli.remote_asking")  # heavy, and needed only where one is asked
+        try:
+            if self.options.yes and not question.get("alwaysAsk"):
+                what = question.get("commandSummary") or question.get("inputSummary")
+                clip = load("callgate.cli.visible").clip
+                say(f"--yes allows {question['tool']}: {clip(str(what), 200)}")
+                asking.allow(question)
+            else:
+                asking.ask(self, question, stops.descriptor)
+        except asking.NotGiven as error:
+            say(f"callgate: the question cannot be answered here: {error}")
+            self._cancel()
 
     # The end.
 

@@ -126,8 +126,9 @@ class BlockingGate:
         return self._run(self._gate.confirmations())
 
     def answer(self, question: Question | str, said: Answer | bool | str) -> Receipt:
-        """Answer a question; the first answer wins. `RequestRefused` if it is not open.
+        """Take a question back with a no; the first answer wins.
 
+        `RequestRefused` if it is not open, and for a yes: no program allows its own calls.
         Given the question itself, the answer is for the arguments that it shows.
         """
         return self._run(self._gate.answer(question, said))

@@ -12,7 +12,6 @@ from typing import Literal
 
 from callgate.client.blocking import BlockingGate
 from callgate.client.errors import InstanceGone, NoInstance
-from callgate.client.questions import Confirm
 from callgate.client.remote import Peer, RemoteGate
 from callgate.config.places import Home
 from callgate.surfaces.socket import instances
@@ -93,7 +92,6 @@ def connect(
     instance: str | int | None = None,
     cwd: str | os.PathLike[str] | None = ".",
     caller: Literal["cli", "plugin"] = "plugin",
-    confirm: Confirm | None = None,
     confirmer: bool = False,
     home: str | os.PathLike[str] | None = None,
     patience_s: float = PATIENCE_S,
@@ -103,8 +101,8 @@ def connect(
     Args:
         socket: where it listens; beats `instance`, its pid or label. Else the newest.
         cwd: the directory to work in, which the instance must serve; None means its own.
-        confirm: is asked what must be asked about our calls. Without, that is refused.
-        confirmer: this program answers with `answer` what it reads in `events`.
+        confirmer: what must be asked about our calls waits for a person, who answers elsewhere.
+            Without, it is refused where nobody can be asked.
         patience_s: how long the instance may say nothing.
     """
     if caller not in ("cli", "plugin"):
@@ -113,7 +111,6 @@ def connect(
     peer = Peer(
         caller=caller,
         cwd=None if cwd is None else os.path.abspath(cwd),
-        confirm=confirm,
         confirmer=confirmer,
     )
     path = None if socket is None else os.fspath(socket)

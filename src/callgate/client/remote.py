@@ -10,15 +10,11 @@ their turn here. A call whose task is cancelled is cancelled in the instance as 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from msgspec import UNSET
-
-from callgate.client.errors import ClientError, RequestRefused
+from callgate.client.errors import RequestRefused
 from callgate.client.link import Hear, Link, Reply
-from callgate.client.questions import Confirm, put
 from callgate.client.readers import Events, Readers
 from callgate.client.results import read_event, read_reply, refused, unsendable
 from callgate.core.events import CONFIRMATION_REQUESTED, CONFIRMATION_RESOLVED
@@ -34,8 +30,6 @@ _STOP_S = 3.0
 """How long a cancelled call is waited for. An instance answers sooner, whatever the tool does."""
 _LONGEST_S = frames.MAX_TIMEOUT_MS / 1000
 
-_log = logging.getLogger("callgate.client")
-
 T = TypeVar("T")
 
 
@@ -44,7 +38,6 @@ class Peer(NamedTuple):
 
     caller: Literal["cli", "plugin"]
     cwd: str | None
-    confirm: Confirm | None
     confirmer: bool
 
 
@@ -53,18 +46,14 @@ class RemoteGate:
 
     def __init__(self, peer: Peer, patience_s: float) -> None:
         self._info = frames.ClientInfo(caller=peer.caller, cwd=peer.cwd)
-        self._confirm = peer.confirm
-        self._confirmer = peer.confirmer or peer.confirm is not None
+        self._confirmer = peer.confirmer
         self._readers = Readers()
         self._watches_all = False
         self._slots = asyncio.Semaphore(MOST_CALLS)
-        self._asking: dict[str, asyncio.Task[None]] = {}
-        """By question: the task that puts it to someone."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self.link = Link(patience_s, self._show, self._ended)
 
     async def greet(self) -> None:
-        """Make sure that an instance is at the other end, and that it may ask us."""
+        """Make sure that an instance is at the other end, and that questions wait for people."""
         await self._ask(frames.CheckAlive(request_id=self.link.new_id()), frames.Alive)
         if self._confirmer:
             await self._ask(self._subscription(), frames.Subscribed)
@@ -72,10 +61,6 @@ class RemoteGate:
     async def close(self) -> None:
         """Hang up: the instance ends the calls that are still under way. Twice equals once."""
         self.link.end("closed")
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
 
     async def call(
         self,
@@ -159,15 +144,13 @@ class RemoteGate:
 
     async def confirmations(self) -> list[Question]:
         """The questions about our calls that wait for an answer."""
-        return await self._questions(None)
-
-    async def _questions(self, id: str | None) -> list[Question]:
-        request = frames.ListConfirmations(request_id=self.link.new_id(), confirmation_id=id)
+        request = frames.ListConfirmations(request_id=self.link.new_id())
         return (await self._ask(request, frames.ConfirmationsList)).confirmations
 
     async def answer(self, question: Question | str, said: Answer | bool | str) -> Receipt:
-        """Answer a question; the first answer wins. `RequestRefused` if it is not open.
+        """Take a question back with a no; the first answer wins.
 
+        `RequestRefused` if it is not open, and for a yes: no program allows its own calls.
         Given the question itself, the answer is for the arguments that it shows.
         """
         answer = Answer.read(said)
@@ -180,9 +163,7 @@ class RemoteGate:
             confirmation_id=id,
             decision="allow" if answer.decision == Outcome.ALLOW else "deny",
             scope=Scope(answer.scope).value,
-            arguments=UNSET if answer.arguments is None else dict(answer.arguments),
             arguments_sha256=sha256,
-            pattern=answer.pattern,
             reason=answer.reason,
         )
         got = await self._ask(request, frames.ConfirmationResult)
@@ -195,33 +176,11 @@ class RemoteGate:
             self._readers.miss(frame.missed)
         if frame.event is None:
             return
-        event = read_event(frame.event)
-        question = event.payload.get("confirmation_request_id")
-        if isinstance(question, str) and self._confirm is not None:
-            if event.type == CONFIRMATION_REQUESTED:
-                self._asking[question] = self._own(self._put(question, self._confirm))
-            elif event.type == CONFIRMATION_RESOLVED and question in self._asking:
-                self._asking.pop(question).cancel()  # someone else was quicker
-        self._readers.offer(event)
-
-    async def _put(self, id: str, confirm: Confirm) -> None:
-        """Put a question to whoever answers here."""
-        try:
-            asked = [each for each in await self._questions(id) if each.id == id]
-            answers = [await put(confirm, question) for question in asked]
-            self._asking.pop(id, None)
-            for question, answer in zip(asked, answers, strict=True):
-                await self.answer(question, answer)
-        except ClientError as error:  # nobody waits for the answer any more
-            _log.info("question %s was not answered here: %s", id, error)
-        finally:
-            self._asking.pop(id, None)
+        self._readers.offer(read_event(frame.event))
 
     def _ended(self) -> None:
         by_us = self.link.lost == "closed"
         self._readers.end(None if by_us else self.link.gone)
-        for task in self._asking.values():
-            task.cancel()
 
     # Requests.
 
@@ -239,12 +198,6 @@ class RemoteGate:
             raise RequestRefused(reply.message)
         assert isinstance(reply, answer), "the wire lets no other answer through"
         return reply
-
-    def _own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _standing(got: frames.ConfirmationResult) -> Answer | None:

@@ -80,6 +80,12 @@ class Served:
         """What is in the audit log, newest first."""
         return [record for record, _ in newest_first(str(self.home / "audit.jsonl"))]
 
+    def allow(self, question: str) -> None:
+        """As a person does at another terminal."""
+        command = [sys.executable, "-m", "callgate", "confirmations", "allow", question, "--json"]
+        env = _environment(self.base, self.home)
+        subprocess.run(command, env=env, stdout=subprocess.DEVNULL, check=True, timeout=LIMIT_S)
+
     def stop(self, signal: int = signal.SIGTERM) -> None:
         self.process.send_signal(signal)
         self.process.wait(LIMIT_S)

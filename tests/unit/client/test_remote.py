@@ -18,7 +18,7 @@ from callgate import Answer, Gate, InstanceGone, NoInstance, RequestRefused, Too
 from callgate.client.remote import MOST_CALLS
 from callgate.core.events import CALLED, COMPLETED, CONFIRMATION_REQUESTED
 from callgate.events.bus import Gap
-from callgate.protocol.socket_v1.frames import PartialText, Progress, Question
+from callgate.protocol.socket_v1.frames import PartialText, Progress
 from callgate.sources.modules import load_tools
 from tests.unit.client.instances import LIMIT_S, SLEEP, Served, pretending, serving
 
@@ -178,35 +178,7 @@ async def test_without_anyone_to_answer_what_must_be_asked_is_refused(asking: Se
         connect(caller="internal")  # type: ignore[arg-type]
 
 
-async def _yes(question: Question) -> bool:
-    return True
-
-
-@pytest.mark.parametrize(
-    ("confirm", "written"),
-    [
-        (_yes, "x"),
-        (lambda question: True, "x"),
-        (lambda question: "allow", "x"),
-        (lambda question: Answer(decision="allow", arguments={"path": question.arguments["path"], "content": "y"}), "y"),
-        (lambda question: False, None),
-        (lambda question: None, None),
-        (lambda question: 1 / 0, None),
-    ],
-    ids=["coroutine", "function", "word", "other arguments", "no", "nothing", "fails"],
-)  # fmt: skip
-async def test_whoever_confirms_is_asked_and_their_word_holds(
-    confirm: Any, written: str | None, asking: Served, request: pytest.FixtureRequest
-) -> None:
-    path = f"{request.node.callspec.id.replace(' ', '_')}.txt"
-    async with connect(**asking.target, confirm=confirm) as gate:
-        result = await gate.call("write_file", path=path, content="x")
-    assert result.ok is (written is not None)
-    file = asking.ws / path
-    assert (file.read_text() if file.exists() else None) == written
-
-
-async def test_a_question_can_be_answered_by_hand_once(asking: Served) -> None:
+async def test_a_program_waits_for_a_person_and_cannot_allow_its_own_call(asking: Served) -> None:
     async with connect(**asking.target, confirmer=True) as gate:
         events = gate.events([CONFIRMATION_REQUESTED])
         call = asyncio.create_task(gate.call("write_file", path="hand.txt", content="x"))
@@ -214,32 +186,25 @@ async def test_a_question_can_be_answered_by_hand_once(asking: Served) -> None:
         assert not isinstance(asked, Gap)
         (question,) = await gate.confirmations()
         assert question.id == asked.payload["confirmation_request_id"]
-        assert (await gate.answer(question, "allow")).applied is True
+        for yes in (True, "allow", "always-allow-this-tool", Answer(decision="allow", scope="always")):
+            with pytest.raises(RequestRefused):
+                await gate.answer(question, yes)
+        await asyncio.to_thread(asking.allow, question.id)
         assert (await call).ok
         with pytest.raises(RequestRefused):
-            await gate.answer(question.id, True)
+            await gate.answer(question.id, False)
 
 
-async def test_a_question_answered_elsewhere_is_taken_back(asking: Served) -> None:
-    put, taken_back = asyncio.Event(), asyncio.Event()
-
-    async def never(question: Question) -> bool:
-        put.set()
-        try:
-            return await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            taken_back.set()
-            raise
-
-    async with connect(**asking.target, confirm=never) as gate:
+async def test_a_program_takes_its_question_back(asking: Served) -> None:
+    async with connect(**asking.target, confirmer=True) as gate:
+        events = gate.events([CONFIRMATION_REQUESTED])
         call = asyncio.create_task(gate.call("write_file", path="else.txt", content="x"))
-        await put.wait()
+        await anext(events)
         (question,) = await gate.confirmations()
-        await gate.answer(question, False)
+        assert (await gate.answer(question, False)).applied is True
         ended = (await call).error
         assert ended is not None and ended.error_class is ToolErrorClass.USER_DENIED
-        async with asyncio.timeout(LIMIT_S):
-            await taken_back.wait()
+    assert not (asking.ws / "else.txt").exists()
 
 
 async def test_events_of_this_session_come_from_now_on(working: Served) -> None:

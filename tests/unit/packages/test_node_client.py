@@ -185,24 +185,25 @@ def test_a_call_is_heard_while_it_runs_and_ends_when_it_is_aborted(working: Serv
     assert (code, after) == ("CANCELLED", True)
 
 
-def test_a_question_is_seen_and_answered(served: Served) -> None:
-    tool, receipt, ok, left = served.node("""
+def test_a_question_is_seen_and_taken_back_and_never_allowed(served: Served) -> None:
+    tool, refusal, receipt, ok, left = served.node("""
         const gate = await connect();
         const events = gate.subscribe({types: ["tool.confirmation_requested"], confirmer: true});
         const called = gate.call("write_file", {path: "b.txt", content: "x"});
         for await (const event of events) {
           const [question] = await gate.confirmations();
           show(question.tool);
-          show(await gate.answer(question, {decision: "allow", scope: "once"}));
+          show(await gate.answer(question, {decision: "allow"}).catch(({code}) => code));
+          show(await gate.answer(question, {decision: "deny"}));
           show((await called).ok);
           break;
         }
         show(await gate.confirmations());
         gate.close();
     """)
-    assert (tool, ok, left) == ("write_file", True, [])
-    assert (receipt["applied"], receipt["decision"], receipt["scope"]) == (True, "allow", "once")
-    assert (served.ws / "b.txt").read_text() == "x"
+    assert (tool, refusal, ok, left) == ("write_file", "REQUEST_REFUSED", False, [])
+    assert (receipt["applied"], receipt["decision"]) == (True, "deny")
+    assert not (served.ws / "b.txt").exists()
 
 
 def test_events_are_those_of_the_own_calls(served: Served) -> None:

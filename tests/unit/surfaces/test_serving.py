@@ -75,6 +75,14 @@ class Served:
         self._peers.append(Peer(self.path))
         return self._peers[-1]
 
+    def allow(self, question: str, sha256: str | None = None) -> None:
+        """As a person does at another terminal."""
+        subprocess.run(
+            [sys.executable, "-m", "callgate", "confirmations", "allow", question, "--json",
+             *(["--sha256", sha256] if sha256 else [])],
+            env={**os.environ, "CALLGATE_HOME": str(self.home)}, stdout=subprocess.DEVNULL, check=True,
+        )  # fmt: skip
+
     def leave(self) -> None:
         for peer in self._peers:
             peer.close()
@@ -185,23 +193,51 @@ def test_only_what_is_served_or_trusted_is_a_workspace(served: Served, base: Pat
         assert error["details"]["reason"] in ("workspace_not_served", "cwd_relative")
 
 
-def test_a_peer_that_can_answer_is_asked_and_others_see_nothing(served: Served) -> None:
+def test_a_peer_never_allows_its_own_call_and_others_see_nothing(served: Served) -> None:
     peer, other = served.peer(), served.peer()
     for each in (peer, other):
-        each.send(type="subscribe", requestId="s", confirmer=True)
+        each.send(type="subscribe", requestId="s", confirmer=True, types=["tool.confirmation_requested"])
         assert each.read()["type"] == "subscribed"
+    ways: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({"caller": "cli"}, {"decision": "allow"}),
+        ({"caller": "plugin"}, {"decision": "allow", "scope": "session"}),
+        ({"caller": "internal"}, {"decision": "allow", "scope": "always"}),
+        ({}, {"decision": "always-allow-this-tool"}),
+    ]
+    for info, said in ways:
+        peer.call("write_file", {"path": "b.txt", "content": "x"}, served.ws, **info)
+        asked = peer.until("event")["event"]["payload"]["confirmation_request_id"]
+        for each, questions in ((other, []), (peer, [asked])):
+            each.send(type="list_confirmations", requestId="l")
+            listed = each.until("confirmations_list")["confirmations"]
+            assert [question["id"] for question in listed] == questions
+        for each in (other, peer):
+            each.send(type="answer_confirmation", requestId="a", confirmationId=asked, **said)
+            answer = each.read()
+            assert (answer["type"], answer["requestId"]) == ("error", "a")
+        peer.send(type="cancel_tool_call", requestId="r1")
+        assert peer.until("tool_result")["result"]["error"]["code"] == "CANCELLED"
+    assert not (served.ws / "b.txt").exists()
+
+
+def test_a_person_elsewhere_allows_what_a_peer_waits_for(served: Served) -> None:
+    peer = served.peer()
+    peer.send(type="subscribe", requestId="s", confirmer=True, types=["tool.confirmation_requested"])
     peer.call("write_file", {"path": "b.txt", "content": "x"}, served.ws)
-    asked = peer.until("event")["event"]["payload"]["confirmation_request_id"]
-    for each, questions in ((other, []), (peer, [asked])):
-        each.send(type="list_confirmations", requestId="l")
-        listed = each.until("confirmations_list")["confirmations"]
-        assert [question["id"] for question in listed] == questions
-    other.send(type="answer_confirmation", requestId="a", confirmationId=asked, decision="allow")
-    assert other.read()["type"] == "error"
-    peer.send(type="answer_confirmation", requestId="a", confirmationId=asked, decision="allow")
-    assert peer.until("confirmation_result")["applied"] is True
+    served.allow(peer.until("event")["event"]["payload"]["confirmation_request_id"])
     assert peer.until("tool_result")["result"]["ok"] is True
     assert (served.ws / "b.txt").read_text() == "x"
+
+
+def test_a_peer_may_deny_its_own_call(served: Served) -> None:
+    peer = served.peer()
+    peer.send(type="subscribe", requestId="s", confirmer=True, types=["tool.confirmation_requested"])
+    peer.call("write_file", {"path": "b.txt", "content": "x"}, served.ws)
+    asked = peer.until("event")["event"]["payload"]["confirmation_request_id"]
+    peer.send(type="answer_confirmation", requestId="a", confirmationId=asked, decision="deny")
+    ended = {each["type"]: each for each in (peer.read(), peer.read())}
+    assert ended["confirmation_result"]["applied"] is True
+    assert ended["tool_result"]["result"]["error"]["details"]["errorClass"] == "user_denied"
 
 
 @pytest.fixture
@@ -391,8 +427,5 @@ def test_a_question_about_large_arguments_can_be_listed_and_answered(served: Ser
         listed = peer.until("confirmations_list")["confirmations"]
         assert [each["id"] for each in listed] == [asked] * count
     assert len(listed[0]["arguments"]["content"]) == 5_000_000
-    peer.send(
-        type="answer_confirmation", requestId="a", confirmationId=asked, decision="allow",
-        argumentsSha256=listed[0]["argumentsSha256"],
-    )  # fmt: skip
+    served.allow(asked, listed[0]["argumentsSha256"])
     assert peer.until("tool_result")["result"]["ok"] is True

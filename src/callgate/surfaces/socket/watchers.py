@@ -1,13 +1,13 @@
-"""One peer as somebody who watches its own session, and answers the questions about its calls.
+"""One peer as somebody who watches its own session, and the questions about its calls.
 
-A peer that a running call has started may watch and not answer: it would approve itself.
+A peer never allows its own call. With `confirmer` its questions wait for a person, who answers
+elsewhere: at a terminal, in the dashboard. It may take a question back with a no. For a peer
+that a running call has started nobody is asked.
 """
 
 from __future__ import annotations
 
 from contextlib import ExitStack
-
-from msgspec import UNSET
 
 from callgate.core.events import Event
 from callgate.core.ids import ulid
@@ -19,6 +19,10 @@ from callgate.protocol.socket_v1.descriptors import questions
 from callgate.runtime import Runtime
 
 _WITHIN_A_CALL = "A running call cannot approve what it asks for."
+_OWN_CALL = (
+    "A peer does not allow its own calls: a person does, with `callgate confirmations`, "
+    "`callgate watch --answer` or the dashboard."
+)
 _NOT_OPEN = "no such question is open"
 
 
@@ -83,8 +87,11 @@ class Watcher:
         return frames.ConfirmationsList(request_id=request.request_id, confirmations=listed)
 
     async def _answer(self, request: frames.AnswerConfirmation) -> frames.Reply:
-        if not self.may_answer:
-            return frames.Error(request_id=request.request_id, message=_WITHIN_A_CALL)
+        refusal = None if self.may_answer else _WITHIN_A_CALL
+        if request.decision != "deny":
+            refusal = refusal or _OWN_CALL
+        if refusal is not None:
+            return frames.Error(request_id=request.request_id, message=refusal)
         asked = await self._runtime.open_confirmations(self._session_id)
         shown = {each.id: each.arguments_sha256 for each in asked}
         sha256 = shown.get(request.confirmation_id)
@@ -104,12 +111,9 @@ class Watcher:
 
 
 def _answer_of(request: frames.AnswerConfirmation) -> Answer:
-    always = request.decision == "always-allow-this-tool"
     return Answer(
-        decision=Outcome.DENY if request.decision == "deny" else Outcome.ALLOW,
-        scope=Scope.SESSION if always else Scope(request.scope),
-        arguments=None if request.arguments is UNSET else request.arguments,
-        pattern=request.pattern,
+        decision=Outcome.DENY,
+        scope=Scope(request.scope),
         reason=request.reason,
         by="socket",
     )
