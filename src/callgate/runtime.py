@@ -76,6 +76,10 @@ class Runtime:
         """The calls of this process that have not ended."""
         return list(self.dispatcher.running)
 
+    def find(self, call_id: str) -> RunningCall | None:
+        """A call of this process that has not ended."""
+        return self.dispatcher.running.find(call_id)
+
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """Answer and record a call whose wire was so wrong that it cannot be run."""
         return self.dispatcher.refuse(call, error)

@@ -63,7 +63,7 @@ async def execute(
     token = watched.set([running.call.tool, running.call.session.id])
     try:
         tool = running.tool = factory()
-        running.context, running.limit_s = context, timeout_s
+        running.context, running.limit_s, running.began = context, timeout_s, perf_counter()
         output = await _drive(tool.execute(arguments, context), running, table, timer, leave)
         if running.stop is None and perf_counter() > timer.ends_at:  # it blocked the loop
             running.stop = Stop.TIMEOUT

@@ -17,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from enum import StrEnum
+from time import perf_counter
 from typing import Any
 
 import msgspec
@@ -65,6 +66,7 @@ class RunningCall:
 
     __slots__ = (
         "abandoned",
+        "began",
         "call",
         "cancelling",
         "cancels_delivered",
@@ -74,6 +76,7 @@ class RunningCall:
         "limit_s",
         "stop",
         "task",
+        "took_cancel",
         "tool",
         "waiting_for",
     )
@@ -88,14 +91,29 @@ class RunningCall:
         self.context: ToolContext | None = None
         self.limit_s: float | None = None
         """How long it may run, once it does."""
+        self.began: float | None = None
+        """When its work began, by `perf_counter`."""
         self.waiting_for: asyncio.Future[Any] | None = None
         """A person's answer or a slot, while it waits for one."""
         self.stop: Stop | None = None
+        self.took_cancel = False
+        """The tool's `cancel()` said that the work will end."""
         self.abandoned = False
         self.cancels_sent = 0
         self.cancels_delivered = 0
         self.ended: asyncio.Future[None] | None = None
         """Made by the first who waits for the end."""
+
+    @property
+    def elapsed_ms(self) -> float:
+        """How long its work has taken so far."""
+        return 0.0 if self.began is None else round((perf_counter() - self.began) * 1e3, 3)
+
+    @property
+    def heeds_stop(self) -> bool:
+        """The tool reacts to being stopped, and may clean up."""
+        noticed = self.context is not None and self.context.noticed_cancel
+        return self.took_cancel or noticed
 
     async def until(self, future: asyncio.Future[Any]) -> Any:
         """Wait for something before the start; a stop meanwhile raises its error."""
@@ -119,7 +137,7 @@ class RunningCall:
     def stop_error(self, *, stopped: bool | None = None) -> ToolError:
         """The error that says why the call was stopped, and if it is known, whether its work
         has ended."""
-        rest = " Its work could not be stopped and may still be going on."
+        rest = " Its work has not ended and may still be going on."
         details = None if stopped is None else {"stopped": stopped}
         if self.stop is Stop.TIMEOUT:
             message = f"Tool {self.call.tool!r} took longer than {self.limit_s:g} s."
@@ -253,9 +271,10 @@ class Running:
         context = running.context
         if context is not None:
             context.cancel_event.set()
-        if not await self._ask_to_cancel(tool):
+        running.took_cancel = await self._ask_to_cancel(tool)
+        if not running.took_cancel:
             await self._ended(running, self.limits.grace_s)
-            if context is None or not context.noticed_cancel:
+            if not running.heeds_stop:
                 self._cancel_task(running)
         if await self._ended(running, deadline - asyncio.get_running_loop().time()):
             return

@@ -88,11 +88,16 @@ class Calls:
         """Answer a call whose end does not come; when it comes, nobody is told again."""
         if self._end(request_id, call_id):
             self._host.unfollow(call_id)
-            info = ErrorInfo.of(error)
-            self._answer(
-                request_id,
-                ToolResult(call_id=call_id, tool="", ok=False, content=[], error=info),
+            running = self._runtime.find(call_id)
+            result = ToolResult(
+                call_id=call_id,
+                tool="" if running is None else running.call.tool,
+                ok=False,
+                content=[],
+                error=ErrorInfo.of(error),
+                duration_ms=0.0 if running is None else running.elapsed_ms,
             )
+            self._answer(request_id, result)
 
     def close(self, error: ToolError) -> None:
         """Nothing more begins. What waits is refused; what runs is stopped by others."""

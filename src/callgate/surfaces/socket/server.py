@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
+from functools import partial
 from typing import Any
 
 from callgate.core.errors import ToolError
@@ -26,8 +27,10 @@ from callgate.surfaces.unfinished import Unfinished
 _DRAIN_S = 0.7
 """How long calls may take to end when the instance stops."""
 
-_STOP_S = 2.0
-"""How long a stopped call may take to say what it had, before its caller is answered."""
+_STOP_S = 0.25
+"""When a stopped call whose tool does not listen is answered. Its record tells of the true end."""
+_CLEAN_UP_S = 2.0
+"""When any other is: until then its caller gets what the tool had to show."""
 
 _log = logging.getLogger("callgate.socket")
 
@@ -128,10 +131,20 @@ class SocketServer:
     def _stopping(self, call_id: str, error: ToolError) -> None:
         """Its work may not end at once; its caller need not wait for that."""
         followed = self._followed.get(call_id)
-        if followed is not None:
-            follower, request_id = followed
-            loop = asyncio.get_running_loop()
-            loop.call_later(_STOP_S, follower.give_up, request_id, call_id, error)
+        if followed is None:
+            return
+        follower, request_id = followed
+        give_up = partial(follower.give_up, request_id, call_id, error)
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            running = self.runtime.find(call_id)
+            if running is not None and running.heeds_stop:
+                loop.call_later(_CLEAN_UP_S - _STOP_S, give_up)
+            else:
+                give_up()
+
+        loop.call_later(_STOP_S, look)
 
     def _hear(self, event: Event) -> None:
         followed = self._followed.get(str(event.payload.get("call_id")))
