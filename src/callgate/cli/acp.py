@@ -44,7 +44,7 @@ def acp(options: Any) -> int:
 def _level(options: Any) -> str:
     if options.vv:
         return "debug"
-    return "info" if options.v else "error"
+    return "info" if options.v else "warning"
 
 
 def _serve(requests: int, answers: int, options: Any) -> int:

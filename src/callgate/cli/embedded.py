@@ -27,13 +27,15 @@ def open_runtime(
     audit: bool = False,
     register: Callable[[Wired, str], None] = register_configured,
     meant: str | None = None,
+    log: str = "error",
 ) -> tuple[Wired, Session]:
     """A runtime with every configured tool, and a session in the chosen workspace.
 
     `audit` opens the record: only a command that makes calls needs it. `meant` is the one tool
-    that a command is about: what brings others is not looked at.
+    that a command is about: what brings others is not looked at. `log` is the least that is
+    logged.
     """
-    set_up(options.debug)
+    set_up(options.debug, log)
     workspace = os.path.abspath(os.path.expanduser(options.workspace))
     if not os.path.isdir(workspace):
         raise CliError(f"--workspace: {workspace} is not a directory")

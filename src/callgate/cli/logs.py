@@ -1,6 +1,7 @@
 """What the runtime logs, for whoever runs the command line: `CALLGATE_LOG`, on stderr.
 
-Without it only errors are shown, in one line each; tracebacks come with `debug`.
+Without it a command shows only errors, in one line each. An instance (`serve`, `acp`, `mcp
+serve`) shows warnings too, and whatever is shown has its traceback, without secrets.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import logging
 import os
 import sys
 
+from callgate.audit.redaction import redact
 from callgate.cli.log_limits import LimitedLog
 from callgate.cli.problems import CliError
 from callgate.cli.visible import visible_text
@@ -32,18 +34,19 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return visible_text(text if self._whole else text.split("\n")[0])
+        return visible_text(redact(text) if self._whole else text.split("\n")[0])
 
 
 def set_up(debug: bool, least: str = "error") -> None:
     """Send the log of callgate to stderr: `least`, or more if the environment asks for it."""
-    chosen = "debug" if debug else os.environ.get("CALLGATE_LOG", "").lower() or "error"
+    wish = "debug" if debug else os.environ.get("CALLGATE_LOG", "").lower()
+    chosen = wish or "error"
     if chosen not in _LEVELS:
         raise CliError(f"CALLGATE_LOG={chosen!r} is not one of {', '.join(_LEVELS)}")
     level = min(_LEVELS[chosen], _LEVELS[least])
     logging.addLevelName(_TRACE, "TRACE")
     output = LimitedLog(sys.stderr)
-    output.setFormatter(_Lines(whole=level <= logging.DEBUG))
+    output.setFormatter(_Lines(whole=bool(wish) or level < logging.ERROR))
     logger = logging.getLogger("callgate")
     logger.handlers = [output]
     logger.setLevel(level)

@@ -35,7 +35,7 @@ def serve(options: Namespace) -> int:
     requests, answers = take_streams()
     load("callgate.cli.lineage").refuse_within_a_call("callgate mcp serve")
     ensure_installed()
-    wired, session = load("callgate.cli.embedded").open_runtime(options, audit=True)
+    wired, session = load("callgate.cli.embedded").open_runtime(options, audit=True, log="warning")
     load("asyncio").run(_serve(requests, answers, wired, session, not options.no_elicit))
     return 0
 

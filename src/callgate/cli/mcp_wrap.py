@@ -54,7 +54,7 @@ def wrap(options: Namespace) -> int:
     load("callgate.cli.lineage").refuse_within_a_call("callgate mcp wrap")
     load("callgate.cli.mcp_serve").ensure_installed()
     wired, session = load("callgate.cli.embedded").open_runtime(
-        options, audit=True, register=lambda wired, workspace: None
+        options, audit=True, register=lambda wired, workspace: None, log="warning"
     )
     load("asyncio").run(_serve(requests, answers, wired, session, options))
     return 0

@@ -70,7 +70,7 @@ def serve(options: Namespace) -> int:
     home = Home.from_environment()
     home.make()
     ready = detach(os.path.join(home.path, LOG)) if options.detach else None
-    wired, session = open_runtime(options, audit=True)
+    wired, session = open_runtime(options, audit=True, log="warning")
     listener = _listen(options.socket, home, roots)
     if not is_within(listener.path, home.path):  # which is hidden anyway
         wired.sandbox.hide(os.path.dirname(listener.path))

@@ -237,7 +237,8 @@ def test_an_exception_of_a_tool_is_hidden_but_can_be_found(ws: Path) -> None:
     assert ran.code == 1
     assert "secret-9c1f" not in ran.out + ran.err
     assert "Traceback" not in ran.err
-    assert "Traceback" in callgate("call", "crash", cwd=ws, env={"CALLGATE_LOG": "debug"}).err
+    for level in ("debug", "error"):
+        assert "Traceback" in callgate("call", "crash", cwd=ws, env={"CALLGATE_LOG": level}).err
     assert "Traceback" in callgate("call", "crash", "--debug", cwd=ws).err
 
 

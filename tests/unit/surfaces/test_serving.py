@@ -59,14 +59,14 @@ class Peer:
 
 
 class Served:
-    def __init__(self, base: Path, *options: str) -> None:
+    def __init__(self, base: Path, *options: str, stderr: Any = None) -> None:
         self.home, self.ws, self.path = base / "h", base / "ws", base / "h" / "run" / "callgate.sock"
         self._peers: list[Peer] = []
         self.ws.mkdir(exist_ok=True)
         (self.ws / "a.txt").write_text("hello\n")
         self.process = subprocess.Popen(
             [sys.executable, "-m", "callgate", "serve", *options], cwd=self.ws,
-            env={**os.environ, "CALLGATE_HOME": str(self.home)}, stdout=subprocess.PIPE,
+            env={**os.environ, "CALLGATE_HOME": str(self.home)}, stdout=subprocess.PIPE, stderr=stderr,
         )  # fmt: skip
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith(b"callgate: listening on ")
@@ -135,6 +135,37 @@ def test_a_running_instance_says_where_it_is_until_it_stops(served: Served) -> N
     served.stop()
     assert not (served.home / "config.json").exists()
     assert list((served.home / "instances").iterdir()) == []
+
+
+CRASHES = """
+from callgate import tool
+
+@tool(side_effects="none")
+async def crash() -> str:
+    raise RuntimeError("met password=hunter2secret in a.txt")
+"""
+
+
+@pytest.mark.parametrize("level", [None, "error"])
+def test_an_instance_logs_warnings_and_tracebacks_without_secrets(
+    base: Path, level: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CALLGATE_LOG", raising=False)
+    if level is not None:
+        monkeypatch.setenv("CALLGATE_LOG", level)
+    (base / "h").mkdir(mode=0o700)
+    (base / "h" / "mine.py").write_text(CRASHES)
+    (base / "h" / "settings.toml").write_text('[tools]\nload = ["mine.py"]\n')
+    with (base / "log").open("wb") as log:
+        served = Served(base, stderr=log)
+        peer = served.peer()
+        peer.call("crash", {}, served.ws, caller="renderer")
+        assert peer.until("tool_result")["result"]["error"]["code"] == "TOOL_FAILED"
+        served.leave()
+    text = (base / "log").read_text()
+    assert "WARNING callgate.socket: a peer called itself 'renderer'" in text
+    assert "Traceback" in text and "RuntimeError: met" in text
+    assert "hunter2secret" not in text
 
 
 @pytest.mark.spec("S0-41", "S0-42", "T30")
