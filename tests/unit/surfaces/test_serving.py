@@ -224,6 +224,50 @@ def test_only_what_is_served_or_trusted_is_a_workspace(served: Served, base: Pat
         assert error["details"]["reason"] in ("workspace_not_served", "cwd_relative")
 
 
+HINTED = """
+from callgate import ToolContext, tool
+
+@tool(capabilities=["controls-browser", "accesses-network"])
+async def open_browser_tab(url: str) -> dict[str, str]:
+    return {"tabId": "btab_2"}
+
+@tool(side_effects="read")
+async def reads(context: ToolContext) -> str:
+    return context.workspace_files.read("a.txt")
+
+@tool(side_effects="none")
+async def takes_path(path: str) -> str:
+    return path
+"""
+
+
+def test_a_directory_that_is_not_served_binds_only_tools_that_touch_files(base: Path) -> None:
+    (base / "h").mkdir(mode=0o700)
+    (base / "h" / "mine.py").write_text(HINTED)
+    (base / "h" / "settings.toml").write_text('[tools]\nload = ["mine.py"]\n')
+    served = Served(base, "--mode", "write")
+    try:
+        peer = served.peer()
+        url = {"url": "http://localhost:3000"}
+        for cwd in ("/srv/project", "/", "relative", "a\0b"):
+            peer.call("open_browser_tab", url, cwd=cwd, caller="cli", spaceId="space_1", tabId="btab_1")
+            result = peer.read()["result"]
+            assert (result["ok"], result["content"]) == (True, {"tabId": "btab_2"})
+            assert [each["level"] for each in result["diagnostics"]] == ["warn"]
+            for tool, arguments in (
+                ("reads", {}), ("takes_path", {"path": "a.txt"}), ("shell", {"command": "pwd"}),
+                ("write_file", {"path": "b.txt", "content": "x"}), ("list_dir", {}),
+            ):  # fmt: skip
+                peer.call(tool, arguments, cwd=cwd)
+                assert peer.read()["result"]["error"]["code"] == "PERMISSION_DENIED", tool
+        peer.call("open_browser_tab", url, cwd=served.ws)
+        assert "diagnostics" not in peer.read()["result"]
+        peer.call("no_such_tool", {}, cwd="/")
+        assert peer.read()["result"]["error"]["code"] == "UNKNOWN_TOOL"
+    finally:
+        served.leave()
+
+
 def test_a_peer_never_allows_its_own_call_and_others_see_nothing(served: Served) -> None:
     peer, other = served.peer(), served.peer()
     for each in (peer, other):

@@ -1,34 +1,54 @@
 """Who makes the calls of one connection, and where: little of it is what the peer says.
 
 It may call itself `cli` or `plugin`. Its session is given to it, and its directory is one that
-the instance serves or the user trusts.
+the instance serves or the user trusts. Any other directory is a hint, which a tool that touches
+no files and starts no processes does not need: its call is run in the instance's own directory.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import NamedTuple
 
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.clients import Client
+from callgate.core.effects import Capability
 from callgate.core.errors import ToolError, ToolPermissionDenied
+from callgate.core.results import Diagnostic
 from callgate.core.sessions import Session
+from callgate.dispatch.registry import Registered
 from callgate.protocol.socket_v1 import frames
 
 _MOST_WORKSPACES = 64
 _KEPT = frozenset({CallerKind.CLI, CallerKind.PLUGIN})
+_IN_A_DIRECTORY = frozenset(
+    {Capability.WRITES_FILES, Capability.STARTS_PROCESS, Capability.DESTRUCTIVE}
+)
 
 _log = logging.getLogger("callgate.socket")
 
 OpenSession = Callable[[str | None, str], Session]
 """A session for a peer's directory, with the id of its connection. Raises a `ToolError`."""
+FindTool = Callable[[str, Session], Registered | None]
+
+
+class Asked(NamedTuple):
+    """The call that was asked for."""
+
+    call: ToolCall
+    refusal: ToolError | None = None
+    """Why it is not to be run."""
+    note: Diagnostic | None = None
+    """What is to be said beside its result."""
 
 
 class Caller:
-    def __init__(self, open_session: OpenSession, session_id: str) -> None:
+    def __init__(self, open_session: OpenSession, find_tool: FindTool, session_id: str) -> None:
         self.client: Client | None = None
         """The process at the other end; None until it is known."""
         self._open_session = open_session
+        self._find_tool = find_tool
         self._session_id = session_id
         self._sessions: dict[str, Session] = {}
         """By directory; all with the one id of this connection."""
@@ -49,26 +69,45 @@ class Caller:
             session.client = self.client
         return self._sessions[key]
 
-    def call(self, request: frames.ToolCall) -> tuple[ToolCall, ToolError | None]:
-        """The call that was asked for, and why it is not to be run."""
-        info, error = request.client_info, None
-        try:
-            session = self.session(info.cwd)
-        except ToolError as refusal:
-            session, error = Session(workspace="/", id=self._session_id), refusal
+    def call(self, request: frames.ToolCall) -> Asked:
+        info = request.client_info
+        session, refusal, note = self._place(request)
         hints = {"cwd": info.cwd, "spaceId": info.space_id, "tabId": info.tab_id}
-        return (
-            ToolCall(
-                tool=request.tool_name,
-                arguments=request.arguments,
-                session=session,
-                caller=_kind(info.caller),
-                external_id=request.request_id,
-                timeout_s=None if request.timeout_ms is None else request.timeout_ms / 1000,
-                scope={key: hint for key, hint in hints.items() if hint is not None} or None,
-            ),
-            error,
+        call = ToolCall(
+            tool=request.tool_name,
+            arguments=request.arguments,
+            session=session,
+            caller=_kind(info.caller),
+            external_id=request.request_id,
+            timeout_s=None if request.timeout_ms is None else request.timeout_ms / 1000,
+            scope={key: hint for key, hint in hints.items() if hint is not None} or None,
         )
+        return Asked(call, refusal, note)
+
+    def _place(
+        self, request: frames.ToolCall
+    ) -> tuple[Session, ToolError | None, Diagnostic | None]:
+        """Where a call works, or why it does not, and what its caller has to know of that."""
+        cwd = request.client_info.cwd
+        try:
+            return self.session(cwd), None, None
+        except ToolError as error:
+            refusal = error
+        try:
+            session = self.session(None)
+        except ToolError:
+            return Session(workspace="/", id=self._session_id), refusal, None
+        tool = self._find_tool(request.tool_name, session)
+        if tool is not None and needs_directory(tool):
+            return Session(workspace="/", id=self._session_id), refusal, None
+        return session, None, Diagnostic(f"clientInfo.cwd is ignored: {refusal.message}", "warn")
+
+
+def needs_directory(tool: Registered) -> bool:
+    """Whether a tool may touch files or start processes."""
+    if tool.path_params or tool.definition.sandboxed or tool.capabilities & _IN_A_DIRECTORY:
+        return True
+    return Capability.READ_ONLY in tool.capabilities and tool.definition.requires_workspace
 
 
 def _kind(said: str | None) -> CallerKind:

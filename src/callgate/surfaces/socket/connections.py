@@ -14,9 +14,11 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any, Protocol, cast
 
+from msgspec import structs
+
 from callgate.core.errors import ToolCancelled, ToolError, ToolShuttingDown
 from callgate.core.events import Event
-from callgate.core.results import ToolResult
+from callgate.core.results import Diagnostic, ToolResult
 from callgate.core.sessions import Session
 from callgate.core.turns import SLICE_S, fair_turns
 from callgate.protocol.socket_v1 import frames
@@ -63,7 +65,8 @@ class Connection(asyncio.Protocol):
         self._runtime = host.runtime
         self.session_id = session_id
         self.watcher = Watcher(host.runtime, session_id)
-        self.caller = Caller(host.open_session, session_id)
+        find_tool = host.runtime.dispatcher.registry.find
+        self.caller = Caller(host.open_session, find_tool, session_id)
         self._wire = ServerWire()
         self._out = Outbox(self._wire, self._hang_up_if_done)
         self._calls = calls.Calls(host, self, self._result)
@@ -84,6 +87,8 @@ class Connection(asyncio.Protocol):
         """Requests beside calls that are being answered."""
         self._wholes: set[str] = set()
         """The requests in flight whose result is wanted whole."""
+        self._notes: dict[str, Diagnostic] = {}
+        """By request in flight: what is to be said beside its result."""
         self.has_asked = False
         """Whether any request came."""
         self._half = False
@@ -236,13 +241,15 @@ class Connection(asyncio.Protocol):
                 self._send(frames.Alive(request_id=request.request_id))
 
     def _take_call(self, request: frames.ToolCall) -> None:
-        made, error = self.caller.call(request)
+        call, refusal, note = self.caller.call(request)
         if request.whole:
             self._wholes.add(request.request_id)
-        if error is not None:
-            self._calls.refuse(request.request_id, made, error)
+        if note is not None:
+            self._notes[request.request_id] = note
+        if refusal is not None:
+            self._calls.refuse(request.request_id, call, refusal)
         else:
-            self._calls.take(request.request_id, made)
+            self._calls.take(request.request_id, call)
 
     def give_up(self, request_id: str, call_id: str, error: ToolError) -> None:
         self._calls.give_up(request_id, call_id, error)
@@ -285,6 +292,9 @@ class Connection(asyncio.Protocol):
         if self._held and not self._calls.waits:
             self._held, self._full = 0, False
             self._pace()
+        note = self._notes.pop(request_id, None)
+        if note is not None:
+            result = structs.replace(result, diagnostics=(*result.diagnostics, note))
         is_whole = request_id in self._wholes
         self._wholes.discard(request_id)
         if request_id in self._wire.in_flight:
