@@ -89,7 +89,7 @@ class Agent:
             history.messages.append(said)
             return await self._work(session, talk, history, screen, kept)
 
-        return await self._run(session, work)
+        return await self._run(session, screen, work)
 
     async def go_on(
         self,
@@ -113,7 +113,7 @@ class Agent:
                 return end
             return await self._work(session, talk, history, screen, None)
 
-        return await self._run(session, work)
+        return await self._run(session, screen, work)
 
     def cancel(self, session_id: str, why: str = "user_cancel") -> bool:
         """Stop the turn of a session; False if there is none. A second time changes nothing."""
@@ -134,10 +134,10 @@ class Agent:
             await self._speaker.close()
         await self.model.close()
 
-    def at_work(self, session: Session) -> AbstractContextManager[None]:
+    def at_work(self, session: Session, screen: Screen) -> AbstractContextManager[None]:
         """While this lasts, what needs an agent in a session has this one."""
         session.model = self.model.name
-        return self._subagents.at_work(session, self)
+        return self._subagents.at_work(session, self, screen)
 
     async def heard(self) -> None:
         """Wait until everything that was said aloud has been heard."""
@@ -159,7 +159,10 @@ class Agent:
         return talk.history
 
     async def _run(
-        self, session: Session, work: Callable[[_Talk], Coroutine[Any, Any, TurnEnd]]
+        self,
+        session: Session,
+        screen: Screen,
+        work: Callable[[_Talk], Coroutine[Any, Any, TurnEnd]],
     ) -> TurnEnd:
         """Do this work as the one turn of its session: from here on it can be cancelled."""
         talk = self._talks.setdefault(session.id, _Talk())
@@ -167,7 +170,7 @@ class Agent:
             raise ValueError(f"a turn of {session.id} is under way")
         talk.why = "user_cancel"
         loop = asyncio.get_running_loop()
-        task = talk.task = loop.create_task(self._at_work(session, talk, work))
+        task = talk.task = loop.create_task(self._at_work(session, screen, lambda: work(talk)))
         timer = None
         if self.limits.time_s is not None:
             timer = loop.call_later(self.limits.time_s, self.cancel, session.id, "timeout")
@@ -188,10 +191,10 @@ class Agent:
                 timer.cancel()
 
     async def _at_work(
-        self, session: Session, talk: _Talk, work: Callable[[_Talk], Coroutine[Any, Any, TurnEnd]]
+        self, session: Session, screen: Screen, work: Callable[[], Coroutine[Any, Any, TurnEnd]]
     ) -> TurnEnd:
-        with self.at_work(session):
-            return await work(talk)
+        with self.at_work(session, _Guarded(screen)):
+            return await work()
 
     def _turn(
         self, session: Session, history: History, screen: Screen, kept: asyncio.Future[Any] | None

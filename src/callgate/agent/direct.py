@@ -42,7 +42,7 @@ async def direct_turn(
         caller=caller,
         turn_id=session.turn_id,
     )
-    with nullcontext() if agent is None else agent.at_work(session):
+    with nullcontext() if agent is None else agent.at_work(session, screen):
         result = await dispatcher.run(call)
     error = result.error
     if error is not None and error.reason == LEFT_OPEN:

@@ -82,7 +82,18 @@ class Finished(msgspec.Struct, frozen=True):
     """What the tool gave, as it gave it; no model sees it."""
 
 
-Show = Said | Thought | Writing | Spoken | Opened | Noticed | Restarted | Asked | Started | Finished
+class Delegated(msgspec.Struct, frozen=True):
+    """A call of a sub-agent: nothing else of what it does is shown."""
+
+    session: str
+    """The sub-agent's."""
+    show: Started | Finished
+
+
+Show = (
+    Said | Thought | Writing | Spoken | Opened | Noticed | Restarted | Asked | Started | Finished
+    | Delegated
+)  # fmt: skip
 Screen = Callable[[Show], None]
 
 

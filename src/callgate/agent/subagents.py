@@ -6,7 +6,7 @@ A sub-agent is the agent that asked for it, once more: the same model, limits an
 those that are hidden from workers, so that it cannot start another. Its mode is never wider than
 the mode of the session it works for has become. Nobody watches what it says: its steps are the
 progress of the call, and its last words are the call's result. Each of its own calls is judged
-as any other; whoever answers for the parent is asked.
+as any other; whoever answers for the parent is asked, and whoever watches the parent is shown it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callgate.agent.shows import Asked, Show, Started
+from callgate.agent.shows import Asked, Delegated, Finished, Screen, Show, Started, nobody
 from callgate.audit.summaries import in_words
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
@@ -66,9 +66,10 @@ _own_mode: Any = Session.__dict__["mode"]
 class _AtWork:
     """An agent in its session."""
 
-    def __init__(self, session: Session, agent: Agent) -> None:
+    def __init__(self, session: Session, agent: Agent, screen: Screen) -> None:
         self.session = session
         self.agent = agent
+        self.screen = screen
         self.delegated = Usage()
         """What its sub-agents have used in this turn."""
 
@@ -82,12 +83,12 @@ class Subagents:
         self._at_work: dict[str, _AtWork] = {}
 
     @contextmanager
-    def at_work(self, session: Session, agent: Agent) -> Iterator[None]:
-        """While this lasts, the agent takes a turn in the session."""
+    def at_work(self, session: Session, agent: Agent, screen: Screen) -> Iterator[None]:
+        """While this lasts, the agent takes a turn in the session, on this screen."""
         if session.id in self._at_work:  # another is, and a session has one turn at a time
             yield
             return
-        self._at_work[session.id] = _AtWork(session, agent)
+        self._at_work[session.id] = _AtWork(session, agent, screen)
         try:
             yield
         finally:
@@ -119,8 +120,10 @@ class Subagents:
         """
         await self._conversations.flush()  # its parent may be on its way to the disk
         await self._conversations.keep(worker)
+        over = self._at_work.get(worker.over.id)
+        screen = nobody if over is None else over.screen
         try:
-            end = await agent.turn(worker, task, _Steps(tell))
+            end = await agent.turn(worker, task, _Steps(worker.id, tell, screen))
         finally:
             agent.forget(worker.id)
             # What the runtime left open when it went away: nobody goes on with a worker's turn.
@@ -151,8 +154,10 @@ def worker_of(
 class _Steps:
     """A screen that tells what a sub-agent does, and nothing of what it says."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, session: str, tell: Tell, screen: Screen) -> None:
+        self._session = session
         self._tell = tell
+        self._screen = screen
         self._step = 0
 
     def __call__(self, show: Show) -> None:
@@ -164,6 +169,8 @@ class _Steps:
                 said = f"step {self._step}: {use.name} {in_words(use.input)}".rstrip()
                 more = "…" if len(said) > _LONGEST_STEP else ""
                 self._tell(said[:_LONGEST_STEP] + more)
+        if isinstance(show, Started | Finished):
+            self._screen(Delegated(self._session, show))
 
 
 class SpawnAgent:

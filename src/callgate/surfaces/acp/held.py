@@ -13,11 +13,13 @@ from typing import Any
 
 import msgspec
 
+from callgate.agent.shows import Delegated, Finished, Started
 from callgate.core.content import ToolResultBlock, ToolUseBlock
 from callgate.core.environment import Offered
 from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Event
 from callgate.core.sessions import Session
 from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.registry import Registered
 from callgate.protocol.acp.initialize import ClientCapabilities
 from callgate.protocol.acp.requests import McpServer, Prompted
 from callgate.protocol.acp.updates import (
@@ -68,7 +70,11 @@ class Held:
         self._name = name
         self._find = partial(parts.runtime.dispatcher.registry.find, session=session)
         self.cards = Cards(session, self._find, self.tell, shows_output=client.shows_output)
-        self.telling = Telling(self.cards, client, self.tell, self._mode_changed)
+        self.telling = Telling(
+            self.cards, client, self.tell, self._mode_changed, self._worker_shows
+        )
+        self._delegated: set[str] = set()
+        """The calls of sub-agents whose result is shown when they end."""
         self._adopted = adopted
         self._servers: Servers | None = None
         self._notes: list[str] = []
@@ -185,12 +191,23 @@ class Held:
         else:
             self._worker_did(event)
 
+    def _worker_shows(self, show: Delegated) -> None:
+        """Of what a sub-agent does, changes of files have a card, and what a person is asked."""
+        match show.show:
+            case Started(use=use):
+                self._delegated.add(use.id)
+                if _changes_files(self._find(use.name)):
+                    self._adopted(show.session)
+                    self.cards.started(use, prefix=_WORKER)
+            case Finished(result=result, value=value):
+                self._delegated.discard(result.tool_use_id)
+                self.cards.finished(result, value)
+
     def _worker_did(self, event: Event) -> None:
-        """Of what a sub-agent does, only what the person was asked about has a card."""
         id = str(event.payload.get("tool_use_id"))
         if event.type in (CALLED, OUTPUT_DELTA):
             self.telling.happened(event)
-        elif event.type in TERMINAL:
+        elif event.type in TERMINAL and id not in self._delegated:  # a call that a tool makes
             failed = event.type != COMPLETED or event.payload.get("success") is False
             self.cards.finished(ToolResultBlock(tool_use_id=id, content=[], is_error=failed))
 
@@ -265,6 +282,10 @@ class Held:
         if self._work is not None:
             self.cancel()
             await asyncio.wait([self._work], timeout=_PATIENCE_S)
+
+
+def _changes_files(tool: Registered | None) -> bool:
+    return tool is not None and tool.definition.kind in ("edit", "delete", "move")
 
 
 def is_directory(path: str) -> bool:

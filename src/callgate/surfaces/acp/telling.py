@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from callgate.agent.shows import (
+    Delegated,
     Finished,
     Noticed,
     Opened,
@@ -61,11 +62,13 @@ class Telling:
         client: ClientCapabilities,
         tell: Callable[[Update], None],
         mode_changed: Callable[[], None],
+        delegated: Callable[[Delegated], None],
     ) -> None:
         self._cards = cards
         self._client = client
         self._tell = tell
         self._mode_changed = mode_changed
+        self._delegated = delegated
         self._message: str | None = None
         """The id of what is being said."""
         self.window = 0
@@ -88,6 +91,8 @@ class Telling:
                 self._cards.started(use)
             case Finished(result=result, value=value):
                 self._cards.finished(result, value)
+            case Delegated():
+                self._delegated(show)
             case Spoken(utterance=utterance):
                 self._tell(AgentMessageChunk(content=text(utterance)))
             case Opened(url=url):

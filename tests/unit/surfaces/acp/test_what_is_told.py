@@ -149,6 +149,37 @@ async def test_a_question_of_a_sub_agent_offers_no_answer_for_always(tmp_path: P
     ]
 
 
+@pytest.mark.parametrize("mode", ["ask", "write"])
+async def test_a_write_of_a_sub_agent_is_shown_with_its_diff_like_any_other(
+    tmp_path: Path, workspace: Path, mode: str
+) -> None:
+    script = """
+    [[replies]]
+    calls = [{ tool = "spawn_agent", input = { task = "write it" } }]
+    [[replies]]
+    calls = [{ tool = "write_file", input = { path = "made.txt", content = "new" } }]
+    [[replies]]
+    text = "Written."
+    [[replies]]
+    text = "Fine."
+    """
+    (workspace / "made.txt").write_text("old")
+    async with connected(tmp_path / "home", settings=f'mode = "{mode}"\n', script=script) as client:
+        chosen = {"outcome": {"outcome": "selected", "optionId": "allow_once"}}
+        client.replies["session/request_permission"] = lambda params: chosen
+        session = await client.new(workspace)
+        assert await client.prompt(session, "go") == "end_turn"
+        told = client.updates(session)
+    assert (workspace / "made.txt").read_text() == "new"
+    (card,) = [each for each in told if str(each.get("title")).startswith("sub-agent: ")]
+    mine = [each for each in told if each.get("toolCallId") == card["toolCallId"]]
+    assert [each["status"] for each in mine if "status" in each] == ["pending", "in_progress", "completed"]
+    (diff,) = mine[-1]["content"]
+    assert (diff["type"], diff["oldText"], diff["newText"]) == ("diff", "old", "new")
+    assert diff["path"] == str(workspace / "made.txt")
+    assert len([each for each in told if each["sessionUpdate"] == "agent_message_chunk"]) == 1
+
+
 @pytest.mark.parametrize("wrong", [rb'{"content": "\ud800"}', b'{"content": NaN}', b'{"content": "\xff"}', b"{]"])
 async def test_an_answer_that_cannot_be_read_fails_the_call_at_once(
     tmp_path: Path, workspace: Path, wrong: bytes
