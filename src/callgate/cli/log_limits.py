@@ -26,6 +26,8 @@ class Repeats:
         """By kind: when the first came, and how many did."""
 
     def admits(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.INFO:  # somebody looks for a fault, and wants all of it
+            return True
         kind = record.name, record.levelno, str(record.msg)
         since, count = self._counts.get(kind, (self._now(), 0))
         if count or len(self._counts) < _MOST_KINDS:

@@ -10,14 +10,14 @@ import logging
 import os
 import sys
 
+from callgate.audit.frame_log import TRACE
 from callgate.audit.redaction import redact
 from callgate.cli.log_limits import LimitedLog
 from callgate.cli.problems import CliError
 from callgate.cli.visible import visible_text
 
-_TRACE = 5
 _LEVELS = {
-    "trace": _TRACE,
+    "trace": TRACE,
     "debug": logging.DEBUG,
     "info": logging.INFO,
     "warning": logging.WARNING,
@@ -44,7 +44,7 @@ def set_up(debug: bool, least: str = "error") -> None:
     if chosen not in _LEVELS:
         raise CliError(f"CALLGATE_LOG={chosen!r} is not one of {', '.join(_LEVELS)}")
     level = min(_LEVELS[chosen], _LEVELS[least])
-    logging.addLevelName(_TRACE, "TRACE")
+    logging.addLevelName(TRACE, "TRACE")
     output = LimitedLog(sys.stderr)
     output.setFormatter(_Lines(whole=bool(wish) or level < logging.ERROR))
     logger = logging.getLogger("callgate")

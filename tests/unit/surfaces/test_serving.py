@@ -168,6 +168,27 @@ def test_an_instance_logs_warnings_and_tracebacks_without_secrets(
     assert "hunter2secret" not in text
 
 
+def test_trace_shows_the_frames_of_the_socket_without_secrets(
+    base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CALLGATE_LOG", "trace")
+    with (base / "log").open("wb") as log:
+        served = Served(base, stderr=log)
+        peer = served.peer()
+        for number in range(20):
+            frame = {"type": "list_confirmations", "requestId": f"r{number}", "password": "hunter2secret"}
+            line = json.dumps(frame).encode() + b"\n"
+            peer.raw(line[:-20])  # the name and its value come in two pieces
+            peer.raw(line[-20:])
+            assert peer.read()["requestId"] == f"r{number}"
+        served.leave()
+    text = (base / "log").read_text()
+    assert all(f'"requestId":"r{number}"' in text for number in range(20))
+    assert text.count("TRACE callgate.socket: <- ") == 20
+    assert text.count("TRACE callgate.socket: -> ") >= 20
+    assert "hunter2secret" not in text
+
+
 @pytest.mark.spec("S0-41", "S0-42", "T30")
 def test_what_a_peer_says_of_itself_gives_it_nothing(served: Served) -> None:
     one, two = served.peer(), served.peer()

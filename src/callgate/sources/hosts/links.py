@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from callgate.audit.frame_log import FrameLog
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream
 from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.protocol.host_v1 import failures, frames
@@ -71,6 +72,7 @@ class Link:
     def __init__(self, log: LifeLog, on_end: Callable[[Exit], None] = lambda exit: None) -> None:
         self._log = log
         self._on_end = on_end
+        self._frames = FrameLog("callgate.hosts")
         self._wire = RuntimeWire()
         self._ids = itertools.count(1)
         self._pending: dict[str, _Pending] = {}
@@ -195,6 +197,7 @@ class Link:
             self._held.clear()
         if self._stdin is None:
             return
+        self._frames.sent(data)
         if not self._unsent:
             try:
                 sent = os.write(self._stdin, data)
@@ -239,6 +242,7 @@ class Link:
         if stream == "stderr":
             self._log.add(data)
             return
+        self._frames.received(data)
         for received in self._wire.receive(data):
             self._take(received)
         if self._wire.hopeless is not None and self._stdin is not None:

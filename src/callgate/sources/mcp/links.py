@@ -21,6 +21,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from callgate.audit.frame_log import FrameLog
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream
 from callgate.core.errors import ToolError
 from callgate.protocol.host_v1.excerpts import excerpt
@@ -109,6 +110,7 @@ class Link:
             return
         if self._given_up:
             return
+        self._sink.frames.received(data)
         for message in self._lines.feed(data):
             self._take(message)
         for note in self._lines.notes:
@@ -161,6 +163,7 @@ class _Sink(asyncio.Protocol):
         self._room = asyncio.Event()
         self._room.set()
         self._closed = False
+        self.frames = FrameLog("callgate.mcp")
 
     async def open(self, descriptor: int) -> None:
         os.set_blocking(descriptor, False)
@@ -179,7 +182,9 @@ class _Sink(asyncio.Protocol):
         await self._room.wait()
         if self._transport is None or self._closed or self._transport.is_closing():
             raise anyio.BrokenResourceError
-        self._transport.write(text.encode("utf-8", "replace") + b"\n")
+        line = text.encode("utf-8", "replace") + b"\n"
+        self.frames.sent(line)
+        self._transport.write(line)
 
     def pause_writing(self) -> None:
         self._room.clear()

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from callgate.audit.frame_log import FrameLog
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import (
     Id,
@@ -99,12 +100,14 @@ class Peer:
         """Not set while there is more than the peer reads."""
         self._read.set()
         self._closing = False
+        self._frames = FrameLog("callgate.acp")
         self.gone = asyncio.Event()
         """Nothing reaches the peer any more."""
 
     # What comes
 
     def feed(self, data: bytes) -> None:
+        self._frames.received(data)
         self._received.extend(self._reader.feed(data))
         if self._taken.is_set():
             self._take()
@@ -272,6 +275,7 @@ class Peer:
             return
         data = b"".join(self._unsent)
         self._unsent, self._size = [], 0
+        self._frames.sent(data)
         self._write(data)
 
     def pause(self) -> None:

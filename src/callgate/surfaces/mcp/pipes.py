@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
+from callgate.audit.frame_log import FrameLog
 from callgate.surfaces.descriptors import Descriptors
 
 _AT_ONCE = 1024 * 1024
@@ -34,6 +35,7 @@ class Pipes:
         self._room.set()
         self._gone = False
         self._caught_up: Callable[[], None] | None = None
+        self._frames = FrameLog("callgate.mcp.serve")
 
     async def open(self) -> None:
         await self._descriptors.open(self, self._end)
@@ -55,6 +57,7 @@ class Pipes:
     async def write(self, data: bytes) -> None:
         """Once the client has room for it. Raises `ClientGone`."""
         if not self._gone:
+            self._frames.sent(data)
             self._descriptors.write(data)
             await self._room.wait()
         if self._gone:
@@ -71,6 +74,7 @@ class Pipes:
     # What the descriptors want of a peer.
 
     def feed(self, data: bytes) -> None:
+        self._frames.received(data)
         self._received.append(data)
         self._size += len(data)
         self._news.set()

@@ -128,6 +128,7 @@ class Connection(asyncio.Protocol):
         self._out.paused = False
 
     def data_received(self, data: bytes) -> None:
+        self._out.frames.received(data)
         self._came = len(data)
         self._coming = requests(self._wire, data)
         self._read_on()

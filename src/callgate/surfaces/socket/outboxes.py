@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from callgate.audit.frame_log import FrameLog
 from callgate.protocol.ndjson import Unsendable
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.requests import Fault
@@ -32,6 +33,7 @@ class Outbox:
         self._lines: list[bytes] = []
         self._size = 0
         self._missed = 0
+        self.frames = FrameLog("callgate.socket")
         self.paused = False
         """The system takes no more for now."""
 
@@ -90,7 +92,9 @@ class Outbox:
         lines, self._lines, self._size = self._lines, [], 0
         if not lines or self._transport is None or self._transport.is_closing():
             return
-        self._transport.write(b"".join(lines) if len(lines) > 1 else lines[0])
+        data = b"".join(lines) if len(lines) > 1 else lines[0]
+        self.frames.sent(data)
+        self._transport.write(data)
         if self._transport.get_write_buffer_size() > _TOO_HIGH:
             _log.warning("a peer that does not read was cut")
             self.end("slow_reader", "What was sent was not read.")

@@ -149,6 +149,21 @@ async def test_a_question_of_a_sub_agent_offers_no_answer_for_always(tmp_path: P
     ]
 
 
+@pytest.mark.spec("S2-02")
+async def test_trace_shows_the_frames_without_secrets(
+    tmp_path: Path, workspace: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (workspace / "a.txt").write_text("password=hunter2secret\n")
+    with caplog.at_level(5, "callgate.acp"):
+        async with connected(tmp_path / "home") as client:
+            session = await client.new(workspace)
+            await client.prompt(session, '/tool read_file {"path": "a.txt"}')
+    frames = [each.getMessage() for each in caplog.records if each.levelno == 5]
+    assert any(each.startswith("<- ") and "session/prompt" in each for each in frames)
+    assert any(each.startswith("-> ") and "tool_call_update" in each for each in frames)
+    assert not [each for each in frames if "hunter2secret" in each]
+
+
 @pytest.mark.parametrize("mode", ["ask", "write"])
 async def test_a_write_of_a_sub_agent_is_shown_with_its_diff_like_any_other(
     tmp_path: Path, workspace: Path, mode: str
