@@ -52,10 +52,10 @@ def test_a_list_starts_nothing_and_tells_what_is_pinned(place: Place) -> None:
     assert not place.log.exists()
     assert place.run("tools").code == 0
     known = place.host()
-    assert (known["health"], len(known["tools"])) == ("resting", 14)
+    assert (known["health"], len(known["tools"])) == ("resting", 15)
     assert known["tools"][0] == {"name": "echo", "effect": "none", "changed": False}
     row = place.run("hosts", "list").out.split()
-    assert row[:4] == ["plain", "resting", "14", "tools"]
+    assert row[:4] == ["plain", "resting", "15", "tools"]
 
 
 @pytest.mark.spec("T21")
@@ -231,7 +231,7 @@ def test_an_instance_takes_over_what_was_accepted(served: Place) -> None:
     assert served.refusal("die") == (5, "host_died")
     assert served.refusal() == (3, "definition_changed")
     changed = [tool["name"] for tool in served.host()["tools"] if tool["changed"]]
-    assert len(changed) == 14 and "changed" in served.run("hosts", "list").out
+    assert len(changed) == 15 and "changed" in served.run("hosts", "list").out
 
     (found,) = served.run("hosts", "reload", "--yes", "--json").json["hosts"]
     (instance,) = live(str(served.home))
