@@ -24,11 +24,19 @@ from callgate.cli.problems import CliError
 from callgate.cli.terminal import Paint, say, wants_colour
 from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import clip, visible_text
+from callgate.cli.waiting_line import WaitingLine
 from callgate.cli.watchdog import watch_runtime
 from callgate.config.saved import saved_rule
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
-from callgate.core.events import CONFIRMATION_REQUESTED, OUTPUT_DELTA, PROGRESS, Event
+from callgate.core.events import (
+    CALLED,
+    CONFIRMATION_REQUESTED,
+    OUTPUT_DELTA,
+    PROGRESS,
+    TERMINAL,
+    Event,
+)
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.sandboxes import OFF
@@ -81,7 +89,8 @@ def run_call(
 
     `show` does it in another way, and gives the exit code.
     """
-    live = _Live(options.verbose, options.wait)
+    waiting = WaitingLine(wanted=not (options.verbose or options.quiet))
+    live = _Live(options.verbose, options.wait, waiting)
     runner = asyncio.Runner()
     ended = runner.run(_run(wired, made, options, live, unreadable))
     version = wired.policies.version(made.session.workspace)
@@ -109,6 +118,7 @@ async def _run(
         with attached:
             ended = await _until_the_end(wired, made)
         unlisten()
+        live.waiting.stop()
         return ended
     finally:
         await wired.close()
@@ -195,12 +205,17 @@ def _say_yes(question: Confirmation) -> Answer:
 class _Live:
     """On stderr: with `-v` what a tool says while it works, with `--wait` what is asked."""
 
-    def __init__(self, on: bool, wait: bool) -> None:
+    def __init__(self, on: bool, wait: bool, waiting: WaitingLine) -> None:
         self._on = on
         self._wait = wait
+        self.waiting = waiting
         self.streamed = False
 
     def __call__(self, event: Event) -> None:
+        if event.type == CALLED:
+            self.waiting.start(str(event.payload["tool_name"]))
+        elif event.type in TERMINAL or event.type == CONFIRMATION_REQUESTED:
+            self.waiting.stop()
         if self._wait and event.type == CONFIRMATION_REQUESTED:
             id = event.payload["confirmation_request_id"]
             say(f"callgate: waiting for an answer: callgate confirmations allow {id}")

@@ -26,6 +26,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from callgate.cli.waiting_line import WaitingLine
+
 PATIENCE_S = 30.0
 """After how long a silence it is asked whether it still lives, and how long it has then."""
 _MOST_MS = 86_400_000
@@ -59,6 +61,8 @@ class RemoteCall:
         self._heard = False
         """Something was said of the call, so it was taken."""
         self._questions = 0
+        self._waiting: WaitingLine | None = None
+        """At a terminal: what runs, and since when."""
 
     def run(self) -> int:
         limit_ms = self._limit_ms()
@@ -67,6 +71,7 @@ class RemoteCall:
         with Stops() as stops:
             try:
                 self._send(limit_ms)
+                self._show_waiting()
                 frame = self._until_the_end(stops)
             except (Lost, TooLong) as error:
                 raise problem(
@@ -75,6 +80,8 @@ class RemoteCall:
                     "instance_lost",
                     "Whether it ran is on record: callgate audit tail, callgate events.",
                 ) from None
+            finally:
+                self._hide_waiting()
             return self._show(frame, stops.first)
 
     # Before the call.
@@ -135,6 +142,17 @@ class RemoteCall:
             return False
         return True
 
+    def _show_waiting(self) -> None:
+        if not is_terminal(sys.stderr) or self.options.verbose or self.options.quiet:
+            return
+        if self._waiting is None:
+            self._waiting = load("callgate.cli.waiting_line").WaitingLine(wanted=True)
+        self._waiting.start(self.tool)
+
+    def _hide_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.stop()
+
     def _until_the_end(self, stops: Stops) -> dict[str, Any]:
         asked_if_alive = False
         while True:
@@ -154,6 +172,7 @@ class RemoteCall:
             asked_if_alive = not said
 
     def _stop(self, number: int, *, again: bool) -> None:
+        self._hide_waiting()
         if again:
             raise Left(number)
         say("callgate: stopping the call")
@@ -198,6 +217,7 @@ class RemoteCall:
     def _asked(self, event: dict[str, Any]) -> None:
         if event.get("type") != _ASKED:
             return
+        self._hide_waiting()
         id = _object(event.get("payload")).get("confirmation_request_id")
         if self.options.wait and not self.options.yes:
             say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
@@ -219,6 +239,7 @@ class RemoteCall:
         except asking.NotGiven as error:
             say(f"callgate: the question cannot be answered here: {error}")
             self._cancel()
+        self._show_waiting()
 
     # The end.
 

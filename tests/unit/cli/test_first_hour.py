@@ -239,3 +239,28 @@ def test_the_arguments_of_a_tool_are_completed(ws: Path) -> None:
             capture_output=True, check=True,
         )  # fmt: skip
         assert ran.stdout.strip() == offered
+
+
+@pytest.mark.parametrize("through", ["own runtime", "instance"])
+def test_a_call_that_takes_long_shows_what_runs_and_since_when(through: str) -> None:
+    with short_directory() as place:
+        home, ws = place / "home", place / "ws"
+        home.mkdir(mode=0o700)
+        ws.mkdir()
+        os.mkfifo(ws / "pipe")
+        env = {"CALLGATE_HOME": str(home)}
+        instance = start("serve", "--no-http", cwd=ws, env=env) if through == "instance" else None
+        try:
+            if instance is not None and instance.stdout is not None:
+                assert b"listening" in instance.stdout.readline()
+            person = Seated("call", "shell", "command=cat pipe", "--yes", cwd=ws, env=env)
+            person.terminal.read_until(lambda shown: bool(re.search(r"[|/\\-] shell \d+ s\r", shown)))
+            (ws / "pipe").write_text("at last\n")
+            shown = person.terminal.read_until(lambda shown: "at last" in shown)
+            assert person.process.wait(LIMIT_S) == 0
+        finally:
+            if instance is not None:
+                instance.terminate()
+                instance.communicate(timeout=60)
+    assert shown.rpartition("\r\x1b[K")[2].startswith("at last")
+    person.terminal.close()
