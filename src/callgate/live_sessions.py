@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from callgate.agent.shows import Screen, nobody
 from callgate.core.calls import CallerKind
+from callgate.core.clients import Client
 from callgate.core.content import ToolUseBlock
 from callgate.core.ids import session_id
 from callgate.core.messages import Message
@@ -83,9 +84,16 @@ class LiveSessions:
         self._taking = asyncio.Lock()
         self._opening = asyncio.Lock()
 
-    def fresh(self, workspace: str | None = None, mode: Mode | None = None) -> Session:
+    def fresh(
+        self,
+        workspace: str | None = None,
+        mode: Mode | None = None,
+        client: Client | None = None,
+    ) -> Session:
         """A session for one call, held by nobody. Raises a `ToolError`."""
         made = self._open_session(workspace, session_id())
+        if client is not None:
+            made.client = client
         if mode is not None:
             made.mode = self._narrowed(mode)
         return made
@@ -96,10 +104,11 @@ class LiveSessions:
         mode: Mode | None,
         title: str | None = None,
         roots: tuple[Root, ...] = (),
+        client: Client | None = None,
     ) -> Session:
         """A new session, kept from now on; `roots` are beside those of the settings. Raises a
         `ToolError` or a `StoreError`."""
-        made = self.fresh(workspace, mode)
+        made = self.fresh(workspace, mode, client)
         made.title = title
         made.extra_roots += roots
         await self._runtime.conversations.keep(made)

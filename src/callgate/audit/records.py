@@ -32,6 +32,9 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     result: str = ""
     """The beginning of what the caller was shown."""
     ms: float = 0.0
+    """How long it ran, or was looked at if it did not run; without the wait for people."""
+    waited_ms: float = 0.0
+    """For people."""
     error_class: str | None = None
     reason: str | None = None
     side_effects: str | None = None
@@ -44,6 +47,8 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     sandbox: str | None = None
     """What its commands ran in, or would have."""
     turn_id: str | None = None
+    client: str | None = None
+    """What the program behind the caller is called; it may be its own word."""
     external_id: str | None = None
     scope: Mapping[str, str] | None = None
     chain: str = ""

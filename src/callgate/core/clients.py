@@ -15,4 +15,11 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     address: str | None = None
     """Where it connects from, if it is no process of this machine that we know."""
     name: str | None = None
-    """What it calls itself. Nobody checked that."""
+    """What it calls itself, without secrets. Nobody checked that."""
+
+    @property
+    def label(self) -> str | None:
+        """A short name to list it under: what it calls itself, else the file that it runs."""
+        if self.name:
+            return self.name
+        return None if self.program is None else self.program.rpartition("/")[2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from callgate.audit.redaction import redact
 from callgate.core.clients import Client
 
 _LONGEST_NAME = 80
@@ -15,7 +16,7 @@ def client_of(process: int | None, name: str | None = None) -> Client:
         process=process or None,
         program=_link(process, "exe") if process else None,
         directory=_link(process, "cwd") if process else None,
-        name=None if name is None else name[:_LONGEST_NAME],
+        name=None if name is None else redact(name[:_LONGEST_NAME]),
     )
 
 

@@ -87,6 +87,7 @@ class Journal:
 
     __slots__ = (
         "_answer",
+        "_asked_at",
         "_audit",
         "_confirmation_id",
         "_end",
@@ -97,6 +98,7 @@ class Journal:
         "_sayings",
         "_sink",
         "_started",
+        "_waited_ms",
         "_was_called",
         "call",
         "checked",
@@ -131,6 +133,9 @@ class Journal:
         self.sandbox: str | None = None
         self._confirmation_id: str | None = None
         self._answer: Answer | None = None
+        self._asked_at: float | None = None
+        self._waited_ms = 0.0
+        """For people."""
         self._mismatch = False
 
     @property
@@ -163,17 +168,22 @@ class Journal:
         self._kept = await self._owner()
         put = questions.put(self.call, question, event, self._kept)
         await self._written(self._log.commit(self.call.session, put), running)
+        self._asked_at = time.perf_counter()
         self._tell(event)
 
     async def asked_before(self, question: Confirmation) -> None:
         """The question was put before a restart."""
         self._confirmation_id = question.id
+        self._asked_at = time.perf_counter()
         self._last_event = question.event_id
         self._kept = await self._owner()
 
     def answered(self, closed: Closed) -> None:
         """The question is closed: by an answer, by time, or because the call was stopped."""
         self._answer = closed.answer
+        if self._asked_at is not None:
+            self._waited_ms += _ms_since(self._asked_at)
+            self._asked_at = None
         self._tell(closed.event)
 
     def ensure_recordable(self) -> None:
@@ -384,7 +394,7 @@ class Journal:
         return self.tool.name if self.tool is not None else redact(str(self.call.tool))[:128]
 
     def _elapsed_ms(self) -> float:
-        return int((time.perf_counter() - self._started) * 1e6) / 1e3
+        return _ms_since(self._started)
 
     def _event(
         self, event_type: str, actor: Actor, payload: dict[str, Any], id: str | None = None
@@ -473,7 +483,9 @@ class Journal:
             cwd=call.session.workspace,
             args=_arguments(call, tool, checked),
             result=beginning(content),
-            ms=duration_ms,
+            # A call that ran is timed from its start; one that did not, from when it came in.
+            ms=duration_ms if self._was_called else max(0.0, duration_ms - self._waited_ms),
+            waited_ms=self._waited_ms,
             turn_id=call.turn_id,
             scope=call.scope,
         )
@@ -487,6 +499,9 @@ class Journal:
             record.policy = self.decision.policy_reason
         if self.sandbox is not None:
             record.sandbox = self.sandbox
+        client = call.client or call.session.client
+        if client is not None and client.label is not None:
+            record.client = client.label
         if call.external_id is not None:
             record.external_id = redact(call.external_id)
         if self._confirmation_id is not None:
@@ -505,6 +520,10 @@ class Journal:
             # The result is not lost for it, but somebody must hear of it.
             _log.critical("call %s of tool %s is not in the audit log: %s",
                           call.id, call.tool, failure)  # fmt: skip
+
+
+def _ms_since(moment: float) -> float:
+    return int((time.perf_counter() - moment) * 1e6) / 1e3
 
 
 def _arguments(call: ToolCall, tool: Registered | None, checked: Checked | None) -> str:

@@ -356,7 +356,9 @@ def _system_event(session: Session, type: str, payload: dict[str, Any]) -> Event
 
 def _creation(session: Session, owner: str) -> list[Op[Any]]:
     now = time.time()
-    said = {"workspace": session.workspace, "mode": session.mode}
+    said: dict[str, Any] = {"workspace": session.workspace, "mode": session.mode}
+    if session.client is not None and session.client.label is not None:
+        said["client"] = session.client.label
     return [
         NewSession(
             session=session.id,

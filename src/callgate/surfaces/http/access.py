@@ -37,9 +37,12 @@ class Visitor(NamedTuple):
 
     session: str | None = None
     """The one session that it may see; None: the user, who may all."""
+    browser: bool = False
+    """It came with a cookie: a page of ours asks."""
 
 
 USER = Visitor()
+BROWSER = Visitor(browser=True)
 
 
 class Access:

@@ -18,6 +18,7 @@ from callgate.surfaces.http import (
     instance,
     policy,
     sessions,
+    stats,
     tools,
     turns,
     undo,
@@ -35,7 +36,7 @@ from callgate.surfaces.http.stream import PING_S, Stream
 _RESOURCES: tuple[Operation, ...] = (
     *instance.OPERATIONS, *tools.OPERATIONS, *calls.OPERATIONS, *sessions.OPERATIONS,
     *turns.OPERATIONS, *confirmations.OPERATIONS, *undo.OPERATIONS, *audit.OPERATIONS,
-    *policy.OPERATIONS, *hosts.OPERATIONS,
+    *stats.OPERATIONS, *policy.OPERATIONS, *hosts.OPERATIONS,
 )  # fmt: skip
 
 

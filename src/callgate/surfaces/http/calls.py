@@ -15,6 +15,7 @@ from msgspec import Meta
 from callgate.audit.reading import Filter, page
 from callgate.audit.records import CallRecord
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
 from callgate.core.events import Event
 from callgate.core.sessions import Session
@@ -85,7 +86,7 @@ async def make(door: Door, asked: Asked) -> Result | Streamed:
     if len(door.runtime.under_way()) >= _MOST_AT_ONCE:
         said = "Too many calls are under way."
         raise Problem(429, ToolErrorClass.EXECUTION_ERROR, said, "too_many")
-    session = await _session(door, body)
+    session = await _session(door, body, asked.client)
     call = ToolCall(
         tool=body.tool,
         arguments=body.arguments,
@@ -99,9 +100,9 @@ async def make(door: Door, asked: Asked) -> Result | Streamed:
     return result_of(await _run(door, asked, call))
 
 
-async def _session(door: Door, body: NewCall) -> Session:
+async def _session(door: Door, body: NewCall, client: Client) -> Session:
     if body.session is None:
-        return door.sessions.fresh(body.workspace)
+        return door.sessions.fresh(body.workspace, client=client)
     session = await door.sessions.take(body.session)
     ensure_same(body.workspace, session.workspace)
     return session

@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from callgate.surfaces.http.access import USER, Access, Visitor
+from callgate.surfaces.http.access import BROWSER, USER, Access, Visitor
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.problems import Problem, forbidden, unauthorized
 from callgate.surfaces.http.unauthenticated import CONNECTION
@@ -81,7 +81,7 @@ class Guard:
             good = scheme.lower() == "bearer" and self._access.is_token(token.strip())
             return USER if good else None
         if self._has_cookie(scope):
-            return USER
+            return BROWSER
         if scope["type"] == "websocket" and scope["path"] == STREAM:
             given = parse_qs(scope["query_string"].decode("latin-1")).get("attach", [])
             return self._access.attach(given[0]) if len(given) == 1 else None

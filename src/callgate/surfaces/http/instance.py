@@ -11,7 +11,7 @@ from callgate.core.sessions import Mode
 from callgate.surfaces.http.access import SHORT_S
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.guard import cookie_name
-from callgate.surfaces.http.operations import Asked, Operation, Redirect
+from callgate.surfaces.http.operations import Asked, Operation, Page, Redirect
 from callgate.surfaces.http.problems import unauthorized
 from callgate.surfaces.http.values import Input, Value
 
@@ -79,10 +79,35 @@ async def invited(door: Door, asked: Asked) -> Login:
     return Login(url=f"{door.names.page_url}/login?code={code}", expires_at=time.time() + SHORT_S)
 
 
-async def logged_in(door: Door, asked: Asked) -> Redirect:
+_USED_LINK = """<!doctype html>
+<html lang="en">
+  <head>
+    <meta charset="utf-8">
+    <meta name="viewport" content="width=device-width, initial-scale=1">
+    <meta name="color-scheme" content="light dark">
+    <title>This link is used up · callgate</title>
+    <link rel="icon" href="/favicon.svg" type="image/svg+xml">
+    <link rel="stylesheet" href="/app.css">
+  </head>
+  <body>
+    <main class="empty">
+      <h1>This link does not log you in any more.</h1>
+      <p>A link works once, and for a minute. It was used already, it is older than that, or
+        callgate was started anew since. In a terminal:</p>
+      <p class="command"><code>callgate dashboard</code></p>
+      <p>makes a new one. If this browser is logged in, <a href="/">the dashboard</a> is there.</p>
+    </main>
+  </body>
+</html>
+"""
+
+
+async def logged_in(door: Door, asked: Asked) -> Redirect | Page:
     query: Code = asked.query
     cookie = door.access.log_in(query.code)
     if cookie is None:
+        if "text/html" in asked.accepts:
+            return Page(401, _USED_LINK)
         raise unauthorized()
     name = cookie_name(door.names)
     return Redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")

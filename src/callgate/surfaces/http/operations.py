@@ -16,14 +16,18 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from callgate.audit.redaction import redact
 from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol import strict_json
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.problems import Problem, bad_request, invalid, problem_of
 
 _LONGEST_NAME = 80
+DASHBOARD = "dashboard"
+"""The client of whoever is logged in to the page."""
 MAX_BODY = 8 * 1024 * 1024
 _JSON = b"application/json"
 _log = logging.getLogger("callgate.http")
@@ -48,6 +52,13 @@ class Streamed(NamedTuple):
 
     pieces: AsyncIterator[bytes]
     media_type: str
+
+
+class Page(NamedTuple):
+    """An answer for a person who looks at it in a browser."""
+
+    status: int
+    html: str
 
 
 class Redirect(NamedTuple):
@@ -110,6 +121,8 @@ class Endpoint:
 async def _answer(send: Send, status: int, answer: Any) -> None:
     if isinstance(answer, Streamed):
         await _stream(send, answer)
+    elif isinstance(answer, Page):
+        await _send(send, answer.status, answer.html.encode(), [], b"text/html; charset=utf-8")
     elif isinstance(answer, Redirect):
         headers = [(b"location", answer.location.encode()), (b"set-cookie", answer.cookie.encode())]
         await _send(send, 303, b"", headers)
@@ -118,10 +131,14 @@ async def _answer(send: Send, status: int, answer: Any) -> None:
 
 
 async def _send(
-    send: Send, status: int, body: bytes, headers: list[tuple[bytes, bytes]]
+    send: Send,
+    status: int,
+    body: bytes,
+    headers: list[tuple[bytes, bytes]],
+    media_type: bytes = _JSON,
 ) -> None:
     length = str(len(body)).encode()
-    head = [(b"content-type", _JSON), (b"content-length", length), *headers]
+    head = [(b"content-type", media_type), (b"content-length", length), *headers]
     await send({"type": "http.response.start", "status": status, "headers": head})
     await send({"type": "http.response.body", "body": body})
 
@@ -155,8 +172,12 @@ async def _read(operation: Operation, scope: Scope, receive: Receive) -> Asked:
 
 def _client(scope: Scope) -> Client:
     peer = scope.get("client")
-    name = _header(scope, b"user-agent").decode("latin-1")[:_LONGEST_NAME]
-    return Client(address=f"{peer[0]}:{peer[1]}" if peer else None, name=name or None)
+    name = redact(_header(scope, b"user-agent").decode("latin-1")[:_LONGEST_NAME])
+    address = f"{peer[0]}:{peer[1]}" if peer else None
+    visitor = scope.get(VISITOR)
+    if visitor is not None and visitor.browser:
+        return Client(address=address, program=DASHBOARD)
+    return Client(address=address, name=name or None)
 
 
 def _query(operation: Operation, raw: bytes) -> Any:

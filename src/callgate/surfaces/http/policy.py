@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, structs
@@ -18,7 +19,7 @@ from callgate.core.errors import ToolError
 from callgate.core.results import ErrorInfo
 from callgate.core.sessions import Mode, Session
 from callgate.core.stores import Store
-from callgate.policy.rules import Outcome
+from callgate.policy.rules import CLASS_DEFAULTS, Origin, Outcome, PolicyMode, Rule, Setting
 from callgate.surfaces.http.audit import Moment
 from callgate.surfaces.http.calls import ensure_same
 from callgate.surfaces.http.doors import Door
@@ -72,7 +73,7 @@ async def explained(door: Door, asked: Asked) -> Explained:
         outcome=decision.outcome,
         reason=decision.reason,
         sentence=decision.sentence,
-        origin=None if origin is None else Place(file=origin.file, line=origin.line),
+        origin=_place(origin),
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
         paths=[place.real for place in subject.places],
     )
@@ -89,9 +90,75 @@ async def _session(door: Door, body: Supposed) -> Session:
     return held
 
 
+class Word(Value, frozen=True, kw_only=True):
+    """What holds for a tool, or for every tool of an effect."""
+
+    name: str
+    word: PolicyMode
+    origin: Place
+
+
+class RuleInForce(Value, frozen=True, kw_only=True):
+    decision: Outcome
+    says: str
+    """Its conditions."""
+    origin: Place
+    workspace: bool
+    """From the workspace's own settings, which only narrow."""
+
+
+class InForce(Value, frozen=True, kw_only=True):
+    rules: list[RuleInForce]
+    tools: list[Word]
+    classes: list[Word]
+    trusted_workspaces: list[str]
+    confirm_destructive: bool
+
+
+class PolicyQuery(Input, frozen=True, kw_only=True):
+    workspace: Directory | None = None
+
+
+async def in_force(door: Door, asked: Asked) -> InForce:
+    query: PolicyQuery = asked.query
+    session = door.sessions.fresh(query.workspace)
+    book = door.runtime.dispatcher.authority.policies(session.workspace)
+    own = () if book.workspace is None else book.workspace.rules
+    return InForce(
+        rules=[
+            *(_rule(each, workspace=False) for each in book.user.rules),
+            *(_rule(each, workspace=True) for each in own),
+        ],
+        tools=[_word(name, each) for name, each in sorted(book.user.per_tool.items())],
+        classes=[
+            _word(effect, book.user.default.get(effect, usual))
+            for effect, usual in CLASS_DEFAULTS.items()
+        ],
+        trusted_workspaces=list(book.user.trusted_workspaces),
+        confirm_destructive=book.user.confirm_destructive,
+    )
+
+
+def _rule(rule: Rule, *, workspace: bool) -> RuleInForce:
+    says = str(rule).removeprefix(rule.decision).strip()
+    return RuleInForce(
+        decision=rule.decision, says=says, origin=_place(rule.origin), workspace=workspace
+    )
+
+
+def _word(name: str, setting: Setting) -> Word:
+    return Word(name=name, word=setting.mode, origin=_place(setting.origin))
+
+
+def _place(origin: Origin) -> Place:
+    return Place(file=origin.file, line=origin.line)
+
+
 class OtherSettings(Input, frozen=True, kw_only=True):
     settings: Annotated[str, Meta(max_length=1_000_000)]
     """TOML, as `settings.toml` has it."""
+    added: bool = False
+    """Only lines to add at the end of the settings in force."""
     since: Moment | None = None
     """None: a week ago."""
     limit: Annotated[int, Meta(ge=1, le=1_000_000)] = 100_000
@@ -115,7 +182,7 @@ async def tested(door: Door, asked: Asked) -> Tested:
     work = partial(
         backtest,
         Home(door.served.home),
-        body.settings.encode(),
+        await asyncio.to_thread(_text, body, Home(door.served.home)),
         "settings",
         since_ms=int(since * 1000),
         limit=body.limit,
@@ -127,6 +194,14 @@ async def tested(door: Door, asked: Asked) -> Tested:
     except SettingsError as error:
         raise invalid(str(error), "settings_invalid") from None
     return Tested(**found.described())
+
+
+def _text(body: OtherSettings, home: Home) -> bytes:
+    try:
+        before = Path(home.settings).read_bytes() + b"\n" if body.added else b""
+    except FileNotFoundError:
+        before = b""
+    return before + body.settings.encode()
 
 
 async def _modes(store: Store) -> dict[str, Mode]:
@@ -142,6 +217,10 @@ async def _modes(store: Store) -> dict[str, Mode]:
 
 
 OPERATIONS = (
+    Operation(
+        "GET", "/v1/policy", "What holds in a workspace, and where it stands.", in_force, InForce,
+        query=PolicyQuery, errors=(403,),
+    ),
     Operation(
         "POST", "/v1/policy/test", "Say which calls on record other settings decide otherwise.",
         tested, Tested, body=OtherSettings,

@@ -42,7 +42,9 @@ def row_of_record(line: CallRecord) -> CallRow:
         side_effects=line.side_effects,
         summary=line.args,
         at=line.ts / 1000,
+        client=line.client,
         duration_ms=line.ms,
+        waited_ms=line.waited_ms,
         error_class=line.error_class or UNSET,
         policy=line.policy or UNSET,
     )
@@ -60,7 +62,9 @@ def open_rows(
     for call in stored:
         ours = rows.get(call.id)
         row = row_of_stored(call)
-        rows[call.id] = row if ours is None else replace(row, summary=ours.summary)
+        rows[call.id] = row if ours is None else replace(
+            row, summary=ours.summary, client=ours.client
+        )
     return sorted(rows.values(), key=lambda row: row.id, reverse=True)
 
 
@@ -80,6 +84,7 @@ def row_of_stored(call: StoredCall) -> CallRow:
 
 def row_of_running(running: RunningCall) -> CallRow:
     call = running.call
+    client = call.client or call.session.client
     return CallRow(
         id=call.id,
         session_id=call.session.id,
@@ -90,6 +95,7 @@ def row_of_running(running: RunningCall) -> CallRow:
         side_effects=None,
         summary=summarize(call.arguments),
         at=_made_at(call.id),
+        client=None if client is None else client.label,
     )
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 from callgate.core.events import Event
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
+from callgate.core.stores import Store
 from callgate.live_sessions import MODES
 from callgate.surfaces.http.calls import Limit
 from callgate.surfaces.http.doors import Door
@@ -26,6 +29,8 @@ from callgate.surfaces.http.values import (
     session_of,
 )
 
+_FIRST = 3
+"""Events of a session that say what it is."""
 _MOST_LOOKED_AT = 2_000
 """Sessions that one search looks at before it gives what it has."""
 
@@ -89,7 +94,11 @@ async def listed(door: Door, asked: Asked) -> SessionList:
         except ValueError:
             raise not_found("place to begin at") from None
         looked_at += len(page.sessions)
-        found += [_shown(door, each) for each in page.sessions if _matches(each, query.search)]
+        found += [
+            await _named(door, store, each)
+            for each in page.sessions
+            if _matches(each, query.search)
+        ]
         cursor = page.cursor
         if cursor is None:
             break
@@ -106,10 +115,29 @@ def _shown(door: Door, stored: StoredSession) -> Session:
     return session_of(stored, live=door.sessions.find(stored.id) is not None)
 
 
+async def _named(door: Door, store: Store, stored: StoredSession) -> Session:
+    """With what it can be called by: its first events say who opened it, and what for."""
+    first = await store.read_events(stored.id, 0, _FIRST)
+    told = {name: _first(first, name) for name in ("client", "tool_name")}
+    return replace(
+        _shown(door, stored),
+        client=told["client"],
+        first_tool=told["tool_name"] if stored.title is None else None,
+    )
+
+
+def _first(events: Sequence[Event], name: str) -> str | None:
+    found = (each.payload[name] for each in events if name in each.payload)
+    value = next(found, None)
+    return None if value is None else str(value)
+
+
 async def opened(door: Door, asked: Asked) -> Session:
     body: NewSession = asked.body
     ensure_within(door, body.mode)
-    made = await door.sessions.open(body.workspace, body.mode, body.title)
+    made = await door.sessions.open(
+        body.workspace, body.mode, body.title, client=asked.client
+    )
     return _shown(door, await (await door.runtime.store()).get_session(made.id))
 
 

@@ -76,6 +76,10 @@ class Session(Value, frozen=True, kw_only=True):
     """Whether a process has it."""
     live: bool
     """Whether this instance has it."""
+    client: str | None = None
+    """Who opened it, as far as that is known."""
+    first_tool: str | None = None
+    """The tool of its first call; not looked up for a session with a title."""
 
 
 class SessionDetail(Session, frozen=True, kw_only=True):
@@ -99,7 +103,12 @@ class CallRow(Value, frozen=True, kw_only=True):
     """Of the arguments, redacted."""
     at: float
     """When it ended, or began if it has not."""
+    client: str | None = None
+    """The program behind the caller, as far as that is known."""
     duration_ms: float | UnsetType = UNSET
+    """Without the wait for a person."""
+    waited_ms: float | UnsetType = UNSET
+    """For a person."""
     error_class: str | UnsetType = UNSET
     policy: str | UnsetType = UNSET
 

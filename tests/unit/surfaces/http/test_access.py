@@ -16,7 +16,7 @@ import pytest
 from websockets.exceptions import InvalidStatus
 
 from callgate.core.errors import ToolErrorClass
-from callgate.surfaces.http.access import SHORT_S, Access, reap_tokens
+from callgate.surfaces.http.access import SHORT_S, Access, Visitor, reap_tokens
 from callgate.surfaces.http.addresses import Address, BadAddress, Names, bind, read_address
 from callgate.surfaces.http.application import OPERATIONS
 from callgate.surfaces.http.files import File
@@ -257,7 +257,7 @@ def test_codes_and_attach_tokens_run_out(tmp_path: Path) -> None:
     code, attach = access.new_code(), access.new_attach("sess_1")
     late_code, late_attach = access.new_code(), access.new_attach("sess_1")
     now[0] = SHORT_S
-    assert access.log_in(code) is not None and access.attach(attach) == ("sess_1",)
+    assert access.log_in(code) is not None and access.attach(attach) == Visitor("sess_1")
     now[0] = SHORT_S + 0.001
     assert access.log_in(late_code) is None and access.attach(late_attach) is None
     assert access.attach(attach) is None and access.attach("") is None

@@ -1,0 +1,141 @@
+"""What the dashboard sums up: how long calls took and waited, what failed alike, tokens, sessions by
+what they are, and the rules in force."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from callgate.agent.agent import Agent
+from callgate.core.usage import Price
+from callgate.wiring import Wired
+from tests.unit.agent.talks import PlayedModel, text
+from tests.unit.surfaces.http.instances import Instance, serving
+
+REQUESTED = "tool.confirmation_requested"
+
+
+async def answered(instance: Instance, tool: str, decision: str, **arguments: Any) -> Any:
+    """A call that a person answers."""
+    client = instance.client()
+    async with client.stream() as watcher:
+        await watcher.subscribe(confirmer=True)
+        running = asyncio.get_running_loop().create_task(client.call(tool, **arguments))
+        asked = await watcher.event(REQUESTED)
+        id = asked["payload"]["confirmation_request_id"]
+        await client.post(f"/v1/confirmations/{id}", decision=decision)
+        return await running
+
+
+async def test_the_wait_for_a_person_is_no_part_of_how_long_a_call_took(instance: Instance) -> None:
+    client = instance.client()
+    for decision in ("allow", "deny"):
+        await answered(instance, "put", decision, what="a")
+    allowed, denied = (await client.get("/v1/audit"))["records"][::-1]
+    assert all(each["waited_ms"] > 0 for each in (allowed, denied))
+    (event,) = [
+        each["payload"] for each in await events_of(instance, denied["session"]) if each["type"] == "tool.failed"
+    ]
+    assert abs(denied["ms"] + denied["waited_ms"] - event["latency_ms"]) < 0.01
+    (stats,) = (await client.get("/v1/stats"))["tools"]
+    assert (stats["asked"], stats["calls"]) == (2, 2)
+    waits = sorted((allowed["waited_ms"], denied["waited_ms"]))
+    assert [stats["waited_p50_ms"], stats["waited_p95_ms"]] == waits
+    assert [stats["p50_ms"], stats["p95_ms"]] == [allowed["ms"]] * 2, "only what ran"
+
+
+async def events_of(instance: Instance, session: str) -> list[Any]:
+    page = await instance.client().get(f"/v1/sessions/{session}/events")
+    return [event for _, event in page["events"]]
+
+
+async def test_what_failed_alike_is_one_group_with_its_newest_call(instance: Instance) -> None:
+    client = instance.client()
+    for name in ("a", "b", "c"):
+        newest = await client.call("read_file", path=f"{name}.txt")
+    await client.call("show", more=1)
+    await client.call("show")
+    groups = (await client.get("/v1/stats"))["errors"]
+    assert [(each["tool"], each["error_class"], each["count"]) for each in groups] == [
+        ("read_file", newest["error"]["class"], 3), ("show", "validation_error", 1),
+    ]  # fmt: skip
+    assert (groups[0]["call"], groups[0]["message"]) == (newest["call_id"], newest["error"]["message"])
+
+
+async def test_tokens_and_what_they_cost_are_counted_by_model(home: Path, tmp_path: Path) -> None:
+    def open_agent(wired: Wired, name: str | None) -> Agent:
+        model = PlayedModel([text("Hello.", input=1000, output=500)], native=True)
+        model.price = Price(input=1.0, output=2.0)
+        return Agent(wired.runtime.dispatcher, wired.runtime.conversations, model)
+
+    async with serving(home, tmp_path / "ws", open_agent=open_agent) as instance:
+        client = instance.client()
+        session = await client.session()
+        async with client.stream() as watcher:
+            await watcher.subscribe(session=session)
+            await client.post(f"/v1/sessions/{session}/turns", prompt="Hello")
+            completed = (await watcher.event("llm.call_completed"))["payload"]
+            await watcher.event("turn.completed")
+        (model,) = (await client.get("/v1/stats"))["models"]
+        assert model == {
+            "model": completed["model"], "replies": 1, "input_tokens": completed["input_tokens"],
+            "output_tokens": completed["output_tokens"], "cost_usd": completed["cost_usd"],
+        }  # fmt: skip
+        assert (await client.get("/v1/stats", since=9e9))["models"] == []
+
+
+async def test_a_session_says_who_works_in_it_and_with_which_tool_it_began(instance: Instance) -> None:
+    client = instance.client()
+    client.http.headers["user-agent"] = "my-editor/2"
+    await client.call("show", what="a")
+    talk = await client.session(title="Plans")
+    sessions = {each["id"]: each for each in (await client.get("/v1/sessions"))["sessions"]}
+    named = sessions.pop(talk)
+    (other,) = sessions.values()
+    assert (named["client"], named["title"], named["first_tool"]) == ("my-editor/2", "Plans", None)
+    assert (other["client"], other["title"], other["first_tool"]) == ("my-editor/2", None, "show")
+    (row,) = (await client.get("/v1/calls"))["calls"]
+    assert (row["client"], row["waited_ms"]) == ("my-editor/2", 0)
+
+
+RULES = """
+[policy.per_tool]
+show = "deny"
+
+[[policy.rules]]
+decision = "allow"
+tool = "put"
+arguments = { what = "a" }
+"""
+
+
+async def test_the_rules_in_force_are_given_with_file_and_line(home: Path, tmp_path: Path) -> None:
+    async with serving(home, tmp_path / "ws", settings=RULES) as instance:
+        found = await instance.client().get("/v1/policy")
+        file = str(home / "settings.toml")
+        assert found["rules"] == [
+            {"decision": "allow", "says": "tool = put, what = a", "origin": {"file": file, "line": 5}, "workspace": False}
+        ]
+        assert found["tools"] == [{"name": "show", "word": "deny", "origin": {"file": file, "line": 3}}]
+        writes = next(each for each in found["classes"] if each["name"] == "write")
+        assert (writes["word"], writes["origin"]) == ("prompt", {"file": "built-in default", "line": None})
+
+
+async def test_lines_to_add_are_tested_on_top_of_the_settings_in_force(home: Path, tmp_path: Path) -> None:
+    async with serving(home, tmp_path / "ws", settings=RULES) as instance:
+        client = instance.client()
+        await client.call("show")
+        await client.call("put", what="b")
+        body = {"settings": '[[policy.rules]]\ndecision = "deny"\ntool = "put"\n', "added": True}
+        found = (await client.post("/v1/policy/test", **body)).json()
+        assert (found["judged"], found["steps"]) == (2, {"ask->deny": 1}), "show is denied before and after"
+
+
+async def test_a_used_login_link_is_answered_in_words_to_a_browser(instance: Instance) -> None:
+    client = instance.client(token=None)
+    for kind, accept in (("text/html", "text/html,*/*"), ("application/json", "*/*")):
+        answer = await client.http.get("/login", params={"code": "used"}, headers={"accept": accept})
+        assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (401, kind)
+        assert "default-src 'self'" in answer.headers["content-security-policy"]
+        assert kind == "application/json" or "callgate dashboard" in answer.text
