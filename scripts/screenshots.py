@@ -3,14 +3,16 @@
     make pictures          (or: python -m scripts.screenshots, with chromium on PATH)
 
 A scripted model works in a small project, and a person answers its questions; nothing that is
-shown was drawn for the picture.
+shown was drawn for the picture. Everything lies in a directory whose name says nothing about the
+machine that the pictures are taken on, and calls come from a client with a name of its own.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from tests.browser.chromium import FLAGS
 from tests.browser.instances import Served, script
 
 TARGET = Path(__file__).parents[1] / "docs/images"
+PLACE = Path("/tmp/demo")
 DESK = {"width": 1180, "height": 720}
 PHONE = {"width": 375, "height": 740}
 GREET = "def greet(name):\n    print('hello', name)\n\n\ngreet('world')\n"
@@ -28,9 +31,11 @@ chunk = 12
 delay_s = 0.02
 [[replies]]
 text = "I look at what is there first."
+usage = { input = 2100, output = 60 }
 calls = [{ tool = "list_dir", input = {} }, { tool = "read_file", input = { path = "greet.py" } }]
 [[replies]]
 text = "The greeting is a bit plain. I propose a friendlier one."
+usage = { input = 2400, output = 120 }
 [[replies.calls]]
 tool = "patch_file"
 [replies.calls.input]
@@ -39,6 +44,7 @@ old = "print('hello', name)"
 new = "print(f'Good morning, {name}!')"
 [[replies]]
 text = "Now I check that it runs."
+usage = { input = 2600, output = 40 }
 calls = [{ tool = "shell", input = { command = "python3 greet.py" } }]
 [[replies]]
 calls = [{ tool = "delete_file", input = { path = "notes.txt" } }]
@@ -47,16 +53,31 @@ text = "Done: greet.py now says Good morning. I did not delete notes.txt, becaus
 """
 
 
+PRICE = "price = { input = 3.0, output = 15.0 }\n"
+RULES = """
+[[policy.rules]]
+decision = "allow"
+tool = "shell"
+command = "git status *"
+
+[[policy.rules]]
+decision = "deny"
+path = "secrets/**"
+"""
+
+
 def main() -> None:
     chromium = shutil.which("chromium")
     if chromium is None:
         raise SystemExit("There is no chromium here.")
-    with tempfile.TemporaryDirectory() as directory:
-        home = Path(directory, "home")
+    with place() as directory:
+        home = directory / ".callgate"
         home.mkdir(mode=0o700)
-        os.environ.update(HOME=directory, CALLGATE_HOME=str(home))
-        (home / "settings.toml").write_text(script(Path(directory, "played.toml"), REPLIES))
-        served = Served(home, Path(directory, "project"))
+        os.environ.update(HOME=str(directory), CALLGATE_HOME=str(home))
+        settings = script(directory / "played.toml", REPLIES) + PRICE + RULES
+        (home / "settings.toml").write_text(settings)
+        served = Served(home, directory / "project")
+        served.client = "my-agent/1.2"
         (served.workspace / "greet.py").write_text(GREET)
         (served.workspace / "notes.txt").write_text("milk\nbread\n")
         served.start()
@@ -67,6 +88,18 @@ def main() -> None:
                 browser.close()
         finally:
             served.stop()
+
+
+@contextmanager
+def place() -> Iterator[Path]:
+    try:
+        PLACE.mkdir(mode=0o700)
+    except FileExistsError:
+        raise SystemExit(f"{PLACE} is there already, and is needed for the pictures.") from None
+    try:
+        yield PLACE
+    finally:
+        shutil.rmtree(PLACE)
 
 
 def take_all(browser: Browser, served: Served) -> None:
@@ -89,6 +122,19 @@ def take_all(browser: Browser, served: Served) -> None:
     go(page, "live")
     page.get_by_text("denied", exact=True).last.wait_for()
     take(page, "live")
+    go(page, "policy")
+    page.get_by_role("table", name="Rules in force").wait_for()
+    page.get_by_label("Decision").select_option("deny")
+    page.get_by_label("Rule for").fill("write_file")
+    page.get_by_label("Pattern", exact=True).fill("")
+    page.get_by_role("button", name="Add its lines").click()
+    page.get_by_role("button", name="Test").click()
+    page.get_by_role("table", name="Changed decisions").wait_for()
+    page.locator(".scroll").evaluate("box => { box.scrollTop = 0 }")
+    take(page, "policy")
+    go(page, "stats")
+    page.get_by_role("table", name="Models").wait_for()
+    take(page, "stats")
     page.close()
 
     page = open_page(browser, served, "dark", PHONE, scale=2)

@@ -19,6 +19,7 @@ from callgate.protocol.socket_v1.frames import HostEntry, HostTool
 from callgate.sources.lives import Health
 from callgate.sources.logs import LifeLog, Trouble
 from callgate.sources.pins import PinDoubt, Pinned
+from callgate.sources.proposals import Proposal
 
 _MOST_TOLD = 10
 
@@ -52,6 +53,7 @@ class Bringers(Protocol):
     def changed(self, name: str) -> set[str]: ...
     def trouble(self, name: str) -> Trouble | None: ...
     def command(self, name: str) -> tuple[str, ...]: ...
+    def log_path(self, name: str) -> str: ...
     async def close(self) -> None: ...
 
 
@@ -138,6 +140,25 @@ class BroughtTools:
         else:
             host.renew()
         return self.entry(name)
+
+    def log_path(self, name: str) -> str:
+        """Raises `KeyError`."""
+        return self._hosts.log_path(self._known(name))
+
+    async def look(self, name: str, workspace: str) -> Proposal:
+        """Start a server, and what it says now beside what was approved. Raises `KeyError` or a
+        `ToolError`."""
+        raise ToolError(f"{self._hosts.accept} {self._known(name)} does that for a host.")
+
+    async def approve(self, name: str, sha256: str) -> HostEntry:
+        """Pin what was looked at last. Raises `KeyError`, `ToolError` or
+        `ToolRegistrationError`."""
+        raise ToolError(f"{self._hosts.accept} {self._known(name)} does that for a host.")
+
+    def _known(self, name: str) -> str:
+        if name not in self._hosts.hosts:
+            raise KeyError(name)
+        return name
 
     async def close(self) -> None:
         await self._hosts.close()

@@ -41,6 +41,7 @@ from callgate.sources.mcp.questions import AskedCalls
 from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import PinDoubt, Pinned
+from callgate.sources.proposals import Proposal, hash_of, propose
 from callgate.wiring_brought import BroughtTools
 from callgate.wiring_mcp_programs import (
     Fill,
@@ -195,6 +196,8 @@ class McpTools(BroughtTools):
         super().__init__(servers, registry)
         self.servers = servers
         self._news: dict[str, str] = {}
+        self._looked_at: dict[str, Pinned] = {}
+        """What servers said when a person last looked."""
 
     def register_all(self) -> None:
         for name in self.servers.in_order():
@@ -232,6 +235,29 @@ class McpTools(BroughtTools):
         return msgspec.structs.replace(found, command=[redact(each) for each in found.command])
 
 
+    async def look(self, name: str, workspace: str) -> Proposal:
+        servers = self.servers
+        said = await servers.ask(self._known(name), Place(workspace))
+        doubt = servers.doubt(name)
+        before = servers.pinned(name) if doubt is None else doubt.pinned
+        self._looked_at[name] = said
+        return propose(
+            said,
+            servers.definitions_of(name, said),
+            servers.compare(name, before, said),
+            is_new=before is None and doubt is None,
+            doubt=None if doubt is None else doubt.problem,
+        )
+
+    async def approve(self, name: str, sha256: str) -> HostEntry:
+        said = self._looked_at.get(self._known(name))
+        if said is None or hash_of(said) != sha256:
+            raise ToolError("It says something else by now: look again.", reason="not_looked_at")
+        self.servers.pin(name, said)
+        self.servers.hosts[name].log.note("approved by a person at the dashboard")
+        return await self.renew(name, forget=False)
+
+
 class AllBrought:
     """Hosts and MCP servers in one list: a server is called `mcp.NAME` there."""
 
@@ -250,6 +276,23 @@ class AllBrought:
         if self._hosts is None:
             raise KeyError(name)
         return await self._hosts.renew(name, forget=forget)
+
+    def log_path(self, name: str) -> str:
+        """Raises `KeyError`."""
+        return self._of(name).log_path(name.removeprefix(PREFIX))
+
+    async def look(self, name: str, workspace: str) -> Proposal:
+        return await self._of(name).look(name.removeprefix(PREFIX), workspace)
+
+    async def approve(self, name: str, sha256: str) -> HostEntry:
+        return _named(await self._of(name).approve(name.removeprefix(PREFIX), sha256))
+
+    def _of(self, name: str) -> BroughtTools:
+        if name.startswith(PREFIX):
+            return self._mcp
+        if self._hosts is None:
+            raise KeyError(name)
+        return self._hosts
 
 
 def _named(entry: HostEntry) -> HostEntry:

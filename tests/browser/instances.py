@@ -24,6 +24,8 @@ class Served:
         self.workspace = workspace
         workspace.mkdir(exist_ok=True)
         self.port = _free_port()
+        self.client = "test"
+        """What our calls say that they come from."""
         self._process: subprocess.Popen[str] | None = None
 
     @property
@@ -63,7 +65,8 @@ class Served:
         token = (self.home / f"run/{self._process.pid}.token").read_text().strip()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_LIMIT_S)
         try:
-            head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+            head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json",
+                    "User-Agent": self.client}  # fmt: skip
             connection.request(method, path, None if body is None else json.dumps(body), head)
             return json.loads(connection.getresponse().read())
         finally:

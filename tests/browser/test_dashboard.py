@@ -46,7 +46,7 @@ async def test_without_a_login_the_page_shows_the_command_and_nothing_else(
     page = await new_page()
     await page.goto(served.url)
     await expect(page.get_by_role("alert").get_by_text("callgate dashboard")).to_be_visible()
-    await expect(page.get_by_role("option")).to_have_count(0)
+    await expect(page.locator(".long-list .row")).to_have_count(0)
 
 
 async def test_a_call_appears_while_it_happens_unless_the_list_is_held_or_filtered(
@@ -55,7 +55,7 @@ async def test_a_call_appears_while_it_happens_unless_the_list_is_held_or_filter
     page = await new_page(served)
     await expect(page.get_by_text("callgate call list_dir")).to_be_visible()
     await asyncio.to_thread(served.call, "read_file", path="missing.txt")
-    row = page.get_by_role("option")
+    row = page.locator(".long-list .row")
     await expect(row).to_have_count(1)
     await expect(row).to_contain_text("read_file")
     await expect(row).to_contain_text("failed")
@@ -225,7 +225,7 @@ async def test_after_a_restart_every_event_arrives_once(
     page = await new_page(served)
     await page.evaluate(HEAR)
     await asyncio.to_thread(served.call, "list_dir", path=".")
-    await expect(page.get_by_role("option")).to_have_count(1)
+    await expect(page.locator(".long-list .row")).to_have_count(1)
     await asyncio.to_thread(served.stop)
     await expect(page.get_by_role("status").get_by_text("reconnecting", exact=True)).to_be_visible()
     for _ in range(2):
@@ -236,10 +236,10 @@ async def test_after_a_restart_every_event_arrives_once(
     await expect(page.get_by_role("alert")).to_contain_text("Logged out")
     other = await page.context.new_page()
     await other.goto(await asyncio.to_thread(served.link))
-    await expect(page.get_by_role("option")).to_have_count(4)
+    await expect(page.locator(".long-list .row")).to_have_count(4)
     await expect(page.get_by_text("connected", exact=True)).to_be_visible()
     await asyncio.to_thread(served.call, "list_dir", path=".")
-    await expect(page.get_by_role("option")).to_have_count(5)
+    await expect(page.locator(".long-list .row")).to_have_count(5)
     happened = sorted(_all_events(served))
     await page.wait_for_function("count => window.heard.length >= count", arg=len(happened))
     assert sorted(await page.evaluate("window.heard")) == happened
@@ -271,10 +271,10 @@ async def test_where_too_much_was_missed_everything_is_read_anew(
     await page.goto(served.link())
     await expect(page.get_by_text("connected", exact=True)).to_be_visible()
     await asyncio.to_thread(served.call, "list_dir", path=".")
-    await expect(page.get_by_role("option")).to_have_count(1)
+    await expect(page.locator(".long-list .row")).to_have_count(1)
     await open_ones[0].close(code=1001)
     await asyncio.to_thread(served.call, "list_dir", path=".")
-    await expect(page.get_by_role("option")).to_have_count(2)
+    await expect(page.locator(".long-list .row")).to_have_count(2)
     await expect(page.get_by_text("connected", exact=True)).to_be_visible()
     assert asked_from == [False, True, False]
     assert await page.evaluate("import('/lib/store.js').then(({ state }) => state.epoch)") == 1
@@ -336,11 +336,11 @@ async def test_everything_works_by_keyboard(served: Served, new_page: NewPage) -
     assert results == [True, False]
     await expect(question(page)).to_have_count(0)
     await keys.press("1")
-    await expect(page.get_by_role("option")).to_have_count(2)
+    await expect(page.locator(".long-list .row")).to_have_count(2)
     await keys.press("/")
     await expect(page.get_by_role("searchbox")).to_be_focused()
     await keys.type("a.txt")
-    await expect(page.get_by_role("option")).to_have_count(1)
+    await expect(page.locator(".long-list .row")).to_have_count(1)
     await keys.press("Escape")
     await page.get_by_role("listbox").focus()
     await keys.press("ArrowDown")
@@ -430,10 +430,10 @@ async def test_of_many_calls_only_those_in_sight_are_drawn(
     }""")
     await go(page, "live?q=call")
     await expect(page.get_by_text("50000 calls")).to_be_visible()
-    assert await page.get_by_role("option").count() < 60
+    assert await page.locator(".long-list .row").count() < 60
     await page.get_by_role("listbox").focus()
     await page.keyboard.press("End")
-    await expect(page.get_by_role("option").last).to_contain_text("call 0")
+    await expect(page.locator(".long-list .row").last).to_contain_text("call 0")
 
 
 REPLIES = """

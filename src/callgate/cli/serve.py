@@ -132,13 +132,14 @@ def _http(
     )
     parts = Parts(
         runtime=wired.runtime,
-        open_session=partial(_session, wired, session, roots, surface="http"),
+        open_session=partial(_session, wired, session, roots),
         open_agent=wired.open_agent,
         hosts=wired.hosting,
         served=served,
         access=Access(token_path(home.path, instance.pid)),
         names=names,
         skills=lambda: wired.skills,
+        refresh=wired.policies.refresh,
         unfinished=unfinished,
     )
     return HttpDoor(listening, parts)
@@ -244,7 +245,6 @@ def _session(
     roots: list[str],
     cwd: str | None,
     id: str,
-    surface: str = "socket",
 ) -> Session:
     """A session in a peer's directory, if this instance serves it or the user trusts it."""
     if cwd is not None and not os.path.isabs(cwd):
@@ -268,7 +268,7 @@ def _session(
         raise ToolPermissionDenied(
             f"{cwd or roots[0]} cannot be used: {error.strerror or error}", reason="workspace_gone"
         ) from error
-    made.id, made.title = id, f"{surface} {os.path.basename(real)}"
+    made.id = id
     return made
 
 

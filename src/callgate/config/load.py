@@ -7,7 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from ipaddress import ip_network
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -73,6 +73,15 @@ def load_user(home: Home) -> tuple[Settings, Policy]:
 def load_changed(home: Home, data: bytes, name: str) -> tuple[Settings, Policy]:
     """The same with other settings in place of the user's: a text, and what it is called."""
     return _user(home, *_parse(data, name, Settings))
+
+
+def check_rule(rule: Mapping[str, Any]) -> None:
+    """Raise `SettingsError` for a rule that could not be read again once it is saved."""
+    try:
+        table = msgspec.convert(rule, RuleTable)
+    except msgspec.ValidationError as error:
+        raise SettingsError("the rule", None, str(error)) from None
+    _rule(table, _File("the rule", {}), ("rules", 0))
 
 
 def _user(home: Home, settings: Settings, file: _File) -> tuple[Settings, Policy]:

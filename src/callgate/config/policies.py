@@ -97,6 +97,7 @@ class PolicyBook:
             self.problem = None
         except SettingsError as error:
             self.problem = error
+        self._books.clear()  # none may go on for the rest of its `LOOK_EVERY_S`
         self._changed()
 
     def check_workspace(self, workspace: str) -> None:

@@ -108,10 +108,13 @@ class Servers:
         pinned = self.pinned(name)
         if pinned is None:
             return []
+        return [definition for _, definition in self.definitions_of(name, pinned)]
+
+    def definitions_of(self, name: str, pinned: Pinned) -> list[tuple[str, ToolDefinition]]:
+        """With the names that the server gives them."""
         beliefs = self._settings[name].beliefs
         tools = definitions(pinned.schemas, name, beliefs)
-        beside = extras(self.hosts[name], pinned.tags, beliefs)
-        return [definition for _, definition in (*tools, *beside)]
+        return [*tools, *extras(self.hosts[name], pinned.tags, beliefs)]
 
     def changed(self, name: str) -> set[str]:
         """The tools that a running server describes differently than they are pinned, by the

@@ -17,6 +17,7 @@ from callgate.surfaces.http import (
     hosts,
     instance,
     policy,
+    saved_rules,
     sessions,
     stats,
     tools,
@@ -36,7 +37,7 @@ from callgate.surfaces.http.stream import PING_S, Stream
 _RESOURCES: tuple[Operation, ...] = (
     *instance.OPERATIONS, *tools.OPERATIONS, *calls.OPERATIONS, *sessions.OPERATIONS,
     *turns.OPERATIONS, *confirmations.OPERATIONS, *undo.OPERATIONS, *audit.OPERATIONS,
-    *stats.OPERATIONS, *policy.OPERATIONS, *hosts.OPERATIONS,
+    *stats.OPERATIONS, *policy.OPERATIONS, *saved_rules.OPERATIONS, *hosts.OPERATIONS,
 )  # fmt: skip
 
 

@@ -1,15 +1,23 @@
-"""The hosts of the instance: how each is, and having one started anew."""
+"""The hosts and MCP servers of the instance: how each is, its log, a new start, and approving
+what a server says of its tools."""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import os
+from typing import Annotated, Any
 
+from msgspec import Meta
+
+from callgate.audit.redaction import redact
 from callgate.core.errors import ToolRegistrationError
 from callgate.protocol.socket_v1.frames import HostEntry
+from callgate.sources.proposals import Proposal
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
-from callgate.surfaces.http.problems import conflict, not_found
-from callgate.surfaces.http.values import Value
+from callgate.surfaces.http.parts import Hosting
+from callgate.surfaces.http.problems import conflict, forbidden, not_found
+from callgate.surfaces.http.values import Input, Value
 
 
 class HostTool(Value, frozen=True, kw_only=True):
@@ -38,14 +46,76 @@ async def listed(door: Door, asked: Asked) -> HostList:
 
 
 async def restarted(door: Door, asked: Asked) -> Host:
-    if door.hosts is None:
-        raise not_found("host")
     try:
-        return _host(await door.hosts.renew(asked.path["name"], forget=True))
+        return _host(await _hosts(door).renew(asked.path["name"], forget=True))
     except KeyError:
         raise not_found("host") from None
     except ToolRegistrationError as error:
         raise conflict(str(error), "registration") from None
+
+
+class LogQuery(Input, frozen=True, kw_only=True):
+    limit: Annotated[int, Meta(ge=1, le=256 * 1024)] = 64 * 1024
+    """Bytes of its end."""
+
+
+class Log(Value, frozen=True, kw_only=True):
+    text: str
+    """Redacted. It is the word of the host."""
+    cut: bool
+
+
+class Approval(Input, frozen=True, kw_only=True):
+    sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$")]
+    """Of what was looked at."""
+
+
+async def log(door: Door, asked: Asked) -> Log:
+    query: LogQuery = asked.query
+    try:
+        path = _hosts(door).log_path(asked.path["name"])
+    except KeyError:
+        raise not_found("host") from None
+    return await asyncio.to_thread(_end_of, path, query.limit)
+
+
+def _end_of(path: str, limit: int) -> Log:
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(size - limit, 0))
+            data = file.read(limit)
+    except FileNotFoundError:
+        return Log(text="", cut=False)
+    if size > limit:  # half a secret would not be known as one
+        data = data.partition(b"\n")[2]
+    return Log(text=redact(data.decode("utf-8", "backslashreplace")), cut=size > limit)
+
+
+async def looked_at(door: Door, asked: Asked) -> Proposal:
+    try:
+        return await _hosts(door).look(asked.path["name"], door.served.workspaces[0])
+    except KeyError:
+        raise not_found("host") from None
+
+
+async def approved(door: Door, asked: Asked) -> Host:
+    body: Approval = asked.body
+    if not asked.browser:
+        said = "Somebody who is logged in to the page approves, or callgate mcp approve."
+        raise forbidden(said, "login")
+    try:
+        return _host(await _hosts(door).approve(asked.path["name"], body.sha256))
+    except KeyError:
+        raise not_found("host") from None
+    except ToolRegistrationError as error:
+        raise conflict(str(error), "registration") from None
+
+
+def _hosts(door: Door) -> Hosting:
+    if door.hosts is None:
+        raise not_found("host")
+    return door.hosts
 
 
 def _host(entry: HostEntry) -> Host:
@@ -62,10 +132,22 @@ def _host(entry: HostEntry) -> Host:
     )
 
 
+_ONE = "/v1/hosts/{name}"
 OPERATIONS = (
     Operation("GET", "/v1/hosts", "List the hosts.", listed, HostList),
     Operation(
-        "POST", "/v1/hosts/{name}/restart", "End a host; its next call starts it again.",
+        "POST", f"{_ONE}/restart", "End a host; its next call starts it again.",
         restarted, Host, errors=(404, 409),
+    ),
+    Operation(
+        "GET", f"{_ONE}/log", "The end of its log.", log, Log, query=LogQuery, errors=(404,)
+    ),
+    Operation(
+        "POST", f"{_ONE}/look", "Start an MCP server, and say what it wants to have approved.",
+        looked_at, Proposal, errors=(404, 500, 503),
+    ),
+    Operation(
+        "POST", f"{_ONE}/approve", "Approve what was looked at; for a browser that is logged in.",
+        approved, Host, body=Approval, errors=(403, 404, 409, 500, 503),
     ),
 )  # fmt: skip

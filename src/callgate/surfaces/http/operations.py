@@ -45,6 +45,8 @@ class Asked(NamedTuple):
     gone: Callable[[], Awaitable[None]]
     """Returns when whoever asked has gone away."""
     client: Client
+    browser: bool
+    """Somebody is logged in to our page."""
 
 
 class Streamed(NamedTuple):
@@ -160,22 +162,24 @@ async def _read(operation: Operation, scope: Scope, receive: Receive) -> Asked:
     if operation.method in ("POST", "PATCH"):
         _ensure_json(scope)
         raw = await _whole(scope, receive)
+    visitor = scope.get(VISITOR)
+    browser = visitor is not None and visitor.browser
     return Asked(
         path=scope.get("path_params", {}),
         query=query,
         body=_body(operation, raw),
         accepts=_header(scope, b"accept").decode("latin-1"),
         gone=lambda: _gone(receive),
-        client=_client(scope),
+        client=_client(scope, browser),
+        browser=browser,
     )
 
 
-def _client(scope: Scope) -> Client:
+def _client(scope: Scope, browser: bool) -> Client:
     peer = scope.get("client")
     name = redact(_header(scope, b"user-agent").decode("latin-1")[:_LONGEST_NAME])
     address = f"{peer[0]}:{peer[1]}" if peer else None
-    visitor = scope.get(VISITOR)
-    if visitor is not None and visitor.browser:
+    if browser:
         return Client(address=address, program=DASHBOARD)
     return Client(address=address, name=name or None)
 

@@ -15,6 +15,7 @@ from callgate.surfaces.unfinished import Unfinished
 if TYPE_CHECKING:  # heavy
     from callgate.agent.agent import Agent
     from callgate.agent.skills import Skills
+    from callgate.sources.proposals import Proposal
 
 
 class Hosting(Protocol):
@@ -24,6 +25,18 @@ class Hosting(Protocol):
 
     async def renew(self, name: str, *, forget: bool) -> HostEntry:
         """Raises `KeyError`, `ToolError` or `ToolRegistrationError`."""
+        ...
+
+    def log_path(self, name: str) -> str:
+        """Raises `KeyError`."""
+        ...
+
+    async def look(self, name: str, workspace: str) -> Proposal:
+        """What a server says now, beside what was approved. Raises `KeyError` or `ToolError`."""
+        ...
+
+    async def approve(self, name: str, sha256: str) -> HostEntry:
+        """Of what was looked at. Raises `KeyError`, `ToolError` or `ToolRegistrationError`."""
         ...
 
 
@@ -55,5 +68,7 @@ class Parts(NamedTuple):
     options: dict[str, Any] = {}
     """For `make_application`."""
     skills: Callable[[], Skills] | None = None
+    refresh: Callable[[], None] | None = None
+    """Look at the settings and the saved rules at once."""
     unfinished: Unfinished | None = None
     """The bound that other surfaces share."""

@@ -6,9 +6,10 @@ import logging
 import os
 import socket
 
+from callgate.config.places import Home
 from callgate.core.errors import ToolRegistrationError
 from callgate.live_sessions import LiveSessions
-from callgate.surfaces.http import undo
+from callgate.surfaces.http import saved_rules, undo
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.fanout import Fanout
@@ -29,6 +30,11 @@ class Serving:
             undo.register(parts.runtime, history)
         except ToolRegistrationError as error:  # a tool of the user's has the name
             _log.warning("nothing can be undone over HTTP: %s", error)
+        if parts.refresh is not None:
+            try:
+                saved_rules.register(parts.runtime, Home(parts.served.home), parts.refresh)
+            except ToolRegistrationError as error:
+                _log.warning("no rule can be saved over HTTP: %s", error)
         self.door = Door(
             runtime=parts.runtime,
             sessions=LiveSessions(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from callgate.core.sessions import Mode, Session
+from callgate.surfaces.http import saved_rules, undo
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
-from callgate.surfaces.http.undo import TAG
 from callgate.surfaces.http.values import Input, Tool, Value, tool_of
+
+_OWN = {undo.TAG, saved_rules.TAG}
+"""Tags of tools that only routes of ours call."""
 
 
 class ToolQuery(Input, frozen=True, kw_only=True):
@@ -24,7 +27,7 @@ async def listed(door: Door, asked: Asked) -> ToolList:
     known = [
         tool_of(tool, hidden or by_mode)
         for tool, hidden in door.runtime.all_tools(session)
-        if TAG not in tool.definition.required_tags
+        if not tool.definition.required_tags & _OWN
     ]
     return ToolList(tools=sorted(known, key=lambda tool: tool.name))
 

@@ -210,7 +210,7 @@ async def serving(
         runtime=wired.runtime,
         open_session=open_session,
         open_agent=(lambda name: open_agent(wired, name)) if open_agent else wired.open_agent,
-        hosts=hosts, served=served, access=access, names=Names(Address("127.0.0.1", port)), options=options,
+        hosts=hosts, served=served, access=access, refresh=wired.policies.refresh, names=Names(Address("127.0.0.1", port)), options=options,
     )  # fmt: skip
     door = HttpDoor(listening, parts)
     door.start()

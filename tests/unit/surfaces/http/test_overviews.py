@@ -4,14 +4,18 @@ what they are, and the rules in force."""
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
 from callgate.agent.agent import Agent
+from callgate.config.places import Home
 from callgate.core.usage import Price
 from callgate.wiring import Wired
+from callgate.wiring_mcp import AllBrought, register_servers
 from tests.unit.agent.talks import PlayedModel, text
-from tests.unit.surfaces.http.instances import Instance, serving
+from tests.unit.sources.mcp.labs import stdio
+from tests.unit.surfaces.http.instances import Client, Instance, serving
 
 REQUESTED = "tool.confirmation_requested"
 
@@ -139,3 +143,75 @@ async def test_a_used_login_link_is_answered_in_words_to_a_browser(instance: Ins
         assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (401, kind)
         assert "default-src 'self'" in answer.headers["content-security-policy"]
         assert kind == "application/json" or "callgate dashboard" in answer.text
+
+
+async def test_a_server_is_looked_at_approved_by_a_browser_and_its_log_read(home: Path, tmp_path: Path) -> None:
+    listing = tmp_path / "tools.json"
+    listing.write_text(json.dumps([{"name": "echo", "description": "Say it.", "inputSchema": {"type": "object"}}]))
+    settings = f'sandbox = "off"\n[mcp.odd]\n{stdio("--file", str(listing))}effect = "read"\n'
+    (home / "settings.toml").write_text(settings)
+    owner = Wired(Home(str(home)), audit=False)
+    tools = register_servers(owner.home, owner.settings, owner.sandbox, str(tmp_path), owner.runtime)
+    assert tools is not None
+    async with serving(home, tmp_path / "ws", hosts=AllBrought(None, tools)) as instance:
+        client = instance.client()
+        seen = (await client.post("/v1/hosts/mcp.odd/look")).json()
+        assert (seen["is_new"], [(each["effect"], each["news"], each["description"]) for each in seen["tools"]]) == (
+            True, [("read", "new", "Say it.")],
+        )  # fmt: skip
+        approval = {"sha256": seen["sha256"]}
+        assert (await client.post("/v1/hosts/mcp.odd/approve", **approval)).status_code == 403, "a token is no person"
+        browser = await logged_in(instance)
+        other = await browser.post("/v1/hosts/mcp.odd/approve", sha256="0" * 64)
+        assert (other.status_code, other.json()["error"]["reason"]) == (500, "not_looked_at")
+        done = (await browser.post("/v1/hosts/mcp.odd/approve", **approval)).json()
+        assert [each["effect"] for each in done["tools"]] == ["read"]
+        again = (await client.post("/v1/hosts/mcp.odd/look")).json()
+        assert [each["news"] for each in again["tools"]] == ["as approved"]
+        assert "approved by a person" in (await client.get("/v1/hosts/mcp.odd/log"))["text"]
+        assert (await client.http.get("/v1/hosts/mcp.none/log")).status_code == 404
+    await tools.close()
+    await owner.close()
+
+
+async def test_a_rule_is_saved_by_the_owners_login_after_a_yes_and_holds_at_once(instance: Instance) -> None:
+    client = instance.client()
+    rule = {"decision": "allow", "tool": "put"}
+    refused = await client.post("/v1/policy/rules", **rule)
+    assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "login")
+    browser = await logged_in(instance)
+    for decision, held in (("deny", False), ("allow", True)):
+        async with client.stream() as watcher:
+            await watcher.subscribe(confirmer=True)
+            saving = asyncio.get_running_loop().create_task(browser.post("/v1/policy/rules", **rule))
+            asked = (await watcher.event(REQUESTED))["payload"]
+            assert asked["tool_name"] == "save_rule"
+            await client.post(f"/v1/confirmations/{asked['confirmation_request_id']}", decision=decision)
+            assert (await saving).json()["ok"] is held
+        assert bool((await client.get("/v1/policy"))["rules"]) is held
+    assert (await client.call("put", what="a"))["ok"]
+    assert [each["tool"] for each in (await client.get("/v1/audit"))["records"]] == ["put", "save_rule", "save_rule"]
+    assert "save_rule" not in [each["name"] for each in (await client.get("/v1/tools"))["tools"]]
+    hidden = await client.post("/v1/calls", tool="save_rule", arguments=rule)
+    assert hidden.json()["error"]["class"] == "not_found"
+
+
+async def test_a_rule_that_could_not_be_read_again_is_not_saved(instance: Instance) -> None:
+    browser = await logged_in(instance)
+    client = instance.client()
+    async with client.stream() as watcher:
+        await watcher.subscribe(confirmer=True)
+        saving = asyncio.get_running_loop().create_task(browser.post("/v1/policy/rules", decision="allow"))
+        asked = (await watcher.event(REQUESTED))["payload"]
+        await client.post(f"/v1/confirmations/{asked['confirmation_request_id']}", decision="allow")
+        result = (await saving).json()
+    assert (result["ok"], (await client.get("/v1/policy"))["rules"]) == (False, [])
+
+
+async def logged_in(instance: Instance) -> Client:
+    """A browser with the cookie of a login."""
+    login = (await instance.client().post("/v1/login")).json()["url"]
+    browser = instance.client(token=None)
+    answer = await browser.http.get(f"/login{login.partition('/login')[2]}")
+    browser.http.headers["cookie"] = answer.headers["set-cookie"].partition(";")[0]
+    return browser

@@ -11,6 +11,7 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.core.ops import NewSession
 from callgate.core.sessions import Mode
 from callgate.protocol.socket_v1.frames import HostEntry, HostTool
+from callgate.sources.proposals import Proposal
 from tests.unit.surfaces.http.instances import DONE, Client, Instance, serving
 
 
@@ -308,6 +309,15 @@ class FakeHosts:
         return HostEntry(
             name=name, health="resting", command=["run", "it"], tools=tools, problem=None, ui_elements=elements
         )
+
+    def log_path(self, name: str) -> str:
+        raise KeyError(name)
+
+    async def look(self, name: str, workspace: str) -> Proposal:
+        raise KeyError(name)
+
+    async def approve(self, name: str, sha256: str) -> HostEntry:
+        raise KeyError(name)
 
     async def renew(self, name: str, *, forget: bool) -> HostEntry:
         if name == "broken":

@@ -17,8 +17,11 @@ export const endOf = (error) => ENDS[error] ?? "failed";
 export const isOver = (row) => OVER.has(row.state);
 
 export function makeCalls() {
-  return { byId: new Map(), order: [], effects: new Set(), version: 0 };
+  return { byId: new Map(), order: [], effects: new Set(), clients: new Set(), sessions: new Set(), version: 0 };
 }
+
+/** Who made a call: the program, or the way it came. */
+export const clientOf = (row) => row.client ?? row.caller ?? "";
 
 /** When a call was made, in seconds: its id is a ULID. */
 export function madeAt(id) {
@@ -34,6 +37,8 @@ export function put(calls, row) {
   const known = calls.byId.get(row.id);
   calls.version += 1;
   if (row.side_effects) calls.effects.add(row.side_effects);
+  if (row.client || row.caller) calls.clients.add(clientOf(row));
+  if (row.session_id) calls.sessions.add(row.session_id);
   if (known === undefined) {
     calls.byId.set(row.id, { summary: "", ...row });
     insert(calls.order, row.id);
@@ -87,11 +92,14 @@ export function told(event) {
 export const errorOf = (payload) => payload.class ?? payload.error_class;
 
 /** The newest first, as far as they match. */
-export function matching(calls, { state, effect, text }) {
+export function matching(calls, { state, effect, client, session, since = 0, text }) {
   const wanted = text ? text.toLowerCase() : "";
   const found = [];
   for (let at = calls.order.length - 1; at >= 0; at -= 1) {
+    if (since && madeAt(calls.order[at]) < since) break;
     const row = calls.byId.get(calls.order[at]);
+    if (client && clientOf(row) !== client) continue;
+    if (session && row.session_id !== session) continue;
     if (state && row.state !== state) continue;
     if (effect && row.side_effects !== effect) continue;
     if (wanted && !haystack(row).includes(wanted)) continue;
@@ -106,8 +114,8 @@ const haystacks = new WeakMap();
 function haystack(row) {
   let text = haystacks.get(row);
   if (text === undefined) {
-    const { tool, summary, caller, session_id: session, id, error_class: error = "" } = row;
-    text = `${tool} ${summary} ${caller} ${session} ${id} ${error}`.toLowerCase();
+    const { tool, summary, caller, client = "", session_id: session, id, error_class: error = "" } = row;
+    text = `${tool} ${summary} ${caller} ${client} ${session} ${id} ${error}`.toLowerCase();
     haystacks.set(row, text);
   }
   return text;

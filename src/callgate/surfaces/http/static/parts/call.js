@@ -56,9 +56,12 @@ function Facts({ call, record }) {
     ["Ran in", record?.sandbox && html`<${Text} value=${record.sandbox} />`],
     ["When", call.at && moment(call.at)],
     ["Took", duration(call.duration_ms)],
+    ["Waited", call.waited_ms > 0 && `${duration(call.waited_ms)} for a person`],
+    ["Client", call.client && html`<${Text} value=${call.client} />`],
     ["Caller", call.caller],
     ["Source", record?.source],
-    ["Session", call.session_id && html`<a href=${href("session", call.session_id)}>${call.session_id}</a>`],
+    ["Session", call.session_id && html`<a href=${href("session", call.session_id)}>${call.session_id}</a>
+      ${" "}<a href=${href("live", "", { session: call.session_id })}>its calls</a>`],
     ["Call", call.id],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) =>

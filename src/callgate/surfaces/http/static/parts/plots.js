@@ -3,9 +3,8 @@
 import { clock, moment } from "../lib/text.js";
 import { html } from "../lib/ui.js";
 
-const WIDTH = 720;
+const NARROW = matchMedia("(max-width: 720px)");
 const HEIGHT = 160;
-const LEFT = 34;
 const BOTTOM = 18;
 
 /** Calls of each span as one bar: what went well below, what failed and what was denied on top. */
@@ -13,6 +12,9 @@ export function Bars({ times, since, span, step }) {
   const begin = since ?? Date.now() / 1000 - span;
   const width = step ?? span / 60;
   const most = nice(Math.max(...times.map((each) => each.calls), 1));
+  // About as wide as it is shown, so that letters keep their size and nothing leaves the plot.
+  const WIDTH = NARROW.matches ? 330 : 720;
+  const LEFT = 10 + 6 * String(most).length;
   const x = (at) => LEFT + ((at - begin) / span) * (WIDTH - LEFT);
   const tall = (count) => (count / most) * (HEIGHT - BOTTOM - 6);
   const wide = Math.max(1.5, (width / span) * (WIDTH - LEFT) - 1.5);
@@ -25,7 +27,7 @@ export function Bars({ times, since, span, step }) {
       <text x=${LEFT - 5} y=${floor - tall(count) + 3} text-anchor="end">${count}</text></g>`)}
     ${times.map((each) => html`<${Bar} x=${x(each.at)} wide=${wide} floor=${floor} tall=${tall} span=${each}
       title=${`${moment(each.at)}: ${each.calls} calls, ${each.errors} failed, ${each.denials} denied`} />`)}
-    ${[0, 0.25, 0.5, 0.75].map((part) => html`<text class=${`tick ${part % 0.5 ? "minor" : ""}`}
+    ${(NARROW.matches ? [0, 0.5] : [0, 0.25, 0.5, 0.75]).map((part) => html`<text class="tick"
       x=${LEFT + part * (WIDTH - LEFT)} y=${HEIGHT - 4}>
       ${label(begin + part * span)}</text>`)}
     <text class="tick" x=${WIDTH} y=${HEIGHT - 4} text-anchor="end">now</text></svg>

@@ -110,6 +110,7 @@ export function Question({ question, how = null, keys = null, onDismiss }) {
     <header>
       <h2><${Line} value=${question.tool} /></h2><${Effect} effect=${question.side_effects} />
       ${question.destructive && html`<span class="effect destructive">destructive</span>`}
+      <span class="asker">asked by <b><${Line} value=${askerOf(question)} most=${80} /></b></span>
       ${closed ? html`<b class="left" role="status">${outcome(how.decision)}</b>`
         : html`<${Left} until=${question.expires_at} />`}
     </header>
@@ -163,6 +164,16 @@ function Words({ question }) {
       && ", in the tool's own words: what runs are the arguments below"}</h3>
     <${Folded} opened=${opened} onOpen=${() => setOpened(true)} mark=${html`<b>Show all</b> of the preview`}>
       <${Preview} text=${text} /></${Folded}></section>`;
+}
+
+const CALLERS = { cli: "a command", mcp: "an MCP client", acp: "an editor", library: "a program" };
+
+/** In a word or two: who wants this. */
+export function askerOf({ client, caller }) {
+  // A name is the client's own word, and is marked as that: anyone can call itself anything.
+  const program = client?.name ? `what calls itself “${client.name}”` : client?.program?.split("/").pop();
+  if (caller === "llm" || caller === "agent") return program ? `the agent, for ${program}` : "the agent";
+  return program ?? client?.address ?? CALLERS[caller] ?? caller ?? "somebody";
 }
 
 function Facts({ question }) {

@@ -1,11 +1,12 @@
-// The processes that run tools: how each is, and a new start.
+// The processes that run tools, hosts and MCP servers: how each is, its log, a new start, an approval.
 
 import { at, get, post } from "../lib/api.js";
 import { href } from "../lib/router.js";
 import { quoted } from "../lib/text.js";
 import { useStore } from "../lib/store.js";
 import { html, useEffect, useState } from "../lib/ui.js";
-import { Effect, Empty, Text, Trouble, Values } from "../parts/basics.js";
+import { Block, Copy, Effect, Empty, Line, Text, Trouble, Values } from "../parts/basics.js";
+import { Table } from "../parts/table.js";
 
 export function Hosts() {
   const { link } = useStore();
@@ -36,7 +37,74 @@ export function Hosts() {
         ${tool.changed && html` <b class="warn">changed since it was accepted</b>`}</li>`)}</ul>
       ${host.ui_elements.length > 0 && html`<details><summary>Shows ${host.ui_elements.length}</summary>
         ${host.ui_elements.map((element) => html`<${Values} values=${element} />`)}</details>`}
-      ${host.tools.some((tool) => tool.changed) && html`<p class="command">
+      ${!isServer(host) && host.tools.some((tool) => tool.changed) && html`<p class="command">
         <code>callgate hosts reload ${host.name}</code></p>`}
-    </article>`)}</div></div></section>`;
+      ${isServer(host) && html`<${Approval} host=${host} onDone=${load} />`}
+      <${Log} host=${host} />
+    </article>`)}<${AddServer} /></div></div></section>`;
+}
+
+const isServer = (host) => host.name.startsWith("mcp.");
+
+/** What a server wants to have approved: what matters first, schemas folded. */
+function Approval({ host, onDone }) {
+  const [found, setFound] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const [busy, setBusy] = useState(false);
+  async function run(work) {
+    setBusy(true);
+    setProblem(null);
+    await work().catch(setProblem);
+    setBusy(false);
+  }
+  const look = () => run(async () => setFound(await post(at("hosts", host.name, "look"))));
+  const approve = () => run(async () => {
+    await post(at("hosts", host.name, "approve"), { sha256: found.sha256 });
+    setFound(null);
+    onDone();
+  });
+  const hasNews = found && (found.is_new || found.doubt || found.removed.length > 0 || found.about.length > 0
+    || found.tools.some((tool) => tool.news !== "as approved"));
+  return html`<p class="buttons"><button class="small" disabled=${busy} onClick=${look}>
+      ${busy ? "Starting it…" : host.health === "new" ? "Look at it, to approve" : "Look for changes"}</button></p>
+    <${Trouble} problem=${problem} />
+    ${found && html`<section class="proposal" aria-label=${`What ${host.name} says`}>
+      ${found.doubt && html`<p class="warn"><${Text} value=${found.doubt} /></p>`}
+      ${found.about.map((each) => html`<p class="warn"><${Text} value=${difference(each)} /></p>`)}
+      ${found.removed.length > 0 && html`<p class="warn">No longer there: <${Text} value=${found.removed.join(", ")} /></p>`}
+      <${Table} label=${`Tools of ${host.name}`} heads=${["Tool", "Effect", "What is new", ["Description, in its words", "said-of"]]}
+        rows=${found.tools.map((tool) => ({ key: tool.name, cells: [html`<b><${Line} value=${tool.name} /></b>`,
+          html`<${Effect} effect=${tool.effect} />`, { shown: tool.news, tone: tool.news === "as approved" ? "" : "denied" },
+          html`<div><${Text} value=${tool.description} />${tool.differences.map((each) => html`<p class="warn"><${Text}
+            value=${difference(each)} /></p>`)}<details><summary>Schema</summary><${Block} label=${`Schema of ${tool.name}`}
+            value=${JSON.stringify(tool.schema, null, 2)} /></details></div>`] }))} />
+      ${hasNews ? html`<button class="main" disabled=${busy} onClick=${approve}>Approve ${found.tools.length} tools</button>`
+        : html`<p class="quiet" role="status">All is as it was approved.</p>`}</section>`}`;
+}
+
+const difference = ({ path, before, after }) =>
+  `${path}: ${before === undefined ? "not there" : JSON.stringify(before)} → ${after === undefined ? "gone" : JSON.stringify(after)}`;
+
+/** The end of what it wrote and what we noted, read when it is opened. */
+function Log({ host }) {
+  const [log, setLog] = useState(null);
+  const [problem, setProblem] = useState(null);
+  const open = (event) => event.target.open && get(at("hosts", host.name, "log")).then(setLog, setProblem);
+  return html`<details onToggle=${open}><summary>Log</summary><${Trouble} problem=${problem} />
+    ${log && (log.text ? html`${log.cut && html`<p class="quiet">Only its end.</p>`}<${Block} label=${`Log of ${host.name}`} value=${log.text} />`
+      : html`<p class="quiet">Nothing yet.</p>`)}</details>`;
+}
+
+/** A page that started commands would make its token a way to run them: it only writes the command. */
+function AddServer() {
+  const [name, setName] = useState("");
+  const [target, setTarget] = useState("");
+  const words = /^https?:/.test(target) ? quoted(target.trim()) : `-- ${target.trim()}`;
+  const command = `callgate mcp add ${quoted(name || "NAME")} ${target.trim() ? words : "-- COMMAND"}`;
+  return html`<article class="card"><h2>Add an MCP server</h2>
+    <div class="try"><label><span>Name</span><input value=${name} onInput=${(event) => setName(event.target.value)} /></label>
+    <label><span>Its command, or its address</span><input value=${target} placeholder="npx -y some-server"
+      onInput=${(event) => setTarget(event.target.value)} /></label></div>
+    <p class="quiet">Run this in a terminal; it shows the server's tools and asks before anything of it is used.</p>
+    <p class="command"><code><${Text} value=${command} /></code><${Copy} text=${command} /></p></article>`;
 }

@@ -7,7 +7,7 @@ import { state, useStore } from "../lib/store.js";
 import { brief } from "../lib/text.js";
 import { html, useEffect, useRef, useState } from "../lib/ui.js";
 import { Empty, Line, Text } from "../parts/basics.js";
-import { Question, outcome } from "../parts/question.js";
+import { Question, askerOf, outcome } from "../parts/question.js";
 
 const every = () => true;
 
@@ -76,6 +76,7 @@ export function Inbox() {
       <ul class="settled">${settled.map(({ question, how }) => html`<li key=${question.id}
         class=${how.decision}><b><${Line} value=${question.tool} /></b>
         <span class="summary"><${Line} value=${brief(question.input_summary)} /></span>
+        <span class="quiet"><${Line} value=${askerOf(question)} most=${40} /></span>
         <span class="how">${describe(how)}</span></li>`)}</ul>`}
     </div></section>`;
 }

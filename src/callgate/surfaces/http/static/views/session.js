@@ -42,6 +42,7 @@ export function Session({ id, query }) {
   const changed = calls.some((call) => call.files?.length);
   return html`<section class="session"><header class="bar">
       <h1><${Line} value=${session?.title || "Session"} /></h1>
+      <a class="button" href=${href("live", "", { session: id })}>Its calls</a>
       <a class="button" href=${href("chat", id)}>Talk in it</a>
       ${changed && html`<button onClick=${() => undo(null)}>Undo last change</button>`}</header>
     <div class="scroll">

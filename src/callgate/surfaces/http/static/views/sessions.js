@@ -1,17 +1,24 @@
-// The sessions, last used first.
+// The sessions by what they are, last used first; those of single calls are folded.
 
 import { get, post } from "../lib/api.js";
 import { go, href } from "../lib/router.js";
-import { useStore } from "../lib/store.js";
+import { listen, useStore } from "../lib/store.js";
 import { moment } from "../lib/text.js";
 import { html, useEffect, useState } from "../lib/ui.js";
 import { Empty, Line, Search, Trouble } from "../parts/basics.js";
+import { Table } from "../parts/table.js";
 
 export function Sessions({ query }) {
   const { epoch, link } = useStore();
   const [sessions, setSessions] = useState(null);
   const [before, setBefore] = useState(null);
   const [problem, setProblem] = useState(null);
+  const [opened, setOpened] = useState(new Set());
+  const [news, setNews] = useState(0);
+  const toggle = (id) => setOpened(new Set(opened.has(id) ? [...opened].filter((each) => each !== id) : [...opened, id]));
+  useEffect(() => listen((event) => {
+    if (sessions && !sessions.some((each) => each.id === event.session_id)) setNews((n) => n + 1);
+  }), [sessions]);
   useEffect(() => {
     let here = true;
     get("/v1/sessions", { search: query.q, limit: 100 }).then((page) => {
@@ -20,7 +27,7 @@ export function Sessions({ query }) {
       setBefore(page.before);
     }, setProblem);
     return () => { here = false; };
-  }, [query.q, epoch, link]);
+  }, [query.q, epoch, link, news]);
 
   async function more() {
     const page = await get("/v1/sessions", { search: query.q, limit: 100, before });
@@ -34,17 +41,45 @@ export function Sessions({ query }) {
     <div class="scroll"><${Trouble} problem=${problem} />
     ${sessions?.length === 0 && html`<${Empty} title=${query.q ? "No session matches." : "No sessions yet."}
       command=${query.q ? null : "callgate chat"} />`}
-    ${sessions?.length > 0 && html`<table class="wide"><thead><tr><th>Session</th><th>Workspace</th>
-      <th>Mode</th>
-      <th class="number">Messages</th><th class="number">Events</th><th>Last used</th></tr></thead>
-      <tbody>${sessions.map((each) => html`<tr key=${each.id}>
-        <td><a href=${href("session", each.id)}><${Line} value=${each.title || each.id} /></a> <code
-          class="quiet">${each.id.slice(-6)}</code>
-          ${each.turn_id && html` <span class="state running"><i></i>at work</span>`}</td>
-        <td class="path" title=${each.workspace}><${Line} value=${each.workspace} /></td><td>${each.mode}</td>
-        <td class="number">${each.messages}</td><td class="number">${each.last_seq}</td>
-        <td class="nowrap">${moment(each.updated_at)}</td></tr>`)}</tbody></table>`}
+    ${sessions?.length > 0 && html`<${Table} label="Sessions" heads=${["Session", "Client", ["Directory", "path"],
+        "Mode", ["Messages", "number"], ["Events", "number"], "Last used"]}
+      rows=${folded(sessions).flatMap((each) => (each.length === 1 ? [row(each[0])]
+        : [groupRow(each, opened.has(each[0].id), () => toggle(each[0].id)),
+          ...(opened.has(each[0].id) ? each.map(row) : [])]))} />`}
     ${before && html`<p><button onClick=${more}>Older</button></p>`}</div></section>`;
+}
+
+/** Not a conversation, and no name: a session that was made for one call. */
+const isOneShot = (session) => !session.title && !session.messages && !session.turn_id;
+
+/** Last used first; neighbours that were made for one call are one group. */
+export function folded(sessions) {
+  const groups = [];
+  for (const each of [...sessions].sort((a, b) => b.updated_at - a.updated_at)) {
+    const last = groups.at(-1);
+    if (last && isOneShot(each) && isOneShot(last[0])) last.push(each);
+    else groups.push([each]);
+  }
+  return groups;
+}
+
+const directory = (path) => html`<span title=${path}><${Line} value=${path.split("/").pop() || path} /></span>`;
+
+const row = (each) => ({ key: each.id, cells: [
+  html`<a href=${href("session", each.id)}><${Line} value=${each.title || each.first_tool || "nothing yet"} /></a>
+    ${" "}<code class="quiet">${each.id.slice(-6)}</code>
+    ${each.turn_id && html` <span class="state running"><i></i>at work</span>`}`,
+  html`<${Line} value=${each.client ?? "–"} most=${40} />`, directory(each.workspace), each.mode, each.messages, each.last_seq,
+  { shown: moment(each.updated_at), tone: "nowrap" }] });
+
+function groupRow(group, isOpen, onToggle) {
+  const unique = (name) => [...new Set(group.map((each) => each[name]).filter(Boolean))];
+  const some = (names) => names.slice(0, 3).join(", ") + (names.length > 3 ? " …" : "");
+  return { key: `group ${group[0].id}`, cells: [
+    html`<button class="link" aria-expanded=${isOpen} onClick=${onToggle}>${isOpen ? "▾" : "▸"}
+      ${` ${group.length} single calls`}</button> <span class="quiet"><${Line} value=${some(unique("first_tool"))} /></span>`,
+    html`<${Line} value=${some(unique("client")) || "–"} most=${40} />`, some(unique("workspace").map((each) => each.split("/").pop())),
+    some(unique("mode")), 0, group.reduce((sum, each) => sum + each.last_seq, 0), { shown: moment(group[0].updated_at), tone: "nowrap" }] };
 }
 
 /** A new session to talk in. */

@@ -1,0 +1,79 @@
+"""What a server wants to have approved, in the words of a person who decides about it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from callgate.core.effects import SideEffects, derive
+from callgate.core.tools import ToolDefinition
+from callgate.sources.changes import Changes, Difference
+from callgate.sources.pins import Pinned
+
+News = Literal["new", "changed", "as approved"]
+
+
+class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
+    name: str
+    effect: str
+    """As we believe it, whatever the server says."""
+    news: News
+    description: str
+    differences: list[Difference]
+    """Of a tool that was approved before."""
+    schema: Mapping[str, Any]
+
+
+class Proposal(msgspec.Struct, frozen=True, kw_only=True):
+    sha256: str
+    """Of all that the server says: what is approved is this and nothing else."""
+    is_new: bool
+    """Nothing was approved before."""
+    doubt: str | None
+    """Why what was approved before cannot be gone by."""
+    tools: list[ToolProposal]
+    removed: list[str]
+    about: list[Difference]
+    """What differs beside the tools."""
+
+
+def propose(
+    said: Pinned,
+    definitions: Iterable[tuple[str, ToolDefinition]],
+    changes: Changes,
+    *,
+    is_new: bool,
+    doubt: str | None,
+) -> Proposal:
+    """`definitions` come with the names that the server gives them, as `changes` does."""
+    return Proposal(
+        sha256=hash_of(said),
+        is_new=is_new,
+        doubt=doubt,
+        tools=[_tool(own, definition, changes) for own, definition in definitions],
+        removed=changes.removed,
+        about=changes.about,
+    )
+
+
+def hash_of(said: Pinned) -> str:
+    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+
+
+def _tool(own: str, definition: ToolDefinition, changes: Changes) -> ToolProposal:
+    news: News = "as approved"
+    if own in changes.added:
+        news = "new"
+    elif own in changes.changed:
+        news = "changed"
+    return ToolProposal(
+        name=definition.name,
+        effect=definition.side_effects or derive(definition.capabilities) or SideEffects.EXECUTE,
+        news=news,
+        description=definition.description,
+        differences=changes.changed.get(own, []),
+        schema=definition.input_schema,
+    )
