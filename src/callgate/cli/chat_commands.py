@@ -163,8 +163,8 @@ def _undo(chat: Chat, _: str) -> None:
     before = left[-2] if len(left) > 1 else chat.session.id  # it is older than its first turn
     try:
         code = undo.undo(
-            _options(session=chat.session.id, to=before, dry_run=False, workspace=None, mode=None,
-                     yes=False, no_input=False)
+            _options(session=chat.session.id, to=before, last=False, dry_run=False,
+                     workspace=None, mode=None, yes=False, no_input=False)
         )  # fmt: skip
     finally:
         chat.interrupts.install()  # a command of its own has its own

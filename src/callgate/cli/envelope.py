@@ -16,6 +16,7 @@ def envelope(result: ToolResult) -> dict[str, Any]:
     """Always the same keys, `ok` first."""
     fields: dict[str, Any] = {"ok": result.ok, **msgspec.structs.asdict(result)}
     del fields["diffs"]  # both sides of each change: `files_modified` says which
+    del fields["native"]  # for models: `content` has the same in our blocks
     if result.error is not None:
         error = msgspec.to_builtins(result.error, enc_hook=repr)
         fields["error"] = {"class": None, "message": None, "reason": None, "details": None, **error}

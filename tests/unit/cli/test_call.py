@@ -40,7 +40,7 @@ def test_every_error_class_has_its_exit_code() -> None:
     assert set(EXIT_CODES) == set(ToolErrorClass)
 
 
-@pytest.mark.parametrize(("words", "hinted"), [(["read_file", "path=../x"], True), (["web_fetch", "url=http://127.0.0.1:1/"], False)])
+@pytest.mark.parametrize(("words", "hinted"), [(["write_file", "path=b.txt", "content=x"], True), (["read_file", "path=../x"], False), (["web_fetch", "url=http://127.0.0.1:1/"], False)])
 def test_which_rule_decided_is_a_hint_where_one_did(words: list[str], hinted: bool, ws: Path) -> None:
     ran = callgate("call", *words, cwd=ws)
     assert (ran.code, "policy explain" in ran.err) == (3, hinted)

@@ -55,7 +55,7 @@ def whole(request_id: str, result: ToolResult) -> frames.ToolResult:
     meta = {"callId": result.call_id, "durationMs": result.duration_ms}
     error = None if result.error is None else _failure(result.error)
     fields = msgspec.structs.asdict(result)
-    del fields["diffs"]  # for those who show a call in a conversation
+    del fields["diffs"], fields["native"]  # for those who show a call in a conversation
     if len(result.content) == 1 and result.value == getattr(result.content[0], "text", None):
         del fields["value"]  # not the same text twice
     written: Any = fields

@@ -286,8 +286,10 @@ async def test_other_settings_are_tested_on_the_calls_on_record(instance: Instan
 async def test_the_instance_says_what_it_is(instance: Instance) -> None:
     client = instance.client()
     assert (await client.get("/healthz")) == {"ok": True, "version": "0.1.0"}
-    assert (await client.get("/v1/instance")) == {
-        "pid": 1, "version": "0.1.0", "started_at": 1.5, "workspaces": [instance.workspace], "mode": "ask",
+    said = await client.get("/v1/instance")
+    assert len(said.pop("policy")) == 12
+    assert said == {
+        "settings_problem": None, "restart_for": [], "pid": 1, "version": "0.1.0", "started_at": 1.5, "workspaces": [instance.workspace], "mode": "ask",
         "model": None, "models": [], "home": instance.wired.home.path,
     }  # fmt: skip
     assert (await client.get("/v1/hosts")) == {"hosts": []}
