@@ -109,10 +109,19 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.parametrize("block", fences("js"))
 def test_every_javascript_snippet_runs(block: str, served: Path) -> None:
     (served / "snippet.mjs").write_text(block)
-    ran = subprocess.run(["node", "snippet.mjs"], cwd=served, capture_output=True, text=True, env=environment(), timeout=60)
-    assert (ran.returncode, ran.stderr) == (0, "")
-    assert ran.stdout.splitlines()[0] == "# A small project"
-    assert ran.stdout.splitlines()[-1] == "true"
+    with subprocess.Popen(
+        ["node", "snippet.mjs"], cwd=served, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as running:  # fmt: skip
+        assert running.stdout is not None and running.stderr is not None
+        lines = []
+        for line in running.stdout:
+            lines.append(line.rstrip("\n"))
+            if line.startswith("callgate "):  # what a person is to type at another terminal
+                command = [sys.executable, "-m", *line.split(), "--json"]
+                subprocess.run(command, check=True, capture_output=True, env=environment(), timeout=60)
+        errors = running.stderr.read()
+    assert (running.returncode, errors) == (0, "")
+    assert (lines[0], lines[-1]) == ("# A small project", "true")
 
 
 @pytest.mark.parametrize("block", fences("sh", about="callgate.sock"))
