@@ -8,7 +8,6 @@ Ollama of this machine is asked.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import shutil
@@ -69,9 +68,17 @@ def found_models(environ: Mapping[str, str], directory: str) -> list[ModelChoice
     from_files = [
         ModelChoice(f"local/{path}", "a file; pip install 'callgate[local]' runs it")
         for place in places
-        for path in sorted(glob.glob(os.path.join(glob.escape(place), "*.gguf")))
+        for path in _model_files(place)
     ]
     return [*by_key, *_ollama_models(environ), *from_files][:_MOST]
+
+
+def _model_files(directory: str) -> list[str]:
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return []
+    return [os.path.join(directory, name) for name in names if name.endswith(".gguf")]
 
 
 def _ollama_models(environ: Mapping[str, str]) -> list[ModelChoice]:
