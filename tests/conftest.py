@@ -1,4 +1,4 @@
-"""What every test shares: a home of its own, and a list of what could not be tested here."""
+"""What every test shares: a home and an environment of its own, and what could not be tested here."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import logging
 import os
 import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,23 @@ from hypothesis import HealthCheck, settings
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Run in the background of a script: whatever we start would be deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+_KEPT = ("CI", "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")
+_KEPT_PREFIXES = ("PYTEST_", "HYPOTHESIS_", "PLAYWRIGHT_", "npm_config_", "PIP_", "SSL_CERT_",
+                  "NODE_EXTRA_CA_", "REQUESTS_CA_")  # fmt: skip
+
+
+def make_environment_ordinary() -> None:
+    """Whatever variables and umask somebody has: the tests, and what they start, see the same."""
+    for name in list(os.environ):
+        if name not in _KEPT and not name.startswith(_KEPT_PREFIXES):
+            del os.environ[name]
+    os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm", "TZ": "UTC"}
+    time.tzset()
+    os.umask(0o022)
+
+
+make_environment_ordinary()
 
 _common = settings(
     deadline=None,  # a busy machine is not a defect
@@ -39,9 +57,6 @@ def _no_real_home(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No test, and no process that it starts, ever sees the home of whoever runs it."""
-    for name in list(os.environ):
-        if name.startswith(("CALLGATE_", "XDG_")):
-            monkeypatch.delenv(name)
     user = tmp_path_factory.mktemp("user")
     monkeypatch.setenv("HOME", str(user))
     monkeypatch.setenv("CALLGATE_HOME", str(user / ".callgate"))

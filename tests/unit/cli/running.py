@@ -152,9 +152,7 @@ def start(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> subpr
 
 
 def environment(env: Mapping[str, str] | None) -> dict[str, str]:
-    left_out = ("NO_COLOR", "FORCE_COLOR", "CALLGATE_CALL")
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
-    return {**kept, "TERM": "xterm", **(env or {})}
+    return {**os.environ, **(env or {})}
 
 
 class Terminal:
