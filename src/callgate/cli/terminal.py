@@ -63,7 +63,10 @@ def safe(text: str) -> str:
 
 def say(text: str) -> None:
     """Something for the person, on stderr. Whoever wrote it, it cannot act on the terminal."""
-    sys.stdout.flush()  # where both go to one file, they stand in their order
+    try:
+        sys.stdout.flush()  # where both go to one file, they stand in their order
+    except OSError:  # a full disk, or nobody reads: this is said all the same, and
+        pass  # the flush at the end of the command fails again
     print(safe(text), file=sys.stderr, flush=True)
 
 

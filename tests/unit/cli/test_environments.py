@@ -28,9 +28,9 @@ ENVIRONMENTS = {
     "a narrow terminal": {"COLUMNS": "40", "LINES": "5"},
     "an odd terminal": {"COLUMNS": "x", "LINES": "-1", "TERM": ""},
     "proxies": dict.fromkeys(("http_proxy", "https_proxy", "ALL_PROXY"), DEAD_PROXY),
-    "XDG": dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"), "/nonexistent"),
-    "no temporary directory": {"TMPDIR": "/nonexistent"},
-    "git": dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_CONFIG_GLOBAL"), "/nonexistent"),
+    "XDG": dict.fromkeys(("XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR"), "/dev/null/nothing"),
+    "no temporary directory": {"TMPDIR": "/dev/null/nothing"},
+    "git": dict.fromkeys(("GIT_DIR", "GIT_WORK_TREE", "GIT_CONFIG_GLOBAL"), "/dev/null/nothing"),
     "programs": dict.fromkeys(("EDITOR", "VISUAL", "PAGER", "BROWSER"), "/bin/false"),
 }
 
