@@ -232,7 +232,7 @@ def test_a_key_comes_on_stdin_and_is_listed_without_its_value(tmp_path: Path) ->
     assert stored_keys(Home.from_environment())["openai"].reveal() == SECRET
     assert callgate("keys", "delete", "openai", "--json", cwd=tmp_path).json == {"name": "openai", "deleted": True}
     assert callgate("keys", "delete", "openai", cwd=tmp_path).code == 1
-    assert callgate("keys", "list", cwd=tmp_path).out == ""
+    assert callgate("keys", "list", "--json", cwd=tmp_path).json == []
 
 
 def test_a_key_is_typed_without_being_shown(tmp_path: Path) -> None:

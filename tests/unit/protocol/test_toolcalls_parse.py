@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -567,8 +568,10 @@ def test_the_prompt_teaches_what_is_read() -> None:
         name="read_file", description="Read\n\n# a file.", input_schema={"type": "object", "properties": {}}
     )  # fmt: skip
     prompt = teach([tool])
-    example = prompt[prompt.index("{") : prompt.index("]}") + 2]
-    assert [call.type for call in parse(example, strict=True).calls] == ["send_chat", "end_turn"]
+    examples = re.findall(r'^{"toolCalls.*?^]}', prompt, re.DOTALL | re.MULTILINE)
+    read = [parse(each, strict=True, types=TYPES | {"read_file"}) for each in examples]
+    steps = [[call.type for call in each.calls] for each in read]
+    assert steps == [["send_chat", "read_file"], ["send_chat", "end_turn"]]
     entries = [line for line in prompt.splitlines() if line.startswith("- ")]
     assert [line[2:].split(":")[0] for line in entries] == [
         "send_chat", "say", "open_url", "end_turn", "read_file",
