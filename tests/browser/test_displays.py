@@ -45,7 +45,7 @@ async def test_what_a_tool_shows_on_a_screen_is_text_without_secrets(
         await expect(panel).not_to_contain_text(SECRET)
         await page.evaluate("location.hash = '#/hosts'")
         card = page.locator("article", has_text="words")
-        await card.locator("summary").click()
+        await card.locator("summary", has_text="Shows").click()
         await expect(card).to_contain_text("<b>Go</b>")
         assert await page.locator("main b:text('bold'), main b:text('Go'), main img").count() == 0
         assert await page.title() != "taken"
