@@ -13,7 +13,7 @@ import pytest
 
 from callgate.cli.exits import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
-from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, running, start
+from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, start, wait_until_gone
 
 PATH = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
 KEYS = [
@@ -260,7 +260,7 @@ def test_a_signal_stops_the_call_and_its_whole_process_tree(
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     assert json.loads(out)["error"]["class"] == "cancelled"
-    assert running(mark) == []
+    wait_until_gone(mark)
 
 
 def _wait_for_output(lines: Iterator[bytes]) -> None:

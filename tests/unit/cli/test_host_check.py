@@ -10,7 +10,7 @@ import pytest
 from callgate.cli.host_check import REQUIRED
 from callgate.cli.host_probes import OPTIONAL, PROBES
 from tests.needs import needs
-from tests.unit.cli.running import Ran, callgate, running
+from tests.unit.cli.running import Ran, callgate, wait_until_gone
 
 PROJECT = Path(__file__).parents[3]
 PLUGINS = PROJECT / "tests" / "unit" / "packages" / "plugins"
@@ -125,7 +125,7 @@ def test_a_fault_is_found_by_the_checks_that_are_about_it(
     assert by_level(ran).get("recommended", []) == [each for each in failed if each not in REQUIRED]
     skipped = by_level(ran).get("skipped", [])
     assert skipped == ([*PROBES, *OPTIONAL] if "init" in failed else [])
-    assert running(mark) == []
+    wait_until_gone(mark)
 
 
 def test_an_optional_method_that_fails_is_no_fault(ws: Path) -> None:
