@@ -28,7 +28,8 @@ if sys.version_info >= (3, 11): print(platform.python_version(), sys._base_execu
 install="-m pip install -qq --disable-pip-version-check --no-input"
 test_with() {
   venv=.build/pythons/$1
-  if [ constraints.txt -nt "$venv/.ready" ] || [ pyproject.toml -nt "$venv/.ready" ]; then
+  if [ ! -e "$venv/.ready" ] || [ constraints.txt -nt "$venv/.ready" ] ||
+    [ pyproject.toml -nt "$venv/.ready" ]; then
     "$2" -m venv "$venv" && "$venv/bin/python" $install --require-hashes -r constraints.txt &&
       "$venv/bin/python" $install --no-deps --no-build-isolation -e . && touch "$venv/.ready" ||
       return 1
