@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
-from callgate.core.commands import GRACE_S, Command, Exit, Launcher, OnOutput, Running, Stream
+from callgate.core.commands import Command, Exit, Launcher, OnOutput, Running, Stream
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolPermissionDenied
 from callgate.dispatch.path_search import Matches
 from callgate.dispatch.raw_open import our_own
 from callgate.dispatch.rule_launchers import RuleLauncher, Search
+from callgate.dispatch.wrapped_running import WrappedRunning
 from callgate.sandbox import machines, sight
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import Jail
@@ -91,26 +90,14 @@ class _Errors:
         return self._tail.decode(errors="replace")
 
 
-class _Explained:
+class _Explained(WrappedRunning):
     """A command that, if it fails, says what it named and could not see."""
 
     def __init__(self, running: Running, jail: Jail, command: Command, errors: _Errors) -> None:
-        self._running = running
+        super().__init__(running)
         self._jail = jail
         self._command = command
         self._errors = errors
-
-    async def __aenter__(self) -> Self:
-        await self._running.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._running.__aexit__(kind, error, traceback)
 
     async def wait(self) -> Exit:
         ended = await self._running.wait()
@@ -119,9 +106,6 @@ class _Explained:
         text = "\n".join((*self._command.argv, str(self._errors)))
         home = self._command.env.get("HOME", "")
         return msgspec.structs.replace(ended, unseen=sight.unseen(self._jail, home, text))
-
-    def stop(self, grace: float = GRACE_S) -> bool:
-        return self._running.stop(grace)
 
 
 class Jailed:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 import msgspec
 
-from callgate.core.commands import GRACE_S, Command, Exit, Launcher, OnOutput, RuleMatch, Running
+from callgate.core.commands import Command, Exit, Launcher, OnOutput, RuleMatch, Running
 from callgate.dispatch.path_search import Matches, PathRuleUnkept
+from callgate.dispatch.wrapped_running import WrappedRunning
 
 Search = Callable[[], Matches]
 """Blocks. Raises `PathRuleUnkept`."""
@@ -36,25 +35,13 @@ class RuleLauncher:
         return _Reporting(running, self._search, before) if self._report else running
 
 
-class _Reporting:
+class _Reporting(WrappedRunning):
     """A command whose end says what matches a rule since it started."""
 
     def __init__(self, running: Running, search: Search, before: Matches) -> None:
-        self._running = running
+        super().__init__(running)
         self._search = search
         self._before = before
-
-    async def __aenter__(self) -> Self:
-        await self._running.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._running.__aexit__(kind, error, traceback)
 
     async def wait(self) -> Exit:
         ended = await self._running.wait()
@@ -67,9 +54,6 @@ class _Reporting:
             for each in after.later(self._before)
         )
         return msgspec.structs.replace(ended, rule_matches=matches)
-
-    def stop(self, grace: float = GRACE_S) -> bool:
-        return self._running.stop(grace)
 
 
 async def _in_thread(search: Search) -> Matches:
