@@ -69,8 +69,17 @@ def shown(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     for name, subpaths in _SUBPATHS.items():
         if name in environ:
             paths += [os.path.join(environ[name], subpath) for subpath in subpaths]
-    paths += environ.get("PATH", "").split(os.pathsep)
+    for directory in environ.get("PATH", "").split(os.pathsep):
+        paths += [directory, *_version_manager(directory)]
     return _proper(paths, home)
+
+
+def _version_manager(directory: str) -> Iterator[str]:
+    """What a directory of shims starts: pyenv, rbenv, asdf, mise keep the programs beside it."""
+    root, name = os.path.split(os.path.normpath(directory))
+    if name == "shims":
+        if any(os.path.isdir(os.path.join(root, each)) for each in ("versions", "installs")):
+            yield root
 
 
 def of_program(

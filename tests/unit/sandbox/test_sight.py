@@ -199,6 +199,15 @@ def test_what_the_environment_names_is_shown_but_never_a_whole_home(tmp_path: Pa
     assert tool_chains.shown(str(home), environ) == tuple(str(home / name) for name in names)
 
 
+def test_shims_on_the_path_are_shown_with_the_programs_that_they_start(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    for name in ("env/shims", "env/versions", "mise/shims", "mise/installs", "loose/shims", "loose/x"):
+        (home / name).mkdir(parents=True)
+    path = os.pathsep.join(f"{home}/{name}/shims" for name in ("env", "mise", "loose"))
+    names = ("env", "loose/shims", "mise")
+    assert tool_chains.shown(str(home), {"PATH": path}) == tuple(str(home / name) for name in names)
+
+
 def test_a_program_is_shown_with_the_package_that_it_belongs_to(tmp_path: Path) -> None:
     home, work = tmp_path / "home", tmp_path / "work"
     for name in ("mcp/dist", "mcp/node_modules", "venv/bin", "data"):
