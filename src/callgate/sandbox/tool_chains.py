@@ -77,9 +77,9 @@ def shown(home: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 def _version_manager(directory: str) -> Iterator[str]:
     """What a directory of shims starts: pyenv, rbenv, asdf, mise keep the programs beside it."""
     root, name = os.path.split(os.path.normpath(directory))
-    if name == "shims":
-        if any(os.path.isdir(os.path.join(root, each)) for each in ("versions", "installs")):
-            yield root
+    beside = (os.path.join(root, each) for each in ("versions", "installs"))
+    if name == "shims" and any(map(os.path.isdir, beside)):
+        yield root
 
 
 def of_program(
