@@ -33,7 +33,7 @@ from callgate.core.ids import call_id, session_id, ulid
 from callgate.core.ops import Append, FinishCall, NewSession, StartCall
 from callgate.storage.sqlite.files import Location, open_writer
 from callgate.storage.sqlite.store import SqliteStore
-from callgate.storage.sqlite.tables import place_of
+from callgate.storage.sqlite.tables import position_of
 
 SECTIONS = ("appends", "replay", "large", "calls", "hints")
 WRITERS = 64
@@ -171,7 +171,7 @@ def _bare_loop(location: Location, count: int, batch: int) -> float:
             ord, seq = n % WRITERS + 1, n // WRITERS + 1
             one = event(ids[ord - 1])
             text = msgspec.json.encode(one).decode()
-            events.append((n + 1, place_of(ord, seq), one.id, text))
+            events.append((n + 1, position_of(ord, seq), one.id, text))
             sessions.append((seq, one.timestamp, WRITERS + n + 1, ord))
         db.execute("begin immediate")
         db.executemany("insert into events values (?, ?, ?, ?)", events)

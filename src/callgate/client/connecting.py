@@ -107,7 +107,7 @@ def connect(
     """
     if caller not in ("cli", "plugin"):
         raise ValueError("a caller over the socket is cli or plugin")
-    place = Home.from_environment().path if home is None else os.path.abspath(home)
+    directory = Home.from_environment().path if home is None else os.path.abspath(home)
     peer = Peer(
         caller=caller,
         cwd=None if cwd is None else os.path.abspath(cwd),
@@ -115,7 +115,7 @@ def connect(
     )
     path = None if socket is None else os.fspath(socket)
     return Connecting(
-        peer, place, path, None if instance is None else str(instance), patience_s
+        peer, directory, path, None if instance is None else str(instance), patience_s
     )
 
 

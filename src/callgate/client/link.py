@@ -48,7 +48,7 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._writable = asyncio.Event()
         self._writable.set()
-        self._said: str | None = None
+        self._closing_reason: str | None = None
         """Why the instance is about to hang up."""
         self.lost: str | None = None
         """Why the connection has ended."""
@@ -62,7 +62,7 @@ class Link(asyncio.Protocol):
     def new_id(self) -> str:
         return f"req_{next(self._ids)}"
 
-    def gone(self, *, may_have_run: bool = False) -> InstanceGone:
+    def connection_lost_error(self, *, may_have_run: bool = False) -> InstanceGone:
         return InstanceGone(self.lost or "closed", may_have_run=may_have_run)
 
     async def writable(self) -> None:
@@ -72,7 +72,7 @@ class Link(asyncio.Protocol):
     def send(self, request: frames.Request, hear: Hear | None = None) -> asyncio.Future[Reply]:
         """Send a request; its one answer, or `InstanceGone`."""
         if self._transport is None or self.lost is not None:
-            raise self.gone()
+            raise self.connection_lost_error()
         assert request.request_id is not UNSET
         data = self._wire.encode(request)
         reply = asyncio.get_running_loop().create_future()
@@ -114,7 +114,7 @@ class Link(asyncio.Protocol):
         waiting, self._waiting = self._waiting, {}
         for each in waiting.values():
             if not each.reply.done():
-                each.reply.set_exception(self.gone(may_have_run=each.is_call))
+                each.reply.set_exception(self.connection_lost_error(may_have_run=each.is_call))
                 each.reply.exception()  # whoever waits still gets it; nobody may
         self._writable.set()
         self._ended()
@@ -126,7 +126,7 @@ class Link(asyncio.Protocol):
         self._transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.end(self._said or "lost")
+        self.end(self._closing_reason or "lost")
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -145,7 +145,7 @@ class Link(asyncio.Protocol):
 
     def _take(self, reply: frames.Reply) -> None:
         if isinstance(reply, frames.Closing):
-            self._said = reply.reason
+            self._closing_reason = reply.reason
         elif isinstance(reply, frames.Event):
             self._show(reply)
         elif isinstance(reply, frames.ToolEvent):

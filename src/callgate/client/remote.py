@@ -128,7 +128,7 @@ class RemoteGate:
     def events(self, types: Collection[str] | None = None) -> Events:
         """A reader of what happens in this session from now on: `async for e in gate.events()`."""
         if self.link.lost is not None:
-            raise self.link.gone()
+            raise self.link.connection_lost_error()
         if not self._watches_all:
             self._watches_all = True
             self.link.send(self._subscription())  # goes out before whatever is asked next
@@ -180,7 +180,7 @@ class RemoteGate:
 
     def _ended(self) -> None:
         by_us = self.link.lost == "closed"
-        self._readers.end(None if by_us else self.link.gone)
+        self._readers.end(None if by_us else self.link.connection_lost_error)
 
     # Requests.
 

@@ -20,8 +20,8 @@ from callgate.protocol.socket_v1.results import CODES
 
 _CLASSES = {code.value: error_class for error_class, code in reversed(CODES.items())}
 """For an instance that does not say the finer class."""
-_OWN = ("callId", "durationMs", "filesModified", "commandExecuted", "partial", "truncated")
-_OWN_DETAILS = ("errorClass", "reason", "correlationId")
+_META_FIELDS = ("callId", "durationMs", "filesModified", "commandExecuted", "partial", "truncated")
+_DETAIL_FIELDS = ("errorClass", "reason", "correlationId")
 _CONTAINERS = (list, tuple, set, frozenset)
 
 
@@ -45,7 +45,7 @@ def read_reply(tool: str, reply: frames.ToolResult | frames.Error) -> ToolResult
         value=value,
         error=error,
         diagnostics=tuple(map(_diagnostic, got.diagnostics)),
-        meta={key: kept for key, kept in meta.items() if key not in _OWN},
+        meta={key: item for key, item in meta.items() if key not in _META_FIELDS},
         files_modified=_texts(meta.get("filesModified")),
         command_executed=_text(meta.get("commandExecuted")),
         partial=partial,
@@ -134,7 +134,7 @@ def _error(failure: frames.Failure | None) -> ErrorInfo:
             error_class=ToolErrorClass.EXECUTION_ERROR, message="The tool reported failure."
         )
     details = failure.details if isinstance(failure.details, dict) else {}
-    more = {key: kept for key, kept in details.items() if key not in _OWN_DETAILS}
+    more = {key: value for key, value in details.items() if key not in _DETAIL_FIELDS}
     correlation_id = _text(details.get("correlationId"))
     return ErrorInfo(
         error_class=_class(failure.code, details.get("errorClass")),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from time import time_ns
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_PAIRS = [a + b for a in _ALPHABET for b in _ALPHABET]
+_TWO_CHARACTERS = [a + b for a in _ALPHABET for b in _ALPHABET]
 _COUNTER_BITS = 30
 
 CALL_ID = re.compile(r"tu_[0-9A-HJKMNP-TV-Z]{26}\Z")
@@ -23,11 +23,11 @@ EXTERNAL_ID = re.compile(r"[\x20-\x7e]{1,128}\Z")
 def _encode(number: int) -> str:
     """Fifty bits in ten characters."""
     return (
-        _PAIRS[(number >> 40) & 1023]
-        + _PAIRS[(number >> 30) & 1023]
-        + _PAIRS[(number >> 20) & 1023]
-        + _PAIRS[(number >> 10) & 1023]
-        + _PAIRS[number & 1023]
+        _TWO_CHARACTERS[(number >> 40) & 1023]
+        + _TWO_CHARACTERS[(number >> 30) & 1023]
+        + _TWO_CHARACTERS[(number >> 20) & 1023]
+        + _TWO_CHARACTERS[(number >> 10) & 1023]
+        + _TWO_CHARACTERS[number & 1023]
     )
 
 
@@ -41,9 +41,9 @@ def _ulids() -> Iterator[str]:
             count %= 1 << _COUNTER_BITS
             if count == 0:  # a new salt, so that the counter may begin anew
                 salt, latest = _encode(secrets.randbits(50)), latest + 1
-            high = _PAIRS[count >> 20] + _PAIRS[(count >> 10) & 1023]
+            high = _TWO_CHARACTERS[count >> 20] + _TWO_CHARACTERS[(count >> 10) & 1023]
             prefix = _encode(latest) + salt + high
-        yield prefix + _PAIRS[count & 1023]
+        yield prefix + _TWO_CHARACTERS[count & 1023]
         count += 1
 
 

@@ -26,9 +26,9 @@ class PathGlob:
 
     __slots__ = ("_first", "_last", "_middle", "_shortest")
 
-    def __init__(self, parts: Iterable[Part]) -> None:
+    def __init__(self, components: Iterable[Part]) -> None:
         blocks: list[list[Match]] = [[]]
-        for part in parts:
+        for part in components:
             if part is None:
                 blocks.append([])
             else:
@@ -85,7 +85,7 @@ class RuleGlob:
             if len(choices) > MOST_CHOICES:
                 raise ValueError("** stands in the middle of names too many times")
             at += len(step)
-        self._choices = [PathGlob(_parts(choice)) for choice in choices]
+        self._choices = [PathGlob(_components(choice)) for choice in choices]
 
     def matches(self, path: str) -> bool:
         names = path.split("/")
@@ -116,7 +116,7 @@ def _ways(step: str, begins: bool, ends: bool) -> list[list[Token]]:
     return [[STAR if step == "*" else ANY if step == "?" else step]]
 
 
-def _parts(tokens: Iterable[Token]) -> list[Part]:
+def _components(tokens: Iterable[Token]) -> list[Part]:
     return [None if name == [DEEP] else compile_tokens(name) for name in split_names(tokens)]
 
 

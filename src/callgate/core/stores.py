@@ -260,7 +260,7 @@ class Trouble(StrEnum):
     IO = "io"
 
 
-_SAID = {
+_REASONS = {
     Trouble.FULL: "the disk is full",
     Trouble.READ_ONLY: "it is read-only",
     Trouble.BUSY: "another process did not let go of it",
@@ -271,13 +271,13 @@ _SAID = {
 
 class StoreUnwritable(StoreError):
     def __init__(self, path: str, reason: Trouble) -> None:
-        super().__init__(f"{path} cannot be written: {_SAID[reason]}.")
+        super().__init__(f"{path} cannot be written: {_REASONS[reason]}.")
         self.reason = reason
 
 
 class StoreUnreadable(StoreError):
     def __init__(self, path: str, reason: Trouble) -> None:
-        super().__init__(f"{path} cannot be read: {_SAID[reason]}.")
+        super().__init__(f"{path} cannot be read: {_REASONS[reason]}.")
         self.reason = reason
 
 
@@ -293,11 +293,11 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 
 class StoreDamaged(StoreError):
     def __init__(self, path: str, salvage: Salvage | None = None) -> None:
-        said = f"{path} is damaged and was left as it is."
+        message = f"{path} is damaged and was left as it is."
         if salvage is not None:
             rows = ", ".join(f"{count} {name}" for name, count in salvage.rows.items() if count)
-            said += f" What could be read is in {salvage.path}: {rows or 'nothing'}."
-        super().__init__(said)
+            message += f" What could be read is in {salvage.path}: {rows or 'nothing'}."
+        super().__init__(message)
         self.path = path
         self.salvage = salvage
 

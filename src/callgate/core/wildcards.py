@@ -110,10 +110,10 @@ def _plain_pieces(pieces: list[str]) -> Match:
 
 def _open_characters(groups: list[list[str | OneOf]], flags: re.RegexFlag) -> Match:
     pieces = [_piece(group, flags) for group in groups if group]
-    whole = _piece(groups[0], flags)
+    pattern = _piece(groups[0], flags)
     if len(groups) == 1:
-        return lambda text: whole.fullmatch(text) is not None
-    first, last = whole if groups[0] else None, pieces[-1] if groups[-1] else None
+        return lambda text: pattern.fullmatch(text) is not None
+    first, last = pattern if groups[0] else None, pieces[-1] if groups[-1] else None
     middle = pieces[first is not None : len(pieces) - (last is not None)]
     head, tail = len(groups[0]), len(groups[-1])
 
@@ -134,8 +134,8 @@ def _open_characters(groups: list[list[str | OneOf]], flags: re.RegexFlag) -> Ma
 
 
 def _piece(group: list[str | OneOf], flags: re.RegexFlag) -> re.Pattern[str]:
-    parts = (each.regex if isinstance(each, OneOf) else re.escape(each) for each in group)
-    return re.compile("".join(parts), re.DOTALL | flags)
+    regexes = (each.regex if isinstance(each, OneOf) else re.escape(each) for each in group)
+    return re.compile("".join(regexes), re.DOTALL | flags)
 
 
 def _class_end(pattern: str, at: int) -> int:

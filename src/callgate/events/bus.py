@@ -131,12 +131,12 @@ class Bus:
         self._listeners += (listener,)
 
         def stop() -> None:
-            self._listeners = tuple(kept for kept in self._listeners if kept is not listener)
+            self._listeners = tuple(other for other in self._listeners if other is not listener)
 
         return stop
 
     def forget(self, reader: Subscription) -> None:
-        self._readers = tuple(kept for kept in self._readers if kept() is not reader)
+        self._readers = tuple(other for other in self._readers if other() is not reader)
 
     def _drop(self, reference: weakref.ref[Subscription]) -> None:
-        self._readers = tuple(kept for kept in self._readers if kept is not reference)
+        self._readers = tuple(other for other in self._readers if other is not reference)

@@ -4,7 +4,7 @@
     commit -> [the same, in its place]  ---at once--> a commit of its own, waited for
 
 A session is made in the store, and owned by this process, with the first thing that is
-written about it. What cannot be written now because the disk is full or read-only is kept, up
+written about it. What cannot be written now because the disk is full or read-only is logged, up
 to a bound, and tried again; what is waited for fails with the reason instead.
 """
 
@@ -52,7 +52,7 @@ BOUND = 10_000
 """Events of one session that wait for a disk in trouble; further ones are lost, and counted."""
 
 _log = logging.getLogger("callgate.store")
-_GONE = (SessionNotFound, StaleOwner, SessionLocked)
+_NOT_OURS = (SessionNotFound, StaleOwner, SessionLocked)
 
 T = TypeVar("T")
 
@@ -63,17 +63,17 @@ class _Waited(NamedTuple):
     insist: bool
 
 
-class _Kept:
+class _LoggedSession:
     """A session that this process writes about."""
 
     __slots__ = (
-        "dropped", "failing", "fence", "items", "leaving", "lost", "made", "missed", "session",
+        "dropped", "failing", "fence", "items", "leaving", "lost", "missed", "session", "stored",
     )  # fmt: skip
 
     def __init__(self, session: Session, fence: int | None) -> None:
         self.session = session
         self.fence = fence
-        self.made = fence is not None
+        self.stored = fence is not None
         """Whether it is in the store, as far as we know."""
         self.items: list[Event | _Waited] = []
         self.dropped = 0
@@ -97,24 +97,24 @@ class SessionLog:
         """Why there is no store and will be none."""
         self._opening: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._sessions: dict[str, _Kept] = {}
-        self._dirty: dict[str, _Kept] = {}
+        self._sessions: dict[str, _LoggedSession] = {}
+        self._dirty: dict[str, _LoggedSession] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._in_flight: set[asyncio.Future[Any]] = set()
 
     def append(self, session: Session, event: Event) -> None:
         """Write an event down soon. Never waits and never raises."""
-        kept = self._sessions.get(session.id)
-        if kept is None:
-            kept = self._begin(session)
-        if kept.failing and len(kept.items) >= BOUND:
-            kept.missed += 1
+        logged = self._sessions.get(session.id)
+        if logged is None:
+            logged = self._begin(session)
+        if logged.failing and len(logged.items) >= BOUND:
+            logged.missed += 1
             return
-        kept.items.append(event)
-        self._dirty[session.id] = kept
+        logged.items.append(event)
+        self._dirty[session.id] = logged
         if self._timer is None:
             self._schedule(DELAY_S)
-        elif len(kept.items) >= _MANY and self._store is not None and not kept.failing:
+        elif len(logged.items) >= _MANY and self._store is not None and not logged.failing:
             self._write_all()  # the loop is busy: its timers may be late
 
     def commit(
@@ -130,9 +130,9 @@ class SessionLog:
         self._loop = loop
         future: asyncio.Future[T] = loop.create_future()
         future.add_done_callback(_seen)
-        kept = self._sessions.get(session.id) or self._begin(session)
-        kept.items.append(_Waited(op, future, insist))
-        self._dirty[session.id] = kept
+        logged = self._sessions.get(session.id) or self._begin(session)
+        logged.items.append(_Waited(op, future, insist))
+        self._dirty[session.id] = logged
         if self._timer is not None:
             self._timer.cancel()
         self._schedule(0.0)
@@ -153,17 +153,17 @@ class SessionLog:
 
     def adopt(self, session: Session, fence: int) -> None:
         """From now on this process writes about a session that it acquired."""
-        self._sessions[session.id] = _Kept(session, fence)
+        self._sessions[session.id] = _LoggedSession(session, fence)
 
     async def release(self, session_id: str) -> None:
         """Stop writing about a session; another process may have it."""
-        kept = self._sessions.get(session_id)
-        if kept is None:
+        logged = self._sessions.get(session_id)
+        if logged is None:
             return
-        kept.leaving = True
+        logged.leaving = True
         try:
             store = await self.store()
-            await self.commit(kept.session, Release(session=session_id, owner=store.owner))
+            await self.commit(logged.session, Release(session=session_id, owner=store.owner))
         except StoreError as error:
             _log.warning("session %s was not released: %s", session_id, error)
         self._sessions.pop(session_id, None)
@@ -187,9 +187,9 @@ class SessionLog:
 
     # On the way to the disk.
 
-    def _begin(self, session: Session) -> _Kept:
-        kept = self._sessions[session.id] = _Kept(session, None)
-        return kept
+    def _begin(self, session: Session) -> _LoggedSession:
+        logged = self._sessions[session.id] = _LoggedSession(session, None)
+        return logged
 
     def _schedule(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._flush)
@@ -215,44 +215,44 @@ class SessionLog:
 
     def _write_all(self) -> None:
         dirty, self._dirty = self._dirty, {}
-        for kept in dirty.values():
-            items, kept.items = kept.items, []
+        for logged in dirty.values():
+            items, logged.items = logged.items, []
             events: list[Event] = []
             for item in items:
                 if isinstance(item, Event):
                     events.append(item)
                 else:
-                    self._write(kept, events, item)
+                    self._write(logged, events, item)
                     events = []
             if events:
-                self._write(kept, events, None)
+                self._write(logged, events, None)
 
-    def _write(self, kept: _Kept, events: list[Event], waited: _Waited | None) -> None:
-        failure = self._failure or kept.lost
+    def _write(self, logged: _LoggedSession, events: list[Event], waited: _Waited | None) -> None:
+        failure = self._failure or logged.lost
         if failure is not None:
             _tell(waited, failure)
             return
         assert self._store is not None
-        making = not kept.made
-        ops: list[Op[Any]] = _creation(kept.session, self._store.owner) if making else []
-        kept.made = True
-        if kept.missed:
-            events.append(_gap(kept))
+        making = not logged.stored
+        ops: list[Op[Any]] = _creation(logged.session, self._store.owner) if making else []
+        logged.stored = True
+        if logged.missed:
+            events.append(_gap(logged))
         if events:
-            ops.append(Append(session=kept.session.id, fence=kept.fence, events=tuple(events)))
+            ops.append(Append(session=logged.session.id, fence=logged.fence, events=tuple(events)))
         if waited is not None:
-            ops.append(replace(waited.op, fence=kept.fence))
+            ops.append(replace(waited.op, fence=logged.fence))
         try:
             written = self._store.commit(*ops)
         except Exception as error:  # what cannot be written at all: no data, or a closed store
-            self._unwritable(kept, making, events, waited, error)
+            self._unwritable(logged, making, events, waited, error)
             return
         self._in_flight.add(written)
-        written.add_done_callback(partial(self._written, kept, making, events, waited))
+        written.add_done_callback(partial(self._written, logged, making, events, waited))
 
     def _written(
         self,
-        kept: _Kept,
+        logged: _LoggedSession,
         making: bool,
         events: list[Event],
         waited: _Waited | None,
@@ -262,34 +262,34 @@ class SessionLog:
         error = written.exception()
         if error is None:
             results = written.result()
-            kept.failing = False
+            logged.failing = False
             if making:
-                kept.fence = results[1]
+                logged.fence = results[1]
             if waited is not None and not waited.future.done():
                 waited.future.set_result(results[-1])
-            if events and not kept.leaving:
-                self._drop_output(kept, results[-1 if waited is None else -2][-1])
+            if events and not logged.leaving:
+                self._drop_output(logged, results[-1 if waited is None else -2][-1])
             return
         if not isinstance(error, StoreError):
-            self._unwritable(kept, making, events, waited, error)
+            self._unwritable(logged, making, events, waited, error)
             return
         if making:
-            kept.made = False
+            logged.stored = False
         if isinstance(error, StoreUnwritable):
-            self._keep(kept, events, waited)
-        elif isinstance(error, SessionNotFound) and kept.fence is None:
-            kept.made = False  # what should have made it could not be written
-            self._keep(kept, events, waited)
-        elif isinstance(error, _GONE):
-            _log.error("nothing more is written about session %s: %s", kept.session.id, error)
-            kept.lost = error
+            self._keep(logged, events, waited)
+        elif isinstance(error, SessionNotFound) and logged.fence is None:
+            logged.stored = False  # what should have made it could not be written
+            self._keep(logged, events, waited)
+        elif isinstance(error, _NOT_OURS):
+            _log.error("nothing more is written about session %s: %s", logged.session.id, error)
+            logged.lost = error
         elif events:  # it is the op that was wrong, not what was said before it
-            self._write(kept, events, None)
+            self._write(logged, events, None)
         _tell(waited, error)
 
     def _unwritable(
         self,
-        kept: _Kept,
+        logged: _LoggedSession,
         making: bool,
         events: list[Event],
         waited: _Waited | None,
@@ -297,32 +297,32 @@ class SessionLog:
     ) -> None:
         """Keep of it what can be kept: the events one by one, if there are several things."""
         if making:
-            kept.made = False
+            logged.stored = False
         _tell(waited, error)
         if waited is not None or len(events) > 1:
             for event in events:
-                self._write(kept, [event], None)
+                self._write(logged, [event], None)
         elif events:
             _log.error("an event of type %s cannot be kept: %s", events[0].type, error)
-            kept.missed += 1
+            logged.missed += 1
 
-    def _drop_output(self, kept: _Kept, last: int) -> None:
+    def _drop_output(self, logged: _LoggedSession, last: int) -> None:
         """What a tool printed long ago is in its result; the log holds the newest of it."""
         upto = last - KEPT_OUTPUT
-        if upto >= kept.dropped + _STEP:
-            drop = DropOutput(session=kept.session.id, after=kept.dropped, upto=upto)
-            kept.dropped = upto
-            self.commit(kept.session, drop)
+        if upto >= logged.dropped + _STEP:
+            drop = DropOutput(session=logged.session.id, after=logged.dropped, upto=upto)
+            logged.dropped = upto
+            self.commit(logged.session, drop)
 
-    def _keep(self, kept: _Kept, events: list[Event], waited: _Waited | None) -> None:
+    def _keep(self, logged: _LoggedSession, events: list[Event], waited: _Waited | None) -> None:
         """Try again later: in front of what came since."""
-        kept.failing = True
+        logged.failing = True
         again: list[Event | _Waited] = [*events]
         if waited is not None and waited.insist:
             again.append(waited)
-        kept.items[:0] = again
+        logged.items[:0] = again
         if again:
-            self._dirty[kept.session.id] = kept
+            self._dirty[logged.session.id] = logged
             if self._timer is None:
                 self._schedule(RETRY_S)
 
@@ -338,9 +338,9 @@ def _tell(waited: _Waited | None, error: BaseException) -> None:
         waited.future.set_exception(error)
 
 
-def _gap(kept: _Kept) -> Event:
-    missed, kept.missed = kept.missed, 0
-    return _system_event(kept.session, EVENTS_LOST, {"missed": missed})
+def _gap(logged: _LoggedSession) -> Event:
+    missed, logged.missed = logged.missed, 0
+    return _system_event(logged.session, EVENTS_LOST, {"missed": missed})
 
 
 def _system_event(session: Session, type: str, payload: dict[str, Any]) -> Event:
@@ -356,9 +356,9 @@ def _system_event(session: Session, type: str, payload: dict[str, Any]) -> Event
 
 def _creation(session: Session, owner: str) -> list[Op[Any]]:
     now = time.time()
-    said: dict[str, Any] = {"workspace": session.workspace, "mode": session.mode}
+    payload: dict[str, Any] = {"workspace": session.workspace, "mode": session.mode}
     if session.client is not None and session.client.label is not None:
-        said["client"] = session.client.label
+        payload["client"] = session.client.label
     return [
         NewSession(
             session=session.id,
@@ -371,5 +371,5 @@ def _creation(session: Session, owner: str) -> list[Op[Any]]:
             at=now,
         ),
         Acquire(session=session.id, owner=owner, at=now),
-        Append(session=session.id, events=(_system_event(session, SESSION_CREATED, said),)),
+        Append(session=session.id, events=(_system_event(session, SESSION_CREATED, payload),)),
     ]

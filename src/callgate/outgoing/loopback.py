@@ -33,7 +33,7 @@ class Loopback:
 
     async def __aenter__(self) -> Self:
         """`OSError` where the port is taken, or none."""
-        self._came: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
+        self._query: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[None]] = set()
         self._silent: dict[asyncio.StreamWriter, None] = {}
         """The oldest first."""
@@ -59,7 +59,7 @@ class Loopback:
     async def visit(self, seconds: float) -> dict[str, str]:
         """What the visitor brought. `TimeoutError` where nobody came."""
         async with asyncio.timeout(seconds):
-            return await self._came
+            return await self._query
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -90,10 +90,10 @@ class Loopback:
     def _take(self, head: bytes) -> tuple[str, str]:
         """Whoever does not know the state is not whom we wait for."""
         words = head.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-        parts = urlsplit(words[1] if len(words) == 3 and words[0] == "GET" else "")
-        said = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        known = secrets.compare_digest(said.get("state", "").encode(), self.state.encode())
-        if parts.path != self._path or not known or self._came.done():
+        url = urlsplit(words[1] if len(words) == 3 and words[0] == "GET" else "")
+        query = {name: values[0] for name, values in parse_qs(url.query).items()}
+        known = secrets.compare_digest(query.get("state", "").encode(), self.state.encode())
+        if url.path != self._path or not known or self._query.done():
             return "404 Not Found", "There is nothing here."
-        self._came.set_result(said)
-        return "200 OK", "The login was refused." if "error" in said else "You are logged in."
+        self._query.set_result(query)
+        return "200 OK", "The login was refused." if "error" in query else "You are logged in."

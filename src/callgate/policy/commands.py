@@ -104,17 +104,17 @@ def _over_limit(parsed: ParsedCommand) -> Judgement:
 
 def _judge_segment(segment: Segment, rules: list[tuple[CommandPattern, Outcome]]) -> Verdict:
     restricting = [(at, rule) for at, rule in enumerate(rules) if rule[1] != "allow"]
-    asked: Verdict | None = None
+    asking: Verdict | None = None
     if restricting:
         for argv in commands_within(segment):
             for at, (pattern, outcome) in restricting:
-                if (outcome == "deny" or asked is None) and touches(pattern, argv):
+                if (outcome == "deny" or asking is None) and touches(pattern, argv):
                     verdict = Verdict(segment, outcome, at, argv)
                     if outcome == "deny":
                         return verdict
-                    asked = verdict
-    if asked is not None:
-        return asked
+                    asking = verdict
+    if asking is not None:
+        return asking
     for at, (pattern, outcome) in enumerate(rules):
         if outcome == "allow" and segment.literal and matches(pattern, segment.argv):
             uncovered = _uncovered(segment)

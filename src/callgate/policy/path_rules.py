@@ -96,7 +96,7 @@ def binding_processes(
     MCP server, with the tools of these names."""
     found: list[PathRule] = []
     for caller in CallerKind:
-        asked = Question(
+        question = Question(
             tool=names[0] if names else "",
             aliases=names[1:],
             effect=SideEffects.EXECUTE,
@@ -104,7 +104,7 @@ def binding_processes(
             workspace=workspace,
         )
         for network in (False, True):
-            either = msgspec.structs.replace(asked, network=network)
+            either = msgspec.structs.replace(question, network=network)
             found += (rule for rule in binding(book, either, files) if rule not in found)
     return tuple(found)
 

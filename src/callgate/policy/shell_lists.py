@@ -80,7 +80,7 @@ class TextReader:
     def read_group(self, reading: Reading) -> None:
         reading.enter()
         _ListReader(self, reading, nested=True).read()
-        reading.leave()
+        reading.exit()
 
     def read_text(self, outer: Reading, text: str) -> None:
         inner = self.inside(outer, text)

@@ -45,7 +45,7 @@ class Reading:
         if self.depth > MAX_DEPTH:
             raise TooMuch
 
-    def leave(self) -> None:
+    def exit(self) -> None:
         self.depth -= 1
 
 

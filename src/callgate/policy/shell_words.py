@@ -262,7 +262,7 @@ def _pass_over(reading: Reading, closer: str, quoted: bool) -> None:
         char = text[reading.pos]
         if char == closer:
             reading.pos += 1
-            reading.leave()
+            reading.exit()
             return
         if (char == "'" and quoted) or char in "}]":
             reading.pos += 1
@@ -271,7 +271,7 @@ def _pass_over(reading: Reading, closer: str, quoted: bool) -> None:
         else:
             _SPECIAL[char](reading, scrap)
     reading.doubt(Doubt.UNBALANCED)
-    reading.leave()
+    reading.exit()
 
 
 _SPECIAL: dict[str, Callable[[Reading, _Draft], None]] = {

@@ -95,21 +95,21 @@ class Conversations:
         session: Session,
         *,
         cancelled: str | None = None,
-        said: Mapping[str, Any] | None = None,
+        payload: Mapping[str, Any] | None = None,
     ) -> None:
         """End the turn under way; `cancelled` says why it did not get to its end, `said` what
         else there is to say of it."""
         if session.turn_id is not None:
-            await self.close_turn(session, cancelled, said or {})
+            await self.close_turn(session, cancelled, payload or {})
 
     def close_turn(
-        self, session: Session, cancelled: str | None, said: Mapping[str, Any]
+        self, session: Session, cancelled: str | None, payload: Mapping[str, Any]
     ) -> asyncio.Future[Any]:
         """The same for who does not wait."""
         if cancelled is None:
-            self.emit(session, TURN_COMPLETED, "agent", said)
+            self.emit(session, TURN_COMPLETED, "agent", payload)
         else:
-            self.emit(session, TURN_CANCELLED, "system", {"reason": cancelled, **said})
+            self.emit(session, TURN_CANCELLED, "system", {"reason": cancelled, **payload})
         session.turn_id = None
         return self._log.commit(
             session, UpdateSession(session=session.id, turn_id=None, at=time.time()), insist=True
@@ -118,10 +118,10 @@ class Conversations:
     def say(self, session: Session, message: Message) -> asyncio.Future[Any]:
         """Add a message to the conversation. Done when it is on the disk: before anything that
         is written later."""
-        kept = StoredMessage(
+        stored = StoredMessage(
             id=ulid(), turn_id=session.turn_id, body=msgspec.to_builtins(message)
         )
-        op = AppendMessages(session=session.id, messages=(kept,), at=time.time())
+        op = AppendMessages(session=session.id, messages=(stored,), at=time.time())
         return self._log.commit(session, op)
 
     async def messages(self, session: Session) -> list[Message]:

@@ -27,13 +27,13 @@ def in_order(messages: Sequence[StoredMessage], events: Sequence[Event]) -> list
     """
     uses, begins, ends = _needs(messages)
     row: list[Numbered] = []
-    told = 0
+    placed = 0
 
     def tell(upto: int) -> None:
-        nonlocal told
-        for number in range(told + 1, upto + 1):
+        nonlocal placed
+        for number in range(placed + 1, upto + 1):
             row.append(Numbered(number, messages[number - 1]))
-        told = max(told, upto)
+        placed = max(placed, upto)
 
     for number, event in enumerate(events, 1):
         tell(uses.get(str(event.payload.get("tool_use_id")), 0))

@@ -35,15 +35,15 @@ def transcript(
 ) -> str:
     """The page. It ends with a line end."""
     page = _Page(messages, events)
-    parts = [*_heading(session)]
+    paragraphs = [*_heading(session)]
     numbers = {id: number for number, id in enumerate(turns(messages, events), 1)}
     for turn, items in _sections(in_order(messages, events)):
         shown = [part for item in items for part in page.item(item)]
         if shown:
             title = "Outside of turns" if turn is None else f"Turn {numbers[turn]}"
             began = min((e.timestamp for e in items if isinstance(e, Event)), default=0.0)
-            parts += [f"## {title}" + (f", {moment(began)}" if began > 0 else ""), *shown]
-    return "\n\n".join(parts) + "\n"
+            paragraphs += [f"## {title}" + (f", {moment(began)}" if began > 0 else ""), *shown]
+    return "\n\n".join(paragraphs) + "\n"
 
 
 def moment(timestamp: float) -> str:
@@ -126,7 +126,7 @@ class _Page:
                 case {"type": "tool_use", "name": str(name)}:
                     yield f"**{speaker}** calls {code(name)}:"
                     yield fenced(_json(block.get("input")), "json")
-                    yield from _told(self._by_use.get(str(block.get("id")), ()))
+                    yield from _history(self._by_use.get(str(block.get("id")), ()))
                 case {"type": "tool_result"}:
                     yield from self._result(block)
                 case _:
@@ -153,63 +153,63 @@ class _Page:
             return
         names = (str(each.payload["tool_name"]) for each in some if "tool_name" in each.payload)
         yield f"**Call** of {code(next(names, 'a tool'))} ({code(str(call))}):"
-        said = [each.payload for each in some if each.payload.get("input_summary")]
-        if said:
-            yield fenced(str(said[0]["input_summary"]))
-        yield from _told(some)
+        payloads = [each.payload for each in some if each.payload.get("input_summary")]
+        if payloads:
+            yield fenced(str(payloads[0]["input_summary"]))
+        yield from _history(some)
         output = "".join(str(e.payload.get("text", "")) for e in some if e.type == OUTPUT_DELTA)
         if output:
             yield folded("Output", output)
 
 
-def _told(events: Sequence[Event]) -> Iterator[str]:
+def _history(events: Sequence[Event]) -> Iterator[str]:
     """What the events say of a call: who was asked, what was answered, how it ended."""
-    lines = [f"- {line}" for event in events if event.type in _SAID
-             for line in _SAID[event.type](event.payload)]  # fmt: skip
+    lines = [f"- {line}" for event in events if event.type in _DESCRIBE
+             for line in _DESCRIBE[event.type](event.payload)]  # fmt: skip
     if events and not any(event.type in TERMINAL for event in events):
         lines.append("- has not ended")
     if lines:
         yield "\n".join(lines)
 
 
-def _asked(said: Mapping[str, Any]) -> Iterator[str]:
-    yield f"asked: {code(str(said.get('why') or 'may this run?'))}"
+def _question(payload: Mapping[str, Any]) -> Iterator[str]:
+    yield f"asked: {code(str(payload.get('why') or 'may this run?'))}"
 
 
-def _answered(said: Mapping[str, Any]) -> Iterator[str]:
-    by = f" by {code(str(said['by']))}" if said.get("by") else ""
-    scope = f", scope {code(str(said['scope']))}" if said.get("scope") else ""
-    yield f"answered: {code(str(said.get('decision')))}{by}{scope}"
+def _answer(payload: Mapping[str, Any]) -> Iterator[str]:
+    by = f" by {code(str(payload['by']))}" if payload.get("by") else ""
+    scope = f", scope {code(str(payload['scope']))}" if payload.get("scope") else ""
+    yield f"answered: {code(str(payload.get('decision')))}{by}{scope}"
 
 
-def _completed(said: Mapping[str, Any]) -> Iterator[str]:
-    yield ("completed" if said.get("success", True) else "reported failure") + _duration(said)
-    yield from (f"changed: {code(str(path))}" for path in said.get("files_modified") or ())
-    if said.get("command_executed"):
-        yield f"ran: {code(str(said['command_executed']))}"
+def _completed(payload: Mapping[str, Any]) -> Iterator[str]:
+    yield ("completed" if payload.get("success", True) else "reported failure") + _duration(payload)
+    yield from (f"changed: {code(str(path))}" for path in payload.get("files_modified") or ())
+    if payload.get("command_executed"):
+        yield f"ran: {code(str(payload['command_executed']))}"
 
 
-def _failed(said: Mapping[str, Any]) -> Iterator[str]:
-    kind, message = code(str(said.get("error_class"))), code(str(said.get("message")))
-    yield f"failed: {kind} {message}{_duration(said)}"
+def _failed(payload: Mapping[str, Any]) -> Iterator[str]:
+    kind, message = code(str(payload.get("error_class"))), code(str(payload.get("message")))
+    yield f"failed: {kind} {message}{_duration(payload)}"
 
 
-def _invalid(said: Mapping[str, Any]) -> Iterator[str]:
-    wrong = "; ".join(map(str, said.get("validation_errors") or ()))
+def _invalid(payload: Mapping[str, Any]) -> Iterator[str]:
+    wrong = "; ".join(map(str, payload.get("validation_errors") or ()))
     yield f"refused, wrong arguments: {code(wrong)}"
 
 
-_SAID: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
-    CONFIRMATION_REQUESTED: _asked,
-    CONFIRMATION_RESOLVED: _answered,
+_DESCRIBE: Mapping[str, Callable[[Mapping[str, Any]], Iterator[str]]] = {
+    CONFIRMATION_REQUESTED: _question,
+    CONFIRMATION_RESOLVED: _answer,
     COMPLETED: _completed,
     FAILED: _failed,
     INPUT_INVALID: _invalid,
 }
 
 
-def _duration(said: Mapping[str, Any]) -> str:
-    took = said.get("latency_ms")
+def _duration(payload: Mapping[str, Any]) -> str:
+    took = payload.get("latency_ms")
     return f" after {took:,.0f} ms" if isinstance(took, int | float) and took >= 1 else ""
 
 

@@ -76,7 +76,7 @@ def _new_session(op: NewSession, view: View) -> StoredSession:
         raise ValueError("the id of a deleted session is not used again")
     if op.parent is not None:
         view.session(op.parent)
-    made = StoredSession(
+    session = StoredSession(
         id=op.session,
         workspace=op.workspace,
         mode=op.mode,
@@ -89,14 +89,14 @@ def _new_session(op: NewSession, view: View) -> StoredSession:
         created_at=op.at,
         updated_at=op.at,
     )
-    view.describe(made)
-    return made
+    view.describe(session)
+    return session
 
 
 def _update_session(op: UpdateSession, view: View) -> StoredSession:
     session = view.session(op.session)
-    said = {name: getattr(op, name) for name in _CHANGEABLE}
-    changes = {name: value for name, value in said.items() if value is not UNSET}
+    given = {name: getattr(op, name) for name in _CHANGEABLE}
+    changes = {name: value for name, value in given.items() if value is not UNSET}
     changed = replace(session, updated_at=max(session.updated_at, op.at), **changes)
     view.describe(changed)
     return changed
@@ -153,8 +153,8 @@ def _drop_output(op: DropOutput, view: View) -> int:
         event = event_of(text, op.session, seq)
         if event.type != OUTPUT_DELTA or event.payload.get("dropped"):
             continue
-        kept = {k: v for k, v in event.payload.items() if k in ("call_id", "tool_use_id")}
-        emptied = replace(event, payload={**kept, "dropped": True})
+        ids = {k: v for k, v in event.payload.items() if k in ("call_id", "tool_use_id")}
+        emptied = replace(event, payload={**ids, "dropped": True})
         view.put(EmptiedEvent(op.session, seq, encode(emptied)))
         count += 1
     return count

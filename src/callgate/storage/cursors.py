@@ -18,10 +18,10 @@ def write_cursor(kind: str, number: int) -> str:
 def read_cursor(kind: str, text: str) -> int:
     """`ValueError` for anything that `write_cursor` did not make."""
     try:
-        said = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
+        decoded = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
     except (binascii.Error, ValueError):
-        said = ""
-    number = said[len(kind) :]
-    if not said.startswith(kind) or not number.isdecimal() or len(number) > 18:
+        decoded = ""
+    number = decoded[len(kind) :]
+    if not decoded.startswith(kind) or not number.isdecimal() or len(number) > 18:
         raise ValueError(f"not a cursor: {text!r}")
     return int(number)

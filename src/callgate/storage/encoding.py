@@ -43,7 +43,7 @@ def decode_event(text: str) -> Event:
     return _events.decode(text)
 
 
-def own(ops: Sequence[Op[Any]]) -> tuple[Sequence[Op[Any]], dict[str, str]]:
+def encode_ops(ops: Sequence[Op[Any]]) -> tuple[Sequence[Op[Any]], dict[str, str]]:
     """The ops as values of our own, and the text of each event that they append, by id."""
     owned, texts = [], {}
     for op in ops:

@@ -39,7 +39,7 @@ def fork(op: Fork, view: View) -> StoredSession:
             raise ValueError(f"session {op.new} is no fork of {op.session}")
         return known
     upto = _end_of_turn(op, view)
-    made = replace(
+    fork = replace(
         source,
         id=op.new,
         parent=None,
@@ -53,7 +53,7 @@ def fork(op: Fork, view: View) -> StoredSession:
         owner=None,
         fence=0,
     )
-    view.describe(made)
+    view.describe(fork)
     _copy_events(op, view, upto)
     _copy_messages(op, view)
     return view.session(op.new)

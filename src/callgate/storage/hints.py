@@ -50,7 +50,7 @@ class Hints:
         self._on_change = on_change
         """Told when the first one begins to wait, and when the last one has gone."""
         self._by_session: dict[str | None, list[Waiter]] = {}
-        self._told: dict[str, int] = {}
+        self._last_seen: dict[str, int] = {}
         """The last number told of each session, while anyone waits."""
 
     def wake(self, *sessions: str) -> Waiter:
@@ -70,7 +70,7 @@ class Hints:
             if not waiters:
                 del self._by_session[session]
         if not self._by_session:
-            self._told.clear()
+            self._last_seen.clear()
             self._on_change(False)
 
     def fire(self, changed: Mapping[str, int]) -> None:
@@ -78,8 +78,8 @@ class Hints:
         if not self._by_session:
             return
         for session, number in changed.items():
-            if number > self._told.get(session, 0):
-                self._told[session] = number
+            if number > self._last_seen.get(session, 0):
+                self._last_seen[session] = number
                 for waiter in self._by_session.get(session, ()):
                     waiter.tell()
                 for waiter in self._by_session.get(None, ()):

@@ -40,7 +40,7 @@ from callgate.core.stores import (
 )
 from callgate.storage.changes import apply
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
-from callgate.storage.encoding import decode, decode_event, own
+from callgate.storage.encoding import decode, decode_event, encode_ops
 from callgate.storage.hints import Hints
 from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, Row, View
 
@@ -152,7 +152,7 @@ class MemoryStore:
     def commit(self, *ops: Op[Any]) -> asyncio.Future[tuple[Any, ...]]:
         tables = self._rows
         future = asyncio.get_running_loop().create_future()
-        owned, texts = own(ops)
+        owned, texts = encode_ops(ops)
         view = View(tables)
         view.begin(texts)
         try:
@@ -235,14 +235,14 @@ class MemoryStore:
     async def snapshot(self, session: str) -> Snapshot:
         stored = self._session(session)
         calls = await self.open_calls(session)
-        asked = [
+        confirmations = [
             await self.get_confirmation(call.confirmation) for call in calls if call.confirmation
         ]
         shown = (ConfirmationState.PENDING, ConfirmationState.ALLOWED)
         return Snapshot(
             session=stored,
             calls=calls,
-            confirmations=[question for question in asked if question.state in shown],
+            confirmations=[question for question in confirmations if question.state in shown],
             grants=await self.grants(session),
         )
 

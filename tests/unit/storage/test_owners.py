@@ -18,7 +18,7 @@ def test_an_owner_lives_from_its_declaration_to_its_end(tmp_path: Path) -> None:
     one.declare()
     assert two.alive("own_1")
     assert one.alive("own_1")
-    one.leave()
+    one.withdraw()
     assert not two.alive("own_1")
     assert os.listdir(tmp_path / "run") == []
 

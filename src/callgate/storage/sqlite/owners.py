@@ -30,15 +30,15 @@ class Owners:
                 return
             self.forget()  # someone has removed the file, and with it the word that we live
         make_private_directory(self._directory)
-        made = self._file(self._owner) + ".new"
-        descriptor = os.open(made, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = self._file(self._owner) + ".new"
+        descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             os.write(descriptor, f"{os.getpid()}\n".encode())
-            os.rename(made, self._file(self._owner))
+            os.rename(temporary, self._file(self._owner))
         except BaseException:
             os.close(descriptor)
-            os.unlink(made)
+            os.unlink(temporary)
             raise
         self._descriptor = descriptor
         _declared.add(self)
@@ -64,7 +64,7 @@ class Owners:
             os.close(descriptor)
         return False
 
-    def leave(self) -> None:
+    def withdraw(self) -> None:
         """This process, as an owner, is gone."""
         if self._descriptor is None:
             return

@@ -30,11 +30,11 @@ from callgate.core.stores import (
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
 from callgate.storage.encoding import decode
 from callgate.storage.endings import event_of
-from callgate.storage.sqlite.schema import PLACE_BITS
+from callgate.storage.sqlite.schema import POSITION_BITS
 from callgate.storage.sqlite.tables import (
     SESSION,
     TOUCH,
-    place_of,
+    position_of,
     select,
     seq_of,
     session_of,
@@ -60,7 +60,7 @@ def _texts(db: apsw.Connection, table: str, session: str, after: int, limit: int
     ord = _ord(db, session)
     rows = db.execute(
         f"select body from {table} where place > ? and place < ? order by place limit ?",  # noqa: S608
-        (place_of(ord, after), place_of(ord + 1, 0), limit),
+        (position_of(ord, after), position_of(ord + 1, 0), limit),
     )
     texts, size = [], 0
     for (text,) in rows:
@@ -77,12 +77,12 @@ def read_all(db: apsw.Connection, after: str | None, limit: int) -> EventPage:
     check_page(n, limit)
     rows = db.execute(
         f"select n, s.id, place, e.body from events e join sessions s"  # noqa: S608
-        f" on s.ord = place >> {PLACE_BITS} where n > ? order by n limit ?",
+        f" on s.ord = place >> {POSITION_BITS} where n > ? order by n limit ?",
         (n, limit),
     )
     events, cursors, seqs, size = [], [], [], 0
-    for number, session, place, text in rows:
-        n, seq = number, seq_of(place)
+    for number, session, position, text in rows:
+        n, seq = number, seq_of(position)
         events.append(event_of(text, session, seq))
         seqs.append(seq)
         cursors.append(write_cursor("e", n))
@@ -136,12 +136,13 @@ def snapshot(db: apsw.Connection, session: str) -> Snapshot:
     try:
         stored = get_session(db, session)
         calls = open_calls(db, session, None)
-        asked = [get_confirmation(db, call.confirmation) for call in calls if call.confirmation]
+        ids = [call.confirmation for call in calls if call.confirmation]
+        confirmations = [get_confirmation(db, id) for id in ids]
         shown = (ConfirmationState.PENDING, ConfirmationState.ALLOWED)
         return Snapshot(
             session=stored,
             calls=calls,
-            confirmations=[question for question in asked if question.state in shown],
+            confirmations=[question for question in confirmations if question.state in shown],
             grants=grants(db, session),
         )
     finally:

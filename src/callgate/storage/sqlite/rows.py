@@ -25,12 +25,12 @@ from callgate.core.stores import StoreDamaged, StoreTooNew
 from callgate.storage.encoding import decode
 from callgate.storage.forgetting import is_forgotten
 from callgate.storage.sqlite.owners import Owners
-from callgate.storage.sqlite.saving import Kept, Saving
-from callgate.storage.sqlite.schema import MIGRATIONS, PLACE_BITS
+from callgate.storage.sqlite.saving import Saving, WriterCache
+from callgate.storage.sqlite.schema import MIGRATIONS, POSITION_BITS
 from callgate.storage.sqlite.tables import (
     SESSION,
     TABLES,
-    place_of,
+    position_of,
     select,
     seq_of,
     session_of,
@@ -52,7 +52,7 @@ class SqliteRows:
         self._path = path
         self._owners = owners
         self._version: int | None = None
-        self.kept = Kept()
+        self.cache = WriterCache()
         self._loaded: dict[_Kind, dict[Hashable, Any]] = {}
         """What was looked up in this transaction; None: it is not there."""
         self._looks = True
@@ -66,7 +66,7 @@ class SqliteRows:
         self._looks = look
         version = self._db.pragma("data_version")
         self._loaded.clear()
-        if version != self._version or len(self.kept.sessions) > KEPT_SESSIONS:
+        if version != self._version or len(self.cache.sessions) > KEPT_SESSIONS:
             self._refresh()
             self._version = version
 
@@ -78,15 +78,15 @@ class SqliteRows:
         format = int(self._db.pragma("user_version"))
         if format > len(MIGRATIONS):
             raise StoreTooNew(self._path, format, len(MIGRATIONS))
-        self.kept.sessions.clear()
+        self.cache.sessions.clear()
         marks = dict(select(self._db, "select name, value from marks"))
         [(n, touch)] = select(
             self._db,
             "select (select ifnull(max(n), 0) from events),"
             " (select ifnull(max(touch), 0) from sessions)",
         )
-        self.kept.n = max(n, marks.get("n", 0))
-        self.kept.touch = max(touch, marks.get("touch", 0))
+        self.cache.n = max(n, marks.get("n", 0))
+        self.cache.touch = max(touch, marks.get("touch", 0))
 
     def load(self, ops: Iterable[Op[Any]]) -> None:
         """Load what these ops will surely ask for, found or not."""
@@ -95,7 +95,7 @@ class SqliteRows:
         calls: list[str] = []
         messages: list[str] = []
         for op in ops:
-            if isinstance(op, SessionOp) and op.session not in self.kept.sessions:
+            if isinstance(op, SessionOp) and op.session not in self.cache.sessions:
                 sessions.append(op.session)
             for event in op.recorded:
                 events.append(event.id)
@@ -118,8 +118,8 @@ class SqliteRows:
             loaded[row.key] = row
 
     def get(self, kind: type[R], key: Hashable) -> R | None:
-        if kind is StoredSession and key in self.kept.sessions:
-            return self.kept.sessions[key][1]  # type: ignore[return-value]
+        if kind is StoredSession and key in self.cache.sessions:
+            return self.cache.sessions[key][1]  # type: ignore[return-value]
         if kind is EventRow and not self._looks:
             return None
         loaded = self._loaded.get(kind)
@@ -159,14 +159,14 @@ class SqliteRows:
                 text
                 for (text,) in self._db.execute(
                     f"select body from {table} where place > ? and place < ? order by place",  # noqa: S608
-                    (place_of(ord, after), place_of(ord + 1, 0)),
+                    (position_of(ord, after), position_of(ord + 1, 0)),
                 )
             )
 
     def _ord(self, session: str) -> int | None:
         """A session's ord; None, which no row has, if there is no such session."""
         self.get(StoredSession, session)
-        known = self.kept.sessions.get(session)
+        known = self.cache.sessions.get(session)
         return known[0] if known is not None else None
 
     def _select(self, kind: _Kind, where: str, values: tuple[Any, ...]) -> list[Any]:
@@ -176,11 +176,11 @@ class SqliteRows:
             table = "events" if kind is EventRow else "messages"
             known = self._all(
                 f"select t.id, s.id, place from {table} t"  # noqa: S608
-                f" join sessions s on s.ord = place >> {PLACE_BITS}",
+                f" join sessions s on s.ord = place >> {POSITION_BITS}",
                 "t." + where,
                 values,
             )
-            return [kind(id, session, seq_of(place), "") for id, session, place in known]
+            return [kind(id, session, seq_of(position), "") for id, session, position in known]
         if kind is Blob:
             known = self._all("select sha256 from blobs", where, values)
             return [Blob(sha256, b"") for (sha256,) in known]
@@ -190,18 +190,18 @@ class SqliteRows:
         except msgspec.DecodeError:
             raise StoreDamaged(self._path) from None
 
-    def _all(self, what: str, where: str, values: tuple[Any, ...]) -> list[Any]:
-        return select(self._db, f"{what} where {where}", values)
+    def _all(self, columns: str, where: str, values: tuple[Any, ...]) -> list[Any]:
+        return select(self._db, f"{columns} where {where}", values)
 
     def _keep(self, ord: int, session: StoredSession) -> StoredSession:
-        self.kept.sessions[session.id] = ord, session
+        self.cache.sessions[session.id] = ord, session
         return session
 
     def save(self, view: View) -> dict[str, int]:
         """Write the changes; the number of each changed session's change."""
         for session in view.touched:
-            if session not in self.kept.sessions:
+            if session not in self.cache.sessions:
                 self.get(StoredSession, session)
         questions = view.rows.get(StoredConfirmation, {}).values()
         self.left_in_log |= bool(view.deleted) or any(map(is_forgotten, questions))
-        return Saving(self._db, self.kept, looked=self._looks).save(view)
+        return Saving(self._db, self.cache, looked=self._looks).save(view)

@@ -28,7 +28,7 @@ from callgate.storage.endings import lost_event
 from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.problems import DAMAGE
 from callgate.storage.sqlite.rows import SqliteRows
-from callgate.storage.sqlite.schema import PLACE_BITS, migrate
+from callgate.storage.sqlite.schema import POSITION_BITS, migrate
 from callgate.storage.sqlite.tables import (
     SESSION,
     TABLES,
@@ -51,11 +51,11 @@ def salvage(path: str) -> Salvage | None:
             for suffix in ("", "-wal"):
                 if os.path.exists(path + suffix):
                     shutil.copyfile(path + suffix, copy + suffix)
-            made = os.path.join(directory, "saved.db")
+            copied = os.path.join(directory, "saved.db")
             found = _Remains(_open(copy))
-            _write(found, made)
-            os.chmod(made, 0o600)
-            os.replace(made, saved)
+            _write(found, copied)
+            os.chmod(copied, 0o600)
+            os.replace(copied, saved)
     except (OSError, apsw.FullError, apsw.IOError, apsw.CantOpenError):
         return None
     return Salvage(path=saved, rows=dict(found.counts), lost_events=found.lost)
@@ -133,10 +133,10 @@ class _Remains:
         for row in self._numbered("sessions", "ord", SESSION.removeprefix("select ")):
             ord, session = session_of(row[1:])
             self.sessions[ord] = session
-        for _, place, text in self._numbered("events", "n", "place, body from events"):
-            self._take(self.events, place, text, Event)
-        for _, place, text in self._numbered("messages", "place", "place, body from messages"):
-            self._take(self.messages, place, text, StoredMessage)
+        for _, position, text in self._numbered("events", "n", "place, body from events"):
+            self._take(self.events, position, text, Event)
+        for _, position, text in self._numbered("messages", "place", "place, body from messages"):
+            self._take(self.messages, position, text, StoredMessage)
         for kind, table in TABLES.items():
             if kind is Blob:
                 continue
@@ -152,14 +152,14 @@ class _Remains:
         self._tally()
 
     def _take(
-        self, into: dict[int, dict[int, Any]], place: int, text: str, kind: type[Any]
+        self, into: dict[int, dict[int, Any]], position: int, text: str, kind: type[Any]
     ) -> None:
         try:
             value = decode_event(text) if kind is Event else decode(text, kind)
         except _UNDECODABLE:
             return
-        ord = place >> PLACE_BITS
-        into[ord][seq_of(place)] = value
+        ord = position >> POSITION_BITS
+        into[ord][seq_of(position)] = value
         if kind is Event and ord not in self.sessions:
             self.sessions[ord] = StoredSession(
                 id=value.session_id, workspace="", created_at=0.0, updated_at=value.timestamp
@@ -173,9 +173,9 @@ class _Remains:
             last = max(self.events[ord], default=0)
             self.lost += max(session.last_seq, last) - len(self.events[ord])
 
-    def _numbered(self, table: str, key: str, rest: str) -> Iterator[tuple[Any, ...]]:
+    def _numbered(self, table: str, key: str, columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a table with a number as key, those in damaged pages left out."""
-        query = f"select {key}, {rest} where {key} > ? order by {key} limit {_CHUNK}"
+        query = f"select {key}, {columns} where {key} > ? order by {key} limit {_CHUNK}"
         after = -1
         while True:
             count = 0

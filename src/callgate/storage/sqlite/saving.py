@@ -20,7 +20,7 @@ from callgate.core.stored import (
     StoredSession,
 )
 from callgate.storage.encoding import encode
-from callgate.storage.sqlite.tables import TABLES, place_of, select, where_key
+from callgate.storage.sqlite.tables import TABLES, position_of, select, where_key
 from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, View
 
 _Kind = type[Any]
@@ -30,7 +30,7 @@ class Repeated(Exception):
     """An event that was taken to be new is there already."""
 
 
-class Kept(msgspec.Struct):
+class WriterCache(msgspec.Struct):
     """What the writer remembers from one transaction to the next."""
 
     sessions: dict[str, tuple[int, StoredSession]] = {}
@@ -41,9 +41,9 @@ class Kept(msgspec.Struct):
 
 
 class Saving:
-    def __init__(self, db: apsw.Connection, kept: Kept, *, looked: bool) -> None:
+    def __init__(self, db: apsw.Connection, cache: WriterCache, *, looked: bool) -> None:
         self._db = db
-        self._kept = kept
+        self._cache = cache
         self._looked = looked
         """Whether events were looked for, and are certain to be new."""
 
@@ -53,17 +53,17 @@ class Saving:
         for kind, save in _SAVE.items():
             changes = view.rows.get(kind)
             if changes:
-                kept = [row for row in changes.values() if row is not None]
-                if kept:
-                    save(self, kept)
-                if len(kept) < len(changes):
+                rows = [row for row in changes.values() if row is not None]
+                if rows:
+                    save(self, rows)
+                if len(rows) < len(changes):
                     self._remove(kind, [key for key, row in changes.items() if row is None])
         for session in view.deleted:
             self._delete(session)
         if view.deleted:
             self._db.executemany(
                 "insert or replace into marks values (?, ?)",
-                [("n", self._kept.n), ("touch", self._kept.touch)],
+                [("n", self._cache.n), ("touch", self._cache.touch)],
             )
         return numbers
 
@@ -72,20 +72,20 @@ class Saving:
         counted, owned, described = [], [], []
         changed = view.rows[StoredSession]
         for id in view.touched:
-            session = changed[id] if id in changed else self._kept.sessions[id][1]
-            self._kept.touch += 1
-            numbers[id] = self._kept.touch
+            session = changed[id] if id in changed else self._cache.sessions[id][1]
+            self._cache.touch += 1
+            numbers[id] = self._cache.touch
             if session is None:  # deleted
                 continue
-            counts = (session.last_seq, session.messages, session.updated_at, self._kept.touch)
+            counts = (session.last_seq, session.messages, session.updated_at, self._cache.touch)
             if id in view.described:
                 described.append((counts, session))
                 continue
-            ord, before = self._kept.sessions[id]
+            ord, before = self._cache.sessions[id]
             counted.append((*counts, ord))
             if session.owner != before.owner or session.fence != before.fence:
                 owned.append((session.owner, session.fence, ord))
-            self._kept.sessions[id] = ord, session
+            self._cache.sessions[id] = ord, session
         if counted:
             self._db.executemany(
                 "update sessions set last_seq = ?, messages = ?, updated_at = ?, touch = ?"
@@ -118,16 +118,16 @@ class Saving:
                 encode(session),
             ),
         )
-        self._kept.sessions[session.id] = ord, session
+        self._cache.sessions[session.id] = ord, session
 
     def _save_events(self, rows: list[EventRow]) -> None:
-        sessions, n = self._kept.sessions, self._kept.n
+        sessions, n = self._cache.sessions, self._cache.n
         values = []
         for row in rows:
             n += 1
-            place = place_of(sessions[row.session_id][0], row.seq)
-            values.append((n, place, row.id, row.text))
-        self._kept.n = n
+            position = position_of(sessions[row.session_id][0], row.seq)
+            values.append((n, position, row.id, row.text))
+        self._cache.n = n
         if self._looked:
             self._db.executemany("insert into events values (?, ?, ?, ?)", values)
             return
@@ -139,13 +139,13 @@ class Saving:
     def _save_emptied(self, rows: list[EmptiedEvent]) -> None:
         self._db.executemany(
             "update events set body = ? where place = ?",
-            [(row.text, self._place(row)) for row in rows],
+            [(row.text, self._position(row)) for row in rows],
         )
 
     def _save_messages(self, rows: list[MessageRow]) -> None:
         self._db.executemany(
             "insert into messages values (?, ?, ?)",
-            [(self._place(row), row.id, row.text) for row in rows],
+            [(self._position(row), row.id, row.text) for row in rows],
         )
 
     def _save_calls(self, rows: list[StoredCall]) -> None:
@@ -178,10 +178,10 @@ class Saving:
         )
 
     def _ord(self, row: Any) -> int:
-        return self._kept.sessions[row.session_id][0]
+        return self._cache.sessions[row.session_id][0]
 
-    def _place(self, row: EmptiedEvent | MessageRow) -> int:
-        return place_of(self._ord(row), row.seq)
+    def _position(self, row: EmptiedEvent | MessageRow) -> int:
+        return position_of(self._ord(row), row.seq)
 
     def _remove(self, kind: _Kind, keys: list[Hashable]) -> None:
         for key in keys:
@@ -189,8 +189,8 @@ class Saving:
             self._db.execute(f"delete from {TABLES[kind]} where {where}", values)  # noqa: S608
 
     def _delete(self, session: str) -> None:
-        ord, _ = self._kept.sessions.pop(session)
-        span = (place_of(ord, 0), place_of(ord + 1, 0))
+        ord, _ = self._cache.sessions.pop(session)
+        span = (position_of(ord, 0), position_of(ord + 1, 0))
         for table in ("events", "messages"):
             self._db.execute(f"delete from {table} where place > ? and place < ?", span)  # noqa: S608
         for table in ("calls", "confirmations", "grants", "sessions"):

@@ -21,7 +21,7 @@ from callgate.core.stores import StoreDamaged, StoreTooNew
 from callgate.storage.forgetting import FORGET_ENDED
 
 APPLICATION_ID = 0x63_67_61_74  # "cgat"
-PLACE_BITS = 32
+POSITION_BITS = 32
 
 FIRST = """
 create table sessions (

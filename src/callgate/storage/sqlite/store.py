@@ -28,7 +28,7 @@ from callgate.core.stores import (
     Snapshot,
     StoreClosed,
 )
-from callgate.storage.encoding import own
+from callgate.storage.encoding import encode_ops
 from callgate.storage.hints import Hints
 from callgate.storage.sqlite import reads
 from callgate.storage.sqlite.files import WAIT_S, Location, check
@@ -82,7 +82,7 @@ class SqliteStore:
         if self._closed:
             raise StoreClosed
         future: asyncio.Future[tuple[Any, ...]] = self._loop.create_future()
-        owned, texts = own(ops)
+        owned, texts = encode_ops(ops)
         if not self._pending:
             # In the next round of the loop: then everyone whom this round wakes is aboard.
             self._loop.call_soon(self._hand_over)
@@ -210,4 +210,4 @@ class SqliteStore:
         self._watcher.close()
         self._readers.close()
         self._writer.close()
-        self._owners.leave()
+        self._owners.withdraw()

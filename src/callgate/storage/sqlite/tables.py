@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from callgate.core.stored import Pin, StoredCall, StoredConfirmation, StoredGrant, StoredSession
 from callgate.storage.encoding import decode
-from callgate.storage.sqlite.schema import PLACE_BITS
+from callgate.storage.sqlite.schema import POSITION_BITS
 from callgate.storage.views import Blob
 
 SESSION = (
@@ -59,14 +59,14 @@ def session_of(columns: Sequence[Any]) -> tuple[int, StoredSession]:
     return ord, session
 
 
-def place_of(ord: int, seq: int) -> int:
-    if seq >> PLACE_BITS:
+def position_of(ord: int, seq: int) -> int:
+    if seq >> POSITION_BITS:
         raise ValueError("a session holds no more events")
-    return ord << PLACE_BITS | seq
+    return ord << POSITION_BITS | seq
 
 
-def seq_of(place: int) -> int:
-    return place & ((1 << PLACE_BITS) - 1)
+def seq_of(position: int) -> int:
+    return position & ((1 << POSITION_BITS) - 1)
 
 
 def where_key(kind: type[Any], key: Hashable) -> tuple[str, tuple[Any, ...]]:
