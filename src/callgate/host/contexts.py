@@ -25,17 +25,17 @@ _NOWHERE = frames.CallContext(session_id="", tool_use_id="", workspace_path="")
 
 
 class HostContext(ToolContext):
-    __slots__ = ("_pipe", "under_way")
+    __slots__ = ("_pipe", "request")
 
     def __init__(self, request: frames.Request[frames.ExecuteTool], pipe: Pipe) -> None:
-        said = request.params.context
-        told = _NOWHERE if said is UNSET else said
-        self.under_way = Call(request.id)
-        self.session_id = told.session_id
-        self.turn_id = told.turn_id
-        self.tool_use_id = told.tool_use_id or request.id
-        self.workspace_path = told.workspace_path or os.getcwd()
-        self.scope = told.scope or None
+        given = request.params.context
+        context = _NOWHERE if given is UNSET else given
+        self.request = Call(request.id)
+        self.session_id = context.session_id
+        self.turn_id = context.turn_id
+        self.tool_use_id = context.tool_use_id or request.id
+        self.workspace_path = context.workspace_path or os.getcwd()
+        self.scope = context.scope or None
         self._cancel_event = asyncio.Event()
         self._logger = self._files = self._environment = self._launcher = None
         self._pipe = pipe
@@ -43,24 +43,24 @@ class HostContext(ToolContext):
     @property
     def call(self) -> str:
         """The id under which the runtime knows it on this pipe."""
-        return self.under_way.id
+        return self.request.id
 
     @property
     def logger(self) -> logging.Logger | logging.LoggerAdapter[logging.Logger]:
         if self._logger is None:
-            own = logging.Logger("callgate.tool", logging.INFO)  # of nobody else's tree
-            own.addHandler(_Telling(self))
-            self._logger = own
+            logger = logging.Logger("callgate.tool", logging.INFO)  # of nobody else's tree
+            logger.addHandler(_Telling(self))
+            self._logger = logger
         return self._logger
 
     def progress(self, message: str | None = None, fraction: float | None = None) -> None:
-        self._pipe.emit(self.under_way, parts.progress(message, fraction))
+        self._pipe.emit(self.request, parts.progress(message, fraction))
 
     def output(self, text: str, stream: OutputStream = "text") -> None:
-        self._pipe.emit(self.under_way, parts.output(text, stream))
+        self._pipe.emit(self.request, parts.output(text, stream))
 
     def log(self, message: str, level: str = "info") -> None:
-        self._pipe.emit(self.under_way, parts.log(message, level))
+        self._pipe.emit(self.request, parts.log(message, level))
 
     def emit(self, event: Any) -> bool:
         """Seed 001's `emit`: an event with a type, or else the payload of a part.
@@ -70,21 +70,21 @@ class HostContext(ToolContext):
         kind, payload = "part", event
         if type(event) is dict and type(event.get("type")) is str:
             kind, payload = event["type"], event.get("payload")
-        return self._pipe.emit(self.under_way, frames.Event(type=kind, payload=plain(payload)))
+        return self._pipe.emit(self.request, frames.Event(type=kind, payload=plain(payload)))
 
     def is_cancelled(self) -> bool:
         """Whether somebody wants the call to stop, as the runtime knows it now."""
-        if self.cancel_event.is_set() or not self._pipe.offers("is_cancelled"):
+        if self.cancel_event.is_set() or not self._pipe.agreed_on("is_cancelled"):
             return self.cancel_event.is_set()
-        return self._pipe.ask(self.under_way, frames.IsCancelled(call=self.call)) is True
+        return self._pipe.ask(self.request, frames.IsCancelled(call=self.call)) is True
 
     def _open_files(self) -> WorkspaceFiles:
-        return HostFiles(self.under_way, self.workspace_path, self._pipe)
+        return HostFiles(self.request, self.workspace_path, self._pipe)
 
     def _artifact(self, name: str) -> str | None:
-        asked = frames.KeepArtifact(call=self.call, name=name)
-        kept: str | None = self._pipe.ask(self.under_way, asked)
-        return kept
+        request = frames.KeepArtifact(call=self.call, name=name)
+        path: str | None = self._pipe.ask(self.request, request)
+        return path
 
 
 class _Telling(logging.Handler):
@@ -111,8 +111,8 @@ class HostFiles:
         return content
 
     def read_bytes(self, path: str) -> bytes:
-        asked = frames.ReadFile(call=self._call, path=path, encoding="base64")
-        return base64.b64decode(self._ask(asked))
+        request = frames.ReadFile(call=self._call, path=path, encoding="base64")
+        return base64.b64decode(self._ask(request))
 
     def write(self, path: str, content: str) -> None:
         self._ask(frames.WriteFile(call=self._call, path=path, content=content))

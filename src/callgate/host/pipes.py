@@ -25,7 +25,7 @@ _BLOCK = 64 * 1024
 _MOST_ASKS = 64
 """More at once would be refused."""
 
-Asked = frames.Request[Any] | Fault | Passed
+Incoming = frames.Request[Any] | Fault | Passed
 
 
 class Call:
@@ -52,7 +52,7 @@ class Pipe:
         self._waiting: dict[str, Future[frames.Answer]] | None = {}
         """What was asked of the runtime; None once nobody answers any more."""
 
-    def receive(self) -> list[Asked] | None:
+    def receive(self) -> list[Incoming] | None:
         """What the runtime asks next; None when it has gone. For one thread at a time."""
         try:
             data = os.read(self.requests, _BLOCK)
@@ -63,13 +63,13 @@ class Pipe:
             return None
         with self._state:
             received = self._wire.receive(data)
-        asked: list[Asked] = []
+        requests: list[Incoming] = []
         for each in received:
             if isinstance(each, frames.Returned | frames.Failed):
                 self._settle(each)
             else:
-                asked.append(each)
-        return asked
+                requests.append(each)
+        return requests
 
     def send(self, frame: frames.Answer | Fault, ending: Call | None = None) -> None:
         with self._state:
@@ -93,7 +93,7 @@ class Pipe:
         with self._state:
             return [each for each in frames.OF_RUNTIME if each in self._wire.offered]
 
-    def offers(self, method: str) -> bool:
+    def agreed_on(self, method: str) -> bool:
         with self._state:
             return method in self._wire.agreed
 
@@ -117,18 +117,18 @@ class Pipe:
             self._waiting[id] = answer
         self._write()
         self.on_ask()
-        said = answer.result()
-        if isinstance(said, frames.Failed):
-            raise to_error(said.error, own=True)
-        return said.result.value
+        result = answer.result()
+        if isinstance(result, frames.Failed):
+            raise to_error(result.error, trusted=True)
+        return result.result.value
 
     def _write(self) -> None:
         with self._writing:
             while self._unwritten:
-                rest = memoryview(self._unwritten.popleft())
+                unwritten = memoryview(self._unwritten.popleft())
                 try:
-                    while rest:
-                        rest = rest[os.write(self._out, rest) :]
+                    while unwritten:
+                        unwritten = unwritten[os.write(self._out, unwritten) :]
                 except OSError:  # nobody reads: the end of requests is near
                     self._unwritten.clear()
 

@@ -23,11 +23,11 @@ def plain(value: Any) -> Any:
         output = as_output(value)
     except ToolExecutionError as error:
         raise Unsendable(error.message) from None
-    made = output.value
-    if made is UNSET or isinstance(value, ToolOutput):
-        made = to_value(output)
-    check_depth(made)
-    return made
+    plain = output.value
+    if plain is UNSET or isinstance(value, ToolOutput):
+        plain = to_value(output)
+    check_depth(plain)
+    return plain
 
 
 def check_depth(value: Any) -> None:

@@ -75,9 +75,9 @@ def load_plugin(spec: str) -> Plugin:
     here = os.getcwd()
     # Beside the file, and in the working directory, its author expects more modules.
     file = os.path.abspath(os.path.expanduser(spec))
-    for place in dict.fromkeys((os.path.dirname(file) if spec.endswith(".py") else here, here)):
-        if place not in sys.path:
-            sys.path.append(place)
+    for directory in dict.fromkeys((os.path.dirname(file) if spec.endswith(".py") else here, here)):
+        if directory not in sys.path:
+            sys.path.append(directory)
     module = load_module(spec, beside=here)
     written = _find(module, spec)
     if written is not None:
@@ -90,23 +90,23 @@ def _find(module: ModuleType, spec: str) -> object | None:
     if _is_written(module):
         return module
     named = getattr(module, "plugin", None)
-    own = [each for each in vars(module).values()
+    tools = [each for each in vars(module).values()
            if isinstance(each, type) and each.__module__ == module.__name__]  # fmt: skip
-    found = [each for each in ([named] if _is_written(named) else own) if _is_written(each)]
+    found = [each for each in ([named] if _is_written(named) else tools) if _is_written(each)]
     if len(found) > 1:
         raise ToolLoadError(spec, None, "has several plugins: name one of them `plugin`")
     if not found or not isinstance(found[0], type):
         return found[0] if found else None
     try:
-        made: object = found[0]()
+        plugin: object = found[0]()
     except Exception as error:  # the plugin's own code
         problem = f"{found[0].__name__}() raised {type(error).__name__}: {error}"
         raise ToolLoadError(spec, None, problem) from error
-    return made
+    return plugin
 
 
-def _is_written(thing: object) -> bool:
-    return all(callable(getattr(thing, name, None)) for name in _REQUIRED)
+def _is_written(value: object) -> bool:
+    return all(callable(getattr(value, name, None)) for name in _REQUIRED)
 
 
 class FunctionPlugin:

@@ -19,7 +19,7 @@ from enum import Enum
 from queue import SimpleQueue
 from typing import Any
 
-from callgate.host.pipes import Asked, Pipe
+from callgate.host.pipes import Incoming, Pipe
 from callgate.host.tasks import Tasks
 from callgate.protocol.host_v1.frames import Request
 
@@ -28,7 +28,7 @@ LOOK_S = 0.01
 _QUIET = 50
 """Looks without anything to read, after which the stand-in rests until there is."""
 
-Take = Callable[[Asked], Request[Any] | bool]
+Take = Callable[[Incoming], Request[Any] | bool]
 """Gives back what main is to run; of anything else, whether the loop got it."""
 
 
@@ -69,7 +69,7 @@ class Reading:
             pass
         return self._requests.get()
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Let main end once it has run what it runs."""
         self._requests.put(None)
 
@@ -96,7 +96,7 @@ class Reading:
         return after is mine
 
     def _take_all(
-        self, received: list[Asked] | None, mine: Turn
+        self, received: list[Incoming] | None, mine: Turn
     ) -> tuple[Turn, list[Request[Any]]]:
         """Whose turn it is then, and what main is to run."""
         if received is None:
@@ -131,11 +131,11 @@ class Reading:
         """Read what nobody else does, until it has been quiet for a while."""
         quiet, seen, lay = 0, self._count, False
         while quiet < _QUIET and self._turn is not Turn.NOBODY:
-            asked = self._wanted.wait(LOOK_S)
-            if asked:
+            requested = self._wanted.wait(LOOK_S)
+            if requested:
                 self._wanted.clear()
             unread = seen == self._count and bool(self._unread.poll(0))
-            if (asked or (unread and lay)) and self._relieve():
+            if (requested or (unread and lay)) and self._relieve():
                 while self._read(Turn.STAND_IN):
                     pass
             quiet, lay = quiet + 1 if seen == self._count else 0, unread

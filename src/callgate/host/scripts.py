@@ -129,10 +129,10 @@ async def _described(path: str) -> list[Object]:
     if ended.code:
         raise ToolExecutionError(f"{path} schema: {ended.problem}")
     try:
-        said = strict_json.loads(ended.stdout)
+        document = strict_json.loads(ended.stdout)
     except strict_json.StrictJsonError as error:
         raise ToolExecutionError(f"{path} schema: not JSON: {error}") from None
-    described = said if type(said) is list else [said]
+    described = document if type(document) is list else [document]
     if not all(type(each) is dict for each in described):
         raise ToolExecutionError(f"{path} schema: neither an object nor a list of objects")
     return described
@@ -218,6 +218,6 @@ class _Script(asyncio.SubprocessProtocol):
         if len(self._stdout) > MAX_LINE:
             raise Unsendable("more was printed than fits into a line")
         lines = self._last.splitlines()[-_SHOWN_LINES:]
-        said = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
+        ending = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
         shown = "\n".join(lines)[-_SHOWN:].strip()
-        return _Ended(code, bytes(self._stdout), shown or f"The script {said}.")
+        return _Ended(code, bytes(self._stdout), shown or f"The script {ending}.")

@@ -60,7 +60,7 @@ class Host:
         self._tasks: Tasks[Answer] = Tasks()
         self._contexts: dict[str, HostContext] = {}
         """Of the calls under way, by request."""
-        self._reading = Reading(pipe, self._tasks, self._take, self._leave)
+        self._reading = Reading(pipe, self._tasks, self._take, self._finish)
         self._lock = threading.Lock()
         self._queued: set[str] = set()
         """Those that still wait for their turn; one that is missing was cancelled."""
@@ -75,11 +75,11 @@ class Host:
 
     # The thread that reads, whichever it is.
 
-    def _leave(self) -> None:
+    def _finish(self) -> None:
         with self._lock:
             self._queued.clear()
         self._tasks.end(LEAVE_S / 2)
-        self._reading.leave()
+        self._reading.finish()
         # Neither a function that runs on nor a thread that a plugin left may keep us.
         threading.Event().wait(LEAVE_S / 2)
         os._exit(0)
@@ -178,14 +178,14 @@ class Host:
     def _returned(self, request: Request[Any], returned: Any) -> Returned:
         result = self._plugin.result(request.params, returned)
         if isinstance(request.params, Init):
-            said = Announcement(methods=sorted(self._methods), asks=self._pipe.offered)
-            result = msgspec.structs.replace(result, host=said)
+            announcement = Announcement(methods=sorted(self._methods), asks=self._pipe.offered)
+            result = msgspec.structs.replace(result, host=announcement)
         return Returned(id=request.id, result=result)
 
     def _end(self, id: str, answer: Answer | None) -> None:
         """Give the one answer to a request; None: it was cancelled."""
         context = self._contexts.pop(id, None)
-        ending = None if context is None else context.under_way
+        ending = None if context is None else context.request
         self._pipe.send(Failed(id=id, error=CANCELLED) if answer is None else answer, ending)
 
     def _fail(self, id: str, failure: Failure) -> None:

@@ -56,11 +56,11 @@ class Tasks(Generic[T]):
         async def run() -> None:
             del self._waiting[id]
             try:
-                made: T | None = await work()
+                result: T | None = await work()
             except asyncio.CancelledError:
-                made = None
+                result = None
             del self._tasks[id]
-            then(made)
+            then(result)
 
         self._waiting[id] = then
         self._tasks[id] = asyncio.get_running_loop().create_task(run())

@@ -34,14 +34,14 @@ def serve(control: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the runtime to answer
     gc.collect()
     gc.freeze()  # so that a collection in a host does not copy what it shares with us
-    with socket.socket(fileno=control) as asked:
+    with socket.socket(fileno=control) as connection:
         while True:
-            data, lifelines, _, _ = socket.recv_fds(asked, 1, 1)
+            data, lifelines, _, _ = socket.recv_fds(connection, 1, 1)
             if not data:
                 os._exit(0)
             for lifeline in lifelines:
                 if _fork() == 0:
-                    asked.close()
+                    connection.close()
                     broker.main(lifeline, grouped=False, stays=True)
                     os._exit(0)
                 os.close(lifeline)  # whoever has the other end sees if there is no broker

@@ -54,22 +54,22 @@ class AnthropicModel(ServedModel):
         super().__init__(name, table, server, context_tokens=CONTEXT_TOKENS)
 
     async def stream(self, prompt: Prompt) -> AsyncGenerator[Piece, None]:
-        said: Reply | None = None
+        reply: Reply | None = None
         for _ in range(MAX_PAUSES + 1):
-            messages = [*prompt.messages, *([] if said is None else [said.message])]
-            asked = msgspec.structs.replace(prompt, messages=messages)
+            messages = [*prompt.messages, *([] if reply is None else [reply.message])]
+            continued = msgspec.structs.replace(prompt, messages=messages)
             readers = _Readers(used_ids(messages))
-            request = to_request(asked, self._table)
+            request = to_request(continued, self._table)
             async with aclosing(self._ask(request, readers.new)) as pieces:
                 async for piece in pieces:
                     if isinstance(piece, Reply):
-                        said = piece if said is None else _joined(said, piece)
+                        reply = piece if reply is None else _joined(reply, piece)
                     else:
                         yield piece
             if not readers.latest.paused:
                 break
-        assert said is not None
-        yield said
+        assert reply is not None
+        yield reply
 
 
 class _Readers:

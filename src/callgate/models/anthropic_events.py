@@ -8,11 +8,11 @@ import msgspec
 
 from callgate.core.content import RedactedThinkingBlock
 from callgate.core.models import Piece, Reply, StopReason, Usage
-from callgate.models.failures import Said
+from callgate.models.failures import ServerFailure
 from callgate.models.replies import (
     Draft,
     Part,
-    ServerSaid,
+    ServerFailed,
     Text,
     Thought,
     Use,
@@ -31,7 +31,7 @@ _STOPS: Mapping[str, StopReason] = {
     "model_context_window_exceeded": "max_tokens",
     "refusal": "refusal",
 }
-_WHOLE = frozenset({"end_turn", "stop_sequence", "tool_use", "pause_turn"})
+_COMPLETE = frozenset({"end_turn", "stop_sequence", "tool_use", "pause_turn"})
 """Reasons of a reply that was not cut short: even of one that was, the last block is closed."""
 
 
@@ -124,7 +124,7 @@ class AnthropicReader:
                 self.done = True
             case "error":
                 error = read.error or _Error()
-                raise ServerSaid(Said(error.message, error.type))
+                raise ServerFailed(ServerFailure(error.message, error.type))
 
     def finish(self) -> Reply:
         if not self.done or self._stop is None:
@@ -174,7 +174,7 @@ class AnthropicReader:
         if delta is not None and delta.stop_reason is not None:
             self.paused = delta.stop_reason == "pause_turn"
             self._stop = _STOPS.get(delta.stop_reason, "end_turn")
-            self._complete = delta.stop_reason in _WHOLE
+            self._complete = delta.stop_reason in _COMPLETE
 
     def _count(self, usage: _Usage | None) -> None:
         """Counts are totals: a later one replaces an earlier one."""

@@ -8,7 +8,7 @@ import msgspec
 
 from callgate.core.models import Piece, Reply, StopReason, Usage
 from callgate.models.failures import read_body
-from callgate.models.replies import Draft, ServerSaid, Use, cut, json_text, malformed, tokens
+from callgate.models.replies import Draft, ServerFailed, Use, cut, json_text, malformed, tokens
 from callgate.models.signatures import THOUGHTS, of_field
 from callgate.models.sse import SseEvent
 
@@ -19,7 +19,7 @@ _STOPS: Mapping[str, StopReason] = {
     "length": "max_tokens",
     "content_filter": "refusal",
 }
-_WHOLE = frozenset({"stop", "tool_calls", "function_call"})
+_COMPLETE = frozenset({"stop", "tool_calls", "function_call"})
 """Reasons of a reply that was not cut short; one that we do not know is none of them."""
 
 
@@ -78,7 +78,7 @@ class ChatReader:
         self._draft = Draft(taken)
         self._calls: dict[int, tuple[str | None, Use]] = {}
         """By index: the id that the server gave, and the call."""
-        self._places: dict[str, int] = {}
+        self._indexes: dict[str, int] = {}
         """By the id that the server gave: the index of the newest such call."""
         self._last = -1
         self._stop: StopReason | None = None
@@ -95,7 +95,7 @@ class ChatReader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise malformed("an event is not what the protocol says") from None
         if bytes(chunk.error).strip() not in (b"", b"null"):
-            raise ServerSaid(read_body(event.data))
+            raise ServerFailed(read_body(event.data))
         self._draft.model = self._draft.model or chunk.model or ""
         if chunk.usage is not None:
             self._count(chunk.usage)
@@ -128,7 +128,7 @@ class ChatReader:
                 yield self._call(call)
         if choice.finish_reason:
             self._stop = _STOPS.get(choice.finish_reason, "end_turn")
-            self._complete = choice.finish_reason in _WHOLE
+            self._complete = choice.finish_reason in _COMPLETE
 
     def _call(self, call: _Call) -> Piece:
         function = call.function or _Function()
@@ -139,14 +139,14 @@ class ChatReader:
             self._calls[index] = (call.id, known)
             self._last = max(self._last, index)
             if call.id:
-                self._places[call.id] = index
+                self._indexes[call.id] = index
         elif not known.name:
             known.name = name
         return known.add(text)
 
     def _find(self, call: _Call) -> tuple[int, Use | None]:
         """The call that a delta goes on with, or where a new one is to be kept."""
-        index, same = call.index, self._places.get(call.id or "")
+        index, same = call.index, self._indexes.get(call.id or "")
         if index is None:  # a server that does not count: a new id or a name begins a new call
             begins = call.id or (call.function is not None and call.function.name)
             index = self._last + 1 if begins else self._last

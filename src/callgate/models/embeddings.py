@@ -57,15 +57,15 @@ def read(body: bytes, count: int) -> list[list[float]]:
     if len(rows) != count:
         raise malformed(f"it has {len(rows)} vectors for {count} texts")
     vectors: list[list[float] | None] = [None] * count
-    for place, row in enumerate(rows):
-        index = place if row.index is None else row.index
+    for position, row in enumerate(rows):
+        index = position if row.index is None else row.index
         if not 0 <= index < count or vectors[index] is not None:
             raise malformed("it does not say which vector belongs to which text")
         vectors[index] = row.embedding
-    whole = [each for each in vectors if each is not None]
-    length = len(whole[0]) if whole else 0
-    if not 0 < length <= MOST_NUMBERS or any(len(each) != length for each in whole):
+    complete = [each for each in vectors if each is not None]
+    length = len(complete[0]) if complete else 0
+    if not 0 < length <= MOST_NUMBERS or any(len(each) != length for each in complete):
         raise malformed("its vectors are not of one length")
-    if not all(isfinite(sum(map(abs, each))) for each in whole):
+    if not all(isfinite(sum(map(abs, each))) for each in complete):
         raise malformed("its vectors have numbers that are none")
-    return whole
+    return complete

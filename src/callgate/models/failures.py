@@ -38,7 +38,7 @@ class _Body(msgspec.Struct):
     detail: str | None = None
 
 
-class Said(msgspec.Struct, frozen=True):
+class ServerFailure(msgspec.Struct, frozen=True):
     """What a server says of an error."""
 
     message: str = ""
@@ -46,34 +46,34 @@ class Said(msgspec.Struct, frozen=True):
     """Its type and its code, as they are."""
 
 
-def read_body(body: bytes) -> Said:
+def read_body(body: bytes) -> ServerFailure:
     """What stands in the body of an error; nothing of it where that is no JSON of an error."""
     try:
         read = msgspec.json.decode(body, type=_Body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         text = body.decode("utf-8", "replace")
-        return Said("" if text.lstrip()[:1] == "<" else text)
+        return ServerFailure("" if text.lstrip()[:1] == "<" else text)
     if isinstance(read.error, _Error):
         words = f"{read.error.type or ''} {read.error.code or ''}"
-        return Said(read.error.message or "", words.strip())
-    return Said(read.error or read.message or read.detail or "")
+        return ServerFailure(read.error.message or "", words.strip())
+    return ServerFailure(read.error or read.message or read.detail or "")
 
 
 def status_error(
     status: int, headers: Mapping[str, str], body: bytes, masked: Masked, now: datetime
 ) -> ModelError:
     """The error of an answer that is not a stream."""
-    said = read_body(body)
-    kind = _kind_of_status(status, said)
+    failure = read_body(body)
+    kind = _kind_of_status(status, failure)
     retryable = status in _RETRIED or (status >= 500 and kind is not ModelErrorKind.CONTEXT)
-    if headers.get("x-should-retry") == "false" or "insufficient_quota" in said.words:
+    if headers.get("x-should-retry") == "false" or "insufficient_quota" in failure.words:
         retryable = False
     elif headers.get("x-should-retry") == "true":
         retryable = True
     sentence = f"{_STATUS_SENTENCES.get(kind, 'The server refused the request')} ({status})"
     return ModelError(
         kind,
-        sentence + quoted(said.message, masked),
+        sentence + quoted(failure.message, masked),
         retryable=retryable,
         retry_after_s=retry_after(headers, now),
     )
@@ -88,11 +88,11 @@ _STATUS_SENTENCES = {
 }
 
 
-def _kind_of_status(status: int, said: Said) -> ModelErrorKind:
+def _kind_of_status(status: int, failure: ServerFailure) -> ModelErrorKind:
     if status in (401, 402, 403, 407):
         return ModelErrorKind.KEY
     # 500 too: so llama.cpp says it of a text to embed.
-    if status == 413 or (status <= 500 and _CONTEXT.search(f"{said.words} {said.message}")):
+    if status == 413 or (status <= 500 and _CONTEXT.search(f"{failure.words} {failure.message}")):
         return ModelErrorKind.CONTEXT
     if status == 429:
         return ModelErrorKind.RATE
@@ -103,10 +103,10 @@ def _kind_of_status(status: int, said: Said) -> ModelErrorKind:
     return ModelErrorKind.REQUEST
 
 
-def said_in_stream(said: Said, masked: Masked) -> ModelError:
+def stream_error(failure: ServerFailure, masked: Masked) -> ModelError:
     """The error that a server sent where the next piece of its reply should be."""
-    words = said.words.lower()
-    if _CONTEXT.search(f"{said.words} {said.message}"):
+    words = failure.words.lower()
+    if _CONTEXT.search(f"{failure.words} {failure.message}"):
         kind, retryable = ModelErrorKind.CONTEXT, False
     elif "quota" in words:
         kind, retryable = ModelErrorKind.RATE, False
@@ -119,5 +119,7 @@ def said_in_stream(said: Said, masked: Masked) -> ModelError:
     else:  # overloaded, a server error, or a word nobody knows
         kind, retryable = ModelErrorKind.OVERLOADED, True
     return ModelError(
-        kind, "The server broke off its reply" + quoted(said.message, masked), retryable=retryable
+        kind,
+        "The server broke off its reply" + quoted(failure.message, masked),
+        retryable=retryable,
     )

@@ -23,9 +23,9 @@ import httpx2
 
 from callgate import __version__
 from callgate.core.models import Key, ModelError, ModelErrorKind, Piece, Retrying
-from callgate.models.failures import MAX_BODY, said_in_stream, status_error
+from callgate.models.failures import MAX_BODY, status_error, stream_error
 from callgate.models.prompts import encoded
-from callgate.models.replies import Reader, ServerSaid, malformed
+from callgate.models.replies import Reader, ServerFailed, malformed
 from callgate.models.sse import SseDecoder, SseError
 from callgate.models.tables import ModelTable
 from callgate.outgoing.clients import is_loopback, is_untrusted, open_client
@@ -99,14 +99,14 @@ class Server:
         while True:
             attempt += 1
             try:
-                return await self._whole(data, most, deadline)
+                return await self._read_all(data, most, deadline)
             except ModelError as error:
                 wait = self._wait(error, attempt, deadline, retries)
                 if wait is None:
                     raise
             await asyncio.sleep(wait)
 
-    async def _whole(self, data: bytes, most: int, deadline: float) -> bytes:
+    async def _read_all(self, data: bytes, most: int, deadline: float) -> bytes:
         response = await self._send(data, deadline, "application/json")
         chunks = response.aiter_bytes()
         body = bytearray()
@@ -156,8 +156,8 @@ class Server:
             await _drain(chunks)
         except SseError as error:
             raise malformed(str(error)) from None
-        except ServerSaid as error:
-            raise said_in_stream(error.said, self.masked) from None
+        except ServerFailed as error:
+            raise stream_error(error.failure, self.masked) from None
         finally:
             await chunks.aclose()
             await response.aclose()
@@ -231,12 +231,12 @@ class Server:
     def _failure(self, error: httpx2.HTTPError, *, started: bool) -> ModelError:
         host = self._url.host
         if isinstance(error, httpx2.ConnectTimeout | httpx2.PoolTimeout):
-            kind, said = ModelErrorKind.TIMEOUT, f"{host} does not take the connection."
+            kind, message = ModelErrorKind.TIMEOUT, f"{host} does not take the connection."
         elif isinstance(error, httpx2.TimeoutException):
             kind = ModelErrorKind.TIMEOUT
-            said = f"{host} was silent for {self._table.timeout_s:g} seconds."
+            message = f"{host} was silent for {self._table.timeout_s:g} seconds."
         elif isinstance(error, httpx2.ProxyError):
-            kind, said = ModelErrorKind.UNREACHABLE, f"The proxy does not lead to {host}."
+            kind, message = ModelErrorKind.UNREACHABLE, f"The proxy does not lead to {host}."
         elif is_untrusted(error):
             return ModelError(
                 ModelErrorKind.UNREACHABLE, f"The certificate of {host} is not trusted."
@@ -246,10 +246,10 @@ class Server:
         elif isinstance(error, httpx2.DecodingError):
             return malformed("its compression is broken")
         elif started:
-            kind, said = ModelErrorKind.CUT, f"{host} closed the connection within its reply."
+            kind, message = ModelErrorKind.CUT, f"{host} closed the connection within its reply."
         else:
-            kind, said = ModelErrorKind.UNREACHABLE, f"{host} cannot be reached."
-        return ModelError(kind, said, retryable=True)
+            kind, message = ModelErrorKind.UNREACHABLE, f"{host} cannot be reached."
+        return ModelError(kind, message, retryable=True)
 
     def _too_long(self) -> ModelError:
         limit = self._table.total_timeout_s
@@ -313,5 +313,5 @@ def _secrets_of(proxy: str | None) -> list[str]:
     if proxy is None or "@" not in proxy:
         return []
     userinfo = proxy.rpartition("@")[0].rpartition("/")[2]
-    parts = [userinfo, *userinfo.split(":", 1)]
-    return [*parts, *map(unquote, parts)]
+    secrets = [userinfo, *userinfo.split(":", 1)]
+    return [*secrets, *map(unquote, secrets)]

@@ -76,8 +76,8 @@ def make_model(name: str, table: ModelTable, key: Key | None = None) -> Model:
             f" or run: callgate keys set {key_name(name, table)}",
         )
     module, adapter = _ADAPTERS[table.kind]
-    made = getattr(import_module(f"{__package__}.{module}"), adapter)
-    return cast(Model, made(name, table) if table.kind in _FILES else made(name, table, key))
+    model = getattr(import_module(f"{__package__}.{module}"), adapter)
+    return cast(Model, model(name, table) if table.kind in _FILES else model(name, table, key))
 
 
 def key_name(name: str, table: ModelTable) -> str:

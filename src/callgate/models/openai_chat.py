@@ -102,7 +102,7 @@ def _last_question(messages: Sequence[Message]) -> int:
 
 
 def _assistant(message: Message, *, thoughts: bool) -> Iterator[dict[str, Any]]:
-    said: dict[str, Any] = {"role": "assistant"}
+    assistant: dict[str, Any] = {"role": "assistant"}
     texts: list[str] = []
     calls: list[dict[str, Any]] = []
     for block in message.content:
@@ -112,21 +112,21 @@ def _assistant(message: Message, *, thoughts: bool) -> Iterator[dict[str, Any]]:
         elif isinstance(block, ThinkingBlock):
             name = field(block.signature)
             if thoughts and name in THOUGHTS:
-                said[name] = said.get(name, "") + block.thinking
+                assistant[name] = assistant.get(name, "") + block.thinking
         elif not isinstance(block, RedactedThinkingBlock | ToolResultBlock | ImageBlock):
             texts.append(text_of(block))
     text = "".join(texts)
     if not text and not calls:
         return
-    said["content"] = text or None
+    assistant["content"] = text or None
     if calls:
-        said["tool_calls"] = calls
-    yield said
+        assistant["tool_calls"] = calls
+    yield assistant
 
 
 def _user(message: Message) -> Iterator[dict[str, Any]]:
     """Results as messages of their own, then their images and what the person said."""
-    parts: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     for block in message.content:
         if isinstance(block, ToolResultBlock):
             id = wire_id(block.tool_use_id)
@@ -138,19 +138,19 @@ def _user(message: Message) -> Iterator[dict[str, Any]]:
             shown = result_text(block, text or ("(see the images below)" if images else ""))
             yield {"role": "tool", "tool_call_id": id, "content": shown}
             if images:
-                parts.append(_text(f"Images in the result of {id}:"))
-                parts += [each for image in images for each in _image(image)]
+                content.append(_text(f"Images in the result of {id}:"))
+                content += [each for image in images for each in _image(image)]
     for block in message.content:
         if isinstance(block, ImageBlock):
-            parts += _image(block)
+            content += _image(block)
         elif not isinstance(
             block, ToolUseBlock | ToolResultBlock | ThinkingBlock | RedactedThinkingBlock
         ):
-            parts.append(_text(text_of(block)))
-    if len(parts) == 1 and parts[0]["type"] == "text":  # what every server takes
-        yield {"role": "user", "content": parts[0]["text"]}
-    elif parts:
-        yield {"role": "user", "content": parts}
+            content.append(_text(text_of(block)))
+    if len(content) == 1 and content[0]["type"] == "text":  # what every server takes
+        yield {"role": "user", "content": content[0]["text"]}
+    elif content:
+        yield {"role": "user", "content": content}
 
 
 def _text(text: str) -> dict[str, Any]:

@@ -112,8 +112,8 @@ def _assistant(
 
 
 def _thought(block: ThinkingBlock) -> Iterator[dict[str, Any]]:
-    if (own := signed_item(block.signature)) is not None:
-        id, encrypted = own
+    if (item := signed_item(block.signature)) is not None:
+        id, encrypted = item
         summary = [{"type": "summary_text", "text": block.thinking}] if block.thinking else []
         thought = {"type": "reasoning", "id": id, "summary": summary}
         yield {**thought, "encrypted_content": encrypted}
@@ -129,16 +129,18 @@ def _call(block: ToolUseBlock, free: Collection[str], custom: set[str]) -> dict[
 
 
 def _user(message: Message, custom: Collection[str]) -> Iterator[dict[str, Any]]:
-    parts: list[dict[str, Any]] = []
+    content: list[dict[str, Any]] = []
     for block in message.content:
         if isinstance(block, ToolResultBlock):
             kind = "custom_tool_call" if block.tool_use_id in custom else "function_call"
             answered = {"call_id": wire_id(block.tool_use_id), "output": _output(block)}
             yield {"type": f"{kind}_output", **answered}
         elif not isinstance(block, ToolUseBlock | ThinkingBlock | RedactedThinkingBlock):
-            parts.append(_image(block) if isinstance(block, ImageBlock) else _text(text_of(block)))
-    if parts:
-        yield {"type": "message", "role": "user", "content": parts}
+            content.append(
+                _image(block) if isinstance(block, ImageBlock) else _text(text_of(block))
+            )
+    if content:
+        yield {"type": "message", "role": "user", "content": content}
 
 
 def _output(result: ToolResultBlock) -> str | list[dict[str, Any]]:

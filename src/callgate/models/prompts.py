@@ -59,15 +59,15 @@ def encoded(value: Any) -> bytes:
     try:
         return msgspec.json.encode(value, enc_hook=repr)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_whole(value), enc_hook=repr)
+        return msgspec.json.encode(_encodable(value), enc_hook=repr)
 
 
-def _whole(value: Any) -> Any:
+def _encodable(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
-        return {_whole(key): _whole(each) for key, each in value.items()}
-    return [_whole(each) for each in value] if isinstance(value, list | tuple) else value
+        return {_encodable(key): _encodable(each) for key, each in value.items()}
+    return [_encodable(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def arguments_text(value: Any) -> str:

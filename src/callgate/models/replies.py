@@ -25,7 +25,7 @@ from callgate.core.models import (
     ToolUseDelta,
     Usage,
 )
-from callgate.models.failures import MAX_BODY, Said
+from callgate.models.failures import MAX_BODY, ServerFailure
 from callgate.models.sse import SseEvent
 from callgate.outgoing.said import UNSEEN
 from callgate.protocol import strict_json
@@ -40,16 +40,16 @@ _LONGEST_NAME = 200
 """Characters of what a server calls a model, a tool or a call; no tool's name is as long."""
 
 
-class ServerSaid(Exception):
+class ServerFailed(Exception):
     """The server sent an error instead of the rest of its reply."""
 
-    def __init__(self, said: Said) -> None:
+    def __init__(self, failure: ServerFailure) -> None:
         super().__init__()
-        self.said = Said(said.message[:MAX_BODY], said.words[:MAX_BODY])
+        self.failure = ServerFailure(failure.message[:MAX_BODY], failure.words[:MAX_BODY])
 
 
-def malformed(what: str) -> ModelError:
-    return ModelError(ModelErrorKind.MALFORMED, f"The server's reply cannot be read: {what}.")
+def malformed(problem: str) -> ModelError:
+    return ModelError(ModelErrorKind.MALFORMED, f"The server's reply cannot be read: {problem}.")
 
 
 def cut() -> ModelError:
@@ -81,7 +81,7 @@ class Reader(Protocol):
     """Whether the reply is complete: what follows does not count."""
 
     def feed(self, event: SseEvent) -> Iterable[Piece]:
-        """Raises `ModelError` where it makes no sense, `ServerSaid` where it is an error."""
+        """Raises `ModelError` where it makes no sense, `ServerFailed` where it is an error."""
         ...
 
     def finish(self) -> Reply:

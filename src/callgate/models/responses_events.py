@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from callgate.core.models import Piece, Reply, StopReason, Usage
-from callgate.models.failures import Said
+from callgate.models.failures import ServerFailure
 from callgate.models.replies import (
     Draft,
-    ServerSaid,
+    ServerFailed,
     Text,
     Thought,
     Use,
@@ -137,12 +137,12 @@ class ResponsesReader:
         return self._draft.reply(stop, complete=self._complete)
 
     def _begin(self, event: _Event) -> Iterator[Piece]:
-        place = _place(event)
-        if event.item is None or place in self._open:
+        key = _item_key(event)
+        if event.item is None or key in self._open:
             raise malformed("an item begins that cannot")
         part = self._new(event.item)
         if part is not None:
-            self._open[place] = part
+            self._open[key] = part
         if isinstance(part, Use):
             yield part.add("")
 
@@ -159,7 +159,7 @@ class ResponsesReader:
         return None  # a tool of the server's own, which we never asked for
 
     def _part(self, event: _Event, kind: type[PartT]) -> PartT:
-        part = self._open.get(_place(event))
+        part = self._open.get(_item_key(event))
         if not isinstance(part, kind):
             raise malformed("a piece belongs to no item of its kind")
         return part
@@ -167,15 +167,15 @@ class ResponsesReader:
     def _close(self, event: _Event) -> None:
         if event.item is None:
             raise malformed("an item ends that never was")
-        part = self._open.pop(_place(event), None) or self._new(event.item)
+        part = self._open.pop(_item_key(event), None) or self._new(event.item)
         if part is not None:
             self._fill(part, event.item)
 
     def _fill(self, part: Text | Thought | Use, item: _Item) -> None:
         """What the item says when it is complete stands above what its deltas added up to."""
         if isinstance(part, Use):
-            whole = item.input if part.free_text else item.arguments
-            part.pieces = part.pieces if whole is None else [whole]
+            arguments = item.input if part.free_text else item.arguments
+            part.pieces = part.pieces if arguments is None else [arguments]
             part.name = item.name or part.name
             part.closed = item.status in (None, "completed")
         elif isinstance(part, Thought):
@@ -211,15 +211,15 @@ class ResponsesReader:
         )
 
 
-def _place(event: _Event) -> int | str:
+def _item_key(event: _Event) -> int | str:
     """Which item an event is about: by its index, or by its id where a server does not count."""
     if event.output_index is not None:
         return event.output_index
     item = event.item or _Item(type="")
-    place = event.item_id or item.id or item.call_id
-    if not place:
+    key = event.item_id or item.id or item.call_id
+    if not key:
         raise malformed("a piece belongs to no item")
-    return place
+    return key
 
 
 def _delta(event: _Event) -> str:
@@ -228,6 +228,8 @@ def _delta(event: _Event) -> str:
     return event.delta
 
 
-def _failure(why: _Why | None) -> ServerSaid:
+def _failure(why: _Why | None) -> ServerFailed:
     why = why or _Why()
-    return ServerSaid(Said(why.message or "", f"{why.type or ''} {why.code or ''}".strip()))
+    return ServerFailed(
+        ServerFailure(why.message or "", f"{why.type or ''} {why.code or ''}".strip())
+    )

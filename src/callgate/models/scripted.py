@@ -150,20 +150,20 @@ class ScriptedModel:
     def _pieces(self, reply: ScriptedReply, draft: Draft) -> Iterator[Piece]:
         chunk = reply.chunk or self._script.chunk
         if reply.thinking:
-            yield from _told(draft.add(Thought()), reply.thinking, chunk)
+            yield from _pieces(draft.add(Thought()), reply.thinking, chunk)
         text = reply.text
         if reply.calls and not self.native_tools:
-            said = [ScriptedCall(tool="send_chat", input={"content": text})] if text else []
-            text = _as_text([*said, *reply.calls])
+            calls = [ScriptedCall(tool="send_chat", input={"content": text})] if text else []
+            text = _as_text([*calls, *reply.calls])
         if text:
-            yield from _told(draft.add(Text()), text, chunk)
+            yield from _pieces(draft.add(Text()), text, chunk)
         for call in reply.calls if self.native_tools else ():
             use = draft.use(call.id, call.tool)
-            yield from _told(use, _input(call), chunk)
+            yield from _pieces(use, _input(call), chunk)
             use.closed = True
 
 
-def _told(part: Text | Thought | Use, text: str, chunk: int | None) -> Iterator[Piece]:
+def _pieces(part: Text | Thought | Use, text: str, chunk: int | None) -> Iterator[Piece]:
     size = chunk or len(text)
     for start in range(0, len(text), size):
         yield part.add(text[start : start + size])

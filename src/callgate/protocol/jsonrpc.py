@@ -108,13 +108,13 @@ def read(data: bytes) -> Message:
         value = loads(data, max_bytes=len(data))
     except StrictJsonError as error:
         id, answers = _begins(data[:_HEAD])
-        said = shown(str(error))
+        message = shown(str(error))
         if answers:
-            failed = RpcError(INTERNAL_ERROR, f"the answer cannot be read: {said}")
+            failed = RpcError(INTERNAL_ERROR, f"the answer cannot be read: {message}")
             return Response(id, error=failed)
         if error.refusal == "duplicate_key":  # it may be the id
             id = None
-        return Invalid(id, PARSE_ERROR, f"Parse error: {said}")
+        return Invalid(id, PARSE_ERROR, f"Parse error: {message}")
     if type(value) is not dict:
         kind = "an array: batches are not taken" if type(value) is list else "no object"
         return Invalid(None, INVALID_REQUEST, f"Invalid request: this is {kind}")
@@ -210,7 +210,7 @@ def result(id: Id, value: Any) -> bytes:
 
 
 def failure(id: Id | None, error: RpcError | Invalid) -> bytes:
-    said: dict[str, Any] = {"code": error.code, "message": shown(error.message, _MAX_MESSAGE)}
+    body: dict[str, Any] = {"code": error.code, "message": shown(error.message, _MAX_MESSAGE)}
     if isinstance(error, RpcError) and error.data is not None:
-        said["data"] = error.data
-    return line({"jsonrpc": "2.0", "id": id, "error": said})
+        body["data"] = error.data
+    return line({"jsonrpc": "2.0", "id": id, "error": body})

@@ -49,7 +49,7 @@ def line(value: object) -> bytes:
 
 
 class Framer:
-    __slots__ = ("_head", "_held", "_max_line", "_passed_over", "heads", "longest")
+    __slots__ = ("_head", "_max_line", "_passed_over", "_unfinished", "heads", "longest")
 
     def __init__(self, max_line: int = MAX_LINE, head: int = 0) -> None:
         """`head`: so many first bytes of each line that is too long are kept in `heads`."""
@@ -57,7 +57,7 @@ class Framer:
         self._head = head
         self.heads: deque[bytes] = deque()
         """In their order, for whoever feeds to take out; stays empty without `head`."""
-        self._held = bytearray()
+        self._unfinished = bytearray()
         """The beginning of a line that has not ended."""
         self._passed_over = 0
         """Bytes of a line that is too long and has not ended."""
@@ -67,18 +67,18 @@ class Framer:
     @property
     def unfinished(self) -> int:
         """Bytes of a line that has not ended."""
-        return len(self._held)
+        return len(self._unfinished)
 
     def drop(self) -> None:
         """Let go of a line that will not end, now and not when somebody collects garbage."""
-        self._held = bytearray()
+        self._unfinished = bytearray()
 
     def feed(self, data: bytes) -> list[bytes | None]:
         """The lines that end in `data`, blank ones left out; None for one that is too long."""
         lines: list[bytes | None] = []
         pieces = data.split(b"\n")
-        rest = pieces.pop()
-        if pieces and (self._held or self._passed_over):
+        tail = pieces.pop()
+        if pieces and (self._unfinished or self._passed_over):
             self._hold(pieces.pop(0), lines)
             self._end(lines)
         for piece in pieces:
@@ -86,25 +86,25 @@ class Framer:
                 self._too_long(len(piece), piece, lines)
             elif line := piece.strip(_BLANK):
                 lines.append(line)
-        if rest:
-            self._hold(rest, lines)
+        if tail:
+            self._hold(tail, lines)
         return lines
 
     def _hold(self, piece: bytes, lines: list[bytes | None]) -> None:
         if self._passed_over:
             self._passed_over += len(piece)
             self.longest = max(self.longest, self._passed_over)
-        elif (size := len(self._held) + len(piece)) > self._max_line:
-            self._too_long(size, bytes(self._held[: self._head]) + piece[: self._head], lines)
-            self._held = bytearray()
+        elif (size := len(self._unfinished) + len(piece)) > self._max_line:
+            self._too_long(size, bytes(self._unfinished[: self._head]) + piece[: self._head], lines)
+            self._unfinished = bytearray()
             self._passed_over = size
         else:
-            self._held += piece
+            self._unfinished += piece
 
     def _end(self, lines: list[bytes | None]) -> None:
-        if line := bytes(self._held).strip(_BLANK):
+        if line := bytes(self._unfinished).strip(_BLANK):
             lines.append(line)
-        self._held = bytearray()
+        self._unfinished = bytearray()
         self._passed_over = 0
 
     def _too_long(self, size: int, first: bytes, lines: list[bytes | None]) -> None:

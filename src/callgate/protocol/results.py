@@ -96,8 +96,8 @@ def _anthropic_block(block: ContentBlock) -> dict[str, Any]:
     if isinstance(block, ImageBlock):
         source = block.source
         if source.kind == "base64":
-            kept = {"type": "base64", "media_type": block.media_type, "data": source.data}
-            return {"type": "image", "source": kept}
+            base64_source = {"type": "base64", "media_type": block.media_type, "data": source.data}
+            return {"type": "image", "source": base64_source}
         if source.kind == "url":
             return {"type": "image", "source": {"type": "url", "url": source.data}}
     return {"type": "text", "text": as_text(block)}
@@ -121,8 +121,8 @@ def _mcp_block(block: ContentBlock) -> dict[str, Any]:
 
 
 def _mcp_meta(result: ToolResult) -> dict[str, Any]:
-    kept = {key: value for key, value in result.meta.items() if key != MCP_CONTENT}
-    meta: dict[str, Any] = {**kept, "durationMs": result.duration_ms}
+    meta_fields = {key: value for key, value in result.meta.items() if key != MCP_CONTENT}
+    meta: dict[str, Any] = {**meta_fields, "durationMs": result.duration_ms}
     if result.diagnostics:
         meta["diagnostics"] = list(map(str, result.diagnostics))
     if result.files_modified is not None:

@@ -107,11 +107,11 @@ def _check_keys(value: Any) -> None:
             raise StrictJsonError("keys", f"an object has more than {MAX_KEYS} keys")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
+def _unique(items: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(items)
+    if len(members) != len(items):
         seen: set[str] = set()
-        for key, _ in pairs:
+        for key, _ in items:
             if key in seen:
                 shown = ascii(key[:_SHOWN_KEY])
                 raise StrictJsonError("duplicate_key", f"the key {shown} stands twice")

@@ -73,7 +73,7 @@ class IsolatedTool:
             )
         finally:
             self._pool.give(host)
-        return values.to_output(value, own=True)
+        return values.to_output(value, trusted=True)
 
     def _remember(self, asked: Asked) -> None:
         self._asked = asked

@@ -250,7 +250,7 @@ class ListDir:
             MAX_NAMES,
             context.artifact,
             name="names.txt",
-            what="names",
+            unit="names",
         )
         return ToolOutput(
             content=[TextBlock(listed.text if names else "(empty)")],

@@ -104,7 +104,7 @@ class FindFiles:
                 context.artifact,
                 name="files.txt",
                 complete=found.complete,
-                what="files",
+                unit="files",
             )
             return ToolOutput(
                 content=[TextBlock(listed.text or "No file matches")],

@@ -35,10 +35,10 @@ def replace_once(text: str, old: str, new: str) -> str:
 
 
 def _not_found(text: str, old: str) -> str:
-    said = "The text to replace does not occur in the file"
+    message = "The text to replace does not occur in the file"
     if "\r\n" in text and old in text.replace("\r\n", "\n"):
-        return f"{said}: its lines end with CRLF"
-    return said
+        return f"{message}: its lines end with CRLF"
+    return message
 
 
 def diff(old: str, new: str, path: str, *, max_lines: int = 400) -> str:

@@ -54,8 +54,8 @@ def excerpt(text: str, offset: int = 1, limit: int | None = None) -> Excerpt:
             f"There is no line {offset:,}: the file has {len(lines):,} lines",
             reason="out_of_range",
         )
-    asked = lines[offset - 1 :] if limit is None else lines[offset - 1 : offset - 1 + limit]
-    return _shown(asked, offset, limit, len(lines))
+    chosen = lines[offset - 1 :] if limit is None else lines[offset - 1 : offset - 1 + limit]
+    return _shown(chosen, offset, limit, len(lines))
 
 
 def excerpt_of_part(part: str, offset: int = 1, limit: int | None = None) -> Excerpt:
@@ -69,9 +69,9 @@ def excerpt_of_part(part: str, offset: int = 1, limit: int | None = None) -> Exc
     return _shown(lines[:limit], offset, limit, offset - 1 + len(lines) if all_seen else None)
 
 
-def _shown(asked: list[str], offset: int, limit: int | None, total: int | None) -> Excerpt:
-    shown, cut = _fitting(asked if limit is not None else asked[:MAX_LINES])
-    if not cut and len(shown) == len(asked):
+def _shown(lines: list[str], offset: int, limit: int | None, total: int | None) -> Excerpt:
+    shown, cut = _fitting(lines if limit is not None else lines[:MAX_LINES])
+    if not cut and len(shown) == len(lines):
         return Excerpt("".join(shown), total, truncated=False)
     last = offset + len(shown) - 1
     where = f"lines {offset:,}-{last:,}{'' if total is None else f' of {total:,}'} shown"
@@ -87,11 +87,11 @@ def matching(
     """The lines with these numbers (from 0), each after its own number (from 1)."""
     lines = lines_of(text)
     found = [n for n in numbers if offset - 1 <= n < len(lines)]
-    asked = [f"{n + 1}:{lines[n].rstrip(chr(10))}\n" for n in found[: limit or len(found)]]
-    shown, cut = _fitting(asked if limit is not None else asked[:MAX_LINES])
-    if not asked:
+    numbered = [f"{n + 1}:{lines[n].rstrip(chr(10))}\n" for n in found[: limit or len(found)]]
+    shown, cut = _fitting(numbered if limit is not None else numbered[:MAX_LINES])
+    if not numbered:
         return Excerpt("No line matches", len(lines), truncated=False)
-    if not cut and len(shown) == len(asked):
+    if not cut and len(shown) == len(numbered):
         return Excerpt("".join(shown), len(lines), truncated=False)
     onward = found[len(shown)] + 1 if len(shown) < len(found) else None
     mark = f"[truncated: {len(shown):,} of {len(found):,} matching lines shown"

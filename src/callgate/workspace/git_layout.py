@@ -30,14 +30,14 @@ _OF_A_WORKTREE = frozenset({"gitdir", "commondir", "locked"})
 
 def git_writes(path: str) -> bool:
     """Whether git itself creates or changes this path, relative to a repository's directory."""
-    top, _, rest = path.partition("/")
+    top, _, below = path.partition("/")
     if top in ("modules", "worktrees"):
-        return _in_another(rest, in_worktree=top == "worktrees")
+        return _in_another(below, in_worktree=top == "worktrees")
     if top == "info":
-        return not rest or re.sub(r"(\.lock|_\w{6})$", "", rest) in _INFO
+        return not below or re.sub(r"(\.lock|_\w{6})$", "", below) in _INFO
     if top in _DIRECTORIES:
         return True
-    return not rest and _FILE.fullmatch(top) is not None
+    return not below and _FILE.fullmatch(top) is not None
 
 
 def _in_another(path: str, *, in_worktree: bool) -> bool:

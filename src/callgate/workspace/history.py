@@ -90,10 +90,10 @@ class History:
         if content is None or standing.kind not in ("file", "link"):
             return State(standing.kind, standing.mode, standing.size)
         digest = sha256(content).hexdigest()
-        kept = len(content) <= most
-        if kept and self.blobs.keep(content, digest, durable=durable):
+        stored = len(content) <= most
+        if stored and self.blobs.keep(content, digest, durable=durable):
             self._pruning.added(len(content))
-        return State(standing.kind, standing.mode, standing.size, digest, kept)
+        return State(standing.kind, standing.mode, standing.size, digest, stored)
 
     def append(self, origin: Origin, line: Line, *, durable: bool) -> None:
         path = os.path.join(self._calls, f"{_plain(origin.call)}.{_plain(origin.session)}{_SUFFIX}")

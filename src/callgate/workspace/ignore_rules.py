@@ -96,13 +96,13 @@ def _tokens(pattern: str) -> list[Token] | None:
 
 def _path(tokens: list[Token]) -> PathGlob:
     """`**` is any directories where it is all of a name; at the end at least one name."""
-    parts: list[Part] = []
+    components: list[Part] = []
     for name in split_names(tokens):
         is_deep = len(name) > 1 and all(each is STAR for each in name)
-        parts.append(None if is_deep else compile_tokens(name))
-    if parts[-1] is None:
-        parts.append(compile_tokens([STAR]))
-    return PathGlob(parts)
+        components.append(None if is_deep else compile_tokens(name))
+    if components[-1] is None:
+        components.append(compile_tokens([STAR]))
+    return PathGlob(components)
 
 
 def _character_class(pattern: str, at: int) -> tuple[OneOf, int] | None:

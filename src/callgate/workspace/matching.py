@@ -102,7 +102,7 @@ class LineMatcher:
 
     def _read(self, count: int, deadline: float) -> bytes:
         assert self._process is not None and self._process.stdout is not None
-        fd, parts = self._process.stdout.fileno(), []
+        fd, chunks = self._process.stdout.fileno(), []
         answers = select.poll()  # select() knows only the first 1024 descriptors
         answers.register(fd, select.POLLIN)
         while count:
@@ -112,9 +112,9 @@ class LineMatcher:
             part = os.read(fd, min(count, 1 << 16))
             if not part:
                 raise _broken()
-            parts.append(part)
+            chunks.append(part)
             count -= len(part)
-        return b"".join(parts)
+        return b"".join(chunks)
 
     def _look_up(self, deadline: float) -> None:
         if self._should_stop():

@@ -104,7 +104,7 @@ _AGENTS = {
 _NAMES = frozenset().union(
     _REPOSITORIES, _COMMIT_HOOKS, _SHELLS, _INTERPRETERS, _EDITORS, _AGENTS
 )
-_PLACES = frozenset(
+_PATHS = frozenset(
     {
         ".config/autostart",
         ".config/environment.d",
@@ -140,15 +140,15 @@ def runs_here(relative_path: str) -> bool:
         return True
     if ".config" not in names and "library" not in names:
         return False
-    return not _PLACES.isdisjoint("/".join(pair) for pair in pairwise(names))
+    return not _PATHS.isdisjoint("/".join(pair) for pair in pairwise(names))
 
 
 def _folded(path: str) -> str:
     if path.isascii():
         folded = path.lower()
     else:
-        kept = "".join(char for char in path if unicodedata.category(char) not in ("Cf", "Mn"))
-        folded = unicodedata.normalize("NFKC", kept).casefold()
+        visible = "".join(char for char in path if unicodedata.category(char) not in ("Cf", "Mn"))
+        folded = unicodedata.normalize("NFKC", visible).casefold()
     if " /" in folded or "./" in folded or folded.endswith((" ", ".")):
         # Names that some systems take for the same without their last dots and spaces.
         return "/".join(name.rstrip(" .") or name for name in folded.split("/"))

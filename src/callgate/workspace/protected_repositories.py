@@ -77,7 +77,7 @@ def of_git(directory: str, root: str) -> Iterator[str]:
         configured.read(os.path.join(directory, name))
     for worktree in _directories(os.path.join(directory, "worktrees")):
         yield from _entries(worktree, ("config.worktree", "commondir"))
-    yield from configured.places
+    yield from configured.paths
     modules = os.path.join(directory, "modules")
     found = list(_modules(modules, _DEEPEST_MODULE))
     if len(found) > MOST_MODULES:
@@ -103,10 +103,10 @@ def _entries(directory: str, always: tuple[str, ...]) -> Iterator[str]:
 def of_other(directory: str, kind: str) -> Iterator[str]:
     """Of a repository that is none of git's."""
     for name in OTHERS[kind]:
-        place = os.path.join(directory, name)
-        there = place if name in _ONLY_IF_THERE else os.path.dirname(place)
+        path = os.path.join(directory, name)
+        there = path if name in _ONLY_IF_THERE else os.path.dirname(path)
         if os.path.lexists(there):
-            yield place
+            yield path
 
 
 def _modules(directory: str, depth: int) -> Iterator[str]:
@@ -149,7 +149,7 @@ class _Configured:
         self._root = os.path.realpath(root)
         self._given_root = root
         self._seen: set[str] = set()
-        self.places: list[str] = []
+        self.paths: list[str] = []
 
     def read(self, path: str, depth: int = _DEEPEST_INCLUDE) -> None:
         if path in self._seen or depth == 0:
@@ -175,7 +175,7 @@ class _Configured:
     def _keep(self, target: str) -> None:
         inside = os.path.relpath(target, self._root)
         if inside != "." and inside.split("/")[0] != "..":
-            self.places.append(os.path.join(self._given_root, inside))
+            self.paths.append(os.path.join(self._given_root, inside))
 
 
 def _text(path: str) -> str:
@@ -196,11 +196,11 @@ def settings(text: str) -> Iterator[tuple[str, str, str]]:
     """
     section = ""
     for line in re.sub(r"\\\r?\n", "", text).splitlines():
-        rest = line.strip()
-        while header := _HEADER.match(rest):
+        remaining = line.strip()
+        while header := _HEADER.match(remaining):
             section = header[1].lower()
-            rest = rest[header.end() :].strip()
-        if rest and rest[0] not in "#;" and (setting := _SETTING.match(rest)):
+            remaining = remaining[header.end() :].strip()
+        if remaining and remaining[0] not in "#;" and (setting := _SETTING.match(remaining)):
             yield section, setting[1].lower(), _value(setting[2])
 
 

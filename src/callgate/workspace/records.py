@@ -122,9 +122,9 @@ def after_turn(changes: Sequence[Change], turn: str) -> list[Change] | None:
 
     A turn that changed nothing is placed by its id, which sorts by the moment of its making.
     """
-    own = [change.at for change in changes if change.origin.turn == turn]
-    if own:
-        return [change for change in changes if change.at > max(own)]
+    positions = [change.at for change in changes if change.origin.turn == turn]
+    if positions:
+        return [change for change in changes if change.at > max(positions)]
     if not (placed := _ULID.search(turn)):
         return None
     return [
@@ -135,7 +135,7 @@ def after_turn(changes: Sequence[Change], turn: str) -> list[Change] | None:
     ]
 
 
-def merged(parts: Iterable[Recorded]) -> Recorded:
-    found = list(parts)
+def merged(records: Iterable[Recorded]) -> Recorded:
+    found = list(records)
     changes = sorted((change for part in found for change in part.changes), key=lambda c: c.at)
     return Recorded(changes, sum(part.damaged for part in found))

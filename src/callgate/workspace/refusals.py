@@ -54,8 +54,8 @@ def missing(path: str) -> ToolError:
     return ToolExecutionError(f"File {shown(path)} does not exist", reason="file_not_found")
 
 
-def wrong_type(path: str, what: str) -> ToolError:
-    return ToolExecutionError(f"Path {shown(path)} {what}", reason="wrong_type")
+def wrong_type(path: str, kind: str) -> ToolError:
+    return ToolExecutionError(f"Path {shown(path)} {kind}", reason="wrong_type")
 
 
 def not_text(path: str) -> ToolError:
@@ -106,9 +106,11 @@ def of(error: OSError, path: str) -> ToolError:
         return wrong_type(path, "is a directory")
     if code in (errno.ENXIO, errno.ENODEV):
         return wrong_type(path, "is not a regular file")
-    said = error.strerror or "input/output error"
+    reason = error.strerror or "input/output error"
     return ToolExecutionError(
-        f"File {shown(path)}: {said}", reason=_REASONS.get(code or 0, "io_error"), underlying=error
+        f"File {shown(path)}: {reason}",
+        reason=_REASONS.get(code or 0, "io_error"),
+        underlying=error,
     )
 
 

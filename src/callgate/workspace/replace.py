@@ -56,7 +56,7 @@ def replace(
                 _dress(fd, like)
             if mode is not None:
                 os.fchmod(fd, mode & _PERMISSIONS)
-            made = os.fstat(fd).st_mode if note is not None else 0
+            created_mode = os.fstat(fd).st_mode if note is not None else 0
         finally:
             os.close(fd)
         change(
@@ -64,7 +64,7 @@ def replace(
             dir_fd,
             name,
             lambda: os.rename(beside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd),
-            after=Standing("file", stat.S_IMODE(made), len(content), content),
+            after=Standing("file", stat.S_IMODE(created_mode), len(content), content),
             note=note,
             read=read,
         )
@@ -80,8 +80,8 @@ def _fill(fd: int, content: bytes) -> None:
 
 
 def _dress(fd: int, like: os.stat_result) -> None:
-    made = os.fstat(fd)
-    if (made.st_uid, made.st_gid) != (like.st_uid, like.st_gid):
+    status = os.fstat(fd)
+    if (status.st_uid, status.st_gid) != (like.st_uid, like.st_gid):
         try:
             os.fchown(fd, like.st_uid, like.st_gid)
         except OSError:
@@ -98,13 +98,13 @@ def made_directories(
     `note` is that of what will lie in it.
     """
     fds = [dir_fd]
-    made: list[tuple[int, bytes, Withdraw]] = []
+    written: list[tuple[int, bytes, Withdraw]] = []
     try:
         for levels, name in zip(range(len(names), 0, -1), names, strict=True):
             withdraw = _nothing if note is None else note.above(levels)(None, DIRECTORY_MADE)
             try:
                 os.mkdir(name, dir_fd=fds[-1])
-                made.append((fds[-1], name, withdraw))
+                written.append((fds[-1], name, withdraw))
             except OSError as error:
                 withdraw()
                 if not isinstance(error, FileExistsError):
@@ -113,7 +113,7 @@ def made_directories(
             fds.append(opener.step(fds[-1], name, DIRECTORY))
         yield fds[-1]
     except BaseException:
-        for fd, name, withdraw in reversed(made):
+        for fd, name, withdraw in reversed(written):
             try:
                 os.rmdir(name, dir_fd=fd)
             except OSError:

@@ -59,41 +59,41 @@ def plan(
     by_path: dict[str, list[Change]] = {}
     for change in sorted(changes, key=lambda change: change.at, reverse=True):
         by_path.setdefault(change.real, []).append(change)
-    made = Plan([], [], [], [], [])
+    plan = Plan([], [], [], [], [])
     for real, newest_first in by_path.items():
-        _plan_path(files, history, real, newest_first, made)
+        _plan_path(files, history, real, newest_first, plan)
     if not only_look:
-        for step in made.steps:
+        for step in plan.steps:
             restoring.judge_change(files, step.real)
-    made.steps.sort(key=_order)
-    return made
+    plan.steps.sort(key=_order)
+    return plan
 
 
 def _plan_path(
-    files: WorkspaceFileAPI, history: History, real: str, changes: list[Change], made: Plan
+    files: WorkspaceFileAPI, history: History, real: str, changes: list[Change], plan: Plan
 ) -> None:
     try:
         now = restoring.state_of(files, real)
     except WorkspaceEscapeError as error:
         if error.reason != "workspace_escape":
             raise
-        made.outside.append(real)
+        plan.outside.append(real)
         return
     except ToolError as error:
         if error.reason != "changed":
             raise
-        made.swapped.append(real)
+        plan.swapped.append(real)
         return
     found = reverted(now, changes)
     if isinstance(found, Change):
-        made.conflicts.append(Conflict(real, found.after, now))
+        plan.conflicts.append(Conflict(real, found.after, now))
         return
     step = _step(real, now, found, changes)
     if step is None:
         return
-    made.steps.append(step)
+    plan.steps.append(step)
     if needs_content(step) and (found is None or history.content(found) is None):
-        made.lost.append(real)
+        plan.lost.append(real)
 
 
 def reverted(now: State | None, newest_first: Sequence[Change]) -> State | Change | None:

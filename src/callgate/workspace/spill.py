@@ -27,7 +27,7 @@ def show(
     *,
     name: str,
     complete: bool = True,
-    what: str = "lines",
+    unit: str = "lines",
 ) -> Shown:
     """The first lines as text. If there are more, all go into an artifact, and the text says so.
 
@@ -37,9 +37,9 @@ def show(
     if fitting == len(lines) and complete:
         return Shown("\n".join(lines), truncated=False)
     of = f"of {len(lines):,}" if complete else f"of at least {len(lines):,}"
-    kept = _keep(lines, artifact, name) if fitting < len(lines) else None
-    where = f"; all of them: {kept}" if kept else ""
-    mark = f"[truncated: {fitting:,} {of} {what} shown{where}]"
+    artifact_path = _keep(lines, artifact, name) if fitting < len(lines) else None
+    where = f"; all of them: {artifact_path}" if artifact_path else ""
+    mark = f"[truncated: {fitting:,} {of} {unit} shown{where}]"
     return Shown("\n".join([*lines[:fitting], mark]), truncated=True)
 
 

@@ -94,10 +94,10 @@ class _Way:
         os.close(self.fds.pop())
 
     def restart(self, root: Directory) -> None:
-        self.leave()
+        self.close()
         self.root, self.names, self.fds = root, [], [root.fd]
 
-    def leave(self, keep: int | None = None) -> None:
+    def close(self, keep: int | None = None) -> None:
         for fd in self.fds[1:]:
             if fd != keep:
                 os.close(fd)
@@ -116,9 +116,9 @@ def walk(
         rest, status, slash = _go(way, path, enter, follow)
         spot = Spot(way.root, way.fd, way.names, rest, status, slash)
     except BaseException:
-        way.leave()
+        way.close()
         raise
-    way.leave(keep=spot.fd)
+    way.close(keep=spot.fd)
     return spot
 
 

@@ -34,7 +34,7 @@ from callgate.core.models import (
 )
 from callgate.models.anthropic_events import AnthropicReader
 from callgate.models.chat_events import ChatReader
-from callgate.models.replies import Reader, ServerSaid
+from callgate.models.replies import Reader, ServerFailed
 from callgate.models.responses_events import ResponsesReader
 from callgate.models.sse import SseDecoder, SseEvent
 from tests.models_server import Asks, ModelServer, Says, stream
@@ -313,7 +313,7 @@ def test_a_damaged_stream_is_a_reply_or_an_error_and_nothing_else(kind: str, dat
         damaged[at : at + length] = new
     try:
         assert isinstance(read(kind, [bytes(damaged)])[-1], Reply)
-    except (ModelError, ServerSaid):
+    except (ModelError, ServerFailed):
         pass
 
 
@@ -336,7 +336,7 @@ def test_any_value_in_any_field_is_a_reply_or_an_error(kind: str, data: st.DataO
                 _replace(tree, data)
             list(reader.feed(SseEvent("", json.dumps(tree).encode())))
         assert isinstance(reader.finish(), Reply)
-    except (ModelError, ServerSaid):
+    except (ModelError, ServerFailed):
         pass
 
 

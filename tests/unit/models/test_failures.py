@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from callgate.models.failures import Said, read_body
+from callgate.models.failures import ServerFailure, read_body
 from callgate.models.prompts import is_strict, wire_id, wire_name
 from callgate.outgoing.retries import retry_after
 from callgate.outgoing.said import Masked
@@ -40,20 +40,20 @@ def test_a_wait_is_seconds_or_a_date(headers: dict[str, str], seconds: float | N
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b'{"error": {"message": "m", "type": "t", "code": 7}}', Said("m", "t 7")),
-        (b'{"type": "error", "error": {"type": "t", "message": "m"}}', Said("m", "t")),
-        (b'{"error": "m"}', Said("m")),
-        (b'{"message": "m"}', Said("m")),
-        (b'{"detail": "m"}', Said("m")),
-        (b"plain", Said("plain")),
-        (b" <html>no</html>", Said("")),
-        (b"", Said("")),
-        (b"null", Said("null")),
-        (b"\xff", Said("\ufffd")),
-        (b'{"error": {"message": ["m"]}}', Said('{"error": {"message": ["m"]}}')),
+        (b'{"error": {"message": "m", "type": "t", "code": 7}}', ServerFailure("m", "t 7")),
+        (b'{"type": "error", "error": {"type": "t", "message": "m"}}', ServerFailure("m", "t")),
+        (b'{"error": "m"}', ServerFailure("m")),
+        (b'{"message": "m"}', ServerFailure("m")),
+        (b'{"detail": "m"}', ServerFailure("m")),
+        (b"plain", ServerFailure("plain")),
+        (b" <html>no</html>", ServerFailure("")),
+        (b"", ServerFailure("")),
+        (b"null", ServerFailure("null")),
+        (b"\xff", ServerFailure("\ufffd")),
+        (b'{"error": {"message": ["m"]}}', ServerFailure('{"error": {"message": ["m"]}}')),
     ],
 )
-def test_what_a_server_says_is_found(body: bytes, said: Said) -> None:
+def test_what_a_server_says_is_found(body: bytes, said: ServerFailure) -> None:
     assert read_body(body) == said
 
 

@@ -12,9 +12,9 @@ from callgate.core.models import ModelError, ModelErrorKind, Reply, Usage
 from callgate.models import replies
 from callgate.models.anthropic_events import AnthropicReader
 from callgate.models.chat_events import ChatReader
-from callgate.models.failures import MAX_BODY, Said, said_in_stream
+from callgate.models.failures import MAX_BODY, ServerFailure, stream_error
 from callgate.models.make import find_table
-from callgate.models.replies import MAX_CALLS, Reader, ServerSaid
+from callgate.models.replies import MAX_CALLS, Reader, ServerFailed
 from callgate.models.responses_events import ResponsesReader
 from callgate.models.sse import SseEvent
 from callgate.outgoing.said import Masked
@@ -102,12 +102,12 @@ def test_an_error_within_a_stream_is_cut_and_no_half_of_a_key_is_left() -> None:
     key = "canary-9f8e7d6c5b4a"
     message = "x" * (MAX_BODY - 10) + key + "y" * MAX_BODY
     reader = AnthropicReader()
-    with pytest.raises(ServerSaid) as caught:
+    with pytest.raises(ServerFailed) as caught:
         read(reader, {"type": "error", "error": {"type": "t", "message": message}})
-    said: Said = caught.value.said
+    said: ServerFailure = caught.value.failure
     assert len(said.message) == MAX_BODY
     assert "canary" not in Masked([key])(said.message)
-    assert said_in_stream(said, Masked([key])).kind is ModelErrorKind.OVERLOADED
+    assert stream_error(said, Masked([key])).kind is ModelErrorKind.OVERLOADED
 
 
 def test_a_key_in_place_of_a_name_is_not_repeated() -> None:

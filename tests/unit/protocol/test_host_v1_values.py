@@ -78,7 +78,7 @@ def test_extras_in_another_shape_lose_no_result(more: Any) -> None:
 )
 def test_nothing_is_lost_between_our_own_processes(output: ToolOutput) -> None:
     value = msgspec.json.decode(msgspec.json.encode(to_value(output)))
-    assert plain(to_output(value, own=True)) == plain(output)
+    assert plain(to_output(value, trusted=True)) == plain(output)
 
 
 @pytest.mark.spec("S1-39")
@@ -163,7 +163,7 @@ def test_two_tools_of_one_name_are_refused(other: str) -> None:
 def test_every_error_class_has_one_word() -> None:
     assert set(TYPES) == set(ToolErrorClass)
     assert len(set(TYPES.values())) == len(TYPES)
-    assert {error_class(word, own=True) for word in TYPES.values()} == set(ToolErrorClass)
+    assert {error_class(word, trusted=True) for word in TYPES.values()} == set(ToolErrorClass)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_failed_answer_is_an_error_with_its_detail_and_without_its_stack() -> 
     ids=lambda error: type(error).__name__,
 )
 def test_our_own_errors_come_back_as_they_were(error: ToolError) -> None:
-    back = to_error(to_failure(error), own=True)
+    back = to_error(to_failure(error), trusted=True)
     assert (type(back), back.message, back.reason, back.details) == (type(error), error.message, error.reason, error.details)
 
 

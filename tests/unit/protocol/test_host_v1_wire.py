@@ -244,7 +244,7 @@ def test_asks_go_back_and_forth_while_a_call_runs() -> None:
     assert runtime.receive(host.encode(reading) + host.encode(writing)) == [reading, writing]
     told: list[Answer] = [Returned(id="2", result=Result()), Failed(id="1", error=Failure(type="NotFound", detail="a"))]
     assert host.receive(b"".join(map(runtime.encode, told))) == told
-    assert runtime.asked == {}
+    assert runtime.host_requests == {}
 
 
 @pytest.mark.spec("S1-35")
@@ -264,7 +264,7 @@ def test_no_more_asks_wait_than_allowed() -> None:
     started(runtime, host, "c")
     sent = b"".join(host.encode(ask(str(n), IsCancelled(call="c"))) for n in range(MAX_ASKED + 1))
     *taken, refused = runtime.receive(sent)
-    assert len(runtime.asked) == len(taken) == MAX_ASKED
+    assert len(runtime.host_requests) == len(taken) == MAX_ASKED
     assert isinstance(refused, Fault) and refused.failed.error.type == "TooManyRequests"
 
 

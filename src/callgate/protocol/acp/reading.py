@@ -33,7 +33,7 @@ def read_params(wanted: type[T], params: Any) -> T:
     try:
         return _converted({} if params is None else params, wanted)
     except msgspec.ValidationError as error:
-        raise RpcError(INVALID_PARAMS, f"Invalid params: {_said(error)}") from None
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {_describe(error)}") from None
 
 
 def read_result(wanted: type[T], result: Any) -> T:
@@ -41,7 +41,9 @@ def read_result(wanted: type[T], result: Any) -> T:
     try:
         return _converted({} if result is None else result, wanted)
     except msgspec.ValidationError as error:
-        raise RpcError(INTERNAL_ERROR, f"the client's answer is wrong: {_said(error)}") from None
+        raise RpcError(
+            INTERNAL_ERROR, f"the client's answer is wrong: {_describe(error)}"
+        ) from None
 
 
 def _converted(value: Any, wanted: type[T]) -> T:
@@ -58,14 +60,14 @@ def _forgiven(value: Any, wanted: Any) -> Any:
     struct = _struct_of(value, wanted)
     if struct is None:
         return value
-    kept = dict(value)
+    fields = dict(value)
     for field in _fields(struct):
         name = field.encode_name
-        if name in kept:
-            kept[name] = _forgiven(kept[name], field.type)
-            if _forgives(struct) and not field.required and not _fits(kept[name], field.type):
-                del kept[name]
-    return kept
+        if name in fields:
+            fields[name] = _forgiven(fields[name], field.type)
+            if _forgives(struct) and not field.required and not _fits(fields[name], field.type):
+                del fields[name]
+    return fields
 
 
 def _struct_of(value: Any, wanted: Any) -> type[msgspec.Struct] | None:
@@ -97,10 +99,10 @@ def _fits(value: Any, wanted: Any) -> bool:
     return True
 
 
-def _said(error: msgspec.ValidationError) -> str:
+def _describe(error: msgspec.ValidationError) -> str:
     """Such as `sessionId: expected str, got int`."""
-    problem, _, place = str(error).replace("`", "").rpartition(" - at ")
+    problem, _, location = str(error).replace("`", "").rpartition(" - at ")
     if not problem:
-        problem, place = place, ""
-    path = place.removeprefix("key in ").removeprefix("$").removeprefix(".") or "params"
+        problem, location = location, ""
+    path = location.removeprefix("key in ").removeprefix("$").removeprefix(".") or "params"
     return shown(f"{path}: {problem[:1].lower()}{problem[1:]}", _SHOWN)

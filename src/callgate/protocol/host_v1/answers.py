@@ -108,13 +108,13 @@ def _failure(error: Any) -> Failure:
         return Failure(**texts)
 
 
-def fitting(returned: Returned, asked: type) -> Returned | Breach:
+def fitting(returned: Returned, expected: type) -> Returned | Breach:
     """The answer, if its value is one that the method can have."""
-    if asked is Init:
+    if expected is Init:
         return Returned(id=returned.id, result=_begun(returned.result))
-    if asked in VALUES:
+    if expected in VALUES:
         try:
-            _convert(returned.result.value, VALUES[asked])
+            _convert(returned.result.value, VALUES[expected])
         except msgspec.ValidationError:
             return "value"
     return returned

@@ -42,10 +42,10 @@ _ERRORS: dict[ToolErrorClass, type[ToolError]] = {
 }
 
 
-def error_class(type: str, *, own: bool = False) -> ToolErrorClass:
-    """`own`: the word comes from us, not from a foreign host."""
+def error_class(type: str, *, trusted: bool = False) -> ToolErrorClass:
+    """`trusted`: the word comes from us, not from a foreign host."""
     known = _ANYONES.get(type)
-    if known is None and own:
+    if known is None and trusted:
         known = _OURS.get(type)
     return ToolErrorClass.EXECUTION_ERROR if known is None else known
 
@@ -60,12 +60,12 @@ def to_failure(error: ToolError, stack: str | None = None) -> Failure:
     )
 
 
-def to_error(failure: Failure, *, own: bool = False) -> ToolError:
+def to_error(failure: Failure, *, trusted: bool = False) -> ToolError:
     """The error to raise where the answer was waited for. The stack is not part of it."""
-    kind = _ERRORS[error_class(failure.type, own=own)]
-    if own and failure.reason == "workspace_escape":
+    kind = _ERRORS[error_class(failure.type, trusted=trusted)]
+    if trusted and failure.reason == "workspace_escape":
         kind = errors.WorkspaceEscapeError
     details = None if failure.details is UNSET else failure.details
-    if not own:  # its own word for what went wrong, which may say more than ours
+    if not trusted:  # its own word for what went wrong, which may say more than ours
         details = {**(details or {}), "type": failure.type[:_LONGEST_TYPE]}
     return kind(failure.detail or GENERIC_FAILURE, reason=failure.reason, details=details)

@@ -94,10 +94,10 @@ class HostWire:
         id = value.get("id")
         if type(id) is not str or id not in self._waiting:
             return Passed("unknown_id", excerpt(received))
-        asked = self._waiting.pop(id)
+        pending = self._waiting.pop(id)
         answer = answers.read(value)
         if isinstance(answer, Returned):
-            answer = answers.fitting(answer, asked)
+            answer = answers.fitting(answer, pending)
         if isinstance(answer, Returned | Failed):
             return answer
         return Failed(id=id, error=Failure(type=requests.PROTOCOL_ERROR, detail=str(answer)))
@@ -118,8 +118,8 @@ class HostWire:
         if isinstance(frame, Emitted):
             return line(frame)
         data = requests.sendable(frame)
-        asked = self._in_flight.pop(frame.id)
-        if asked is Init and isinstance(frame, Returned) and frame.result.host is not UNSET:
+        request = self._in_flight.pop(frame.id)
+        if request is Init and isinstance(frame, Returned) and frame.result.host is not UNSET:
             self._agreed = self._offered.intersection(frame.result.host.asks, OF_RUNTIME)
         return data
 

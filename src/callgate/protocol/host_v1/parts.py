@@ -27,9 +27,9 @@ _STREAMS = frozenset({"stdout", "stderr", "text"})
 
 
 def progress(message: str | None = None, fraction: float | None = None) -> Event:
-    said = {"message": message, "fraction": fraction}
-    told = {key: value for key, value in said.items() if value is not None}
-    return Event(type="part", payload={"progress": told})
+    values = {"message": message, "fraction": fraction}
+    payload = {key: value for key, value in values.items() if value is not None}
+    return Event(type="part", payload={"progress": payload})
 
 
 def log(message: str, level: str = "info") -> Event:
@@ -45,8 +45,8 @@ def to_event(event: Event) -> tuple[str, dict[str, Any]]:
     payload: Any = None if event.payload is UNSET else event.payload
     if event.type != "part":
         shown = msgspec.json.encode(payload).decode()
-        said = f"{excerpt(event.type)}: {excerpt(shown)}"
-        return LOG, {"level": "debug", "message": said}
+        line = f"{excerpt(event.type)}: {excerpt(shown)}"
+        return LOG, {"level": "debug", "message": line}
     match payload:
         case {"progress": dict() as told} if len(payload) == 1:
             return PROGRESS, {key: told.get(key) for key in ("message", "fraction")}

@@ -63,8 +63,15 @@ Received = Returned | Failed | Emitted | Request[Any] | Fault | Broken | Passed
 
 class RuntimeWire:
     __slots__ = (
-        "_abandoned", "_agreed", "_asked", "_framer", "_in_flight", "_noise", "_noise_bytes",
-        "_offered", "_strays",
+        "_abandoned",
+        "_agreed",
+        "_framer",
+        "_host_requests",
+        "_in_flight",
+        "_noise",
+        "_noise_bytes",
+        "_offered",
+        "_strays",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -72,7 +79,7 @@ class RuntimeWire:
         self._in_flight: dict[str, type] = {}
         """By id: the type of the params."""
         self._abandoned: set[str] = set()
-        self._asked: dict[str, type] = {}
+        self._host_requests: dict[str, type] = {}
         """What the host asked and was not told yet."""
         self._offered: frozenset[str] = frozenset()
         self._agreed: dict[str, type[Params]] = {}
@@ -84,9 +91,9 @@ class RuntimeWire:
         return self._in_flight
 
     @property
-    def asked(self) -> Mapping[str, type]:
+    def host_requests(self) -> Mapping[str, type]:
         """The requests of the host that have no answer yet."""
-        return self._asked
+        return self._host_requests
 
     @property
     def agreed(self) -> Iterable[str]:
@@ -113,10 +120,10 @@ class RuntimeWire:
             return self._request(frame)
         if isinstance(frame, Fault):
             return line(frame.failed)
-        if frame.id not in self._asked:
+        if frame.id not in self._host_requests:
             raise ValueError(f"the host did not ask {frame.id!r}")
         data = requests.sendable(frame)
-        del self._asked[frame.id]
+        del self._host_requests[frame.id]
         return data
 
     def _request(self, request: Request[Any]) -> bytes:
@@ -171,18 +178,18 @@ class RuntimeWire:
     def _answered(
         self, id: str, frame: Returned | Failed | Emitted | Breach, received: bytes
     ) -> Received:
-        asked = self._in_flight.get(id)
-        if asked is None:
+        request = self._in_flight.get(id)
+        if request is None:
             return self._stray(id, not isinstance(frame, Emitted), received)
         if isinstance(frame, Returned):
-            frame = answers.fitting(frame, asked)
+            frame = answers.fitting(frame, request)
         if isinstance(frame, str):
             return self._broken(id, frame, received)
         if self._noise or self._strays:
             self._noise = self._noise_bytes = self._strays = 0
         if not isinstance(frame, Emitted):
             del self._in_flight[id]
-            if asked is Init and isinstance(frame, Returned):
+            if request is Init and isinstance(frame, Returned):
                 self._agree(frame)
         return frame
 
@@ -199,14 +206,14 @@ class RuntimeWire:
         method = value["method"]
         if not self._agreed or type(method) is not str or method in OF_HOST:
             return self._passed("not_agreed", received)
-        request = requests.read(value, self._agreed, self._asked)
+        request = requests.read(value, self._agreed, self._host_requests)
         if isinstance(request, Request):
             request = self._permitted(request)
         if isinstance(request, Fault):
             self._count(len(received))
             return request
         self._noise = self._noise_bytes = self._strays = 0
-        self._asked[request.id] = type(request.params)
+        self._host_requests[request.id] = type(request.params)
         return request
 
     def _permitted(self, request: Request[Any]) -> Request[Any] | Fault:
@@ -217,7 +224,7 @@ class RuntimeWire:
             return fault("call", "The call was cancelled.", request.id, "Cancelled")
         if self._in_flight.get(call) is not ExecuteTool:
             return fault("call", "That call is not running.", request.id, "UnknownCall")
-        if len(self._asked) >= MAX_ASKED:
+        if len(self._host_requests) >= MAX_ASKED:
             detail = f"At most {MAX_ASKED} requests wait for the runtime at once."
             return fault("call", detail, request.id, "TooManyRequests")
         return request

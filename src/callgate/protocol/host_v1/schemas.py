@@ -44,18 +44,18 @@ def read_schemas(entries: list[dict[str, Any]], host: str) -> list[ToolSchema]:
     return tools
 
 
-def _read(entry: dict[str, Any], place: str) -> ToolSchema:
+def _read(entry: dict[str, Any], path: str) -> ToolSchema:
     inner = entry.get("function")
     described = inner if entry.get("type") == "function" and type(inner) is dict else entry
     name, description = described.get("name"), described.get("description", "")
     if type(name) is not str or not name:
-        raise ToolRegistrationError(f"{place} has no name")
+        raise ToolRegistrationError(f"{path} has no name")
     if type(description) is not str:
-        raise ToolRegistrationError(f"{place} ({excerpt(name)}): the description is no text")
+        raise ToolRegistrationError(f"{path} ({excerpt(name)}): the description is no text")
     found = [described[key] for key in _SPELLINGS if key in described]
     if len(found) != 1 or type(found[0]) is not dict:
         raise ToolRegistrationError(
-            f"{place} ({excerpt(name)}): one of {', '.join(_SPELLINGS)} has to be an object"
+            f"{path} ({excerpt(name)}): one of {', '.join(_SPELLINGS)} has to be an object"
         )
     return ToolSchema(
         name=name,
@@ -65,9 +65,9 @@ def _read(entry: dict[str, Any], place: str) -> ToolSchema:
     )
 
 
-def _claims(*places: dict[str, Any]) -> tuple[str, ...]:
-    for place in places:
-        claimed = place.get("x-capabilities")
+def _claims(*tables: dict[str, Any]) -> tuple[str, ...]:
+    for table in tables:
+        claimed = table.get("x-capabilities")
         if type(claimed) is list:
             return tuple(each for each in claimed if type(each) is str)
     return ()

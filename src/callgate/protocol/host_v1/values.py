@@ -36,22 +36,22 @@ class ProviderNative(NativeResult, frozen=True, kw_only=True, tag="provider_nati
     """What a model is to see, in its provider's own words."""
 
 
-def to_output(value: Any, *, own: bool = False) -> ToolOutput:
-    """`own`: the value comes from a process that runs our own functions."""
+def to_output(value: Any, *, trusted: bool = False) -> ToolOutput:
+    """`trusted`: the value comes from a process that runs our own functions."""
     if type(value) is not dict or type(value.get("success")) is not bool:
         return ToolOutput(content=[TextBlock(_text(value))], value=value)
     more = _more(value.get("output"))
     success = value["success"]
     result = value.get("result")
-    said = _text(result) if success else _text(value.get("error")) or GENERIC_FAILURE
+    text = _text(result) if success else _text(value.get("error")) or GENERIC_FAILURE
     return ToolOutput(
-        content=[TextBlock(said)] if more.content is UNSET else more.content,
+        content=[TextBlock(text)] if more.content is UNSET else more.content,
         success=success,
-        value=UNSET if own and "result" not in value else result,
+        value=UNSET if trusted and "result" not in value else result,
         metadata=more.metadata,
         truncated=more.truncated,
-        files_modified=more.files_modified if own else None,
-        command_executed=more.command_executed if own else None,
+        files_modified=more.files_modified if trusted else None,
+        command_executed=more.command_executed if trusted else None,
     )
 
 
@@ -60,14 +60,14 @@ def to_value(output: ToolOutput) -> dict[str, Any]:
     value: dict[str, Any] = {"success": output.success}
     if output.value is not UNSET:
         value["result"] = output.value
-    told = TextBlock(_text(output.value)) if output.success else None
+    text_block = TextBlock(_text(output.value)) if output.success else None
     if not output.success:
         value["error"] = "\n".join(
             block.text for block in output.content if isinstance(block, TextBlock)
         )
-        told = TextBlock(value["error"] or GENERIC_FAILURE)
+        text_block = TextBlock(value["error"] or GENERIC_FAILURE)
     more = Output(
-        content=UNSET if output.content == [told] else output.content,
+        content=UNSET if output.content == [text_block] else output.content,
         metadata=output.metadata,
         truncated=output.truncated,
         files_modified=output.files_modified,

@@ -107,8 +107,8 @@ def _request_id(value: dict[str, Any]) -> str | None:
 
 
 def _shape(message: str) -> str:
-    for place, rule in _RULES.items():
-        if message.endswith(place):
+    for field, rule in _RULES.items():
+        if message.endswith(field):
             return rule
     return _bounded(message)
 

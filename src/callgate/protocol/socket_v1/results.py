@@ -47,7 +47,7 @@ def envelope(result: ToolResult) -> Envelope:
     )
 
 
-def whole(request_id: str, result: ToolResult) -> frames.ToolResult:
+def uncut(request_id: str, result: ToolResult) -> frames.ToolResult:
     """The result as the runtime has it, beside an envelope without its content.
 
     A value that is the text of the only block is left out.
@@ -63,8 +63,8 @@ def whole(request_id: str, result: ToolResult) -> frames.ToolResult:
         written = msgspec.Raw(msgspec.json.encode(fields, enc_hook=repr))
     except (TypeError, ValueError, RecursionError):
         pass  # it has no JSON spelling, and the wire says so
-    kept = Envelope(ok=result.ok, meta=meta, error=error)
-    return frames.ToolResult(request_id=request_id, result=kept, whole=written)
+    envelope = Envelope(ok=result.ok, meta=meta, error=error)
+    return frames.ToolResult(request_id=request_id, result=envelope, whole=written)
 
 
 def _diagnostic(diagnostic: str | results.Diagnostic) -> Diagnostic:
@@ -82,7 +82,7 @@ def _content(result: ToolResult) -> Any:
 
 
 def _meta(result: ToolResult) -> dict[str, Any]:
-    meta = {key: kept for key, kept in result.meta.items() if key not in TOLD_ELSEWHERE}
+    meta = {key: value for key, value in result.meta.items() if key not in TOLD_ELSEWHERE}
     meta["callId"] = result.call_id
     meta["durationMs"] = result.duration_ms
     if result.files_modified is not None:

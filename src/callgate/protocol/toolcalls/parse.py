@@ -27,7 +27,7 @@ from callgate.protocol.toolcalls.find import (
     unfenced,
 )
 from callgate.protocol.toolcalls.judge import Unfit, judge, looks_like_call
-from callgate.protocol.toolcalls.prose import said
+from callgate.protocol.toolcalls.prose import prose_between
 from callgate.protocol.toolcalls.values import (
     MAX_BYTES,
     MAX_DEPTH,
@@ -127,7 +127,7 @@ def _parse_tolerantly(text: str, types: Collection[str], *, placed: bool = False
     if not documents and not batch.errors:
         broken = _broken_opening(text)
         batch.refuse(broken or refused or Note("no_calls", "there is no JSON object"))
-    return batch.parsed(read=documents > 0, text=said(text, batch.words()))
+    return batch.parsed(read=documents > 0, text=prose_between(text, batch.words()))
 
 
 def _broken_opening(text: str) -> Note | None:

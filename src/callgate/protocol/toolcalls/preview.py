@@ -92,14 +92,14 @@ class Preview:
         """What the string is whose end is not there yet: `key`, `type`, `shown`, `other`."""
         self._raw: list[str] = []
         self._escaped = False
-        self._rest = ""
+        self._cut_escape = ""
         """An escape that is not complete."""
 
     def feed(self, piece: str, at: int = 0) -> str:
         """Take the next piece of the call, which begins here; the text that it makes visible."""
         if self._string == "shown":
             # Most pieces of a long text have nothing in them that ends it or has to be decoded.
-            return piece if not self._rest and self._plain(piece) else self._show(piece, at)
+            return piece if not self._cut_escape and self._plain(piece) else self._show(piece, at)
         if not self._last:
             if self._head:
                 piece, at = self._head + piece[at:], 0
@@ -118,15 +118,15 @@ class Preview:
         return ""
 
     def _show(self, piece: str, at: int) -> str:
-        if self._rest:
-            piece, at = self._rest + piece[at:], 0
+        if self._cut_escape:
+            piece, at = self._cut_escape + piece[at:], 0
         legible = self._legible.match(piece, at)
         assert legible is not None
         end = legible.end()
-        self._rest = ""
+        self._cut_escape = ""
         if end < len(piece):
             if _CUT_ESCAPE.match(piece, end):
-                self._rest = piece[end:]
+                self._cut_escape = piece[end:]
             else:  # the end of it, or what cannot be shown
                 self.over = True
         shown = legible[0]

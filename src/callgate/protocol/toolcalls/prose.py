@@ -25,10 +25,10 @@ _DOUBTFUL = re.compile(r"[{\[`<]")
 _NOT_FIRST = frozenset("{[`<;")
 
 
-def said(text: str, spans: Iterable[tuple[int, int]]) -> str:
+def prose_between(text: str, spans: Iterable[tuple[int, int]]) -> str:
     """The words in the stretches between documents, without what wraps the documents."""
-    parts = [_unwrapped(text[start:end], start > 0, end < len(text)) for start, end in spans]
-    return "\n".join(part for part in parts if part)
+    passages = [_unwrapped(text[start:end], start > 0, end < len(text)) for start, end in spans]
+    return "\n".join(part for part in passages if part)
 
 
 def _unwrapped(part: str, follows: bool, precedes: bool) -> str:

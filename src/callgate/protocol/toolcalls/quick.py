@@ -134,7 +134,7 @@ def _without_long_texts(
         return data, calls
     escapes = b"\\" in data
     raws: list[Any] = _decode_raw(data).calls if escapes else calls
-    kept: list[bytes] = []
+    chunks: list[bytes] = []
     shorter: list[_Call] = []
     at = 0
     for call, raw in zip(calls, raws, strict=True):
@@ -143,17 +143,17 @@ def _without_long_texts(
             if type(value) is not str or len(value) < _LONG:
                 continue
             as_written = bytes(raw.parameters[key]) if escapes else f'"{value}"'.encode()
-            start = _place(data, as_written, at)
+            start = _find_text(data, as_written, at)
             if start is not None:
-                kept.append(data[at : start + 1])
+                chunks.append(data[at : start + 1])
                 at = start + len(as_written) - 1
                 parameters[key] = ""
         shorter.append(msgspec.structs.replace(call, parameters=parameters))
-    kept.append(data[at:])
-    return b"".join(kept), shorter
+    chunks.append(data[at:])
+    return b"".join(chunks), shorter
 
 
-def _place(data: bytes, text: bytes, at: int) -> int | None:
+def _find_text(data: bytes, text: bytes, at: int) -> int | None:
     """Where a text stands, quotation marks and all."""
     start = data.find(text[:64], at)
     # Behind a backslash it would not be the mark that a text begins with.

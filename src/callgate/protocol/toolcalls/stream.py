@@ -52,7 +52,7 @@ def _nested(levels: int) -> str:
     return _FLAT.pattern + inner
 
 
-_WHOLE = re.compile(rf"\{{{_nested(4)}\}}", re.DOTALL)
+_COMPLETE_CALL = re.compile(rf"\{{{_nested(4)}\}}", re.DOTALL)
 """A call, if it is not too deep."""
 _AROUND = 2
 """Levels around a call."""
@@ -223,9 +223,9 @@ class CallStream:
         if chunk.find("}", at) < 0:
             self._unread.append(chunk[at:])
             return len(chunk)
-        if not self._call and (whole := _WHOLE.match(chunk, at)):  # most calls, at once
-            self._close(whole[0])
-            return whole.end()
+        if not self._call and (match := _COMPLETE_CALL.match(chunk, at)):  # most calls, at once
+            self._close(match[0])
+            return match.end()
         start = at
         while at < len(chunk):
             if self._in_string:

@@ -33,7 +33,7 @@ _ESCAPES = {
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _read_number = msgspec.json.Decoder().decode
 
-_SAID: dict[Rule, str] = {
+_RULE_TEXTS: dict[Rule, str] = {
     "comma": "a comma is missing or one too many",
     "comment": "comments are not JSON",
     "quotes": "texts stand in double quotes",
@@ -117,24 +117,24 @@ class Tokens:
         if quote != '"':
             self.note("quotes")
         self.at += 1
-        parts: list[str] = []
+        pieces: list[str] = []
         while True:
             found = _PIECES[closing].match(text, self.at)
             assert found is not None
-            parts.append(found[0])
+            pieces.append(found[0])
             self.at = found.end()
             if self.at == len(text):
                 raise Cut
             if text[self.at] == closing:
                 break
-            parts.append(self.escape())
-        whole = "".join(parts)
+            pieces.append(self.escape())
+        literal = "".join(pieces)
         if not quote.isascii() and '"' in text[start : self.at]:
             self.refuse("syntax", "two kinds of quotes are mixed")
         if _CONTROL.search(text, start, self.at):
             self.note("control_character")
         self.at += 1
-        return self.whole_pairs(whole) if _SURROGATE.search(whole) else whole
+        return self.whole_pairs(literal) if _SURROGATE.search(literal) else literal
 
     def escape(self) -> str:
         text = self.text
@@ -192,7 +192,7 @@ class Tokens:
 
     def note(self, rule: Rule) -> None:
         if rule not in self.found.notes:
-            self.found.notes[rule] = Note(rule, _SAID[rule], self.at)
+            self.found.notes[rule] = Note(rule, _RULE_TEXTS[rule], self.at)
 
     def refuse(self, rule: Rule, message: str) -> NoReturn:
         raise Broken(rule, message, self.at, begun=self.begun, depth=self.depth)

@@ -125,20 +125,20 @@ def error_text(error: Note) -> str:
     """A complaint in the words of the format: to be shown, and told to the model."""
     about_call = error.rule in ("call", "duplicate_id", "second_end", "cut")
     head = "Invalid tool call" if about_call else "Failed to parse JSON"
-    return f"{head}: {error.message}{_place(error)}"
+    return f"{head}: {error.message}{_location(error)}"
 
 
-def _place(note: Note) -> str:
-    places = []
+def _location(note: Note) -> str:
+    locations = []
     if note.index is not None:
-        places.append(f"call {note.index + 1}")
+        locations.append(f"call {note.index + 1}")
     if note.at is not None:
-        places.append(f"character {note.at}")
-    return f" ({', '.join(places)})" if places else ""
+        locations.append(f"character {note.at}")
+    return f" ({', '.join(locations)})" if locations else ""
 
 
 def note_text(note: Note) -> str:
-    return f"{note.rule}: {note.message}{_place(note)}"
+    return f"{note.rule}: {note.message}{_location(note)}"
 
 
 def to_json(parsed: Parsed) -> dict[str, Any]:

@@ -39,7 +39,7 @@ async def call(
     except Refused as refused:
         if refused.failure.stack:
             host.log.note(refused.failure.stack)
-        raise failures.to_error(refused.failure, own=own) from None
+        raise failures.to_error(refused.failure, trusted=own) from None
     except Broke as broke:
         problem = f"Host {host.settings.name!r}: {broke}."
         raise ToolProtocolError(problem, reason="host_answer") from None

@@ -23,7 +23,7 @@ from callgate.core.sessions import Session
 from callgate.core.turns import SLICE_S, fair_turns
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.requests import Fault
-from callgate.protocol.socket_v1.results import envelope, whole
+from callgate.protocol.socket_v1.results import envelope, uncut
 from callgate.protocol.socket_v1.server import ServerWire
 from callgate.protocol.socket_v1.tool_events import happened, happening
 from callgate.surfaces.socket import calls
@@ -299,7 +299,7 @@ class Connection(asyncio.Protocol):
         is_whole = request_id in self._wholes
         self._wholes.discard(request_id)
         if request_id in self._wire.in_flight:
-            made = whole(request_id, result) if is_whole else _shown(request_id, result)
+            made = uncut(request_id, result) if is_whole else _shown(request_id, result)
             self._send(made)
 
     def _send(self, reply: frames.Reply | Fault) -> None:
