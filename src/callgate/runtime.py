@@ -97,16 +97,18 @@ class Runtime:
         """
         session, snapshot = await self.conversations.resume(session_id)
         self.dispatcher.authority.grants.load(session, snapshot.grants)
-        own = self.dispatcher.running.own
-        calls = {each.call_id: own(self._go_on(session, each)) for each in snapshot.confirmations}
+        calls = {
+            each.call_id: self.dispatcher.running.start_task(self._go_on(session, each))
+            for each in snapshot.confirmations
+        }
         return Resumed(session, calls)
 
-    async def _go_on(self, session: Session, asked: StoredConfirmation) -> ToolResult:
-        call = questions.read_call(asked, session)
-        result = await self.dispatcher.run(call, questions.read_question(asked))
+    async def _go_on(self, session: Session, stored: StoredConfirmation) -> ToolResult:
+        call = questions.read_call(stored, session)
+        result = await self.dispatcher.run(call, questions.read_question(stored))
         if result.error is None or result.error.reason != LEFT_OPEN:
-            said = Message(role="user", content=[result.block(call.shown_id)])
-            await self.conversations.say(session, said)
+            message = Message(role="user", content=[result.block(call.shown_id)])
+            await self.conversations.say(session, message)
         return result
 
     async def delete_session(self, session_id: str) -> None:

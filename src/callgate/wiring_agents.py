@@ -73,7 +73,7 @@ def make_agent(
         time_s=said.turn_time_s,
     )
 
-    def own(session: Session) -> str:
+    def extra_instructions(session: Session) -> str:
         project = _project(session.workspace) if is_trusted(home, session.workspace) else ""
         parts = (said.instructions, project, _told(runtime, skills, session), noted(session))
         return "\n\n".join(parts).strip()
@@ -95,7 +95,7 @@ def make_agent(
         runtime.conversations,
         model,
         limits=limits,
-        own=own,
+        extra_instructions=extra_instructions,
         speaker=speaker,
         client_speaks=said.speak == "client",
         subagents=subagents,

@@ -27,7 +27,7 @@ _SHUTDOWN = "shutdown"
 _log = logging.getLogger("callgate.agent")
 
 
-class _Talk:
+class _Conversation:
     """A session as the agent knows it between turns."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class Agent:
         model: Model,
         *,
         limits: TurnLimits = TurnLimits(),  # noqa: B008  # frozen
-        own: Callable[[Session], str] = lambda session: "",
+        extra_instructions: Callable[[Session], str] = lambda session: "",
         speaker: Speaker | None = None,
         client_speaks: bool = False,
         subagents: Subagents | None = None,
@@ -69,11 +69,11 @@ class Agent:
         self.limits = limits
         self._dispatcher = dispatcher
         self._conversations = conversations
-        self._own = own
+        self._extra_instructions = extra_instructions
         self._speaker = speaker
         self._speech = speaker is not None or client_speaks
         self._subagents = subagents or Subagents(dispatcher, conversations)
-        self._talks: dict[str, _Talk] = {}
+        self._running: dict[str, _Conversation] = {}
 
     async def turn(
         self, session: Session, prompt: str | Message, screen: Screen = nobody
@@ -81,13 +81,13 @@ class Agent:
         """One turn with what the user says. `ValueError` while another is under way.
 
         Cancelling this cancels the turn, and waits until what it started has stopped."""
-        said = Message.text("user", prompt) if isinstance(prompt, str) else prompt
+        message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
 
-        async def work(talk: _Talk) -> TurnEnd:
-            history = await self._history(session, talk)
-            kept = self._conversations.open_turn(session, said)
-            history.messages.append(said)
-            return await self._work(session, talk, history, screen, kept)
+        async def work(conversation: _Conversation) -> TurnEnd:
+            history = await self._history(session, conversation)
+            written = self._conversations.open_turn(session, message)
+            history.messages.append(message)
+            return await self._work(session, conversation, history, screen, written)
 
         return await self._run(session, screen, work)
 
@@ -104,29 +104,33 @@ class Agent:
             return None
         await asyncio.gather(*calls.values(), return_exceptions=True)
 
-        async def work(talk: _Talk) -> TurnEnd:
-            talk.history = None  # their results are in the conversation now
-            history = await self._history(session, talk)
-            if (said := last_words(history.messages)) is not None:
-                end = TurnEnd(stop="end_turn", text=said)
-                self._end(session, None, _told(end))
+        async def work(conversation: _Conversation) -> TurnEnd:
+            conversation.history = None  # their results are in the conversation now
+            history = await self._history(session, conversation)
+            if (words := last_words(history.messages)) is not None:
+                end = TurnEnd(stop="end_turn", text=words)
+                self._end(session, None, _end_payload(end))
                 return end
-            return await self._work(session, talk, history, screen, None)
+            return await self._work(session, conversation, history, screen, None)
 
         return await self._run(session, screen, work)
 
     def cancel(self, session_id: str, why: str = "user_cancel") -> bool:
         """Stop the turn of a session; False if there is none. A second time changes nothing."""
-        talk = self._talks.get(session_id)
-        if talk is None or not talk.is_busy:
+        conversation = self._running.get(session_id)
+        if conversation is None or not conversation.is_busy:
             return False
-        talk.cancel(why)
+        conversation.cancel(why)
         return True
 
     async def close(self) -> None:
         """The runtime goes away: leave the turns under way as they are, to be resumed."""
-        running = [talk.task for talk in self._talks.values() if talk.task is not None]
-        for id in list(self._talks):
+        running = [
+            conversation.task
+            for conversation in self._running.values()
+            if conversation.task is not None
+        ]
+        for id in list(self._running):
             self.cancel(id, _SHUTDOWN)
         if running:
             await asyncio.wait(running)
@@ -146,31 +150,37 @@ class Agent:
 
     def forget(self, session_id: str) -> None:
         """Read the conversation anew before the next turn."""
-        talk = self._talks.get(session_id)
-        if talk is not None and talk.is_busy:  # it must stay one that can be cancelled
-            talk.history = None
+        conversation = self._running.get(session_id)
+        if (
+            conversation is not None and conversation.is_busy
+        ):  # it must stay one that can be cancelled
+            conversation.history = None
         else:
-            self._talks.pop(session_id, None)
+            self._running.pop(session_id, None)
 
-    async def _history(self, session: Session, talk: _Talk) -> History:
-        if talk.history is None:
-            said = await self._conversations.messages(session)
-            talk.history = History(said, lambda message: self._conversations.say(session, message))
-        return talk.history
+    async def _history(self, session: Session, conversation: _Conversation) -> History:
+        if conversation.history is None:
+            messages = await self._conversations.messages(session)
+            conversation.history = History(
+                messages, lambda message: self._conversations.say(session, message)
+            )
+        return conversation.history
 
     async def _run(
         self,
         session: Session,
         screen: Screen,
-        work: Callable[[_Talk], Coroutine[Any, Any, TurnEnd]],
+        work: Callable[[_Conversation], Coroutine[Any, Any, TurnEnd]],
     ) -> TurnEnd:
         """Do this work as the one turn of its session: from here on it can be cancelled."""
-        talk = self._talks.setdefault(session.id, _Talk())
-        if talk.is_busy:
+        conversation = self._running.setdefault(session.id, _Conversation())
+        if conversation.is_busy:
             raise ValueError(f"a turn of {session.id} is under way")
-        talk.why = "user_cancel"
+        conversation.why = "user_cancel"
         loop = asyncio.get_running_loop()
-        task = talk.task = loop.create_task(self._at_work(session, screen, lambda: work(talk)))
+        task = conversation.task = loop.create_task(
+            self._at_work(session, screen, lambda: work(conversation))
+        )
         timer = None
         if self.limits.time_s is not None:
             timer = loop.call_later(self.limits.time_s, self.cancel, session.id, "timeout")
@@ -179,13 +189,13 @@ class Agent:
         except asyncio.CancelledError:
             asked_of_us = not task.done()
             if asked_of_us:
-                talk.cancel("user_cancel")
+                conversation.cancel("user_cancel")
                 await asyncio.wait([task])
-            if task.cancelled() and talk.why != _SHUTDOWN:  # before it came to its loop
-                self._end(session, talk.why, _told(TurnEnd(stop="cancelled")))
+            if task.cancelled() and conversation.why != _SHUTDOWN:  # before it came to its loop
+                self._end(session, conversation.why, _end_payload(TurnEnd(stop="cancelled")))
             if asked_of_us:
                 raise
-            return TurnEnd(stop="waiting" if talk.why == _SHUTDOWN else "cancelled")
+            return TurnEnd(stop="waiting" if conversation.why == _SHUTDOWN else "cancelled")
         finally:
             if timer is not None:
                 timer.cancel()
@@ -197,7 +207,11 @@ class Agent:
             return await work()
 
     def _turn(
-        self, session: Session, history: History, screen: Screen, kept: asyncio.Future[Any] | None
+        self,
+        session: Session,
+        history: History,
+        screen: Screen,
+        written: asyncio.Future[Any] | None,
     ) -> Turn:
         if self._speaker is not None and not session.is_worker:
             screen = screen_with_speech(screen, self._speaker)
@@ -209,45 +223,45 @@ class Agent:
             history=history,
             context=Context(self.model, history),
             limits=self.limits,
-            own=self._own(session),
+            extra_instructions=self._extra_instructions(session),
             screen=_Guarded(screen),
             speech=self._speech and not session.is_worker,
-            kept=kept,
+            written=written,
             delegated=lambda: self._subagents.delegated(session.id),
         )
 
     async def _work(
         self,
         session: Session,
-        talk: _Talk,
+        conversation: _Conversation,
         history: History,
         screen: Screen,
-        kept: asyncio.Future[Any] | None,
+        written: asyncio.Future[Any] | None,
     ) -> TurnEnd:
         cancelled = None
         try:
-            turn = self._turn(session, history, screen, kept)
+            turn = self._turn(session, history, screen, written)
             end = await turn.run()
         except asyncio.CancelledError:
-            if talk.why == _SHUTDOWN:
+            if conversation.why == _SHUTDOWN:
                 return turn.end("waiting")
             turn.keep_what_was_said()
             if self._speaker is not None and not session.is_worker:
                 self._speaker.stop()
-            cancelled = talk.why
+            cancelled = conversation.why
             notice = "Stopped: the time for this turn is over." if cancelled == "timeout" else None
             end = turn.end("cancelled", notice)
         except BaseException:
             self._end(session, "error", {})
             raise
         if end.stop != "waiting":
-            self._end(session, cancelled, _told(end))
+            self._end(session, cancelled, _end_payload(end))
         return end
 
-    def _end(self, session: Session, cancelled: str | None, said: dict[str, Any]) -> None:
+    def _end(self, session: Session, cancelled: str | None, payload: dict[str, Any]) -> None:
         """Over, whether or not that is on the disk yet: it gets there, in its order."""
         if session.turn_id is not None:
-            written = self._conversations.close_turn(session, cancelled, said)
+            written = self._conversations.close_turn(session, cancelled, payload)
             written.add_done_callback(_report)
 
 
@@ -267,16 +281,16 @@ class _Guarded:
             self._failed = True
 
 
-def _told(end: TurnEnd) -> dict[str, Any]:
+def _end_payload(end: TurnEnd) -> dict[str, Any]:
     """What the event at the end of a turn says."""
-    said = {
+    payload = {
         "stop_reason": end.stop,
         "cycles": end.cycles,
         "calls": end.calls,
         "input_tokens": end.usage.input,
         "output_tokens": end.usage.output,
     }
-    return said if end.cost_usd is None else {**said, "cost_usd": end.cost_usd}
+    return payload if end.cost_usd is None else {**payload, "cost_usd": end.cost_usd}
 
 
 def _report(written: asyncio.Future[Any]) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from callgate.agent.feedback import told
+from callgate.agent.feedback import result_block
 from callgate.agent.outputs import Outputs
 from callgate.agent.shows import Finished, Screen, Started
 from callgate.agent.subagents import SPAWN_AGENT
@@ -136,7 +136,7 @@ class Batch:
         result = await self._dispatcher.run(call)
         if result.error is not None and result.error.reason == LEFT_OPEN:
             return None
-        block = told(result, call.id)
+        block = result_block(result, call.id)
         self._screen(Finished(block, result.value))
         return block
 

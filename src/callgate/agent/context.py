@@ -89,16 +89,16 @@ class Context:
     def _newest(self, first: int) -> int:
         """The last place at which a conversation may begin."""
         messages = self._history.messages
-        places = range(len(messages) - 1, first, -1)
-        return next((at for at in places if _may_begin(messages[at])), first)
+        candidates = range(len(messages) - 1, first, -1)
+        return next((at for at in candidates if _may_begin(messages[at])), first)
 
     async def _sum_up(self, messages: Sequence[Message]) -> tuple[str, Usage]:
-        told = "\n\n".join(
+        summary = "\n\n".join(
             f"{message.role}:\n{_plain(message)}" for message in to_text(arrange(messages), 2_000)
         )
         most = int(min(_MOST_SUMMED, self._model.context_tokens * FULL * _CHARS_PER_TOKEN / 2))
         prompt = Prompt(
-            messages=[Message.text("user", _ASK + told[-most:])],
+            messages=[Message.text("user", _ASK + summary[-most:])],
             max_tokens=_SUMMARY_TOKENS,
         )
         try:

@@ -18,7 +18,7 @@ from callgate.core.results import ToolResult
 from callgate.protocol.results import as_text
 
 
-def told(result: ToolResult, tool_use_id: str) -> ToolResultBlock:
+def result_block(result: ToolResult, tool_use_id: str) -> ToolResultBlock:
     """A result as the conversation keeps it: data as data, where its text says no more."""
     block = result.block(tool_use_id)
     match result.content:
@@ -38,24 +38,24 @@ def bounded(content: list[ContentBlock], limit: int) -> list[ContentBlock]:
     length = sum(map(len, texts))
     if length <= limit:
         return content
-    kept: list[ContentBlock] = []
+    blocks: list[ContentBlock] = []
     room = limit
     for text in texts:
         if room > 0:
-            kept.append(TextBlock(text[:room]))
+            blocks.append(TextBlock(text[:room]))
             room -= len(text)
-    kept.append(TextBlock(f"[cut: {limit:,} of {length:,} characters are shown]"))
-    return kept + [block for block in content if isinstance(block, ImageBlock)]
+    blocks.append(TextBlock(f"[cut: {limit:,} of {length:,} characters are shown]"))
+    return blocks + [block for block in content if isinstance(block, ImageBlock)]
 
 
 def execution_result(block: ToolResultBlock, id: str, type: str, limit: int) -> dict[str, Any]:
     """A result in the words of the text format."""
     shown: dict[str, Any] = {"toolId": id, "type": type, "success": not block.is_error}
     content = bounded(block.content, limit)
-    said: Any = "\n".join(map(as_text, content))
+    value: Any = "\n".join(map(as_text, content))
     if len(content) == 1 and isinstance(content[0], JsonBlock):
-        said = content[0].value
-    shown["error" if block.is_error else "result"] = said
+        value = content[0].value
+    shown["error" if block.is_error else "result"] = value
     if block.duration_ms is not UNSET:
         shown["duration"] = round(block.duration_ms)
     return shown

@@ -63,14 +63,14 @@ def summary_of(messages: Sequence[Message]) -> SummaryBlock | None:
 
 def last_words(messages: Sequence[Message]) -> str | None:
     """What the model said last, if with that it had ended its turn; else None."""
-    said = arrange(messages)
+    arranged = arrange(messages)
     failed: set[str] = set()
-    if said and all(isinstance(block, ToolResultBlock) for block in said[-1].content):
-        results = said.pop().content
+    if arranged and all(isinstance(block, ToolResultBlock) for block in arranged[-1].content):
+        results = arranged.pop().content
         failed = {b.tool_use_id for b in results if isinstance(b, ToolResultBlock) and b.is_error}
-    if not said or said[-1].role != "assistant":
+    if not arranged or arranged[-1].role != "assistant":
         return None
-    content = said[-1].content
+    content = arranged[-1].content
     uses = [block for block in content if isinstance(block, ToolUseBlock)]
     if uses and not any(use.name == "end_turn" for use in uses):
         return None

@@ -32,7 +32,7 @@ _STYLES = {
     ("excited", "enthusiastic", "energetic"): (1.2, 20),
 }
 """What a word makes of the rate (times) and of the pitch (more); "-ly" may follow it."""
-_BY_WORD = {word: made for words, made in _STYLES.items() for word in words}
+_BY_WORD = {word: style for words, style in _STYLES.items() for word in words}
 _UNHEARD = frozenset({"Cc", "Co", "Cn", "Cs"})
 
 
@@ -43,10 +43,10 @@ def plain(utterance: str) -> str:
     phonemes. Characters that nobody can hear become spaces; line breaks stay, as pauses.
     """
     cut = utterance[:LONGEST_TEXT]
-    kept = "".join(
+    cleaned = "".join(
         char if char == "\n" or unicodedata.category(char) not in _UNHEARD else " " for char in cut
     )
-    return re.sub(r"\[(?=\[)", "[ ", kept).strip()
+    return re.sub(r"\[(?=\[)", "[ ", cleaned).strip()
 
 
 def manner(spoken: Spoken, *, language: str | None = None) -> tuple[str, ...]:

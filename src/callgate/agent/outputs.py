@@ -17,24 +17,24 @@ from callgate.core.content import JsonBlock, TextBlock, ToolResultBlock
 from callgate.core.effects import SideEffects
 from callgate.core.events import CHAT, CHAT_DELTA, OPEN_URL, OUTPUT_DELTA, SPEECH
 from callgate.core.tools import ToolDefinition
-from callgate.dispatch.sayings import Sayings
+from callgate.dispatch.tool_output import OutputRedactor
 from callgate.protocol.toolcalls.values import VOICES
 
 MOST_PASSED_ON = 50
 """What is to be heard and pages to be opened, in one turn: a client may do it at once."""
 _LONGEST_URL = 2_048
 
-Told = Callable[[str, Mapping[str, Any]], object]
+Emit = Callable[[str, Mapping[str, Any]], object]
 """Makes an event."""
 
 
 class Outputs:
     """Of one turn."""
 
-    def __init__(self, screen: Screen, tell: Told) -> None:
+    def __init__(self, screen: Screen, tell: Emit) -> None:
         self._screen = screen
         self._tell = tell
-        self._sayings = Sayings()
+        self._output = OutputRedactor()
         self._room = MOST_PASSED_ON
         self._passed: Counter[Show] = Counter()
         """What is heard or opened because of this reply."""
@@ -50,25 +50,25 @@ class Outputs:
             diagnostics = _SHOWN[wanted.use.name](self, given, shown)
         except ValueError as error:
             return ToolResultBlock(wanted.use.id, [TextBlock(str(error))], is_error=True)
-        said = {"shown": True} | ({"diagnostics": diagnostics} if diagnostics else {})
-        return ToolResultBlock(wanted.use.id, [JsonBlock(said)])
+        result = {"shown": True} | ({"diagnostics": diagnostics} if diagnostics else {})
+        return ToolResultBlock(wanted.use.id, [JsonBlock(result)])
 
     def piece(self, text: str) -> None:
         """Show a piece of what the model is saying."""
         self._screen(Said(text))
-        for each in self._sayings.of(OUTPUT_DELTA, {"stream": "text", "text": text}):
+        for each in self._output.of(OUTPUT_DELTA, {"stream": "text", "text": text}):
             self._tell(CHAT_DELTA, {"text": each["text"]})
 
     def chat(self, text: str, *, shown: int = 0) -> None:
         """Show what the model said to the user, but for what was shown as it came."""
         self._screen(Said(text[shown:], ends=True))
-        self._sayings = Sayings()
+        self._output = OutputRedactor()
         self.text = text
         self._tell(CHAT, {"content": text})
 
     def void(self, why: str) -> None:
         """What was shown of the reply so far does not count."""
-        self._sayings = Sayings()
+        self._output = OutputRedactor()
         self._again |= self._passed
         self._passed.clear()
         self._screen(Restarted(why))
@@ -131,10 +131,10 @@ def ensure_web_page(url: str) -> None:
     """Raises `ValueError` for anything else than a page on the web."""
     if len(url) > _LONGEST_URL or any(not "!" <= char <= "~" for char in url) or "\\" in url:
         raise ValueError("The url is not one: use percent-encoding, at most 2,048 characters.")
-    parts = urlsplit(url)  # a ValueError of its own for a broken host or port
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+    address = urlsplit(url)  # a ValueError of its own for a broken host or port
+    if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:
         raise ValueError("Only http and https URLs with a host can be opened.")
-    if parts.username is not None or parts.password is not None:
+    if address.username is not None or address.password is not None:
         raise ValueError("A URL with a user name in it is not opened.")
 
 
@@ -153,7 +153,8 @@ def _definition(name: str, description: str, **properties: str) -> ToolDefinitio
         input_schema={
             "type": "object",
             "properties": {
-                key: {"type": "string", "description": said} for key, said in properties.items()
+                key: {"type": "string", "description": description}
+                for key, description in properties.items()
             },
             "required": [first],
         },

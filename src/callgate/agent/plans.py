@@ -74,8 +74,8 @@ class UpdatePlan:
         ]
         context.publish(PLANNED, {"entries": entries})
         count = Counter(entry["status"] for entry in entries)
-        said = ", ".join(f"{count[each]} {each}" for each in _STATUSES)
-        return ToolOutput(content=[TextBlock(f"The plan is shown: {said}.")])
+        counts = ", ".join(f"{count[each]} {each}" for each in _STATUSES)
+        return ToolOutput(content=[TextBlock(f"The plan is shown: {counts}.")])
 
     async def cancel(self) -> bool:
         return False

@@ -66,7 +66,7 @@ def to_text(messages: Sequence[Message], limit: int) -> list[Message]:
         if message.role == "assistant":
             content = _reply(message.content, names)
         else:
-            content = list(_told(message.content, names, limit))
+            content = list(_result_blocks(message.content, names, limit))
         if content:
             shown.append(Message(role=message.role, content=content))
     return shown
@@ -75,12 +75,12 @@ def to_text(messages: Sequence[Message], limit: int) -> list[Message]:
 def _reply(
     blocks: Sequence[MessageBlock], names: dict[str, tuple[str, str]]
 ) -> list[MessageBlock]:
-    said = [block for block in blocks if isinstance(block, TextBlock | ToolUseBlock)]
-    if not any(isinstance(block, ToolUseBlock) for block in said):
-        return list(said)  # prose: as it was, and as it was answered
+    visible = [block for block in blocks if isinstance(block, TextBlock | ToolUseBlock)]
+    if not any(isinstance(block, ToolUseBlock) for block in visible):
+        return list(visible)  # prose: as it was, and as it was answered
     numbers = count(1)
     calls = []
-    for block in said:
+    for block in visible:
         if isinstance(block, TextBlock):
             call = ("send_chat", f"text{next(numbers)}", {"content": block.text})
         else:
@@ -94,7 +94,7 @@ def _call(type: str, id: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": type, "id": id, "operation": type, "parameters": parameters}
 
 
-def _told(
+def _result_blocks(
     blocks: Sequence[MessageBlock], names: Mapping[str, tuple[str, str]], limit: int
 ) -> Iterator[MessageBlock]:
     results = [

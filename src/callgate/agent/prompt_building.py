@@ -46,19 +46,19 @@ def prompt_for(
     messages: Sequence[Message],
     tools: Sequence[ToolDefinition],
     *,
-    own: str,
+    extra_instructions: str,
     speech: bool,
     result_chars: int,
 ) -> Prompt:
     """Args:
-    own: the user's part of the instructions.
+    extra_instructions: the user's part of the instructions.
     speech: the user can hear what is said aloud.
     result_chars: of one result that the model is shown.
     """
     if model.native_tools:
         return Prompt(
             messages=to_native(messages, result_chars),
-            system=instructions(session, own=own),
+            system=instructions(session, extra=extra_instructions),
             tools=[*tools, *native_outputs(speech=speech)],
         )
     schema = None
@@ -67,6 +67,6 @@ def prompt_for(
     lesson = teach(tools, speech=speech, short=model.small)
     return Prompt(
         messages=to_text(messages, result_chars),
-        system=instructions(session, own=own, lesson=lesson),
+        system=instructions(session, extra=extra_instructions, lesson=lesson),
         output_schema=schema,
     )

@@ -57,14 +57,14 @@ class NativeReading:
         self.batch = batch
         self._outputs = outputs
         self._types = types
-        self._said: list[str] = []
+        self._texts: list[str] = []
 
     def text(self, piece: str) -> None:
-        self._said.append(piece)
+        self._texts.append(piece)
         self._outputs.piece(piece)
 
     def so_far(self) -> str:
-        return "".join(self._said)
+        return "".join(self._texts)
 
     def finish(self, reply: Reply) -> Read:
         wanted = from_reply(reply)
@@ -118,23 +118,23 @@ class TextReading:
         self.batch = batch
         self._outputs = outputs
         self._stream = CallStream(types=types)
-        self._came = False
+        self._received = False
         """Some of the text."""
         self._early: dict[int, Wanted] = {}
         """By their place in the text."""
-        self._said: list[str] = []
+        self._texts: list[str] = []
         """What the user saw whole."""
         self._shown: dict[int | None, list[str]] = {}
         """What the user saw of texts that were not complete, by their place; None: of prose."""
 
     def text(self, piece: str) -> None:
-        self._came = True
+        self._received = True
         for found in self._stream.push(piece):
             wanted = self._early[found.index] = from_found(found)
             self._see()
             self.batch.offer(wanted, shown=self._seen(found.index))
             if found.type == "send_chat":
-                self._said.append(f"{found.parameters.get('content')}\n")
+                self._texts.append(f"{found.parameters.get('content')}\n")
         self._see()
 
     def _see(self) -> None:
@@ -144,7 +144,7 @@ class TextReading:
 
     def so_far(self) -> str:
         partly = (text for texts in self._shown.values() for text in texts)
-        return "".join([*self._said, *partly])
+        return "".join([*self._texts, *partly])
 
     def _seen(self, index: int | None) -> int:
         """How many characters of a text the user has seen, now that it is complete."""
@@ -158,9 +158,9 @@ class TextReading:
         return msgspec.structs.replace(wanted, use=early.use)
 
     def finish(self, reply: Reply) -> Read:
-        said = "".join(b.text for b in reply.message.content if isinstance(b, TextBlock))
-        if not self._came:  # a server that sends all of it at the end
-            self.text(said)
+        text = "".join(b.text for b in reply.message.content if isinstance(b, TextBlock))
+        if not self._received:  # a server that sends all of it at the end
+            self.text(text)
         parsed = self._stream.finish()
         complaints = tuple(map(error_text, parsed.errors))
         diagnostics = tuple(map(note_text, parsed.diagnostics))
@@ -169,12 +169,12 @@ class TextReading:
             complaints = ("Failed to parse JSON: the reply ended before its document did",)
         content: list[MessageBlock] = list(uses(wanted))
         if not wanted:
-            content = [TextBlock(said)] if said else []
-            if _is_prose(said, parsed):
+            content = [TextBlock(text)] if text else []
+            if _is_prose(text, parsed):
                 complaints = ()
                 diagnostics += (_IMPLICIT,)
                 self._outputs.chat(parsed.text, shown=self._seen(None))
-            elif not said.strip():
+            elif not text.strip():
                 complaints, diagnostics = (), (_IMPLICIT,)
         ends = any(each.use.name == "end_turn" for each in wanted)
         return Read(
@@ -190,14 +190,14 @@ class TextReading:
 _IMPLICIT = "implicit_end_turn: a reply without calls ends the turn"
 
 
-def _is_prose(said: str, parsed: Parsed) -> bool:
+def _is_prose(text: str, parsed: Parsed) -> bool:
     """Words for the user, rather than an attempt at calls."""
     if not parsed.text or any(error.rule != "no_calls" for error in parsed.errors):
         return False
-    if "toolCalls" in said or document_start(said) is not None:
+    if "toolCalls" in text or document_start(text) is not None:
         return False
     try:
-        strict_json.loads(unfenced(said))
+        strict_json.loads(unfenced(text))
     except strict_json.StrictJsonError:
         return True
     return False

@@ -71,7 +71,7 @@ class SkillUnreadable(Exception):
         self.why = why
 
 
-class Place(Protocol):
+class SkillDirectory(Protocol):
     """A directory with skills in it."""
 
     path: str
@@ -82,7 +82,7 @@ class Place(Protocol):
         ...
 
 
-class UserPlace:
+class UserSkillDirectory:
     origin: Origin = "user"
 
     def __init__(self, home_dir: str) -> None:
@@ -126,8 +126,8 @@ class _Seen(NamedTuple):
 class Shelf:
     """The skills of one place, as they were when it was last looked at."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, root: SkillDirectory) -> None:
+        self.root = root
         self._seen: dict[str, _Seen] = {}
         self._warned: dict[str, str] = {}
         """What was said to be wrong, by directory."""
@@ -153,14 +153,14 @@ class Shelf:
 
     def read(self, name: str) -> Parted:
         """A skill as it is now. Raises `SkillUnreadable`."""
-        return part_skill(name, read_text(self.place, os.path.join(name, FILE), name))
+        return part_skill(name, read_text(self.root, os.path.join(name, FILE), name))
 
     def _names(self) -> tuple[list[str], str | None]:
         """Directories that could be skills, and what keeps us from looking."""
-        if not os.path.lexists(self.place.path):
+        if not os.path.lexists(self.root.path):
             return [], None
         try:
-            fd = self.place.open(".")
+            fd = self.root.open(".")
             try:
                 with os.scandir(fd) as entries:
                     names = [each.name for each in entries if _is_candidate(each)]
@@ -171,7 +171,7 @@ class Shelf:
         return sorted(names), None
 
     def _look_at(self, name: str) -> _Seen:
-        looks = _looks(os.path.join(self.place.path, name, FILE))
+        looks = _looks(os.path.join(self.root.path, name, FILE))
         before = self._seen.get(name)
         if before is not None and before.settled and before.looks == looks:
             return before
@@ -187,22 +187,22 @@ class Shelf:
         return Skill(
             name=name,
             description=shown(" ".join(fields["description"].split())),
-            directory=os.path.join(self.place.path, name),
-            origin=self.place.origin,
+            directory=os.path.join(self.root.path, name),
+            origin=self.root.origin,
             delegate=fields.get("delegate") == "true",
         )
 
     def _broken(self, name: str, why: str) -> Broken:
-        directory = os.path.join(self.place.path, name).rstrip("/")
+        directory = os.path.join(self.root.path, name).rstrip("/")
         return Broken(
-            name=shown(name), directory=shown(directory), origin=self.place.origin, why=why
+            name=shown(name), directory=shown(directory), origin=self.root.origin, why=why
         )
 
 
 def _apart(found: list[Skill | Broken]) -> list[Skill | Broken]:
     """Of two whose names differ in capitals alone, the second is broken: no look-alikes."""
     first: dict[str, str] = {}
-    told: list[Skill | Broken] = []
+    skills: list[Skill | Broken] = []
     for each in found:
         if isinstance(each, Skill):
             name = first.setdefault(each.name.lower(), each.name)
@@ -211,8 +211,8 @@ def _apart(found: list[Skill | Broken]) -> list[Skill | Broken]:
                 each = Broken(
                     name=each.name, directory=shown(each.directory), origin=each.origin, why=why
                 )
-        told.append(each)
-    return told
+        skills.append(each)
+    return skills
 
 
 def check_name(name: str) -> None:
@@ -248,11 +248,11 @@ def part_skill(name: str, text: str) -> Parted:
     return parted
 
 
-def read_text(place: Place, relative: str, name: str) -> str:
+def read_text(root: SkillDirectory, relative: str, name: str) -> str:
     """A file of a skill: regular, of bounded size, UTF-8. Raises `SkillUnreadable`."""
     file = os.path.basename(relative)
     try:
-        fd = place.open(relative)
+        fd = root.open(relative)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise SkillUnreadable(name, f"{shown(file)} is not a regular file")

@@ -27,7 +27,7 @@ from callgate.agent.skill_files import (
     Shelf,
     Skill,
     SkillUnreadable,
-    UserPlace,
+    UserSkillDirectory,
     WorkspacePlace,
     read_text,
     shown,
@@ -40,7 +40,7 @@ __all__ = [
     "UnknownSkill",
 ]  # fmt: skip
 
-_ASKED = re.compile(rf"/({NAME.pattern})(?:[ \t]+(.*))?[ \t\r]*\Z")
+_SLASH_COMMAND = re.compile(rf"/({NAME.pattern})(?:[ \t]+(.*))?[ \t\r]*\Z")
 """The first line of a prompt that asks for a skill."""
 _VARIABLE = re.compile(r"\$\{(?:CALLGATE|MEKA)_(SKILL_DIR|SESSION_ID)\}")
 _TOLD_CHARS = 8_000
@@ -90,7 +90,7 @@ class Skills:
     ) -> None:
         """`trusts` says whether a workspace may bring skills; `unknown` what becomes of a
         `/NAME` that nobody knows."""
-        self._home = Shelf(UserPlace(home_dir))
+        self._home = Shelf(UserSkillDirectory(home_dir))
         self._trusts = trusts
         self._unknown = unknown
         self._shelves: dict[str, Shelf] = {}
@@ -118,10 +118,10 @@ class Skills:
 
     def compose(self, text: str, session: Session) -> Composed:
         """What the model is told. Raises `UnknownSkill` or `SkillUnreadable`."""
-        asked = _asked(text)
-        if asked is None:
+        command = _slash_command(text)
+        if command is None:
             return Composed(text)
-        name, extra = asked
+        name, extra = command
         if name == "tool":
             return Composed(text)
         try:
@@ -203,17 +203,17 @@ class Skills:
         return self._shelves[workspace], None
 
 
-def _asked(text: str) -> tuple[str, str] | None:
+def _slash_command(text: str) -> tuple[str, str] | None:
     """The skill that a prompt asks for, and what else it says; None for any other prompt."""
-    first, _, rest = text.partition("\n")
-    asked = _ASKED.match(first)
-    if asked is None:
+    first, _, following = text.partition("\n")
+    match = _SLASH_COMMAND.match(first)
+    if match is None:
         return None
-    name, extra = asked[1], asked[2] or ""
+    name, extra = match[1], match[2] or ""
     if name == "skill" and extra:
         name, *more = re.split(r"[ \t]+", extra, maxsplit=1)
         extra = "".join(more)
-    return name, f"{extra}\n{rest}".strip()
+    return name, f"{extra}\n{following}".strip()
 
 
 def _cut(text: str, length: int) -> str:

@@ -71,7 +71,7 @@ class Speaker:
         self._task: asyncio.Task[None] | None = None
         self._current: asyncio.Task[None] | None = None
         self._closed = False
-        self._told = False
+        self._reported = False
 
     def speak(self, spoken: Spoken) -> None:
         """Have it heard after what was to be heard before. Never waits, never raises."""
@@ -123,7 +123,7 @@ class Speaker:
             return
         error = done.exception()
         if error is None:
-            self._told = False
+            self._reported = False
         elif isinstance(error, _Unheard):
             self._fail(str(error))
         else:  # a launcher is not ours, and may raise anything
@@ -131,9 +131,9 @@ class Speaker:
             self._fail(f"Speech could not be started: {type(error).__name__}.")
 
     def _fail(self, why: str) -> None:
-        if self._told:
+        if self._reported:
             return
-        self._told = True
+        self._reported = True
         _log.warning("speech: %s", why)
         if self._on_failure is not None:
             try:
@@ -147,11 +147,11 @@ class Speaker:
         text = plain(spoken.utterance)
         if not text:
             return
-        asked, default = manner(spoken), manner(spoken, language="en")
+        wanted, default = manner(spoken), manner(spoken, language="en")
         try:
-            await self._engine(asked, text)
+            await self._engine(wanted, text)
         except _Unheard as error:
-            if error.code is None or asked == default:
+            if error.code is None or wanted == default:
                 raise
             await self._engine(default, text)  # it may be the language that it does not know
 
@@ -166,7 +166,9 @@ class Speaker:
                 "Nothing here can speak: apt install espeak-ng, brew install espeak-ng, "
                 "or pip install 'callgate[speech]'."
             )
-        players = [(path, *rest) for name, *rest in PLAYERS if (path := _found(name)) is not None]
+        players = [
+            (path, *arguments) for name, *arguments in PLAYERS if (path := _found(name)) is not None
+        ]
         if not players:
             raise _Unheard("Nothing here can play sound: apt install alsa-utils.")
         with tempfile.TemporaryDirectory(prefix="callgate-speech-") as folder:
@@ -185,12 +187,12 @@ class Speaker:
 
     async def _run(self, argv: tuple[str, ...], text: str, limit: float) -> None:
         """Run a program to its end with the text as its stdin."""
-        said = bytearray()
+        heard = bytearray()
 
         def read(stream: Stream, data: bytes) -> None:
             if stream == "stderr":
-                said.extend(data)
-                del said[:-2_000]
+                heard.extend(data)
+                del heard[:-2_000]
 
         name = os.path.basename(argv[0])
         try:
@@ -209,13 +211,13 @@ class Speaker:
             raise _Unheard(f"{name} did not come to an end.") from None
         except OSError as error:
             raise _Unheard(f"{name} could not be started: {error.strerror}.") from None
-        _ensure_heard(name, ended, said.decode(errors="replace").splitlines())
+        _ensure_heard(name, ended, heard.decode(errors="replace").splitlines())
 
 
-def _ensure_heard(name: str, ended: Exit, said: list[str]) -> None:
-    if ended.code == 0 and not any(line.lower().startswith("error") for line in said):
+def _ensure_heard(name: str, ended: Exit, stderr: list[str]) -> None:
+    if ended.code == 0 and not any(line.lower().startswith("error") for line in stderr):
         return
-    _log.debug("speech: %s said: %s", name, said[-5:])
+    _log.debug("speech: %s said: %s", name, stderr[-5:])
     if ended.code == 0:  # so ends espeak-ng without a sound card
         raise _Unheard(f"{name} reports an error: is there a sound card?")
     if ended.code is None:
@@ -225,8 +227,8 @@ def _ensure_heard(name: str, ended: Exit, said: list[str]) -> None:
 
 def _found(program: str) -> str | None:
     """Where a program is; what PATH finds in the working directory does not count."""
-    places = os.environ.get("PATH", os.defpath).split(os.pathsep)
-    return shutil.which(program, path=os.pathsep.join(filter(os.path.isabs, places)))
+    directories = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return shutil.which(program, path=os.pathsep.join(filter(os.path.isabs, directories)))
 
 
 def _environment() -> dict[str, str]:

@@ -52,15 +52,15 @@ class WorkerSession(Session, kw_only=True):
     # Every stage reads `mode` at its own moment, so it is found out when it is read.
     @property  # type: ignore[misc]
     def mode(self) -> Mode:
-        own: Mode = _own_mode.__get__(self)
-        return min(own, self.over.mode, key=_MODES.index)
+        chosen: Mode = _chosen_mode.__get__(self)
+        return min(chosen, self.over.mode, key=_MODES.index)
 
     @mode.setter
     def mode(self, mode: Mode) -> None:
-        _own_mode.__set__(self, mode)
+        _chosen_mode.__set__(self, mode)
 
 
-_own_mode: Any = Session.__dict__["mode"]
+_chosen_mode: Any = Session.__dict__["mode"]
 
 
 class _AtWork:
@@ -166,9 +166,9 @@ class _Steps:
                 self._step += 1
                 self._tell(f"step {self._step}: asks the model")
             case Started(use=use):
-                said = f"step {self._step}: {use.name} {in_words(use.input)}".rstrip()
-                more = "…" if len(said) > _LONGEST_STEP else ""
-                self._tell(said[:_LONGEST_STEP] + more)
+                line = f"step {self._step}: {use.name} {in_words(use.input)}".rstrip()
+                more = "…" if len(line) > _LONGEST_STEP else ""
+                self._tell(line[:_LONGEST_STEP] + more)
         if isinstance(show, Started | Finished):
             self._screen(Delegated(self._session, show))
 
@@ -238,14 +238,14 @@ class SpawnAgent:
 
 def report(worker: Session, end: TurnEnd) -> ToolOutput:
     """The end of a sub-agent's turn as the result of the call that asked for it."""
-    said = [end.text] if end.text.strip() else []
+    texts = [end.text] if end.text.strip() else []
     if end.stop != "end_turn":
         why = f" {end.notice}" if end.notice else ""
-        said.append(f"[The sub-agent did not finish: {end.stop}.{why}]")
-    elif not said:
-        said.append("[The sub-agent finished without a report.]")
+        texts.append(f"[The sub-agent did not finish: {end.stop}.{why}]")
+    elif not texts:
+        texts.append("[The sub-agent finished without a report.]")
     return ToolOutput(
-        content=[TextBlock("\n\n".join(said))],
+        content=[TextBlock("\n\n".join(texts))],
         success=end.stop == "end_turn",
         metadata={
             "session": worker.id,

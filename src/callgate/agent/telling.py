@@ -45,33 +45,33 @@ class Telling:
         return self.tell(LLM_CALLED, {"model": model.name, "tools": tools})
 
     def completed(self, reply: Reply, model: Model, took_s: float, parent: str) -> str:
-        said = {
+        payload = {
             "model": reply.model or model.name,
             "stop_reason": reply.stop,
             "latency_ms": round(took_s * 1e3, 1),
             **_counted(reply.usage),
         }
         if model.price is not None:
-            said["cost_usd"] = model.price.of(reply.usage)
-        return self.tell(LLM_COMPLETED, said, parent)
+            payload["cost_usd"] = model.price.of(reply.usage)
+        return self.tell(LLM_COMPLETED, payload, parent)
 
     def failed(self, kind: str, message: str, parent: str) -> str:
         return self.tell(LLM_FAILED, {"kind": kind, "message": message}, parent)
 
     def retrying(self, again: Retrying, parent: str) -> str:
-        said = {"kind": again.kind, "message": again.message, "wait_s": again.wait_s}
-        return self.tell(LLM_RETRYING, said, parent)
+        payload = {"kind": again.kind, "message": again.message, "wait_s": again.wait_s}
+        return self.tell(LLM_RETRYING, payload, parent)
 
     def compacted(self, messages: int, usage: Usage) -> str:
         return self.tell(COMPACTED, {"messages": messages, **_counted(usage)})
 
     def diagnosed(self, complaints: Sequence[str], diagnostics: Sequence[str]) -> str:
         """They repeat a little of what the model wrote, so they may hold a secret."""
-        said = {
+        payload = {
             "errors": list(map(redact, complaints[:MOST_SAID])),
             "diagnostics": list(map(redact, diagnostics[:MOST_SAID])),
         }
-        return self.tell(DIAGNOSED, said)
+        return self.tell(DIAGNOSED, payload)
 
     def notice(self, stop: str, message: str) -> str:
         return self.tell(NOTICE, {"stop": stop, "message": message})

@@ -77,10 +77,10 @@ class Turn:
         history: History,
         context: Context,
         limits: TurnLimits,
-        own: str,
+        extra_instructions: str,
         screen: Screen,
         speech: bool = False,
-        kept: asyncio.Future[Any] | None = None,
+        written: asyncio.Future[Any] | None = None,
         delegated: Callable[[], Usage] = Usage,
     ) -> None:
         """`speech`: the user can hear what is said aloud; `kept` is done when what the user said
@@ -91,10 +91,10 @@ class Turn:
         self._history = history
         self._context = context
         self._limits = limits
-        self._own = own
+        self._extra_instructions = extra_instructions
         self._screen = screen
         self._speech = speech
-        self._kept = kept
+        self._kept = written
         self._delegated = delegated
         self._telling = Telling(conversations, session)
         self._outputs = Outputs(screen, self._telling.tell)
@@ -117,10 +117,10 @@ class Turn:
                     return end
                 if self._context.is_full:
                     await self._compact()
-                asked = await self._ask()
-                if asked is None:
+                exchange = await self._ask()
+                if exchange is None:
                     continue
-                read, reply, reading = asked
+                read, reply, reading = exchange
                 if end := await self._act(read, reply, reading):
                     return end
         except ModelError as error:
@@ -188,7 +188,7 @@ class Turn:
             self._session,
             self._history.arranged(),
             tools,
-            own=self._own,
+            extra_instructions=self._extra_instructions,
             speech=self._speech,
             result_chars=self._limits.result_chars,
         )
@@ -315,8 +315,8 @@ class Turn:
         self._history.add(Message(role="user", content=[result]))
 
     def _complain(self, read: Read) -> None:
-        said = "\n".join(f"- {each}" for each in read.complaints[:MOST_SAID])
-        text = f"[Your reply was not in the format asked for]\n{said}"
+        complaints = "\n".join(f"- {each}" for each in read.complaints[:MOST_SAID])
+        text = f"[Your reply was not in the format asked for]\n{complaints}"
         self._history.add(Message(role="user", content=[TextBlock(text)]))
 
 
@@ -324,5 +324,5 @@ def _names(tools: list[ToolDefinition]) -> frozenset[str]:
     return frozenset(name for tool in tools for name in (tool.name, *tool.aliases))
 
 
-def _stopped(most: int, what: str) -> str:
-    return f"Stopped: a turn may use at most {most:,} {what}. Say so if I should go on."
+def _stopped(most: int, unit: str) -> str:
+    return f"Stopped: a turn may use at most {most:,} {unit}. Say so if I should go on."

@@ -78,10 +78,10 @@ def _synthesise(library: ctypes.CDLL, text: bytes, file: wave.Wave_write) -> boo
 
     on_sound = _OnSound(collect)
     library.espeak_SetSynthCallback(on_sound)
-    made = library.espeak_Synth(
+    status = library.espeak_Synth(
         text + b"\0", ctypes.c_size_t(len(text) + 1), 0, 0, 0, _UTF8, None, None
     )
-    return bool(made == 0 and library.espeak_Synchronize() == 0 and file.tell() > 0)
+    return bool(status == 0 and library.espeak_Synchronize() == 0 and file.tell() > 0)
 
 
 if __name__ == "__main__":

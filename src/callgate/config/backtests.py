@@ -202,8 +202,8 @@ class _Comparison:
             return Doubt.WORKSPACE
         if kind.alike:
             return _SAME
-        kept = record.session if "/artifacts/" in record.args else ""
-        looked_at = (record.args, record.args_hash, kept) if kind.looks else ()
+        session_id = record.session if "/artifacts/" in record.args else ""
+        looked_at = (record.args, record.args_hash, session_id) if kind.looks else ()
         seen = (
             *key, *looked_at, record.reason, record.policy is None, call.repaired,
             record.sandbox, record.decision,
@@ -242,15 +242,15 @@ class _Comparison:
         self, side: Side, call: RecordedCall, directory: str, workspace: Policy | None
     ) -> View:
         mode = self._mode(side, call.record.session)
-        asked = Question(
+        question = Question(
             tool=call.record.tool, aliases=call.aliases, effect=call.effect, mode=mode,
             caller=call.caller, workspace=directory,
         )  # fmt: skip
         return View(
             side=side,
             mode=mode,
-            user=narrowed(side.user, asked),
-            workspace=None if workspace is None else narrowed(workspace, asked),
+            user=narrowed(side.user, question),
+            workspace=None if workspace is None else narrowed(workspace, question),
             directory=directory,
             roots=(Root(directory, writable=True), *side.roots),
             own=os.path.realpath(self._home.path),

@@ -45,20 +45,20 @@ def _skills(workspace: str) -> dict[str, str]:
 
 def _hash_tree(path: str) -> str:
     """Of all files below, with their names. What is too large to look at never has the same."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     count = size = 0
-    for place, directories, files in os.walk(path):
+    for parent, directories, files in os.walk(path):
         directories.sort()
         for name in sorted(files):
-            file = os.path.join(place, name)
+            file = os.path.join(parent, name)
             content = _content(file)
             count, size = count + 1, size + len(content)
             if count > _MOST_FILES or size > _MOST_BYTES:
                 return _hash(os.urandom(16))
             relative = os.path.relpath(file, path)
-            made.update(_hash(os.fsencode(relative)).encode() + _hash(content).encode())
-    made.update(_content(path) if not os.path.isdir(path) or os.path.islink(path) else b"")
-    return made.hexdigest()
+            digest.update(_hash(os.fsencode(relative)).encode() + _hash(content).encode())
+    digest.update(_content(path) if not os.path.isdir(path) or os.path.islink(path) else b"")
+    return digest.hexdigest()
 
 
 def _content(path: str) -> bytes:

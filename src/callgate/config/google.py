@@ -67,10 +67,10 @@ def check_name(name: str) -> str:
 
 def endpoints(table: GoogleTable) -> Endpoints:
     """Where people log in, and where tokens come from."""
-    said = {"auth": table.auth_endpoint, "token": table.token_endpoint,
+    urls = {"auth": table.auth_endpoint, "token": table.token_endpoint,
             "revoke": table.revoke_endpoint}  # fmt: skip
-    made: Endpoints = _oauth().Endpoints(**{name: url for name, url in said.items() if url})
-    return made
+    endpoints: Endpoints = _oauth().Endpoints(**{name: url for name, url in urls.items() if url})
+    return endpoints
 
 
 class GoogleAccounts:
@@ -171,14 +171,14 @@ class GoogleAccounts:
             raise ToolExecutionError(
                 f"{error.message.rstrip('.')}; run: {login_command(name)}", reason="google_login"
             ) from None
-        made = _account(tokens, client, read_only=account.read_only)
+        account_ = _account(tokens, client, read_only=account.read_only)
         with self._locked():
             now = self.known()
             current = now.accounts.get(name)
             # Whoever logged in or out meanwhile has the last word.
             if current is not None and current.refresh_token == account.refresh_token:
-                self._write(now.usual, {**now.accounts, name: made})
-        return made
+                self._write(now.usual, {**now.accounts, name: account_})
+        return account_
 
     def put(self, name: str, tokens: Tokens, client: Client, *, read_only: bool) -> None:
         """Keep what a login brought. The first account is the usual one."""
@@ -195,8 +195,8 @@ class GoogleAccounts:
             self._write(usual, left)
 
     def _write(self, usual: str | None, accounts: dict[str, Account]) -> None:
-        kept: dict[str, Any] = msgspec.to_builtins(Known(usual=usual, accounts=accounts))
-        self._file.write(kept)
+        document: dict[str, Any] = msgspec.to_builtins(Known(usual=usual, accounts=accounts))
+        self._file.write(document)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -107,8 +107,8 @@ def _printed(command: Sequence[str]) -> str:
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else None
-        raise _problem(f"key_command cannot be run: {said or 'it is no command'}") from None
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise _problem(f"key_command cannot be run: {reason or 'it is no command'}") from None
     with process:
         try:
             out, complaints = process.communicate(timeout=COMMAND_S)
@@ -118,9 +118,11 @@ def _printed(command: Sequence[str]) -> str:
                 raise _problem(f"key_command was not done in {COMMAND_S:g} seconds") from None
             raise
     if process.returncode != 0:
-        said = UNSEEN.sub(" ", redact(complaints.decode("utf-8", "replace")))
-        said = " ".join(said.split())[:_SHOWN]
-        raise _problem(f"key_command failed ({process.returncode}): {said or 'it did not say why'}")
+        reason = UNSEEN.sub(" ", redact(complaints.decode("utf-8", "replace")))
+        reason = " ".join(reason.split())[:_SHOWN]
+        raise _problem(
+            f"key_command failed ({process.returncode}): {reason or 'it did not say why'}"
+        )
     return str(out.decode("utf-8", "replace"))
 
 

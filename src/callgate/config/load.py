@@ -162,8 +162,8 @@ def _check_web(table: WebTable, file: _File) -> None:
 
 def _check_address(text: str, file: _File, at: Path) -> None:
     try:
-        parts = urlsplit(text)
-        is_one = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+        url = urlsplit(text)
+        is_one = url.scheme in ("http", "https") and url.hostname and "@" not in url.netloc
     except ValueError:
         is_one = False
     if not is_one:
@@ -201,8 +201,8 @@ def _parse(data: bytes, path: str, kind: type[T]) -> tuple[T, _File]:
 
 
 def _explain(error: msgspec.ValidationError, file: _File) -> SettingsError:
-    message, _, place = str(error).partition(" - at `")
-    path = read_path(place.rstrip("`"))
+    message, _, location = str(error).partition(" - at `")
+    path = read_path(location.rstrip("`"))
     unknown = _UNKNOWN.search(message)
     if unknown is None:
         where = ".".join(map(str, path))

@@ -135,9 +135,9 @@ def _url_problem(table: McpTable) -> tuple[str, str] | None:
     return None
 
 
-def name_for(said: str) -> str:
+def name_for(title: str) -> str:
     """What a server is called here that is called `said` elsewhere."""
-    ours = re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-")[:32].strip("-")
+    ours = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:32].strip("-")
     return ours if ours[:1].isalpha() else f"s-{ours}"[:32].strip("-")
 
 

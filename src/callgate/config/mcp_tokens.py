@@ -39,8 +39,8 @@ class TokenFile:
         except msgspec.DecodeError:
             return {}
 
-    def write(self, kept: dict[str, Any]) -> None:
-        write_private(self._path, msgspec.json.encode(kept).decode())
+    def write(self, tokens: dict[str, Any]) -> None:
+        write_private(self._path, msgspec.json.encode(tokens).decode())
 
     def forget(self) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -131,9 +131,9 @@ class PinFiles:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Wait for whoever writes. Where there is nothing to lock, nobody does."""
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as stack:
             with contextlib.suppress(OSError):
-                held.enter_context(alone_in(self._directory))
+                stack.enter_context(alone_in(self._directory))
             yield
 
     def _content(self, path: str, host: str) -> bytes | None:

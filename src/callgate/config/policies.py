@@ -121,7 +121,7 @@ class PolicyBook:
         if known is not None and known.made_from == made_from:
             book = known.book
         else:
-            book = self._made(workspace, narrowing)
+            book = self._load(workspace, narrowing)
         self._books[workspace] = _Known(now, book, made_from)
         return book
 
@@ -136,7 +136,7 @@ class PolicyBook:
         narrowed = b"" if known is None or known.policy is None else known.files.digest
         return hashlib.sha256(self._files.digest + narrowed).hexdigest()[:12]
 
-    def _made(self, workspace: str, narrowing: _Narrowing) -> Rulebook:
+    def _load(self, workspace: str, narrowing: _Narrowing) -> Rulebook:
         problem = self.problem or narrowing.problem
         refusal = None
         if problem is not None:
@@ -153,11 +153,11 @@ class PolicyBook:
             return known
         try:
             policy = load_workspace(workspace) if is_trusted(self._home, workspace) else None
-            made = _Narrowing(files, policy, None)
+            narrowing = _Narrowing(files, policy, None)
         except SettingsError as error:
-            made = _Narrowing(files, None if known is None else known.policy, error)
-        self._narrowings[workspace] = made
-        return made
+            narrowing = _Narrowing(files, None if known is None else known.policy, error)
+        self._narrowings[workspace] = narrowing
+        return narrowing
 
 
 def _stamp(path: str, now: int) -> tuple[int, ...] | None:

@@ -147,7 +147,7 @@ def place_of(path: str, spelled: str, roots: tuple[Root, ...]) -> Place | None:
                 root=root.path,
                 relative=relative,
                 exists=True,
-                protected=is_protected(relative) or is_protected(_rest(path, root.path, spelled)),
+                protected=is_protected(relative) or is_protected(_below(path, root.path, spelled)),
                 writable=root.writable,
             )
     return None
@@ -157,7 +157,7 @@ def _plain(path: str) -> str:
     return "/" + os.path.normpath(path).lstrip("/")
 
 
-def _rest(path: str, *roots: str) -> str:
+def _below(path: str, *roots: str) -> str:
     """A path as it was written, without the root before it: what it passes through counts."""
     for root in roots:
         path = path.removeprefix(root.rstrip("/") + "/")

@@ -122,7 +122,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def narrowed(policy: Policy, asked: Question) -> Policy:
+def narrowed(policy: Policy, question: Question) -> Policy:
     """With only those rules that may speak of such a call, whatever its arguments are."""
     rules = tuple(
         rule
@@ -134,7 +134,7 @@ def narrowed(policy: Policy, asked: Question) -> Policy:
                 caller=rule.caller,
                 workspace=rule.workspace,
             ),
-            asked,
+            question,
         )
     )
     return msgspec.structs.replace(policy, rules=rules)
@@ -176,8 +176,8 @@ def _doubt(view: View, call: RecordedCall) -> Doubt:
 
 def _roots(view: View, call: RecordedCall) -> tuple[Root, ...]:
     """With the directory in which the output of the session is kept, where that is meant."""
-    kept = os.path.join(view.own, "artifacts", call.record.session)
-    return (*view.roots, Root(kept)) if kept in call.record.args else view.roots
+    artifacts = os.path.join(view.own, "artifacts", call.record.session)
+    return (*view.roots, Root(artifacts)) if artifacts in call.record.args else view.roots
 
 
 def _judged(
@@ -236,17 +236,17 @@ def _surroundings(
     view: View, call: RecordedCall
 ) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Whether its commands ask for the network, and whether they run where nothing changes."""
-    said = view.side.settings.sandbox
-    if not call.sandboxed or not isinstance(said, SandboxTable):
+    sandbox = view.side.settings.sandbox
+    if not call.sandboxed or not isinstance(sandbox, SandboxTable):
         return (False,), (False,)
     asks: tuple[bool, ...] = (False, True)
     if call.arguments.knows("network"):
         asks = (call.arguments.values.get("network") is True,)
     if view.mode is Mode.READ:
         # What this machine can promise is tried out only where a command is to run.
-        kept = call.record.sandbox == "read" and call.record.decision == Outcome.ALLOW
-        return asks, (True,) if kept else (True, False)
-    if said.profile == "open" or said.network == "all":
+        confined = call.record.sandbox == "read" and call.record.decision == Outcome.ALLOW
+        return asks, (True,) if confined else (True, False)
+    if sandbox.profile == "open" or sandbox.network == "all":
         asks = (False,)
     return asks, (False,)
 
@@ -257,27 +257,27 @@ def _worlds(policy: Policy, call: RecordedCall) -> list[Policy]:
     Of rules that match the strictest decides, so one rule at a time is enough; but several that
     allow may each cover a part of a command line."""
     known = [_known_part(rule, call) for rule in policy.rules]
-    pairs = list(zip(policy.rules, known, strict=True))
-    unsure = [part for rule, part in pairs if part is not rule]
+    judged = list(zip(policy.rules, known, strict=True))
+    unsure = [part for rule, part in judged if part is not rule]
     if not unsure:
         return [policy]
-    sure = tuple(part for rule, part in pairs if part is rule)
+    sure = tuple(part for rule, part in judged if part is rule)
     ways: list[tuple[Rule, ...]] = [(), *((each,) for each in unsure)]
     ways.append(tuple(each for each in unsure if each.decision is Outcome.ALLOW))
-    if any(rule.command is not None for rule, part in pairs if part is not rule):
+    if any(rule.command is not None for rule, part in judged if part is not rule):
         ways.append((Rule(decision=Outcome.ASK),))  # a command that is not understood asks
     return [msgspec.structs.replace(policy, rules=sure + way) for way in ways]
 
 
 def _known_part(rule: Rule, call: RecordedCall) -> Rule:
     """A rule without those conditions of which the record does not tell whether they hold."""
-    held: dict[str, Any] = {}
+    conditions: dict[str, Any] = {}
     if rule.path is not None and not call.knows_places:
-        held["path"] = None
+        conditions["path"] = None
     if rule.command is not None and not call.arguments.knows("command"):
-        held["command"] = None
+        conditions["command"] = None
     if not all(map(call.arguments.knows, rule.arguments)):
-        held["arguments"] = {
+        conditions["arguments"] = {
             name: glob for name, glob in rule.arguments.items() if call.arguments.knows(name)
         }
-    return msgspec.structs.replace(rule, **held) if held else rule
+    return msgspec.structs.replace(rule, **conditions) if conditions else rule

@@ -72,8 +72,8 @@ class Confirmations:
 
     def _present(self, session: Session) -> Iterator[list[Confirmer | None]]:
         """Those who can be asked for a session: its own, those of its parent, those of all."""
-        for whose in dict.fromkeys((session.id, session.parent, None)):
-            yield self._confirmers.get(whose, [])
+        for owner in dict.fromkeys((session.id, session.parent, None)):
+            yield self._confirmers.get(owner, [])
 
     async def open(self, session_id: str | None = None) -> list[Confirmation]:
         """The questions that wait for an answer, of every process."""
@@ -93,7 +93,7 @@ class Confirmations:
         session: Session,
         running: RunningCall,
         hash: Hash,
-        told: Callable[[Closed], None],
+        on_close: Callable[[Closed], None],
     ) -> Closed:
         """Wait until a question that was put is closed, and tell of it.
 
@@ -116,13 +116,13 @@ class Confirmations:
                 raise LeftOpen from None  # whoever resumes the session goes on with it
             op = questions.close(question, ConfirmationState.WITHDRAWN)
             self._log.commit(session, op)
-            told(Closed(op.state, None, op.event))
+            on_close(Closed(op.state, None, op.event))
             raise
         finally:
             del self._pending[question.id]
             for task in tasks:
                 task.cancel()
-        told(closed)
+        on_close(closed)
         return closed
 
     async def _close(

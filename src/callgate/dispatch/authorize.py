@@ -87,7 +87,7 @@ async def authorize(
     journal: Journal,
     running: RunningCall,
     recheck: Callable[[Mapping[str, Any]], Subject],
-    asked: Confirmation | None = None,
+    confirmation: Confirmation | None = None,
 ) -> Subject:
     """For a call that the policy does not simply allow: what may run, the subject or what a
     person put in its place. Raises if nothing may. `asked` was put before a restart."""
@@ -97,19 +97,19 @@ async def authorize(
         raise ToolPermissionDenied(
             f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
         )
-    if asked is None:
+    if confirmation is None:
         if _granted(call, subject, decision, authority.grants):
             return subject
         _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
         preview = await _preview(call, subject, authority, running)
-        asked = _confirmation(call, subject, decision, authority, preview)
-        await journal.asked(asked, running)
-    answer = await _answer(call, subject, asked, authority, journal, running)
+        confirmation = _confirmation(call, subject, decision, authority, preview)
+        await journal.write_question(confirmation, running)
+    answer = await _answer(call, subject, confirmation, authority, journal, running)
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
-        said = f" They said: {answer.reason}" if answer.reason else ""
-        raise ToolUserDenied(f"The user denied this operation.{said}", reason="user_denied")
+        reason = f" They said: {answer.reason}" if answer.reason else ""
+        raise ToolUserDenied(f"The user denied this operation.{reason}", reason="user_denied")
     if answer.arguments is not None:
         subject = recheck(answer.arguments)
     ensure_not_denied(call, subject, authority)
@@ -221,7 +221,7 @@ def _ensure_somebody(call: ToolCall, decision: Decision, confirmations: Confirma
 async def _answer(
     call: ToolCall,
     subject: Subject,
-    asked: Confirmation,
+    confirmation: Confirmation,
     authority: Authority,
     journal: Journal,
     running: RunningCall,
@@ -232,7 +232,7 @@ async def _answer(
         return validate(arguments, subject.tool).sha256
 
     confirmations = authority.confirmations
-    closed = await confirmations.ask(asked, call.session, running, hash, journal.answered)
+    closed = await confirmations.ask(confirmation, call.session, running, hash, journal.answered)
     if closed.answer is not None:
         return closed.answer
     if closed.state is ConfirmationState.EXPIRED:
@@ -311,9 +311,9 @@ def _confirmation(
 
 
 def _why(call: ToolCall, subject: Subject, decision: Decision) -> str:
-    said = [decision.sentence]
+    sentences = [decision.sentence]
     if subject.widened and decision.reason != "network":
-        said.append("It needs the network.")
+        sentences.append("It needs the network.")
     if call.session.is_worker:
-        said.append("A sub-agent asks; the answer counts for this call alone.")
-    return " ".join(said)
+        sentences.append("A sub-agent asks; the answer counts for this call alone.")
+    return " ".join(sentences)

@@ -46,7 +46,7 @@ class CallFiles:
         self._history = history
         self._home = None if home is None else os.path.realpath(home)
         self.artifacts = None if home is None else os.path.join(home, "artifacts")
-        self._kept: dict[str, Root] = {}
+        self._artifacts: dict[str, Root] = {}
         """Session to its artifact directory, which its own tools may read."""
 
     def open(
@@ -59,8 +59,8 @@ class CallFiles:
         file it opens; before that they can only be located. `report` hears of a tool that goes
         beyond what it declares."""
         session = call.session
-        kept = self._kept.get(session.id)
-        roots = session.extra_roots if kept is None else (*session.extra_roots, kept)
+        artifacts = self._artifacts.get(session.id)
+        roots = session.extra_roots if artifacts is None else (*session.extra_roots, artifacts)
         files = _files(session.workspace, roots)
         if subject is None:
             return files
@@ -86,8 +86,8 @@ class CallFiles:
         book = self._policies(call.session.workspace)
         rules = _path_rules(book) if book.has_rules else ()
 
-        kept = self._kept.get(call.session.id)
-        aside = None if kept is None else os.path.realpath(kept.path)
+        artifacts = self._artifacts.get(call.session.id)
+        aside = None if artifacts is None else os.path.realpath(artifacts.path)
 
         def is_ours(real: str, access: Literal["read", "write"]) -> bool:
             """Keys, tokens, the store: all but what this session's own calls put aside."""
@@ -104,11 +104,11 @@ class CallFiles:
                 return
             if access == "write" and not subject.tool.has_effects:
                 raise _undeclared(subject.tool, files.place(real).relative, report)
-            place, asked = files.place(real), question(call, subject, book)
+            place, asking = files.place(real), question(call, subject, book)
             if (
                 access == "write"
                 and place.protected
-                and not lifts_protection(place, asked, book.user)
+                and not lifts_protection(place, asking, book.user)
             ):
                 raise WorkspaceEscapeError(
                     f"{place.relative!r} is protected.", reason="protected_path"
@@ -118,7 +118,7 @@ class CallFiles:
                 # What a rule wants to be asked about was asked only for the places in question.
                 if authorized and rule.decision is not Outcome.DENY:
                     continue
-                if applies(rule, asked, place):
+                if applies(rule, asking, place):
                     raise ToolPermissionDenied(
                         f"Rule: {rule}. ({rule.origin})", reason="policy_deny"
                     )
@@ -146,11 +146,11 @@ class CallFiles:
                 make_private_directory(each)
         except OSError:
             return None
-        self._kept[call.session.id] = Root(directory)
+        self._artifacts[call.session.id] = Root(directory)
         return os.path.join(directory, f"{call.id}-{name}")
 
     def forget(self, session_id: str) -> None:
-        self._kept.pop(session_id, None)
+        self._artifacts.pop(session_id, None)
 
 
 _LONGEST_NAME = 120

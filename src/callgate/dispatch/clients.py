@@ -24,8 +24,8 @@ def this_process() -> Client:
     return client_of(os.getpid())
 
 
-def _link(process: int | None, what: str) -> str | None:
+def _link(process: int | None, name: str) -> str | None:
     try:
-        return os.readlink(f"/proc/{process}/{what}")
+        return os.readlink(f"/proc/{process}/{name}")
     except OSError:  # no such file system, another user's, or gone
         return None

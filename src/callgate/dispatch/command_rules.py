@@ -33,8 +33,8 @@ class CommandRules:
             return ()
         around = subject.enclosure
         online = around is None or around.delegated or around.widened or around.is_online
-        asked = msgspec.structs.replace(question(call, subject, book), network=online)
-        return binding(book, asked, self._registry.file_tools())
+        asking = msgspec.structs.replace(question(call, subject, book), network=online)
+        return binding(book, asking, self._registry.file_tools())
 
     def named(
         self, call: ToolCall, subject: Subject, locate: Callable[[str], Place]

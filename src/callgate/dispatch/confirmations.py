@@ -81,17 +81,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """Who answered, through which client."""
 
     @classmethod
-    def read(cls, said: Answer | bool | str, by: str = "user") -> Answer:
+    def read(cls, answer: Answer | bool | str, by: str = "user") -> Answer:
         """Take an answer in any of the words people use for it."""
-        if isinstance(said, Answer):
-            return said
-        if said is True or said == "allow":
+        if isinstance(answer, Answer):
+            return answer
+        if answer is True or answer == "allow":
             return cls(decision=Outcome.ALLOW, by=by)
-        if said == "always-allow-this-tool":
+        if answer == "always-allow-this-tool":
             return cls(decision=Outcome.ALLOW, scope=Scope.SESSION, by=by)
-        if said is False or said == "deny":
+        if answer is False or answer == "deny":
             return cls(decision=Outcome.DENY, by=by)
-        raise ValueError(f"not an answer: {said!r}")
+        raise ValueError(f"not an answer: {answer!r}")
 
 
 class Receipt(msgspec.Struct, frozen=True):

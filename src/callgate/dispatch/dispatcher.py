@@ -106,20 +106,20 @@ class ToolDispatcher:
         """Where calls put output aside, by session; None where none is kept."""
         return self._files.artifacts
 
-    async def run(self, call: ToolCall, asked: Confirmation | None = None) -> ToolResult:
+    async def run(self, call: ToolCall, confirmation: Confirmation | None = None) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
         `asked` is the question about it that was put before a restart."""
         journal = Journal(call, self._sink, self._log, self._audit)
-        if asked is not None and self.running.closing:
+        if confirmation is not None and self.running.closing:
             return journal.left_open()
         try:
             running = self.running.enter(call)
         except ToolError as error:  # never got onto the road: shutting down, or a used id
             return self.refuse(_with_fresh_id(call), error)
         try:
-            if asked is not None:
-                await journal.asked_before(asked)
+            if confirmation is not None:
+                await journal.asked_before(confirmation)
             tool = resolve(call, self.registry)
             journal.tool = tool
             timeout_s = self._timeout(call, tool)
@@ -129,10 +129,10 @@ class ToolDispatcher:
             journal.decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
                 self._ensure_kept(call, subject, journal.decision)
-            if asked is not None or journal.decision.outcome is not Outcome.ALLOW:
+            if confirmation is not None or journal.decision.outcome is not Outcome.ALLOW:
                 recheck = partial(self._check, call, tool, journal)
                 subject = await authorize(
-                    call, subject, self.authority, journal, running, recheck, asked
+                    call, subject, self.authority, journal, running, recheck, confirmation
                 )
             output = await self._execute(call, subject, journal, running, timeout_s)
             result = journal.completed(output)
@@ -150,8 +150,8 @@ class ToolDispatcher:
                 journal.failed(ToolCancelled(reason=Stop.CALLER_GONE))
             raise
         finally:
-            self.running.leave(running)
-        if journal.kept:
+            self.running.remove(running)
+        if journal.is_stored:
             await journal.settled()
         return result
 
@@ -178,8 +178,8 @@ class ToolDispatcher:
         def writable(place: Place) -> bool:
             if self._files.is_own(place):
                 return False
-            asked = question(call, unplaced, book)
-            return not place.protected or lifts_protection(place, asked, book.user)
+            asking = question(call, unplaced, book)
+            return not place.protected or lifts_protection(place, asking, book.user)
 
         locate = self._files.open(call).locate
         places = confine(checked.arguments, tool, locate, writable)
@@ -218,17 +218,17 @@ class ToolDispatcher:
         if tool.has_effects:
             journal.ensure_recordable()
         if is_nested(call.session.id):  # the tool that makes this call has a slot already
-            leave, ticket = _nothing, None
+            release, ticket = _nothing, None
         else:
-            place = (call.session.id, tool.name, tool.definition.max_concurrent)
-            leave, ticket = partial(self._lanes.leave, *place), self._lanes.enter(*place)
+            lane = (call.session.id, tool.name, tool.definition.max_concurrent)
+            release, ticket = partial(self._lanes.release, *lane), self._lanes.enter(*lane)
         if ticket is not None:
             try:
                 await running.until(ticket)
                 ensure_still_allowed(call, subject, self.authority, journal.decision)
             except BaseException:
                 if ticket.done() and not ticket.cancelled():
-                    leave()
+                    release()
                 raise
         try:
             running.raise_if_stopped()
@@ -241,11 +241,11 @@ class ToolDispatcher:
             else:
                 journal.called(tool, subject.checked)
         except BaseException:
-            leave()
+            release()
             raise
         arguments = subject.checked.arguments
         output = await execute(
-            tool.factory, arguments, context, running, self.running, timeout_s, leave
+            tool.factory, arguments, context, running, self.running, timeout_s, release
         )
         return context.diagnosed(output)
 

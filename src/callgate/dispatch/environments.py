@@ -58,14 +58,14 @@ class Environments:
         self._delegate_terminal = delegate_terminal
         self._leases = leases
         self._unanswered: set[asyncio.Task[Any]] = set()
-        self._offers: dict[str, tuple[Offered, asyncio.Lock]] = {}
+        self._offered: dict[str, tuple[Offered, asyncio.Lock]] = {}
 
     def offer(self, session_id: str, offered: Offered) -> None:
         """From now on calls of a session use this, in place of what was offered before."""
-        self._offers[session_id] = offered, asyncio.Lock()
+        self._offered[session_id] = offered, asyncio.Lock()
 
     def withdraw(self, session_id: str) -> None:
-        self._offers.pop(session_id, None)
+        self._offered.pop(session_id, None)
 
     def of(self, session: Session) -> Offered | None:
         """What a session's client offers; a sub-agent uses that of the session it works for."""
@@ -74,7 +74,7 @@ class Environments:
 
     def terminals(self, session: Session) -> Launcher | None:
         """Where commands of a session may run, if its client and the settings want it so."""
-        if not self._delegate_terminal or not self._offers:
+        if not self._delegate_terminal or not self._offered:
             return None
         offered = self.of(session)
         return None if offered is None else offered.terminals
@@ -129,11 +129,11 @@ class Environments:
             task.exception()  # who waits has it; if nobody does, nobody misses it
 
     def _find(self, session: Session) -> tuple[Offered, asyncio.Lock] | None:
-        if not self._offers:
+        if not self._offered:
             return None
-        found = self._offers.get(session.id)
+        found = self._offered.get(session.id)
         if found is None and session.parent is not None:
-            found = self._offers.get(session.parent)
+            found = self._offered.get(session.parent)
         return found
 
 

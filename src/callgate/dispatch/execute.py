@@ -52,7 +52,7 @@ async def execute(
     running: RunningCall,
     table: Running,
     timeout_s: float,
-    leave: Callable[[], None],
+    release: Callable[[], None],
 ) -> ToolOutput:
     """The tool's output. `leave` gives the slot back once the work has really ended."""
     error: BaseException | None = None
@@ -64,7 +64,7 @@ async def execute(
     try:
         tool = running.tool = factory()
         running.context, running.limit_s, running.began = context, timeout_s, perf_counter()
-        output = await _drive(tool.execute(arguments, context), running, table, timer, leave)
+        output = await _drive(tool.execute(arguments, context), running, table, timer, release)
         if running.stop is None and perf_counter() > timer.ends_at:  # it blocked the loop
             running.stop = Stop.TIMEOUT
     except (KeyboardInterrupt, GeneratorExit):
@@ -77,7 +77,7 @@ async def execute(
         if timer.armed:
             timer.disarm()
         if not running.abandoned:
-            leave()
+            release()
     if running.cancels_sent:
         await _settle(running)
     if running.task.cancelling() > cancelling:  # whoever awaits us was cancelled meanwhile
@@ -137,15 +137,15 @@ class _Timer:
         self.watch = None
         running = self.running
         if running.task.cancelling() > self.cancelling + running.cancels_sent:
-            self.table.own(self.table.stop(running, Stop.CALLER_GONE))
+            self.table.start_task(self.table.stop(running, Stop.CALLER_GONE))
 
     def expire(self) -> None:
-        self.table.own(self.table.stop(self.running, Stop.TIMEOUT))
+        self.table.start_task(self.table.stop(self.running, Stop.TIMEOUT))
 
 
 @types.coroutine
 def _drive(
-    work: Work, running: RunningCall, table: Running, timer: _Timer, leave: Callable[[], None]
+    work: Work, running: RunningCall, table: Running, timer: _Timer, release: Callable[[], None]
 ) -> Generator[Any, None, ToolOutput]:
     """Run a coroutine in this task, able to walk away from it."""
     thrown: BaseException | None = None
@@ -165,7 +165,7 @@ def _drive(
             else:  # the tool's own timeout, or whoever awaits us was cancelled
                 timer.watch_caller()
             if running.abandoned:
-                _detach(work, error, table, leave)
+                _detach(work, error, table, release)
                 raise
             thrown = error
         except GeneratorExit:
@@ -176,26 +176,26 @@ def _drive(
 
 
 def _detach(
-    work: Work, error: asyncio.CancelledError, table: Running, leave: Callable[[], None]
+    work: Work, error: asyncio.CancelledError, table: Running, release: Callable[[], None]
 ) -> None:
     """Let abandoned work go on in a task of its own, with its slot, for a bounded time."""
 
     async def go_on() -> None:
         try:
             async with asyncio.timeout(table.limits.slot_s):
-                await _rest(work, error)
+                await _finish_coroutine(work, error)
         except TimeoutError:
             _log.error("abandoned work did not end in %g s and was dropped", table.limits.slot_s)
         except Exception as failure:  # a tool's own code, after its caller was answered
             log_failure(_log, failure, "abandoned work failed")
         finally:
-            leave()
+            release()
 
     table.let_go(go_on())
 
 
 @types.coroutine
-def _rest(work: Work, error: asyncio.CancelledError) -> Generator[Any, None, None]:
+def _finish_coroutine(work: Work, error: asyncio.CancelledError) -> Generator[Any, None, None]:
     """What is left of a coroutine that was started elsewhere; a cancel now really ends it."""
     thrown: BaseException | None = error
     while True:

@@ -10,10 +10,12 @@ from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.stores import StoreError
 
 
-def log_failure(log: logging.Logger, error: BaseException, what: str, *arguments: object) -> None:
+def log_failure(
+    log: logging.Logger, error: BaseException, message: str, *arguments: object
+) -> None:
     """One ERROR with a redacted traceback. An exception's text may hold whatever it came across."""
     text = redact("".join(traceback.format_exception(error)))
-    log.error(what + "\n%s", *arguments, text)
+    log.error(message + "\n%s", *arguments, text)
 
 
 def unkept(error: StoreError) -> ToolError:

@@ -71,10 +71,10 @@ class Grants:
             return None
         now = time.time()
         matching = [
-            (whose, grant)
+            (grants, grant)
             for id in (session.id, session.parent)
-            if id is not None and (whose := self._by_session.get(id)) is not None
-            for grant in whose.grants
+            if id is not None and (grants := self._by_session.get(id)) is not None
+            for grant in grants.grants
             if _covers(grant, tool, sha256, now)
             and (grant.covers_rules or not by_rule)
             and _covers_network(grant, network)
@@ -82,14 +82,14 @@ class Grants:
         if not matching:
             return None
         denied = (each for each in matching if each[1].decision is Outcome.DENY)
-        whose, chosen = next(denied, matching[0])
+        grants, chosen = next(denied, matching[0])
         if chosen.uses is not None:
             chosen.uses -= 1
-            owner = whose.session
+            owner = grants.session
             use = UseGrant(session=owner.id, grant=chosen.id, call=call, at=now)
             self._log.commit(owner, use)
             if chosen.uses == 0:
-                whose.grants.remove(chosen)
+                grants.grants.remove(chosen)
         return chosen
 
     def revoke_session(self, session: Session) -> None:

@@ -60,7 +60,7 @@ from callgate.dispatch.contents import (
 from callgate.dispatch.failures import unkept
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
-from callgate.dispatch.sayings import Sayings
+from callgate.dispatch.tool_output import OutputRedactor
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
 
@@ -91,11 +91,11 @@ class Journal:
         "_audit",
         "_confirmation_id",
         "_end",
-        "_kept",
         "_last_event",
         "_log",
         "_mismatch",
-        "_sayings",
+        "_output",
+        "_owner_in_store",
         "_sink",
         "_started",
         "_waited_ms",
@@ -118,13 +118,13 @@ class Journal:
         self._sink = sink
         self._log = log
         self._audit = audit
-        self._kept: str | None = None
+        self._owner_in_store: str | None = None
         """The owner under whose name the store knows the call itself, beside its events."""
         self._end: asyncio.Future[CallReceipt] | None = None
         self._started = time.perf_counter()
         """When it came in; from the moment it is called, when that was."""
         self._was_called = False
-        self._sayings: Sayings | None = None
+        self._output: OutputRedactor | None = None
         self._last_event = call.parent_event_id
         # What the stages find out, as they find it out.
         self.tool: Registered | None = None
@@ -139,13 +139,13 @@ class Journal:
         self._mismatch = False
 
     @property
-    def kept(self) -> bool:
+    def is_stored(self) -> bool:
         """Whether the store knows the call itself, so that its end is worth waiting for."""
         return self._end is not None
 
     # What happened before the end.
 
-    async def asked(self, question: Confirmation, running: RunningCall) -> None:
+    async def write_question(self, question: Confirmation, running: RunningCall) -> None:
         """Write the question down, so that it can be answered from anywhere."""
         self._confirmation_id = question.id
         event = self._event(
@@ -165,8 +165,8 @@ class Journal:
             },
             question.event_id,
         )
-        self._kept = await self._owner()
-        put = questions.put(self.call, question, event, self._kept)
+        self._owner_in_store = await self._owner()
+        put = questions.put(self.call, question, event, self._owner_in_store)
         await self._written(self._log.commit(self.call.session, put), running)
         self._asked_at = time.perf_counter()
         self._tell(event)
@@ -176,7 +176,7 @@ class Journal:
         self._confirmation_id = question.id
         self._asked_at = time.perf_counter()
         self._last_event = question.event_id
-        self._kept = await self._owner()
+        self._owner_in_store = await self._owner()
 
     def answered(self, closed: Closed) -> None:
         """The question is closed: by an answer, by time, or because the call was stopped."""
@@ -209,12 +209,12 @@ class Journal:
     async def started(self, tool: Registered, checked: Checked, running: RunningCall) -> None:
         """The same for a call with effects: it may start once this is on the disk."""
         event = self._called(tool, checked)
-        self._kept = await self._owner()
+        self._owner_in_store = await self._owner()
         start = StartCall(
             session=self.call.session.id,
             event=event,
             call=self.call.id,
-            owner=self._kept,
+            owner=self._owner_in_store,
             caller=self.call.caller,
             tool=tool.name,
             tool_use_id=self.shown_id,
@@ -262,9 +262,9 @@ class Journal:
         """Something the tool says while it works."""
         if self.closed:
             return
-        if self._sayings is None:
-            self._sayings = Sayings()
-        for each in self._sayings.of(event_type, payload):
+        if self._output is None:
+            self._output = OutputRedactor()
+        for each in self._output.of(event_type, payload):
             self._say(event_type, each)
 
     # The end: exactly one of these.
@@ -421,7 +421,7 @@ class Journal:
     def _say(self, event_type: str, payload: dict[str, Any]) -> None:
         """Something of the tool's, beside the chain of events."""
         event = self._event(event_type, "tool", payload)
-        worth = self._sayings is None or self._sayings.worth_keeping
+        worth = self._output is None or self._output.worth_keeping
         if worth or event_type == EFFECT_MISMATCH:  # no flood of words may bury that
             self._log.append(self.call.session, event)
         self._sink.emit(event)
@@ -436,15 +436,15 @@ class Journal:
         duration_ms: float,
     ) -> None:
         assert not self.closed, "a call ends once"
-        if self._sayings is not None:
-            for each in self._sayings.rest():
+        if self._output is not None:
+            for each in self._output.flush():
                 self._say(OUTPUT_DELTA, each)
         self.closed = True
         event = self._event(event_type, actor, payload)
-        if self._kept is None:
+        if self._owner_in_store is None:
             self._log.append(self.call.session, event)
         else:
-            self._finish(event, self._kept)
+            self._finish(event, self._owner_in_store)
         self._tell(event)
         if self._audit is not None:
             self._record(error, content, duration_ms)

@@ -47,7 +47,7 @@ class Lanes:
         self._admit(lane)
         return None if ticket.done() else ticket
 
-    def leave(self, session_id: str, tool: str, tool_cap: int | None) -> None:
+    def release(self, session_id: str, tool: str, tool_cap: int | None) -> None:
         """Give the slot back and let the next in line start."""
         lane = self._lanes[session_id]
         lane.running -= 1

@@ -176,10 +176,10 @@ class _Search:
 
     def _add(self, rule: PathRule, path: str, shown: str) -> None:
         allowed = () if rule.denies else self._allowed
-        places = [place.real for place in allowed if rule.covers(place)]
-        if any(is_within(path, place) for place in places):
+        paths = [place.real for place in allowed if rule.covers(place)]
+        if any(is_within(path, place) for place in paths):
             return
-        if any(is_within(place, path) for place in places):
+        if any(is_within(place, path) for place in paths):
             self._add_around(rule, path, shown)
         else:
             self.found.append(Match(path, shown, rule))
@@ -271,10 +271,10 @@ def _names(directory: str) -> list[str]:
 
 def _literal_parent(rule: PathRule, root: str) -> str:
     """The directory that everything which can match is in: the names before the first wildcard."""
-    place, depth = root, 0
+    directory, depth = root, 0
     while (name := rule.literal(depth)) is not None:
-        below = os.path.join(place, name)
+        below = os.path.join(directory, name)
         if not os.path.isdir(below):
             break
-        place, depth = below, depth + 1
-    return place
+        directory, depth = below, depth + 1
+    return directory

@@ -23,7 +23,7 @@ from callgate.dispatch.confirmations import Answer, Closed, Confirmation, Receip
 from callgate.policy.rules import Outcome
 
 _STATES = {Outcome.ALLOW: ConfirmationState.ALLOWED, Outcome.DENY: ConfirmationState.DENIED}
-_SAID = {ConfirmationState.EXPIRED: "timeout", ConfirmationState.WITHDRAWN: "cancelled"}
+_STATE_WORDS = {ConfirmationState.EXPIRED: "timeout", ConfirmationState.WITHDRAWN: "cancelled"}
 
 
 class _AskedCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,18 +36,18 @@ class _AskedCall(msgspec.Struct, frozen=True, kw_only=True):
     scope: Mapping[str, str] | None = None
 
 
-class _Kept(msgspec.Struct, frozen=True, kw_only=True):
+class _StoredQuestion(msgspec.Struct, frozen=True, kw_only=True):
     question: Confirmation
     call: _AskedCall
 
 
-class _KeptAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class _StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
     answer: Answer
     at: float
 
 
 def put(call: ToolCall, question: Confirmation, event: Event, owner: str) -> PutConfirmation:
-    kept = _Kept(
+    record = _StoredQuestion(
         question=question,
         call=_AskedCall(
             caller=call.caller,
@@ -70,35 +70,35 @@ def put(call: ToolCall, question: Confirmation, event: Event, owner: str) -> Put
         side_effects=question.side_effects,
         arguments_sha256=question.arguments_sha256,
         expires_at=question.expires_at,
-        question=msgspec.to_builtins(kept),
+        question=msgspec.to_builtins(record),
     )
 
 
 def read_question(stored: StoredConfirmation) -> Confirmation:
-    return _kept(stored).question
+    return _stored_question(stored).question
 
 
 def read_call(stored: StoredConfirmation, session: Session) -> ToolCall:
     """The call that the question is about, as it was made."""
-    kept = _kept(stored)
-    asked, made = kept.question, kept.call
+    record = _stored_question(stored)
+    question, call = record.question, record.call
     return ToolCall(
-        id=asked.call_id,
-        tool=asked.tool,
-        arguments=asked.arguments,
+        id=question.call_id,
+        tool=question.tool,
+        arguments=question.arguments,
         session=session,
-        caller=made.caller,
-        external_id=made.external_id,
-        tool_use_id=asked.tool_use_id,
-        turn_id=asked.turn_id,
-        timeout_s=made.timeout_s,
-        parent_event_id=made.parent_event_id,
-        scope=made.scope,
+        caller=call.caller,
+        external_id=call.external_id,
+        tool_use_id=question.tool_use_id,
+        turn_id=question.turn_id,
+        timeout_s=call.timeout_s,
+        parent_event_id=call.parent_event_id,
+        scope=call.scope,
     )
 
 
-def _kept(stored: StoredConfirmation) -> _Kept:
-    return msgspec.convert(stored.question, _Kept)
+def _stored_question(stored: StoredConfirmation) -> _StoredQuestion:
+    return msgspec.convert(stored.question, _StoredQuestion)
 
 
 def close(
@@ -109,7 +109,7 @@ def close(
 ) -> ResolveConfirmation:
     """Close a question with an answer, or without one by time or because of a stop."""
     now = time.time()
-    kept = None if answer is None else _KeptAnswer(answer=answer, at=now)
+    stored_answer = None if answer is None else _StoredAnswer(answer=answer, at=now)
     return ResolveConfirmation(
         session=question.session_id,
         event=_closing(question, state, answer, ulid(), now),
@@ -117,7 +117,7 @@ def close(
         state=state,
         arguments_sha256=question.arguments_sha256,
         amended_sha256=amended_sha256,
-        answer=None if kept is None else msgspec.to_builtins(kept),
+        answer=None if stored_answer is None else msgspec.to_builtins(stored_answer),
         by=None if answer is None else answer.by,
         at=now,
     )
@@ -131,9 +131,9 @@ def closed(stored: StoredConfirmation) -> Closed | None:
     """How a question was closed, also by another process; None while it is open."""
     if stored.state is ConfirmationState.PENDING:
         return None
-    kept = None if stored.answer is None else msgspec.convert(stored.answer, _KeptAnswer)
-    answer = None if kept is None else kept.answer
-    at = time.time() if kept is None else kept.at
+    stored_answer = None if stored.answer is None else msgspec.convert(stored.answer, _StoredAnswer)
+    answer = None if stored_answer is None else stored_answer.answer
+    at = time.time() if stored_answer is None else stored_answer.at
     event = _closing(read_question(stored), stored.state, answer, stored.resolved or ulid(), at)
     return Closed(stored.state, answer, event)
 
@@ -143,7 +143,7 @@ def _closing(
 ) -> Event:
     payload: dict[str, Any] = {
         "confirmation_request_id": question.id,
-        "decision": _SAID[state] if answer is None else answer.decision,
+        "decision": _STATE_WORDS[state] if answer is None else answer.decision,
         "scope": answer.scope if answer is not None else None,
         "by": answer.by if answer is not None else None,
         "tool_use_id": question.tool_use_id,

@@ -75,7 +75,7 @@ class _Expected(msgspec.Struct, frozen=True, eq=False):
     names: frozenset[str]
     begins: tuple[str, ...]
     bring: Callable[[], None]
-    place: int
+    position: int
 
     def may_have(self, name: str) -> bool:
         return name in self.names or name.startswith(self.begins)
@@ -86,9 +86,9 @@ class Registry:
         self._max_argument_bytes = max_argument_bytes
         self._listeners: set[Callable[[], None]] = set()
         self._expected: list[_Expected] = []
-        self._place = 0
+        self._position = 0
         """Of what is registered now, in the list of all."""
-        self._places: dict[str, int] = {}
+        self._positions: dict[str, int] = {}
         self._tools: dict[str, Registered] = {}
         self._names: dict[str, str] = {}
         """Folded name or alias to the name it belongs to."""
@@ -112,17 +112,17 @@ class Registry:
         for name in names:
             self._names[_fold(name)] = self._names[name] = definition.name
         self._tools[definition.name] = tool
-        self._places[definition.name] = self._place
+        self._positions[definition.name] = self._position
         self._tell()
         return tool
 
     def expect(self, names: Collection[str], bring: Callable[[], None]) -> None:
         """Have `bring` register tools once one of them is looked at. These are their names and
         aliases, or how they begin (`gmail_*`): theirs as if they were registered now."""
-        whole = frozenset(name for name in names if not name.endswith("*"))
-        begins = tuple(name.removesuffix("*") for name in names if name not in whole)
-        self._expected.append(_Expected(whole, begins, bring, self._place + 1))
-        self._place += 2
+        exact = frozenset(name for name in names if not name.endswith("*"))
+        begins = tuple(name.removesuffix("*") for name in names if name not in exact)
+        self._expected.append(_Expected(exact, begins, bring, self._position + 1))
+        self._position += 2
         self._meet(*self._names)  # where one is taken already, the clash is one of now
 
     def file_tools(self) -> dict[str, SideEffects]:
@@ -141,29 +141,29 @@ class Registry:
 
     def _meet(self, *names: str) -> bool:
         """Have those registered that are expected under such names; whether there were any."""
-        met = [
+        matching = [
             each
             for each in self._expected
             if any(each.may_have(name) for name in names)
         ]
-        for expected in met:
+        for expected in matching:
             self._bring(expected)
-        return bool(met)
+        return bool(matching)
 
     def _bring(self, expected: _Expected) -> None:
         if expected not in self._expected:
             return  # somebody met along the way has looked at it
         self._expected.remove(expected)
-        place, self._place = self._place, expected.place
+        position, self._position = self._position, expected.position
         try:
             expected.bring()
         except BaseException:
             self._expected.append(expected)  # the names are not free for others now
             raise
         finally:
-            self._place = place
+            self._position = position
         # In the order in which they were announced, whoever was looked at first.
-        ordered = sorted(self._tools.items(), key=lambda item: self._places[item[0]])
+        ordered = sorted(self._tools.items(), key=lambda item: self._positions[item[0]])
         self._tools = dict(ordered)
 
     def unregister(self, name: str) -> None:
@@ -171,7 +171,7 @@ class Registry:
         self._meet(name)
         tool = self._tools.pop(name, None)
         if tool is not None:
-            del self._places[name]
+            del self._positions[name]
             for taken in (name, *tool.definition.aliases):
                 del self._names[_fold(taken)]
                 self._names.pop(taken, None)
@@ -241,8 +241,8 @@ class Registry:
     def of(self, session: Session) -> list[Registered]:
         """Every tool that there is for a session, whether or not it sees it."""
         given = self._given_to(session)
-        own = () if given is None else given.tools.values()
-        return [*self, *(tool for tool in own if self.find(tool.name, session) is tool)]
+        tools = () if given is None else given.tools.values()
+        return [*self, *(tool for tool in tools if self.find(tool.name, session) is tool)]
 
     def disable_only(self, names: Collection[str], reason: str) -> None:
         """Keep these tools, and no others, registered but out of everyone's sight."""
@@ -330,9 +330,9 @@ def _is_async(function: Any) -> bool:
     return not plain or inspect.iscoroutinefunction(declared)
 
 
-def _is_tool(made: object) -> TypeGuard[Tool]:
+def _is_tool(value: object) -> TypeGuard[Tool]:
     """As `isinstance` says it of a protocol, in a tenth of the time: there are many tools."""
-    return all(hasattr(made, name) for name in ("definition", "execute", "cancel"))
+    return all(hasattr(value, name) for name in ("definition", "execute", "cancel"))
 
 
 def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -> Registered:

@@ -137,7 +137,7 @@ class RunningCall:
     def stop_error(self, *, stopped: bool | None = None) -> ToolError:
         """The error that says why the call was stopped, and if it is known, whether its work
         has ended."""
-        rest = " Its work has not ended and may still be going on."
+        unfinished = " Its work has not ended and may still be going on."
         details = None if stopped is None else {"stopped": stopped}
         if self.stop is Stop.TIMEOUT:
             message = f"Tool {self.call.tool!r} took longer than {self.limit_s:g} s."
@@ -148,7 +148,7 @@ class RunningCall:
             reason = None if self.stop is Stop.CANCEL else self.stop
             error = ToolCancelled(reason=reason, details=details)
         if stopped is False:
-            error.message += rest
+            error.message += unfinished
         return error
 
 
@@ -202,7 +202,7 @@ class Running:
         """Forget the ids that a closed session has used."""
         self._used.pop(session_id, None)
 
-    def leave(self, running: RunningCall) -> None:
+    def remove(self, running: RunningCall) -> None:
         call = running.call
         session = self._by_session[call.session.id]
         del self._calls[call.id]
@@ -224,7 +224,7 @@ class Running:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside the calls; `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -261,7 +261,7 @@ class Running:
                 running.waiting_for.cancel()
             elif running.tool is not None:
                 # A task of its own: whoever asked for the stop may be cancelled meanwhile.
-                self.own(self._stop_tool(running, running.tool))
+                self.start_task(self._stop_tool(running, running.tool))
                 for listener in self.listeners:
                     listener(running.call.id, running.stop_error(stopped=False))
         await self._ended(running, 2 * self.limits.abandon_s)

@@ -143,8 +143,8 @@ class Sandbox:
         """The broker and all that starts commands: only once there is one to start."""
         if self._made is None:
             self._made = import_module("callgate.dispatch.launchers").Launchers(self.leases)
-        made: Launchers = self._made
-        return made
+        launchers: Launchers = self._made
+        return launchers
 
     @property
     def backends(self) -> tuple[Backend, ...]:
@@ -171,21 +171,21 @@ class Sandbox:
         """What a call is to run in, by the mode of its session, by what it asks for, and by
         whether its tool declares any effects: one that does not cannot have them. `terminals`
         are the client's own, where they may be used."""
-        said = self.surroundings
+        surroundings = self.surroundings
         if terminals is not None and has_effects and session.mode in (Mode.ASK, Mode.WRITE):
             return DELEGATED
-        if said.profile is None:
+        if surroundings.profile is None:
             return Enclosure(None, Network.ALL)
         asks = arguments.get("network") is True
         if session.mode == Mode.READ or not has_effects:
-            made = Enclosure(Profile.READ, widened=asks)
-            kept = not isinstance(self._find(made, session), CannotGuarantee)
-            return msgspec.structs.replace(made, read_only=kept)
-        if said.profile is Profile.OPEN:
+            enclosure = Enclosure(Profile.READ, widened=asks)
+            confined = not isinstance(self._find(enclosure, session), CannotGuarantee)
+            return msgspec.structs.replace(enclosure, read_only=confined)
+        if surroundings.profile is Profile.OPEN:
             return Enclosure(Profile.OPEN, Network.ALL)
-        if asks and said.network is not Network.ALL:
+        if asks and surroundings.network is not Network.ALL:
             return Enclosure(Profile.WORKSPACE, Network.ALL, widened=True)
-        return Enclosure(Profile.WORKSPACE, said.network, hosts=said.hosts)
+        return Enclosure(Profile.WORKSPACE, surroundings.network, hosts=surroundings.hosts)
 
     def confined(
         self,
@@ -324,29 +324,29 @@ class Sandbox:
         return profiles.without_writes(jail, places)
 
     def _places(self, session: Session, own: tuple[str, ...]) -> Places:
-        said = self.surroundings
+        surroundings = self.surroundings
         roots = session.extra_roots
-        write_roots = (*(root.path for root in roots if root.writable), *said.writable)
-        protected = [os.path.join(session.workspace, path) for path in said.protected]
+        write_roots = (*(root.path for root in roots if root.writable), *surroundings.writable)
+        protected = [os.path.join(session.workspace, path) for path in surroundings.protected]
         for root in (session.workspace, *write_roots, *own):
             protected += protected_places(root)
         directories, files = sight.private_places()
         return Places(
             workspace=session.workspace,
-            home=said.home,
-            callgate_home=said.callgate_home,
+            home=surroundings.home,
+            callgate_home=surroundings.callgate_home,
             read_roots=(
                 *(root.path for root in roots if not root.writable),
-                *said.readable,
+                *surroundings.readable,
                 *_code_to_show(),
             ),
             write_roots=write_roots,
             own_roots=own,
             protected=tuple(protected),
-            hidden=(*said.hidden, *files),
-            tools=tool_chains.shown(said.home, os.environ),
+            hidden=(*surroundings.hidden, *files),
+            tools=tool_chains.shown(surroundings.home, os.environ),
             private=(*sight.DATA, *directories),
-            shown=said.readable,
+            shown=surroundings.readable,
             code=_our_code(),
         )
 

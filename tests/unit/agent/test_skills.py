@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from callgate import Gate
-from callgate.agent.skill_files import MAX_BYTES, MAX_DESCRIPTION, MOST, Shelf, UserPlace
+from callgate.agent.skill_files import MAX_BYTES, MAX_DESCRIPTION, MOST, Shelf, UserSkillDirectory
 from callgate.agent.skills import Composed, Skill, Skills, SkillUnreadable, UnknownSkill
 from callgate.core.sessions import Session
 from tests.unit.agent.talks import PlayedModel, text, uses
@@ -316,7 +316,7 @@ def test_what_changes_is_seen_at_the_next_look(home: Path, skills: Skills, sessi
     assert names(skills, session) == []
 
 
-class Counting(UserPlace):
+class Counting(UserSkillDirectory):
     """A place that remembers what was opened in it."""
 
     def __init__(self, home_dir: str) -> None:

@@ -8,7 +8,7 @@ import os
 from callgate.core.commands import Stream
 from callgate.core.events import OUTPUT_DELTA
 from callgate.core.turns import SLICE_S, Turns
-from callgate.dispatch.sayings import Sayings
+from callgate.dispatch.tool_output import OutputRedactor
 from callgate.sandbox.output_pipes import OutputPipes
 
 LIMIT_S = 60.0
@@ -118,7 +118,7 @@ async def test_what_is_in_a_pipe_when_it_is_cut_is_handed_on() -> None:
 
 
 def test_a_long_line_without_end_is_held_back_as_cheaply_as_a_short_one() -> None:
-    sayings = Sayings()
+    sayings = OutputRedactor()
     line = "a" * 200_000
     (shown,) = sayings.of(OUTPUT_DELTA, {"stream": "stdout", "text": f"{line}\n{line} b"})
     assert shown["text"] == f"{line}\n{line} "

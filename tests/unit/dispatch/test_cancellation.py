@@ -54,7 +54,7 @@ async def test_a_stop_between_the_end_of_a_wait_and_what_follows_is_not_lost() -
     running.stop = Stop.CANCEL  # as `Running.stop` does, before the waiting task has its turn
     with pytest.raises(ToolCancelled):
         await task
-    table.leave(running)
+    table.remove(running)
 
 
 @pytest.mark.spec("S4-61")

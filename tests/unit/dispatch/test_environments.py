@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from callgate import Gate, Message
-from callgate.agent.feedback import told
+from callgate.agent.feedback import result_block
 from callgate.agent.projection import to_native, to_text
 from callgate.core.commands import Command, Exit, OnOutput
 from callgate.core.content import FileDiff, ToolUseBlock
@@ -505,7 +505,7 @@ async def test_diffs_are_kept_with_the_message_and_said_nowhere_else(tmp_path: P
     (tmp_path / "a.txt").write_text("before-the-change\n")
     result = await bench.run("write_file", {"path": "a.txt", "content": "x\n"})
     diffs = (FileDiff(path=str(tmp_path / "a.txt"), old="before-the-change\n", new="x\n"),)
-    block = told(result, "tu_1")
+    block = result_block(result, "tu_1")
     assert (result.diffs, block.diffs) == (diffs, diffs)
     said = [
         Message(role="assistant", content=[ToolUseBlock("tu_1", "write_file", {})]),
@@ -515,7 +515,7 @@ async def test_diffs_are_kept_with_the_message_and_said_nowhere_else(tmp_path: P
     shown = [*to_native(said, 1_000), *to_text(said, 1_000)]
     everything = msgspec.json.encode([shown, bench.recorder.events, bench.recorder.records])
     assert b"before-the-change" not in everything
-    plain = told(await bench.run("read_file", {"path": "a.txt"}), "tu_2")
+    plain = result_block(await bench.run("read_file", {"path": "a.txt"}), "tu_2")
     assert b"diffs" not in msgspec.json.encode(plain)
 
 

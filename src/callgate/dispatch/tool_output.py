@@ -23,11 +23,11 @@ _encode = msgspec.json.Encoder(enc_hook=str).encode
 _LONGEST_LINE = 1_024
 
 
-class Sayings:
-    """Of one call."""
+class OutputRedactor:
+    """Redacts the output of one call as it arrives."""
 
     def __init__(self) -> None:
-        self._held: dict[str, str] = {}
+        self._unfinished: dict[str, str] = {}
         """The unfinished line at the end of each output stream."""
         self._printed = 0
 
@@ -48,20 +48,20 @@ class Sayings:
             self._printed += len(_encode(shown))
         yield shown
 
-    def rest(self) -> Iterator[dict[str, Any]]:
+    def flush(self) -> Iterator[dict[str, Any]]:
         """What was held back, once nothing more comes."""
-        for stream, text in self._held.items():
+        for stream, text in self._unfinished.items():
             yield {"stream": stream, "text": redact(text)}
-        self._held = {}
+        self._unfinished = {}
 
     def _finished(self, payload: Mapping[str, Any]) -> dict[str, Any]:
         stream = str(payload["stream"])
-        text = self._held.pop(stream, "") + str(payload["text"])
+        text = self._unfinished.pop(stream, "") + str(payload["text"])
         begins = max(text.rfind("\n"), text.rfind("\r")) + 1
         if len(text) - begins > _LONGEST_LINE:
             begins = _last_word(text)
         if 0 < len(text) - begins <= _LONGEST_LINE:
-            self._held[stream] = text[begins:]
+            self._unfinished[stream] = text[begins:]
             text = text[:begins]
         return {**payload, "stream": stream, "text": text}
 

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from callgate.core.events import OUTPUT_DELTA, PROGRESS
-from callgate.dispatch.sayings import KEPT_OUTPUT, Sayings
+from callgate.dispatch.tool_output import KEPT_OUTPUT, OutputRedactor
 
 SECRET = "AKIAIOSFODNN7EXAMPLE"
 
 
 def shown(*pieces: str) -> list[str]:
-    sayings = Sayings()
+    output = OutputRedactor()
     said: list[dict[str, Any]] = []
     for piece in pieces:
-        said += sayings.of(OUTPUT_DELTA, {"stream": "stdout", "text": piece})
-    said += sayings.rest()
+        said += output.of(OUTPUT_DELTA, {"stream": "stdout", "text": piece})
+    said += output.flush()
     return [each["text"] for each in said]
 
 
@@ -38,7 +38,7 @@ def test_nothing_that_is_no_secret_is_lost_or_reordered() -> None:
 
 
 def test_what_is_no_data_and_what_is_nested_is_shown_without_secrets() -> None:
-    (said,) = Sayings().of(PROGRESS, {"message": {"k": [SECRET]}, "fraction": 0.5, "odd": object()})
+    (said,) = OutputRedactor().of(PROGRESS, {"message": {"k": [SECRET]}, "fraction": 0.5, "odd": object()})
     assert (said["fraction"], SECRET in str(said)) == (0.5, False)
     assert isinstance(said["odd"], str)
 
@@ -51,8 +51,8 @@ def test_what_is_no_data_and_what_is_nested_is_shown_without_secrets() -> None:
     ],
 )
 def test_only_so_much_of_what_is_said_is_worth_keeping(said: tuple[str, dict[str, Any]]) -> None:
-    sayings = Sayings()
-    assert sayings.worth_keeping
+    output = OutputRedactor()
+    assert output.worth_keeping
     for _ in range(2):
-        list(sayings.of(*said))
-    assert not sayings.worth_keeping
+        list(output.of(*said))
+    assert not output.worth_keeping
