@@ -1,7 +1,7 @@
 """What the conformance suite expects of a server: its tools, resources and prompts.
 
 They are registered in a runtime and called through the dispatcher like any others. What they
-ask of the client they ask by `Exchange.ask`, and do not know which generation it speaks.
+ask of the client they ask by `PendingRequest.ask`, and do not know which generation it speaks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from callgate.core.errors import ToolExecutionError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
 from callgate.protocol.results import MCP_CONTENT
 from callgate.surfaces.mcp import tasks
-from callgate.surfaces.mcp.exchanges import LACKS, Exchange
-from callgate.surfaces.mcp.offers import Contents, Here, Typed
+from callgate.surfaces.mcp.pending_requests import LACKS, PendingRequest
+from callgate.surfaces.mcp.resources import Contents, Here, Typed
 from callgate.surfaces.mcp.server import McpServer
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8DwHwAFBQIAX8jx0gAAAABJRU5ErkJggg=="
@@ -47,11 +47,11 @@ class Suite:
         self.server: McpServer | None = None
         self.tools: list[ToolFactory] = [self._tool(Fixed(*each)) for each in (*_TOOLS, *_LONG)]
 
-    def client(self, context: ToolContext) -> Exchange[Any]:
+    def client(self, context: ToolContext) -> PendingRequest[Any]:
         assert self.server is not None
-        exchange = self.server.exchange_of(context.tool_use_id)
-        assert exchange is not None
-        return exchange
+        pending = self.server.exchange_of(context.tool_use_id)
+        assert pending is not None
+        return pending
 
     def _tool(self, fixed: Fixed) -> ToolFactory:
         suite, work = self, fixed.work

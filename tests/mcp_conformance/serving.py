@@ -23,9 +23,9 @@ from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.fanout import Fanout
 from callgate.surfaces.http.parts import Served
 from callgate.surfaces.http.server import HttpServer
+from callgate.surfaces.mcp.client_sessions import Wish
 from callgate.surfaces.mcp.http import Endpoint
 from callgate.surfaces.mcp.server import McpServer
-from callgate.surfaces.mcp.visits import Wish
 from callgate.wiring import Wired
 from callgate.workspace.history import History
 from tests.mcp_conformance.fixtures import Suite, SuitePrompts, SuiteResources

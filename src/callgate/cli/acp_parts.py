@@ -15,8 +15,8 @@ from callgate.core.sessions import Mode, Session
 from callgate.live_sessions import MODES, LiveSessions
 from callgate.models.make import find_table, key_name
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+from callgate.surfaces.acp.dependencies import Dependencies, OpenServers
 from callgate.surfaces.acp.options import nearest
-from callgate.surfaces.acp.parts import OpenServers, Parts
 from callgate.surfaces.acp.stdio import AcpOptions
 from callgate.wiring import Wired
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:  # most sessions have none
     from callgate.wiring_mcp_sessions import EditorServers
 
 
-def make_parts(wired: Wired, options: AcpOptions) -> Parts:
+def make_parts(wired: Wired, options: AcpOptions) -> Dependencies:
     """`RpcError` where the options fit no settings."""
     settings = wired.settings
     modes = tuple(mode for mode in MODES if mode in settings.editor_modes)
@@ -46,7 +46,7 @@ def make_parts(wired: Wired, options: AcpOptions) -> Parts:
         await servers.close()
         await wired.close()
 
-    return Parts(
+    return Dependencies(
         runtime=wired.runtime,
         sessions=LiveSessions(
             wired.runtime, open_session, lambda name: wired.open_agent(name or model)

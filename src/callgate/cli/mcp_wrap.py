@@ -129,7 +129,7 @@ async def _serve(
 async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[McpServer, Any]:
     """Raises `CliError` where the server cannot be used."""
     wiring, name = load("callgate.wiring_mcp"), name_of(options)
-    forwards, server_module = load("callgate.surfaces.mcp.forwards"), load(
+    forwards, server_module = load("callgate.surfaces.mcp.client_asks"), load(
         "callgate.surfaces.mcp.server"
     )
     registry = wired.dispatcher.registry
@@ -171,7 +171,7 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
         naming=server_module.Naming(
             shown.get,
             lambda each: meant.get(each, ""),
-            lambda each: wrapped.said_of(said[shown[each]], trusted=options.trusted),
+            lambda each: wrapped.extra_fields(said[shown[each]], trusted=options.trusted),
         ),
         instructions=None,
         elicits=not options.no_elicit,

@@ -75,9 +75,9 @@ class Cards:
         if use.id in self._open:
             return
         tool = self._find(use.name)
-        made = card(use, tool, self._session, prefix=prefix)
-        self._open[use.id] = _Card(made.title, tool)
-        self._tell(made)
+        new_card = card(use, tool, self._session, prefix=prefix)
+        self._open[use.id] = _Card(new_card.title, tool)
+        self._tell(new_card)
 
     def title(self, id: str) -> str:
         """Of a card that is open."""
@@ -104,14 +104,14 @@ class Cards:
             shown.terminal, shown.is_ours = terminal_id, False
             self._update(id, content=[Terminal(terminal_id=terminal_id)])
 
-    def output(self, id: str, said: str) -> None:
+    def output(self, id: str, text: str) -> None:
         shown = self._open.get(id)
         if shown is None or (shown.terminal is not None and not shown.is_ours):
             return
         if shown.is_ours:
-            shown.untold = (shown.untold + said)[-_MOST_UNTOLD:]
+            shown.untold = (shown.untold + text)[-_MOST_UNTOLD:]
         else:
-            shown.tail = (shown.tail + said)[-_TAIL:]
+            shown.tail = (shown.tail + text)[-_TAIL:]
         self._soon(id, shown)
 
     def progress(self, id: str, step: str) -> None:
@@ -184,7 +184,7 @@ def card(
 
 def _why(result: ToolResultBlock) -> list[ToolContent]:
     """Of a command whose output stands in a terminal: the words in which it failed."""
-    said = [block.text for block in result.content if isinstance(block, TextBlock)]
-    if not result.is_error or not said:
+    texts = [block.text for block in result.content if isinstance(block, TextBlock)]
+    if not result.is_error or not texts:
         return []
-    return [Shown(content=text(said[-1].rstrip().rpartition("\n")[2][-_LONGEST_WHY:]))]
+    return [Shown(content=text(texts[-1].rstrip().rpartition("\n")[2][-_LONGEST_WHY:]))]

@@ -29,15 +29,15 @@ _LONGEST_TITLE = 200
 _MOST_LOCATIONS = 50
 
 
-def text(said: str) -> Text:
+def text(value: str) -> Text:
     """As one block: without halves of characters, which no line of JSON can carry."""
-    if len(said) > LONGEST_TEXT:
-        said = f"{said[:LONGEST_TEXT]}\n[{len(said) - LONGEST_TEXT:,} more characters]"
-    return Text(text=sendable(said))
+    if len(value) > LONGEST_TEXT:
+        value = f"{value[:LONGEST_TEXT]}\n[{len(value) - LONGEST_TEXT:,} more characters]"
+    return Text(text=sendable(value))
 
 
-def sendable(said: str) -> str:
-    return said.encode("utf-8", "replace").decode() if not said.isascii() else said
+def sendable(value: str) -> str:
+    return value.encode("utf-8", "replace").decode() if not value.isascii() else value
 
 
 def iso(timestamp: float) -> str:
@@ -56,8 +56,8 @@ def result_content(result: ToolResultBlock) -> list[ToolContent]:
     """What stands on the card of a call that has ended. A change says what its first words do,
     unless these are about a failure."""
     changes: list[ToolContent] = [*map(change, result.diffs)]
-    said = result.content[1:] if changes and not result.is_error else result.content
-    return [*changes, *(Shown(content=as_block(block)) for block in said)]
+    blocks = result.content[1:] if changes and not result.is_error else result.content
+    return [*changes, *(Shown(content=as_block(block)) for block in blocks)]
 
 
 def change(diff: FileDiff) -> Diff:
@@ -71,8 +71,10 @@ def kind_of(tool: Registered | None) -> ToolKind:
 
 def title_of(name: str, arguments: Any) -> str:
     """One line: the tool and what it is to do, without secrets and with nothing unseen."""
-    said = in_words(arguments) if isinstance(arguments, Mapping) else ""
-    line = "".join(char if is_seen(char) else escape(char) for char in f"{name} {said}".strip())
+    described = in_words(arguments) if isinstance(arguments, Mapping) else ""
+    line = "".join(
+        char if is_seen(char) else escape(char) for char in f"{name} {described}".strip()
+    )
     if len(line) > _LONGEST_TITLE:  # the end of a command is where the surprise is
         half = _LONGEST_TITLE // 2
         line = f"{line[:half]} [... {len(line) - 2 * half:,} more characters ...] {line[-half:]}"

@@ -47,7 +47,7 @@ MOST_OUTPUT = 1024 * 1024
 _PATIENCE_S = 10.0
 """How long an editor may take for what is no work: to read, kill or release a terminal."""
 
-_GONE = "editor_gone"
+_EDITOR_GONE = "editor_gone"
 
 _log = logging.getLogger("callgate.acp")
 
@@ -62,13 +62,13 @@ class EditorFiles:
         self.writes = writes
 
     async def read(self, path: str, line: int | None, limit: int | None) -> str:
-        asked = ReadTextFile(session_id=self._session, path=path, line=line, limit=limit)
-        found: TextFile = await _ask(self._peer, asked)
+        request = ReadTextFile(session_id=self._session, path=path, line=line, limit=limit)
+        found: TextFile = await _ask(self._peer, request)
         return found.content
 
     async def write(self, path: str, content: str) -> None:
-        asked = WriteTextFile(session_id=self._session, path=path, content=content)
-        await _ask(self._peer, asked)
+        request = WriteTextFile(session_id=self._session, path=path, content=content)
+        await _ask(self._peer, request)
 
 
 class EditorTerminals:
@@ -79,16 +79,16 @@ class EditorTerminals:
         peer: Peer,
         session_id: str,
         opened: Callable[[str, str], None],
-        own: Callable[[Coroutine[Any, Any, None]], object],
+        start_task: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """`opened` hears of each call and its terminal; `own` sees work through to its end."""
         self._peer = peer
         self._session = session_id
         self._opened = opened
-        self._own = own
+        self._start_task = start_task
 
     async def start(self, command: Command, on_output: OnOutput) -> EditorTerminal:
-        asked = CreateTerminal(
+        request = CreateTerminal(
             session_id=self._session,
             command=command.argv[0],
             args=list(command.argv[1:]),
@@ -96,20 +96,22 @@ class EditorTerminals:
             cwd=command.cwd,
             output_byte_limit=MOST_OUTPUT,
         )
-        made: asyncio.Future[TerminalMade] = asyncio.ensure_future(_ask(self._peer, asked))
+        creation: asyncio.Future[TerminalMade] = asyncio.ensure_future(_ask(self._peer, request))
         try:
-            id = (await asyncio.shield(made)).terminal_id
+            id = (await asyncio.shield(creation)).terminal_id
         except asyncio.CancelledError:
-            self._own(self._release_late(made, on_output))  # what is made now must not stay
+            self._start_task(
+                self._release_late(creation, on_output)
+            )  # what is made now must not stay
             raise
         self._opened(command.call or "", id)
         return EditorTerminal(self._peer, self._session, id, on_output)
 
     async def _release_late(
-        self, made: asyncio.Future[TerminalMade], on_output: OnOutput
+        self, creation: asyncio.Future[TerminalMade], on_output: OnOutput
     ) -> None:
         try:
-            id = (await made).terminal_id
+            id = (await creation).terminal_id
         except ToolExecutionError:
             return
         await EditorTerminal(self._peer, self._session, id, on_output).release()
@@ -180,12 +182,14 @@ class EditorTerminal:
     async def release(self) -> None:
         await self._tell(ReleaseTerminal(**self._ids))
 
-    async def _tell(self, asked: Sent) -> None:
+    async def _tell(self, request: Sent) -> None:
         try:
-            await _ask(self._peer, asked, _PATIENCE_S)
+            await _ask(self._peer, request, _PATIENCE_S)
         except ToolExecutionError as error:
-            if error.reason == _GONE:  # nothing comes from it any more, but it may still read
-                self._peer.request_unheard(METHODS[type(asked)][0], asked)
+            if (
+                error.reason == _EDITOR_GONE
+            ):  # nothing comes from it any more, but it may still read
+                self._peer.request_unheard(METHODS[type(request)][0], request)
             else:
                 _log.warning("%s", error)
 
@@ -193,32 +197,32 @@ class EditorTerminal:
 _CUT = b"[the editor kept only the end of the output]\n"
 
 
-async def _ask(peer: Peer, asked: Sent, limit_s: float | None = None) -> Any:
+async def _ask(peer: Peer, request: Sent, limit_s: float | None = None) -> Any:
     """What the editor answers. `FileNotFoundError` if it has no such file."""
-    method, answer = METHODS[type(asked)]
+    method, answer = METHODS[type(request)]
     try:
         async with asyncio.timeout(limit_s):
-            return read_result(answer, await peer.request(method, asked))
+            return read_result(answer, await peer.request(method, request))
     except RpcError as error:
         if error.code == RESOURCE_NOT_FOUND and method.startswith("fs/"):
             raise FileNotFoundError from error
-        said = f"The editor refused {method}: {shown(error.message, 200)} ({error.code})."
-        raise ToolExecutionError(said, reason="editor_failed") from error
+        message = f"The editor refused {method}: {shown(error.message, 200)} ({error.code})."
+        raise ToolExecutionError(message, reason="editor_failed") from error
     except Unsendable as error:
-        said = f"The editor cannot be told: {error}."
-        raise ToolExecutionError(said, reason="editor_failed") from error
+        message = f"The editor cannot be told: {error}."
+        raise ToolExecutionError(message, reason="editor_failed") from error
     except TimeoutError as error:
-        said = f"The editor did not answer {method}."
-        raise ToolExecutionError(said, reason="editor_failed") from error
+        message = f"The editor did not answer {method}."
+        raise ToolExecutionError(message, reason="editor_failed") from error
     except PeerGone as error:
-        raise ToolExecutionError("The editor has gone.", reason=_GONE) from error
+        raise ToolExecutionError("The editor has gone.", reason=_EDITOR_GONE) from error
 
 
-def _number(said: str | int | None) -> int | None:
+def _number(value: str | int | None) -> int | None:
     """The number of a signal; -1 for one that this system does not know."""
-    if not said:
+    if not value:
         return None
-    name = str(said)
+    name = str(value)
     try:
         return signal.Signals[name if name.startswith("SIG") else f"SIG{name}"].value
     except KeyError:

@@ -27,7 +27,7 @@ SETUP_METHOD = "setup"
 
 def greet(params: Any, *, unstable: bool) -> tuple[Initialize, Initialized]:
     """What the client said of itself, and our answer. Raises `RpcError`."""
-    asked = read_params(Initialize, params)
+    request = read_params(Initialize, params)
     methods: list[AgentMethod | TerminalMethod] = [
         AgentMethod(
             id=SETTINGS_METHOD,
@@ -35,7 +35,7 @@ def greet(params: Any, *, unstable: bool) -> tuple[Initialize, Initialized]:
             description="Uses the model and the key that callgate is set up with.",
         )
     ]
-    if asked.capabilities.signs_in_at_a_terminal:
+    if request.capabilities.signs_in_at_a_terminal:
         methods.append(
             TerminalMethod(
                 id=SETUP_METHOD,
@@ -45,8 +45,8 @@ def greet(params: Any, *, unstable: bool) -> tuple[Initialize, Initialized]:
                 type="terminal",
             )
         )
-    return asked, Initialized(
-        protocol_version=agreed(asked.protocol_version),
+    return request, Initialized(
+        protocol_version=agreed(request.protocol_version),
         agent_capabilities=AgentCapabilities(
             load_session=True,
             prompt_capabilities=PromptCapabilities(

@@ -91,7 +91,7 @@ class Peer:
         self._caught_up: Callable[[], None] | None = None
         self._answering: dict[Id, asyncio.Task[None]] = {}
         self._ids = itertools.count(1)
-        self._asked: dict[Id, asyncio.Future[Any]] = {}
+        self._pending: dict[Id, asyncio.Future[Any]] = {}
         self._unsent: list[bytes] = []
         self._size = 0
         self._paused = False
@@ -101,7 +101,7 @@ class Peer:
         self._read.set()
         self._closing = False
         self._frames = FrameLog("callgate.acp")
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         """Nothing reaches the peer any more."""
 
     # What comes
@@ -209,7 +209,7 @@ class Peer:
             task.cancel()
 
     def _settle(self, response: Response) -> None:
-        waiting = None if response.id is None else self._asked.pop(response.id, None)
+        waiting = None if response.id is None else self._pending.pop(response.id, None)
         if waiting is None or waiting.done():
             _log.info("an answer to nothing that was asked was ignored")
         elif response.error is not None:
@@ -226,21 +226,21 @@ class Peer:
 
         Cancelled, it tells the peer that nobody waits any more.
         """
-        if self._closing or self.gone.is_set():
+        if self._closing or self.disconnected.is_set():
             raise PeerGone
         id = next(self._ids)
         line = jsonrpc.request(id, method, params)
-        self._asked[id] = waiting = asyncio.get_running_loop().create_future()
+        self._pending[id] = waiting = asyncio.get_running_loop().create_future()
         _log.debug("-> %d %s", id, method)
         self._send(line)
         try:
             return await waiting
         except asyncio.CancelledError:
-            if id in self._asked:
+            if id in self._pending:
                 self.notify(CANCEL_REQUEST, {"requestId": id})
             raise
         finally:
-            self._asked.pop(id, None)
+            self._pending.pop(id, None)
 
     def request_unheard(self, method: str, params: Any) -> None:
         """A request whose answer nobody waits for: the last that a peer is asked."""
@@ -255,11 +255,11 @@ class Peer:
         if self._size > HIGH:
             self.flush()
         await self._read.wait()
-        if self.gone.is_set():
+        if self.disconnected.is_set():
             raise PeerGone
 
     def _send(self, line: bytes) -> None:
-        if self.gone.is_set():
+        if self.disconnected.is_set():
             return
         if not self._unsent and not self._paused:
             asyncio.get_running_loop().call_soon(self.flush)
@@ -280,7 +280,7 @@ class Peer:
 
     def pause(self) -> None:
         """Nothing is written until `resume`, and that has to come within the patience."""
-        if self.gone.is_set():
+        if self.disconnected.is_set():
             return
         self._paused = True
         self._read.clear()
@@ -307,9 +307,9 @@ class Peer:
 
     def lost(self) -> None:
         """Nothing can be written any more. Whoever waits for the peer is told so."""
-        if self.gone.is_set():
+        if self.disconnected.is_set():
             return
-        self.gone.set()
+        self.disconnected.set()
         self._calm()
         self._unsent, self._size = [], 0
         self._read.set()
@@ -323,8 +323,8 @@ class Peer:
         self._abandon()
 
     def _abandon(self) -> None:
-        asked, self._asked = self._asked, {}
-        for waiting in asked.values():
+        pending, self._pending = self._pending, {}
+        for waiting in pending.values():
             if not waiting.done():
                 waiting.set_exception(PeerGone())
 

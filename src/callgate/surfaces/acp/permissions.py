@@ -53,21 +53,21 @@ async def ask(
     offered = _options(question.tool)
     if question.session_id != session_id:  # no answer to a sub-agent is remembered
         offered = [each for each in offered if each.kind in ("allow_once", "reject_once")]
-    asked = RequestPermission(session_id=session_id, tool_call=fields, options=offered)
+    request = RequestPermission(session_id=session_id, tool_call=fields, options=offered)
     method, answer = METHODS[RequestPermission]
     try:
-        said = read_result(answer, await peer.request(method, asked))
+        response = read_result(answer, await peer.request(method, request))
     except PeerGone:  # the turn is being stopped
         return await _nobody()
     except RpcError as error:
         _log.warning("the question about %s was not answered: %s", question.tool, error)
         reason = f"the editor could not ask: {shown(error.message)}"
         return Answer(decision=Outcome.DENY, reason=reason, by=by)
-    assert isinstance(said, PermissionAnswer)
-    if isinstance(said.outcome, Cancelled):
+    assert isinstance(response, PermissionAnswer)
+    if isinstance(response.outcome, Cancelled):
         cancel()
         return await _nobody()
-    chosen = getattr(said.outcome, "option_id", "")
+    chosen = getattr(response.outcome, "option_id", "")
     decision, scope = _ANSWERS.get(chosen, (Outcome.DENY, Scope.ONCE))
     return Answer(decision=decision, scope=scope, by=by)
 
@@ -100,11 +100,11 @@ def content_of(question: Confirmation, longest: int) -> list[ToolContent]:
     hidden or acts.
     """
     arguments = whole_arguments(question, longest, advice=_ADVICE)
-    told = [f"Arguments:\n\n{fenced(arguments)}" if arguments else "No arguments."]
+    paragraphs = [f"Arguments:\n\n{fenced(arguments)}" if arguments else "No arguments."]
     if question.preview and not question.diffs:
-        told.append(f"Preview, {preview_heading(question)}:\n\n{fenced(question.preview)}")
+        paragraphs.append(f"Preview, {preview_heading(question)}:\n\n{fenced(question.preview)}")
     about = [visible_lines(question.why), f"Asked by: {code(requester_text(question))}"]
     if question.sandbox is not None:
         about.append(f"Runs in: {visible_lines(question.sandbox)}.")
-    told.append("\n\n".join(about))
-    return [*map(change, question.diffs), *(Shown(content=text(each)) for each in told)]
+    paragraphs.append("\n\n".join(about))
+    return [*map(change, question.diffs), *(Shown(content=text(each)) for each in paragraphs)]

@@ -35,7 +35,7 @@ _ENDS = re.compile(r"<\s*/\s*resource", re.IGNORECASE)
 """What a model may take for the end of a tag."""
 
 
-class Said(msgspec.Struct, frozen=True):
+class UserPrompt(msgspec.Struct, frozen=True):
     text: str
     """All that is text, one block below the other. A command comes first, whatever the editor
     has put before it."""
@@ -48,7 +48,7 @@ class Said(msgspec.Struct, frozen=True):
         return Message(role="user", content=[TextBlock(text), *self.images])
 
 
-def read_prompt(blocks: Sequence[Block]) -> Said:
+def read_prompt(blocks: Sequence[Block]) -> UserPrompt:
     """Raises `RpcError` -32602 for what cannot be taken."""
     texts: list[str] = []
     typed: list[str] = []
@@ -77,24 +77,24 @@ def read_prompt(blocks: Sequence[Block]) -> Said:
     if not text.strip() and not images:
         raise refused("the prompt is empty")
     written = "\n".join(typed)
-    return Said(sendable(text), images, written if written.strip() else ", ".join(names))
+    return UserPrompt(sendable(text), images, written if written.strip() else ", ".join(names))
 
 
 def _link(link: ResourceLink) -> str:
     mime = "" if link.mime_type is None else f" mime={_quoted(link.mime_type)}"
-    said = _escaped(link.description or "")
+    description = _escaped(link.description or "")
     name, uri = _quoted(link.name), _quoted(link.uri)
-    return f"<resource_link name={name} uri={uri}{mime}>{said}</resource_link>"
+    return f"<resource_link name={name} uri={uri}{mime}>{description}</resource_link>"
 
 
 def _resource(contents: Contents) -> str:
     mime = "" if contents.mime_type is None else f" mime={_quoted(contents.mime_type)}"
     if contents.text is not None:
         # Left as it is, so that code stays code; only what would end the tag is not.
-        said = _ENDS.sub(lambda tag: f"&lt;{tag[0][1:]}", contents.text)
+        text = _ENDS.sub(lambda tag: f"&lt;{tag[0][1:]}", contents.text)
     else:
-        said = f"[{len(_bytes(contents.blob or '')):,} bytes that are no text, not shown]"
-    return f"<resource uri={_quoted(contents.uri)}{mime}>\n{said}\n</resource>"
+        text = f"[{len(_bytes(contents.blob or '')):,} bytes that are no text, not shown]"
+    return f"<resource uri={_quoted(contents.uri)}{mime}>\n{text}\n</resource>"
 
 
 def _is_image(data: str) -> bool:
@@ -124,11 +124,11 @@ def refused(why: str) -> RpcError:
     return RpcError(INVALID_PARAMS, f"Invalid params: {why}")
 
 
-def _escaped(said: str) -> str:
-    return said.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _escaped(value: str) -> str:
+    return value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _quoted(said: str) -> str:
+def _quoted(value: str) -> str:
     """An attribute; a line end in it would begin what looks like another line of the prompt."""
-    flat = _escaped(said).replace('"', "&quot;").replace("\n", "&#10;").replace("\r", "&#13;")
+    flat = _escaped(value).replace('"', "&quot;").replace("\n", "&#10;").replace("\r", "&#13;")
     return f'"{flat}"'

@@ -45,7 +45,7 @@ async def replayed(
     waiting: dict[str, ToolUseBlock] = {}
     async for message in messages:
         for block in message.content:
-            for update in _told(message.role, block, waiting, session, find):
+            for update in _updates(message.role, block, waiting, session, find):
                 yield update
     for use in waiting.values():
         yield ToolCallUpdate(
@@ -53,7 +53,7 @@ async def replayed(
         )
 
 
-def _told(
+def _updates(
     role: str,
     block: MessageBlock,
     waiting: dict[str, ToolUseBlock],
@@ -84,7 +84,7 @@ def _told(
 
 def _output(name: str, given: Mapping[str, object]) -> Iterator[Update]:
     """What a model that writes its calls has shown by them."""
-    said = given.get({"send_chat": "content", "say": "utterance", "open_url": "url"}.get(name, ""))
-    if isinstance(said, str) and said:
-        content = ResourceLink(name=said, uri=said) if name == "open_url" else text(said)
+    value = given.get({"send_chat": "content", "say": "utterance", "open_url": "url"}.get(name, ""))
+    if isinstance(value, str) and value:
+        content = ResourceLink(name=value, uri=value) if name == "open_url" else text(value)
         yield AgentMessageChunk(content=content)

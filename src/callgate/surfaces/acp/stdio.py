@@ -104,10 +104,10 @@ class Served:
         options: AcpOptions,
         make_agent: MakeAgent,
         write: Callable[[bytes], None],
-        gone: Callable[[], None],
+        on_disconnect: Callable[[], None],
     ) -> None:
         self._options, self._make_agent = options, make_agent
-        self.peer = Peer(write, self._answer, self._noted, on_gone=gone)
+        self.peer = Peer(write, self._answer, self._noted, on_gone=on_disconnect)
         self._client: Initialize | None = None
         self._making: asyncio.Task[Agent] | None = None
 
@@ -142,11 +142,11 @@ class Served:
 
     async def _agent(self, client: Initialize) -> Agent:
         """The agent; several requests may wait for it, and be cancelled meanwhile."""
-        if self._making is None or (self._making.done() and not self._made()):
+        if self._making is None or (self._making.done() and not self._agent_if_open()):
             self._making = asyncio.get_running_loop().create_task(self._make(client))
         return await asyncio.shield(self._making)
 
-    def _made(self) -> Agent | None:
+    def _agent_if_open(self) -> Agent | None:
         """The agent, if there is one by now."""
         making = self._making
         if making is None or not making.done() or making.cancelled() or making.exception():
@@ -154,7 +154,7 @@ class Served:
         return making.result()
 
     def _noted(self, method: str, params: Any) -> None:
-        agent = self._made()
+        agent = self._agent_if_open()
         if agent is not None:  # before, there is no session that it could be about
             agent.noted(method, params)
 
@@ -164,7 +164,7 @@ class Served:
         if self._making is not None and not self._making.done():
             self._making.cancel()
             await asyncio.wait([self._making])
-        agent = self._made()
+        agent = self._agent_if_open()
         try:
             if agent is not None:
                 await agent.close()

@@ -103,37 +103,37 @@ class Telling:
                 self._message = None
                 self.advise(f"Asked again, what was said so far does not count: {why}")
 
-    def advise(self, said: str) -> None:
+    def advise(self, advice: str) -> None:
         """Something of ours, between what the model says."""
         if self._client.shows_notices:
-            self._tell(Notice(severity="warning", title=sendable(said)))
+            self._tell(Notice(severity="warning", title=sendable(advice)))
         else:
-            content = text(f"\n[callgate] {said}\n")
+            content = text(f"\n[callgate] {advice}\n")
             self._tell(AgentMessageChunk(content=content, meta=_OURS))
 
     def happened(self, event: Event) -> None:
         """An event of this session."""
-        said, id = event.payload, str(event.payload.get("tool_use_id"))
+        payload, id = event.payload, str(event.payload.get("tool_use_id"))
         if event.type == CALLED:
             self._cards.called(id)
         elif event.type == OUTPUT_DELTA:
-            self._cards.output(id, str(said.get("text", "")))
+            self._cards.output(id, str(payload.get("text", "")))
         elif event.type == PROGRESS:
-            self._cards.progress(id, _step(said))
+            self._cards.progress(id, _step(payload))
         elif event.type == PLANNED:
-            self._tell(plan_of(said.get("entries")))
+            self._tell(plan_of(payload.get("entries")))
         elif event.type == MODE_CHANGED:
             self._mode_changed()
         elif event.type == LLM_COMPLETED:
-            self._used(said)
+            self._used(payload)
         elif event.type == LLM_RETRYING:
-            self.advise(f"The model is asked again: {said.get('message')}")
+            self.advise(f"The model is asked again: {payload.get('message')}")
         elif event.type == COMPACTED and self._client.shows_compaction:
             self._tell(Compaction(compaction_id=event.id, status="completed"))
 
-    def _used(self, said: Mapping[str, Any]) -> None:
-        used = sum(int(said.get(key) or 0) for key in ("input_tokens", "output_tokens"))
-        if (cost := said.get("cost_usd")) is not None:
+    def _used(self, payload: Mapping[str, Any]) -> None:
+        used = sum(int(payload.get(key) or 0) for key in ("input_tokens", "output_tokens"))
+        if (cost := payload.get("cost_usd")) is not None:
             self._cost, self._priced = self._cost + float(cost), True
         if self.window and used:
             price = Cost(amount=round(self._cost, 6), currency="USD") if self._priced else None
@@ -154,7 +154,7 @@ def plan_of(entries: Any) -> Plan:
     )
 
 
-def _step(said: Mapping[str, Any]) -> str:
-    fraction, message = said.get("fraction"), said.get("message")
+def _step(payload: Mapping[str, Any]) -> str:
+    fraction, message = payload.get("fraction"), payload.get("message")
     percent = f"{fraction:.0%} " if isinstance(fraction, int | float) else ""
     return f"{percent}{message or ''}".strip()

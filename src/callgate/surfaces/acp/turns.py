@@ -28,9 +28,9 @@ from callgate.protocol.acp.values import AUTH_REQUIRED
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
 from callgate.sessions.titles import title_of
 from callgate.surfaces.acp.contents import iso, sendable, session_title
-from callgate.surfaces.acp.held import Held
-from callgate.surfaces.acp.parts import Parts
-from callgate.surfaces.acp.prompts import Said, read_prompt, refused
+from callgate.surfaces.acp.dependencies import Dependencies
+from callgate.surfaces.acp.editor_sessions import EditorSession
+from callgate.surfaces.acp.prompts import UserPrompt, read_prompt, refused
 
 if TYPE_CHECKING:  # heavy
     from callgate.agent.turns import TurnEnd
@@ -38,74 +38,88 @@ if TYPE_CHECKING:  # heavy
 _TOOL = re.compile(r"/tool[ \t]+([^\s{]+)[ \t]*(\{.*\})?\s*\Z", re.DOTALL)
 
 
-async def prompt(parts: Parts, held: Held, asked: Prompt) -> Prompted:
+async def prompt(
+    dependencies: Dependencies, editor_session: EditorSession, request: Prompt
+) -> Prompted:
     """One turn. Everything that is told of it comes before this returns."""
-    if held.is_busy:
+    if editor_session.is_busy:
         raise refused("a prompt of this session is under way")
-    said = read_prompt(asked.prompt)
-    work = held.begin(lambda: _turn(parts, held, said))
+    user_prompt = read_prompt(request.prompt)
+    work = editor_session.begin(lambda: _turn(dependencies, editor_session, user_prompt))
     if work is None:
         return Prompted(stop_reason="cancelled")
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        held.cancel()
+        editor_session.cancel()
         await asyncio.wait([work])
         raise
 
 
-async def _turn(parts: Parts, held: Held, said: Said) -> Prompted:
-    title = held.session.title
-    held.tell_commands()
+async def _turn(
+    dependencies: Dependencies, editor_session: EditorSession, user_prompt: UserPrompt
+) -> Prompted:
+    title = editor_session.session.title
+    editor_session.tell_commands()
     try:
-        turn = await _begin(parts, held, said)
+        turn = await _begin(dependencies, editor_session, user_prompt)
         if turn is None:
             return Prompted(stop_reason="cancelled")
-        if held.is_cancelled:  # while it was begun
-            parts.sessions.cancel_turn(held.session.id)
-        end = await parts.sessions.turn_end(held.session.id, turn)
+        if editor_session.is_cancelled:  # while it was begun
+            dependencies.sessions.cancel_turn(editor_session.session.id)
+        end = await dependencies.sessions.turn_end(editor_session.session.id, turn)
     except (StoreError, TurnUnderWay) as error:
         raise RpcError(INTERNAL_ERROR, str(error)) from error
-    _tell_info(held, title)
-    return _answer(parts, held, end)
+    _tell_info(editor_session, title)
+    return _answer(dependencies, editor_session, end)
 
 
-async def _begin(parts: Parts, held: Held, said: Said) -> str | None:
+async def _begin(
+    dependencies: Dependencies, editor_session: EditorSession, user_prompt: UserPrompt
+) -> str | None:
     """The turn that was begun; None if it was cancelled before."""
-    sessions, id, show = parts.sessions, held.session.id, held.telling.show
-    if not await held.settled():
+    sessions, id, show = (
+        dependencies.sessions,
+        editor_session.session.id,
+        editor_session.telling.show,
+    )
+    if not await editor_session.settled():
         return None
-    if (use := _direct(said.text)) is not None:
-        _name(held, said)
-        return await sessions.begin_call(id, said.message(said.text), use, CallerKind.ACP, show)
+    if (use := _direct(user_prompt.text)) is not None:
+        _name(editor_session, user_prompt)
+        return await sessions.begin_call(
+            id, user_prompt.message(user_prompt.text), use, CallerKind.ACP, show
+        )
     try:
-        composed = parts.skills.compose(said.text, held.session)
+        composed = dependencies.skills.compose(user_prompt.text, editor_session.session)
     except UnknownSkill as error:
         raise refused(str(error)) from error
     except SkillUnreadable as error:
         raise RpcError(INTERNAL_ERROR, str(error)) from error
-    agent = await open_agent(parts, held.model)
-    if said.images and not agent.model.images:
+    agent = await open_agent(dependencies, editor_session.model)
+    if user_prompt.images and not agent.model.images:
         raise refused(f"the model {agent.model.name} cannot be shown images")
-    held.telling.window = agent.model.context_tokens
-    if held.is_cancelled:
+    editor_session.telling.window = agent.model.context_tokens
+    if editor_session.is_cancelled:
         return None
-    _name(held, said)
+    _name(editor_session, user_prompt)
     if composed.delegate:
         given = {"task": composed.text}
         if composed.skill is not None:
             given["title"] = composed.skill.name
         use = ToolUseBlock(id=call_id(), name=SPAWN_AGENT, input=given)
         return await sessions.begin_call(
-            id, said.message(said.text), use, CallerKind.ACP, show, agent
+            id, user_prompt.message(user_prompt.text), use, CallerKind.ACP, show, agent
         )
-    return await sessions.begin_turn(id, said.message(composed.text), held.model, show)
+    return await sessions.begin_turn(
+        id, user_prompt.message(composed.text), editor_session.model, show
+    )
 
 
-async def open_agent(parts: Parts, model: str | None) -> Any:
+async def open_agent(dependencies: Dependencies, model: str | None) -> Any:
     """Raises `RpcError` with what to do where there is no model to work with."""
     try:
-        return await parts.sessions.agent(model)
+        return await dependencies.sessions.agent(model)
     except ModelError as error:
         lacking = error.kind in (ModelErrorKind.KEY, ModelErrorKind.REQUEST)
         code = AUTH_REQUIRED if lacking else INTERNAL_ERROR
@@ -126,37 +140,39 @@ def _direct(text: str) -> ToolUseBlock | None:
     return ToolUseBlock(id=call_id(), name=found[1], input=given)
 
 
-def _name(held: Held, said: Said) -> None:
+def _name(editor_session: EditorSession, user_prompt: UserPrompt) -> None:
     """Call a session that has no name by what was typed, not by what is made of it."""
-    session = held.session
-    session.title = session.title or title_of(Message.text("user", sendable(said.typed)))
+    session = editor_session.session
+    session.title = session.title or title_of(Message.text("user", sendable(user_prompt.typed)))
 
 
-def _tell_info(held: Held, title: str | None) -> None:
-    session = held.session
+def _tell_info(editor_session: EditorSession, title: str | None) -> None:
+    session = editor_session.session
     fields: dict[str, Any] = {"updated_at": iso(time.time())}
     if session.title != title:
         fields["title"] = session_title(session.title)
-    held.tell(SessionInfoUpdate(**fields))
+    editor_session.tell(SessionInfoUpdate(**fields))
 
 
-def _failure(parts: Parts, end: TurnEnd) -> RpcError:
-    said = end.notice or "The turn failed."
+def _failure(dependencies: Dependencies, end: TurnEnd) -> RpcError:
+    message = end.notice or "The turn failed."
     if end.failure is None:
-        return RpcError(INTERNAL_ERROR, said)
+        return RpcError(INTERNAL_ERROR, message)
     data = {"reason": f"model_{end.failure}"}
     if end.failure is not ModelErrorKind.KEY:
-        return RpcError(INTERNAL_ERROR, said, data)
-    parts.sessions.forget_agents()  # or a better key would not be looked at
-    return RpcError(AUTH_REQUIRED, said, data)
+        return RpcError(INTERNAL_ERROR, message, data)
+    dependencies.sessions.forget_agents()  # or a better key would not be looked at
+    return RpcError(AUTH_REQUIRED, message, data)
 
 
-def _answer(parts: Parts, held: Held, end: TurnEnd | None) -> Prompted:
-    if end is None or end.stop == "waiting" or held.is_cancelled:
+def _answer(
+    dependencies: Dependencies, editor_session: EditorSession, end: TurnEnd | None
+) -> Prompted:
+    if end is None or end.stop == "waiting" or editor_session.is_cancelled:
         return Prompted(stop_reason="cancelled")
     if end.stop == "error":
-        raise _failure(parts, end)
-    if not parts.unstable:
+        raise _failure(dependencies, end)
+    if not dependencies.unstable:
         return Prompted(stop_reason=end.stop)
     used = end.usage
     return Prompted(

@@ -1,6 +1,6 @@
 """callgate as an MCP server: `callgate mcp serve` (stdio), and `/mcp` on an instance's port.
 
-    bytes -> SDK -> server.py -> exchanges.py -> Runtime
+    bytes -> SDK -> server.py -> pending_requests.py -> Runtime
                         |            '-- progress, questions and logs, back to the client
                         '-- offers: files, transcripts, skills
 

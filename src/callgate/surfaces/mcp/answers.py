@@ -9,21 +9,23 @@ import mcp_types as types
 from callgate.core.schemas import ForeignSchema
 
 
-def fits(request: types.InputRequest, said: object) -> bool:
+def fits(request: types.InputRequest, response: object) -> bool:
     match request:
         case types.ElicitRequest():
-            return isinstance(said, types.ElicitResult) and _fills_in(request.params, said)
+            return isinstance(response, types.ElicitResult) and _fills_in(request.params, response)
         case types.CreateMessageRequest():
-            return isinstance(said, types.CreateMessageResult | types.CreateMessageResultWithTools)
+            return isinstance(
+                response, types.CreateMessageResult | types.CreateMessageResultWithTools
+            )
         case types.ListRootsRequest():
-            return isinstance(said, types.ListRootsResult)
+            return isinstance(response, types.ListRootsResult)
 
 
-def _fills_in(form: Any, said: types.ElicitResult) -> bool:
-    if said.action != "accept" or not isinstance(form, types.ElicitRequestFormParams):
+def _fills_in(form: Any, result: types.ElicitResult) -> bool:
+    if result.action != "accept" or not isinstance(form, types.ElicitRequestFormParams):
         return True
     try:  # a foreign tool may have written it
         schema = ForeignSchema(form.requested_schema, plain=True)
     except ValueError:
         return False
-    return bool(schema.is_valid(said.content or {}))
+    return bool(schema.is_valid(result.content or {}))

@@ -22,7 +22,7 @@ from mcp.server.subscriptions import (
 )
 from mcp.shared.subscriptions import event_to_notification
 
-from callgate.surfaces.mcp.visits import Visits
+from callgate.surfaces.mcp.client_sessions import ClientSessions
 
 _S = 5.0
 """How long one client may take to hear of something."""
@@ -30,39 +30,41 @@ _S = 5.0
 
 class Changes:
     def __init__(
-        self, visits: Visits, own: Callable[[Coroutine[Any, Any, None]], object]
+        self,
+        client_sessions: ClientSessions,
+        start_task: Callable[[Coroutine[Any, Any, None]], object],
     ) -> None:
         """`own` sees work through to its end."""
-        self._visits = visits
-        self._own = own
+        self._client_sessions = client_sessions
+        self._start_task = start_task
         self._bus = InMemorySubscriptionBus()
         self.listen = ListenHandler(self._bus)
 
     def tools(self) -> None:
-        self._own(self._tell(ToolsListChanged()))
+        self._start_task(self._tell(ToolsListChanged()))
 
     def prompts(self) -> None:
-        self._own(self._tell(PromptsListChanged()))
+        self._start_task(self._tell(PromptsListChanged()))
 
     def resources(self) -> None:
-        self._own(self._tell(ResourcesListChanged()))
+        self._start_task(self._tell(ResourcesListChanged()))
 
     def updated(self, uri: str) -> None:
-        self._own(self._tell(ResourceUpdated(uri=uri)))
+        self._start_task(self._tell(ResourceUpdated(uri=uri)))
 
     def close(self) -> None:
         self.listen.close()
 
     async def _tell(self, event: ServerEvent) -> None:
         await self._bus.publish(event)
-        for visit in self._visits:
-            if visit.channel is None:
+        for client_session in self._client_sessions:
+            if client_session.channel is None:
                 continue
-            if isinstance(event, ResourceUpdated) and event.uri not in visit.watched:
+            if isinstance(event, ResourceUpdated) and event.uri not in client_session.watched:
                 continue
             try:
                 async with asyncio.timeout(_S):
-                    await visit.channel.send_notification(_legacy(event))
+                    await client_session.channel.send_notification(_legacy(event))
             except TimeoutError:
                 pass  # it does not read; it will list again when it wants to know
 

@@ -42,9 +42,13 @@ def form(question: Confirmation) -> types.ElicitRequest:
     )
 
 
-def read(said: object) -> Answer:
-    if isinstance(said, types.ElicitResult) and said.action == "accept" and said.content:
-        word = said.content.get("decision")
+def read(response: object) -> Answer:
+    if (
+        isinstance(response, types.ElicitResult)
+        and response.action == "accept"
+        and response.content
+    ):
+        word = response.content.get("decision")
         if isinstance(word, str) and word in _CHOICES:
             return _CHOICES[word]
     return Answer(decision=Outcome.DENY, by="mcp", reason="The question was dismissed.")
@@ -52,7 +56,7 @@ def read(said: object) -> Answer:
 
 def _message(question: Confirmation) -> str:
     effect = f"{question.side_effects}{', destructive' if question.destructive else ''}"
-    parts = [
+    paragraphs = [
         f"May {question.tool} run ({effect})?",
         _shown(question.why),
         f"In: {_shown(question.workspace)}",
@@ -60,10 +64,10 @@ def _message(question: Confirmation) -> str:
         f"Arguments:\n{whole_arguments(question) or 'none'}",
     ]
     if question.sandbox is not None:
-        parts.append(f"Runs in: {_shown(question.sandbox)}")
+        paragraphs.append(f"Runs in: {_shown(question.sandbox)}")
     if question.preview:
-        parts.append(f"Preview, {preview_heading(question)}:\n{_shown(question.preview)}")
-    return "\n\n".join(parts)
+        paragraphs.append(f"Preview, {preview_heading(question)}:\n{_shown(question.preview)}")
+    return "\n\n".join(paragraphs)
 
 
 def _shown(text: str) -> str:

@@ -16,10 +16,10 @@ from starlette.types import Receive, Scope, Send
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
 from callgate.surfaces.http.doors import Door
+from callgate.surfaces.mcp.client_sessions import SESSION_HEADER, Wish, session_key
 from callgate.surfaces.mcp.local import full_server
 from callgate.surfaces.mcp.replays import Replays
 from callgate.surfaces.mcp.server import McpServer
-from callgate.surfaces.mcp.visits import SESSION_HEADER, Wish, session_key
 
 _IDLE_S = 30 * 60.0
 _MOST_SESSIONS = 1_000
@@ -69,7 +69,7 @@ class Endpoint:
         if scope["method"] == "DELETE":
             ids = [value for key, value in scope["headers"] if key == SESSION_HEADER.encode()]
             for id in ids:
-                await self.server.visits.end(session_key(id.decode("latin-1")))
+                await self.server.client_sessions.end(session_key(id.decode("latin-1")))
 
     async def close(self) -> None:
         """Stop what is under way and end every stream. Twice equals once."""
@@ -80,17 +80,17 @@ class Endpoint:
                 await self._running
 
 
-async def open_endpoint(door: Door) -> Endpoint:
+async def open_endpoint(context: Door) -> Endpoint:
     """The endpoint of an instance."""
 
     def open_session(wish: Wish) -> Session:
         if wish.mode is not None and wish.mode not in list(Mode):
             raise ToolPermissionDenied(f"There is no mode {wish.mode[:20]!r}.", reason="mode")
-        mode = None if wish.mode is None else min(Mode(wish.mode), door.served.mode, key=_width)
-        return door.sessions.fresh(wish.workspace, mode)
+        mode = None if wish.mode is None else min(Mode(wish.mode), context.served.mode, key=_width)
+        return context.sessions.fresh(wish.workspace, mode)
 
     server = full_server(
-        door.runtime, open_session, home=door.served.home, skills=door.skills
+        context.runtime, open_session, home=context.served.home, skills=context.skills
     )
     endpoint = Endpoint(server)
     await endpoint.start()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from callgate.core.sessions import Session
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import transcripts, workspace
-from callgate.surfaces.mcp.offers import Prompts
+from callgate.surfaces.mcp.client_sessions import OpenSession
+from callgate.surfaces.mcp.resources import Prompts
 from callgate.surfaces.mcp.server import McpServer
 from callgate.surfaces.mcp.skills import SkillPrompts
 from callgate.surfaces.mcp.transcripts import Transcripts
-from callgate.surfaces.mcp.visits import OpenSession
 from callgate.surfaces.mcp.workspace import WorkspaceResources
 
 if TYPE_CHECKING:  # loaded where skills are used

@@ -15,9 +15,9 @@ from typing import get_args
 from mcp_types import LOG_LEVEL_META_KEY, LoggingLevel
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callgate.surfaces.mcp.exchanges import Context
-from callgate.surfaces.mcp.news import Line
-from callgate.surfaces.mcp.visits import Visit
+from callgate.surfaces.mcp.client_sessions import ClientSession
+from callgate.surfaces.mcp.notifications import Line
+from callgate.surfaces.mcp.pending_requests import Context
 
 LEVELS: tuple[LoggingLevel, ...] = get_args(LoggingLevel)
 """From the least important on."""
@@ -28,12 +28,12 @@ Hear = Callable[[str, Line], None]
 """Takes the id of a call, and what it said."""
 
 
-def wanted(ctx: Context, visit: Visit) -> LoggingLevel | None:
+def wanted(ctx: Context, client_session: ClientSession) -> LoggingLevel | None:
     """From which level on a request wants to hear of log lines; None: of none."""
     if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-        return visit.level
-    said = (ctx.meta or {}).get(LOG_LEVEL_META_KEY)
-    return said if said in LEVELS else None
+        return client_session.level
+    level = (ctx.meta or {}).get(LOG_LEVEL_META_KEY)
+    return level if level in LEVELS else None
 
 
 def reaches(level: LoggingLevel, least: LoggingLevel | None) -> bool:

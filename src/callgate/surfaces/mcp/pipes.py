@@ -28,12 +28,12 @@ class Pipes:
         self._descriptors = Descriptors(read_fd, write_fd)
         self._received: deque[bytes] = deque()
         self._size = 0
-        self._news = asyncio.Event()
+        self._readable = asyncio.Event()
         """Something came, or nothing will."""
         self._ended = False
         self._room = asyncio.Event()
         self._room.set()
-        self._gone = False
+        self._closed = False
         self._caught_up: Callable[[], None] | None = None
         self._frames = FrameLog("callgate.mcp.serve")
 
@@ -45,8 +45,8 @@ class Pipes:
         while not self._received:
             if self._ended:
                 return b""
-            self._news.clear()
-            await self._news.wait()
+            self._readable.clear()
+            await self._readable.wait()
         data = self._received.popleft()
         self._size -= len(data)
         if self._caught_up is not None and self._size <= _AT_ONCE:
@@ -56,11 +56,11 @@ class Pipes:
 
     async def write(self, data: bytes) -> None:
         """Once the client has room for it. Raises `ClientGone`."""
-        if not self._gone:
+        if not self._closed:
             self._frames.sent(data)
             self._descriptors.write(data)
             await self._room.wait()
-        if self._gone:
+        if self._closed:
             raise ClientGone
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class Pipes:
 
     def _end(self) -> None:
         self._ended = True
-        self._news.set()
+        self._readable.set()
 
     # What the descriptors want of a peer.
 
@@ -77,7 +77,7 @@ class Pipes:
         self._frames.received(data)
         self._received.append(data)
         self._size += len(data)
-        self._news.set()
+        self._readable.set()
 
     def is_behind(self, caught_up: Callable[[], None]) -> bool:
         if self._size <= _AT_ONCE:
@@ -92,5 +92,5 @@ class Pipes:
         self._room.set()
 
     def lost(self) -> None:
-        self._gone = True
+        self._closed = True
         self._room.set()

@@ -4,7 +4,7 @@
     resources/*, prompts/*  what the sources of `offers` have
     logging, completion, subscriptions
 
-Whatever a client calls runs in the session of its visit, with the caller kind `mcp`. What a
+Whatever a client calls runs in the session of that client, with the caller kind `mcp`. What a
 person must be asked is asked in a form where the client shows forms; else the question stays
 open for the dashboard and the terminal. Wherever it is answered first, that counts.
 """
@@ -31,13 +31,13 @@ from callgate.dispatch.registry import Registered
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import logs, shapes, tasks
 from callgate.surfaces.mcp.changes import Changes
-from callgate.surfaces.mcp.exchanges import Context, Exchange, Long
-from callgate.surfaces.mcp.news import Line
-from callgate.surfaces.mcp.offers import Here, Prompts, Resources, Typed
+from callgate.surfaces.mcp.client_sessions import ClientSession, ClientSessions, OpenSession
+from callgate.surfaces.mcp.in_flight import InFlightCalls
+from callgate.surfaces.mcp.notifications import Line
 from callgate.surfaces.mcp.pages import page
+from callgate.surfaces.mcp.pending_requests import Context, Long, PendingRequest
+from callgate.surfaces.mcp.resources import Here, Prompts, Resources, Typed
 from callgate.surfaces.mcp.tasks import Tasks
-from callgate.surfaces.mcp.under_way import UnderWay
-from callgate.surfaces.mcp.visits import OpenSession, Visit, Visits
 from callgate.surfaces.mcp.workspace import workspace_uri
 
 _INSTRUCTIONS = """\
@@ -56,7 +56,7 @@ class Naming(NamedTuple):
     """From the registered name; None: it is not offered as a tool."""
     meant: Callable[[str], str] = str
     """Back."""
-    said: Callable[[str], Mapping[str, Any]] = lambda name: {}
+    extra_fields: Callable[[str], Mapping[str, Any]] = lambda name: {}
     """What is told of a tool beside what we say of it, by its registered name."""
 
 
@@ -95,12 +95,12 @@ class McpServer:
         self._naming = naming
         self._watches = watches
         self._working: set[asyncio.Task[None]] = set()
-        self._under_way = UnderWay(runtime, self._own, elicits=elicits)
+        self._in_flight = InFlightCalls(runtime, self._start_task, elicits=elicits)
         self._tasks = Tasks()
-        self.visits = Visits(runtime, open_session, self._under_way.confirm)
-        self.changes = Changes(self.visits, self._own)
+        self.client_sessions = ClientSessions(runtime, open_session, self._in_flight.confirm)
+        self.changes = Changes(self.client_sessions, self._start_task)
         self.sdk = self._make(instructions)
-        self._log = logs.ToolLog(self._under_way.log)
+        self._log = logs.ToolLog(self._in_flight.log)
         self._log.attach()
         self._unlisten = runtime.listen(self._heard)
         self._known = self._registered()
@@ -146,20 +146,20 @@ class McpServer:
             answers |= {"on_list_prompts": self._list_prompts, "on_get_prompt": self._get_prompt}
         return {**answers, "on_completion": self._complete} if answers else {}
 
-    def exchange_of(self, call_id: str) -> Exchange[Any] | None:
+    def exchange_of(self, call_id: str) -> PendingRequest[Any] | None:
         """Who can be asked something on behalf of a call."""
-        return self._under_way.of(call_id)
+        return self._in_flight.of(call_id)
 
-    def list_changed(self, what: Literal["resources", "prompts"]) -> None:
+    def list_changed(self, kind: Literal["resources", "prompts"]) -> None:
         """Tell every client, if there is such a list."""
-        if what == "resources" and self._resources:
+        if kind == "resources" and self._resources:
             self.changes.resources()
-        elif what == "prompts" and self._prompts:
+        elif kind == "prompts" and self._prompts:
             self.changes.prompts()
 
     def log(self, call_id: str, line: Line) -> None:
         """To the client of a call, if it wants lines of that level."""
-        self._under_way.log(call_id, line)
+        self._in_flight.log(call_id, line)
 
     async def close(self) -> None:
         """Stop what clients have under way. Twice equals once."""
@@ -167,9 +167,9 @@ class McpServer:
         self._unwatch()
         self._log.detach()
         self.changes.close()
-        self._under_way.close()
+        self._in_flight.close()
         self._tasks.close()
-        await self.visits.close()
+        await self.client_sessions.close()
         if self._working:
             await asyncio.wait(self._working)
 
@@ -178,21 +178,21 @@ class McpServer:
     async def _list_tools(
         self, ctx: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        visit = self._visit(ctx)
+        client_session = self._visit(ctx)
         tools = [
-            shapes.tool_of(each, name, self._naming.said(each.name))
-            for each in self._runtime.tools(visit.session)
+            shapes.tool_of(each, name, self._naming.extra_fields(each.name))
+            for each in self._runtime.tools(client_session.session)
             if (name := self._naming.shown(each.name)) is not None
         ]
         shown, more = page(tools, lambda each: each.name, _cursor(params))
         return types.ListToolsResult(tools=shown, next_cursor=more)
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
-        visit, modern = self._visit(ctx), _is_modern(ctx)
+        client_session, modern = self._visit(ctx), _is_modern(ctx)
         call = ToolCall(
             tool=self._naming.meant(params.name),
             arguments=params.arguments or {},
-            session=visit.session,
+            session=client_session.session,
             caller=CallerKind.MCP,
             external_id=str(ctx.request_id),
         )
@@ -201,15 +201,15 @@ class McpServer:
             return shapes.result_of(result, params.name, modern=modern)
 
         patience_s = self._patience(ctx, call.tool)
-        said = await self._under_way.attend(
-            ctx, visit, params, lambda: self._under_way.begin(ctx, call), patience_s
+        answer = await self._in_flight.attend(
+            ctx, client_session, params, lambda: self._in_flight.begin(ctx, call), patience_s
         )
-        match said:
-            case Long(exchange):
-                return self._tasks.add(visit.key, exchange, shape)
+        match answer:
+            case Long(pending):
+                return self._tasks.add(client_session.key, pending, shape)
             case types.InputRequiredResult():
-                return said
-        return shape(said)
+                return answer
+        return shape(answer)
 
     def _patience(self, ctx: Context, name: str) -> float | None:
         """How long a client waits for a call before it becomes a task; None: to its end."""
@@ -227,8 +227,8 @@ class McpServer:
 
     async def _update_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
         tasks.ensure_named(ctx, params.task_id)
-        visitor = self._visit(ctx).key
-        return self._tasks.update(params.task_id, visitor, params.input_responses)
+        client_key = self._visit(ctx).key
+        return self._tasks.update(params.task_id, client_key, params.input_responses)
 
     async def _cancel_task(self, ctx: Context, params: tasks.TaskParams) -> dict[str, Any]:
         tasks.ensure_named(ctx, params.task_id)
@@ -253,18 +253,18 @@ class McpServer:
         return types.ListResourceTemplatesResult(resource_templates=shown, next_cursor=more)
 
     async def _read_resource(self, ctx: Context, params: types.ReadResourceRequestParams) -> Any:
-        visit = self._visit(ctx)
+        client_session = self._visit(ctx)
         uri = str(params.uri)
 
-        async def work(exchange: Exchange[Any]) -> types.ReadResourceResult:
-            here = self._here(ctx, visit, exchange)
+        async def work(pending: PendingRequest[Any]) -> types.ReadResourceResult:
+            here = self._here(ctx, client_session, pending)
             for each in self._resources:
                 if (contents := await each.read(uri, here)) is not None:
                     return types.ReadResourceResult(contents=list(contents))
             raise shapes.unknown_resource(uri, modern=_is_modern(ctx))
 
-        return await self._under_way.attend(
-            ctx, visit, params, lambda: Exchange(ctx, _plain(work, uri))
+        return await self._in_flight.attend(
+            ctx, client_session, params, lambda: PendingRequest(ctx, _plain(work, uri))
         )
 
     async def _subscribe(
@@ -290,18 +290,18 @@ class McpServer:
         return types.ListPromptsResult(prompts=shown, next_cursor=more)
 
     async def _get_prompt(self, ctx: Context, params: types.GetPromptRequestParams) -> Any:
-        visit = self._visit(ctx)
+        client_session = self._visit(ctx)
 
-        async def work(exchange: Exchange[Any]) -> types.GetPromptResult:
-            here = self._here(ctx, visit, exchange)
+        async def work(pending: PendingRequest[Any]) -> types.GetPromptResult:
+            here = self._here(ctx, client_session, pending)
             for each in self._prompts:
                 found = await each.get(params.name, params.arguments or {}, here)
                 if found is not None:
                     return found
             raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name[:200]}")
 
-        return await self._under_way.attend(
-            ctx, visit, params, lambda: Exchange(ctx, _plain(work))
+        return await self._in_flight.attend(
+            ctx, client_session, params, lambda: PendingRequest(ctx, _plain(work))
         )
 
     async def _complete(
@@ -345,22 +345,27 @@ class McpServer:
         if known != self._known:
             self.changes.tools()
 
-    def _visit(self, ctx: Context) -> Visit:
+    def _visit(self, ctx: Context) -> ClientSession:
         try:
-            visit = self.visits.of(ctx)
+            client_session = self.client_sessions.of(ctx)
         except ToolError as error:
             raise MCPError(types.INVALID_REQUEST, str(error), {"reason": error.reason}) from None
-        for each in self.visits.crowded():
-            self._own(self.visits.end(each.key))
-        return visit
+        for each in self.client_sessions.crowded():
+            self._start_task(self.client_sessions.end(each.key))
+        return client_session
 
-    def _here(self, ctx: Context, visit: Visit, exchange: Exchange[Any] | None = None) -> Here:
+    def _here(
+        self,
+        ctx: Context,
+        client_session: ClientSession,
+        pending: PendingRequest[Any] | None = None,
+    ) -> Here:
         async def run(call: ToolCall) -> ToolResult:
-            if exchange is None:
+            if pending is None:
                 return await self._runtime.call(call)
-            return await self._under_way.run(exchange, call)
+            return await self._in_flight.run(pending, call)
 
-        return Here(visit.session, run, exchange)
+        return Here(client_session.session, run, pending)
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
         tool = self._runtime.dispatcher.registry.find(self._naming.meant(name))
@@ -368,12 +373,12 @@ class McpServer:
 
     def _heard(self, event: Event) -> None:
         if event.type in (PROGRESS, OUTPUT_DELTA):
-            self._under_way.note(event)
+            self._in_flight.note(event)
         elif event.type == COMPLETED:
             for path in event.payload.get("files_modified") or ():
                 self.changes.updated(workspace_uri(path))
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._working.add(task)
         task.add_done_callback(self._ended)
@@ -385,13 +390,13 @@ class McpServer:
 
 
 def _plain(
-    work: Callable[[Exchange[Any]], Coroutine[Any, Any, T]], uri: str | None = None
-) -> Callable[[Exchange[Any]], Coroutine[Any, Any, T]]:
+    work: Callable[[PendingRequest[Any]], Coroutine[Any, Any, T]], uri: str | None = None
+) -> Callable[[PendingRequest[Any]], Coroutine[Any, Any, T]]:
     """Work whose refusals and failures are errors of the protocol."""
 
-    async def working(exchange: Exchange[Any]) -> T:
+    async def working(pending: PendingRequest[Any]) -> T:
         try:
-            return await work(exchange)
+            return await work(pending)
         except ToolError as error:
             raise shapes.error_of(error, uri) from None
 

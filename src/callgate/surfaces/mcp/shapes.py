@@ -13,18 +13,18 @@ from callgate.core.results import ErrorInfo, ToolResult
 from callgate.dispatch.registry import Registered
 from callgate.protocol.definitions import to_mcp
 from callgate.protocol.results import to_mcp_result
-from callgate.surfaces.mcp.exchanges import LACKS
+from callgate.surfaces.mcp.pending_requests import LACKS
 
 
-def tool_of(tool: Registered, name: str, said: Mapping[str, Any]) -> types.Tool:
+def tool_of(tool: Registered, name: str, extra: Mapping[str, Any]) -> types.Tool:
     """`said` is what is told of it beside what its definition says."""
     shaped = to_mcp(tool.definition)
     hints = {
         "openWorldHint": False,  # unsaid, it would mean yes
         **shaped["annotations"],
-        **said.get("annotations", {}),
+        **extra.get("annotations", {}),
     }
-    return types.Tool.model_validate({**shaped, **said, "name": name, "annotations": hints})
+    return types.Tool.model_validate({**shaped, **extra, "name": name, "annotations": hints})
 
 
 def result_of(result: ToolResult, name: str, *, modern: bool) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def _ensure_of_tool(error: ErrorInfo, name: str, modern: bool) -> None:
 def error_of(error: ToolError, uri: str | None = None) -> MCPError:
     """A refusal or a failure where there is no tool whose result could say so."""
     info = ErrorInfo.of(error)
-    said = {"class": str(info.error_class), "reason": info.reason}
+    details = {"class": str(info.error_class), "reason": info.reason}
     if uri is not None:
-        said["uri"] = uri
-    return MCPError(types.INTERNAL_ERROR, info.message, said)
+        details["uri"] = uri
+    return MCPError(types.INTERNAL_ERROR, info.message, details)
 
 
 def unknown_resource(uri: str, *, modern: bool) -> MCPError:

@@ -8,7 +8,7 @@ import mcp_types as types
 
 from callgate.agent.skills import Skills, SkillUnreadable, UnknownSkill
 from callgate.core.errors import ToolExecutionError
-from callgate.surfaces.mcp.offers import Here, Typed
+from callgate.surfaces.mcp.resources import Here, Typed
 
 _REQUEST = types.PromptArgument(
     name="request", description="What to do with it, in your own words.", required=False
@@ -34,9 +34,9 @@ class SkillPrompts:
             return None
         except SkillUnreadable as error:
             raise ToolExecutionError(str(error), reason="skill_unreadable") from None
-        asked = arguments.get("request", "").strip()
-        said = types.TextContent(type="text", text=f"{asked}\n\n{text}" if asked else text)
-        return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=said)])
+        request = arguments.get("request", "").strip()
+        content = types.TextContent(type="text", text=f"{request}\n\n{text}" if request else text)
+        return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=content)])
 
     async def complete(self, prompt: str, typed: Typed, here: Here) -> Sequence[str]:
         return []  # nobody knows what a person wants to do

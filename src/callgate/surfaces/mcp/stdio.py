@@ -36,7 +36,7 @@ async def serve(read_fd: int, write_fd: int, server: McpServer) -> None:
         loop.add_signal_handler(each, ended.set)
     pipes = Pipes(read_fd, write_fd)
     await pipes.open()
-    talking = loop.create_task(talk(pipes, server))
+    talking = loop.create_task(serve_pipes(pipes, server))
     ending = loop.create_task(ended.wait())
     try:
         await asyncio.wait([talking, ending], return_when=asyncio.FIRST_COMPLETED)
@@ -51,7 +51,7 @@ async def serve(read_fd: int, write_fd: int, server: McpServer) -> None:
         pipes.close()
 
 
-async def talk(pipes: Pipes, server: McpServer) -> None:
+async def serve_pipes(pipes: Pipes, server: McpServer) -> None:
     """Until one side is closed."""
     coming, received = anyio.create_memory_object_stream[Received](0)
     sending, sent = anyio.create_memory_object_stream[SessionMessage](0)
@@ -110,8 +110,8 @@ def _has_id(line: bytes) -> bool:
     return b'"id"' in line and "id" in json.loads(line)
 
 
-def _error(code: int, said: str) -> types.JSONRPCError:
-    error = types.ErrorData(code=code, message=said)
+def _error(code: int, message: str) -> types.JSONRPCError:
+    error = types.ErrorData(code=code, message=message)
     return types.JSONRPCError(jsonrpc="2.0", id=None, error=error)
 
 

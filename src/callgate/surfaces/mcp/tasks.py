@@ -6,7 +6,7 @@
 For clients of 2026-07-28 that have the extension. A tool with the tag `task` always becomes one,
 with `task-required` it needs a client that has it; any other call becomes one when it takes long.
 Questions that it asks meanwhile are in `tasks/get`, and `tasks/update` answers them. Nobody but the
-visitor who made a call knows of its task.
+client_key who made a call knows of its task.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Field, ValidationError
 from starlette.requests import Request
 
-from callgate.surfaces.mcp.exchanges import RESULTS, Context, Exchange
+from callgate.surfaces.mcp.pending_requests import RESULTS, Context, PendingRequest
 
 EXTENSION = "io.modelcontextprotocol/tasks"
 TASK, REQUIRED = "task", "task-required"
@@ -45,8 +45,8 @@ class TaskParams(types.RequestParams):
 
 
 class Task(NamedTuple):
-    visitor: str
-    exchange: Exchange[Any]
+    client_key: str
+    pending: PendingRequest[Any]
     shape: Shape
     created_at: float
     marks: dict[str, float]
@@ -54,9 +54,9 @@ class Task(NamedTuple):
 
 
 def wants_tasks(ctx: Context) -> bool:
-    said = ctx.session.client_capabilities
+    capabilities = ctx.session.client_capabilities
     modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
-    return modern and said is not None and EXTENSION in (said.extensions or {})
+    return modern and capabilities is not None and EXTENSION in (capabilities.extensions or {})
 
 
 def ensure_named(ctx: Context, id: str) -> None:
@@ -80,45 +80,47 @@ class Tasks:
         self._clock = clock
         self._tasks: dict[str, Task] = {}
 
-    def add(self, visitor: str, exchange: Exchange[Any], shape: Shape) -> dict[str, Any]:
+    def add(self, client_key: str, pending: PendingRequest[Any], shape: Shape) -> dict[str, Any]:
         """The answer to the call that becomes a task."""
         self._forget()
         id, now = secrets.token_urlsafe(24), self._clock()
-        task = self._tasks[id] = Task(visitor, exchange, shape, now, {"changed": now})
-        exchange.task.add_done_callback(lambda _: self._mark(task, "changed"))
+        task = self._tasks[id] = Task(client_key, pending, shape, now, {"changed": now})
+        pending.task.add_done_callback(lambda _: self._mark(task, "changed"))
         return {**self._described(id, task), "status": "working", "resultType": "task"}
 
-    def get(self, id: str, visitor: str) -> dict[str, Any]:
-        task = self._find(id, visitor)
+    def get(self, id: str, client_key: str) -> dict[str, Any]:
+        task = self._find(id, client_key)
         return {**self._described(id, task), **_state(task), "resultType": "complete"}
 
-    def update(self, id: str, visitor: str, said: Mapping[str, object] | None) -> dict[str, Any]:
-        task = self._find(id, visitor)
-        task.exchange.answer(_read(task.exchange.open_requests(), said or {}))
+    def update(
+        self, id: str, client_key: str, responses: Mapping[str, object] | None
+    ) -> dict[str, Any]:
+        task = self._find(id, client_key)
+        task.pending.answer(_read(task.pending.open_requests(), responses or {}))
         self._mark(task, "changed")
         return {"resultType": "complete"}
 
-    def cancel(self, id: str, visitor: str) -> dict[str, Any]:
-        task = self._find(id, visitor)
-        if not task.exchange.task.done() and "cancelled" not in task.marks:
+    def cancel(self, id: str, client_key: str) -> dict[str, Any]:
+        task = self._find(id, client_key)
+        if not task.pending.task.done() and "cancelled" not in task.marks:
             self._mark(task, "cancelled")
             self._mark(task, "changed")
-            task.exchange.end()
+            task.pending.end()
         return {"resultType": "complete"}
 
     def close(self) -> None:
         for task in self._tasks.values():
-            task.exchange.end()
+            task.pending.end()
         self._tasks.clear()
 
-    def _find(self, id: str, visitor: str) -> Task:
+    def _find(self, id: str, client_key: str) -> Task:
         task = self._tasks.get(id)
-        if task is None or task.visitor != visitor:
+        if task is None or task.client_key != client_key:
             raise MCPError(types.INVALID_PARAMS, "There is no such task.")
         return task
 
-    def _mark(self, task: Task, what: str) -> None:
-        task.marks[what] = self._clock()
+    def _mark(self, task: Task, status: str) -> None:
+        task.marks[status] = self._clock()
 
     def _described(self, id: str, task: Task) -> dict[str, Any]:
         return {
@@ -133,32 +135,32 @@ class Tasks:
         """Those that ended long ago; and if there are too many, the oldest."""
         now = self._clock()
         for id, task in list(self._tasks.items()):
-            if task.exchange.task.done() and now - task.marks["changed"] > KEPT_S:
+            if task.pending.task.done() and now - task.marks["changed"] > KEPT_S:
                 del self._tasks[id]
         while len(self._tasks) >= _MOST:
-            self._tasks.pop(next(iter(self._tasks))).exchange.end()
+            self._tasks.pop(next(iter(self._tasks))).pending.end()
 
 
 def _read(
-    asked: Mapping[str, types.InputRequest], said: Mapping[str, object]
+    requests: Mapping[str, types.InputRequest], responses: Mapping[str, object]
 ) -> dict[str, object]:
     """The answers to what is asked, as values of the protocol."""
     found: dict[str, object] = {}
-    for name in asked.keys() & said.keys():
+    for name in requests.keys() & responses.keys():
         try:
-            kind = RESULTS[type(asked[name])]
-            found[name] = kind.model_validate(said[name], by_name=False)
+            kind = RESULTS[type(requests[name])]
+            found[name] = kind.model_validate(responses[name], by_name=False)
         except ValidationError:
             continue
     return found
 
 
 def _state(task: Task) -> dict[str, Any]:
-    work = task.exchange.task
+    work = task.pending.task
     if "cancelled" in task.marks:
         return {"status": "cancelled"}
     if not work.done():
-        requests = task.exchange.open_requests()
+        requests = task.pending.open_requests()
         if not requests:
             return {"status": "working"}
         shown = {
@@ -171,8 +173,8 @@ def _state(task: Task) -> dict[str, Any]:
             return {"status": "cancelled"}
         return {"status": "completed", "result": task.shape(work.result())}
     except MCPError as error:
-        said = error.error.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return {"status": "failed", "error": said}
+        body = error.error.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {"status": "failed", "error": body}
     except Exception:  # of work that is not a tool's: its text is not for others
         failed = {"code": types.INTERNAL_ERROR, "message": "The task failed unexpectedly."}
         return {"status": "failed", "error": failed}

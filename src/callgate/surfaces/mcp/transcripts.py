@@ -1,6 +1,6 @@
 """What was said and done in the sessions of a workspace, as pages to read.
 
-    transcript:///SESSION   the sessions of the visit's own workspace, and no others
+    transcript:///SESSION   the sessions of the client_session's own workspace, and no others
 
 Like the files, they are read by a call, which the policy can refuse and the record shows.
 """
@@ -22,7 +22,7 @@ from callgate.core.stores import SessionNotFound, StoreError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.runtime import Runtime
 from callgate.sessions.transcripts import transcript
-from callgate.surfaces.mcp.offers import Contents, Here, Typed
+from callgate.surfaces.mcp.resources import Contents, Here, Typed
 from callgate.surfaces.mcp.workspace import TAG, call_for, value_of
 
 _SCHEME = "transcript:///"

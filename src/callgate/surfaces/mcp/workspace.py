@@ -27,7 +27,7 @@ from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.runtime import Runtime
-from callgate.surfaces.mcp.offers import Contents, Here, Typed
+from callgate.surfaces.mcp.resources import Contents, Here, Typed
 from callgate.tools.search import Aside
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.search import find
@@ -97,8 +97,8 @@ class ListWorkspaceFiles:
         found = await self._aside.run(
             context, lambda stop: find(files, "**", ".", _MOST_FILES, should_stop=stop)
         )
-        said = f"{len(found.paths)} files"
-        return ToolOutput(content=[TextBlock(said)], value=found.paths)
+        text = f"{len(found.paths)} files"
+        return ToolOutput(content=[TextBlock(text)], value=found.paths)
 
     async def cancel(self) -> bool:
         return self._aside.stop()
@@ -118,7 +118,9 @@ class WorkspaceResources:
     async def listed(self, here: Here) -> Sequence[types.Resource]:
         paths = await self._paths(here)
         found = [_resource(workspace_uri(path), path) for path in paths]
-        return found + [_resource(_ARTIFACT + quote(name), name) for name in self._kept(here)]
+        return found + [
+            _resource(_ARTIFACT + quote(name), name) for name in self._artifact_names(here)
+        ]
 
     async def templates(self, here: Here) -> Sequence[types.ResourceTemplate]:
         return [
@@ -147,7 +149,7 @@ class WorkspaceResources:
         paths: list[str] = value_of(await here.run(call_for("list_resources", {}, here.session)))
         return paths
 
-    def _kept(self, here: Here) -> list[str]:
+    def _artifact_names(self, here: Here) -> list[str]:
         try:
             return sorted(os.listdir(self._directory(here)))
         except OSError:
@@ -160,7 +162,11 @@ class WorkspaceResources:
         if uri.startswith(_WORKSPACE):
             return unquote(uri.removeprefix(_WORKSPACE), errors="surrogateescape") or None
         name = unquote(uri.removeprefix(_ARTIFACT)) if uri.startswith(_ARTIFACT) else ""
-        return os.path.join(self._directory(here), name) if name in self._kept(here) else None
+        return (
+            os.path.join(self._directory(here), name)
+            if name in self._artifact_names(here)
+            else None
+        )
 
 
 def call_for(tool: str, arguments: dict[str, Any], session: Session) -> ToolCall:

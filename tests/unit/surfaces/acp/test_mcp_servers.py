@@ -66,8 +66,8 @@ def is_alive(pid: str) -> bool:
 
 
 def held(client: Client, session: str) -> Any:
-    agent: Any = client.served._made()
-    return agent._held[session]
+    agent: Any = client.served._agent_if_open()
+    return agent._sessions[session]
 
 
 def offered(client: Client, session: str) -> list[str]:

@@ -369,7 +369,7 @@ async def test_a_lost_connection_is_told_to_whoever_waits_and_takes_no_more() ->
     wire.peer.pause()
     await turns()
     assert len(wire.lines) == 1
-    assert wire.peer.gone.is_set()
+    assert wire.peer.disconnected.is_set()
 
 
 # A peer that does not read
@@ -414,7 +414,7 @@ async def test_a_peer_that_leaves_too_much_unread_counts_as_gone() -> None:
     wire.peer.pause()
     for _ in range(20):
         wire.peer.notify("a", "x" * 1_000)
-    assert wire.peer.gone.is_set()
+    assert wire.peer.disconnected.is_set()
     assert wire.peer._size == 0
 
 
@@ -422,7 +422,7 @@ async def test_a_peer_that_reads_nothing_for_too_long_counts_as_gone() -> None:
     wire = Wire(patience=0.001)
     wire.peer.pause()
     async with asyncio.timeout(60):
-        await wire.peer.gone.wait()
+        await wire.peer.disconnected.wait()
 
 
 async def test_a_peer_that_reads_again_in_time_is_not_given_up() -> None:
@@ -433,7 +433,7 @@ async def test_a_peer_that_reads_again_in_time_is_not_given_up() -> None:
     passed = loop.create_future()
     loop.call_later(0.01, passed.set_result, None)
     await passed
-    assert not wire.peer.gone.is_set()
+    assert not wire.peer.disconnected.is_set()
 
 
 @pytest.mark.spec("S2-02")

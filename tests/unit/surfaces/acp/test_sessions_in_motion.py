@@ -42,7 +42,7 @@ async def test_a_prompt_does_nothing_in_a_session_that_is_closed_behind_it(
         assert await client.ask(method, sessionId=session) == {}
         assert await prompted == {"stopReason": "cancelled"}
         told = len(client.said)
-        assert client.served._made()._held == {}  # type: ignore[union-attr]
+        assert client.served._agent_if_open()._sessions == {}  # type: ignore[union-attr]
         await client.ask("session/list")
         assert len(client.said) == told + 1
     assert not (workspace / "made.txt").exists()

@@ -14,7 +14,7 @@ from callgate.core.events import CONFIRMATION_REQUESTED
 from callgate.core.sessions import Mode
 from callgate.dispatch.confirmations import Answer
 from callgate.policy.rules import Outcome
-from callgate.surfaces.mcp import exchanges
+from callgate.surfaces.mcp import pending_requests
 from tests.unit.surfaces.mcp.talks import GENERATIONS, World, answers, texts, world
 
 each_generation = pytest.mark.parametrize("generation", GENERATIONS)
@@ -170,7 +170,7 @@ async def test_an_answer_that_nobody_asked_for_allows_nothing(tmp_path: Path) ->
 async def test_parked_calls_are_bounded_and_the_oldest_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchanges, "_MOST_PARKED", 1)
+    monkeypatch.setattr(pending_requests, "_MOST_PARKED", 1)
     async with world(tmp_path, Mode.ASK) as here:
         async with here.client("2026-07-28", elicitation_callback=answers("Deny")) as client:
             first, second = await _parked(client, "one"), await _parked(client, "two")

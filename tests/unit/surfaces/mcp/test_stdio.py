@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from callgate.surfaces.mcp.pipes import Pipes
-from callgate.surfaces.mcp.stdio import talk
+from callgate.surfaces.mcp.stdio import serve_pipes
 from tests.unit.surfaces.mcp.talks import LIMIT_S, World, world
 
 CALLGATE = str(Path(sys.executable).with_name("callgate"))
@@ -64,7 +64,7 @@ async def on_pipes(here: World) -> AsyncIterator[tuple[Line, asyncio.Task[None]]
     ours, theirs = Pipes(to_server, from_server), Line(to_client, from_client)
     await ours.open()
     await theirs.open()
-    talking = asyncio.create_task(talk(ours, here.server))
+    talking = asyncio.create_task(serve_pipes(ours, here.server))
     try:
         yield theirs, talking
     finally:

@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 
 from callgate.core.sessions import Mode
 from callgate.surfaces.mcp import tasks
-from callgate.surfaces.mcp.exchanges import Exchange
+from callgate.surfaces.mcp.pending_requests import PendingRequest
 from callgate.surfaces.mcp.tasks import EXTENSION, Tasks
 from tests.unit.surfaces.mcp.talks import World, answers, world
 
@@ -102,8 +102,8 @@ class _Clock:
         return self.now
 
 
-async def _exchange(here: World, work: Any) -> Exchange[Any]:
-    made: list[Exchange[Any]] = []
+async def _pending(here: World, work: Any) -> PendingRequest[Any]:
+    made: list[PendingRequest[Any]] = []
 
     class Ctx:
         params: dict[str, Any] = {}
@@ -112,19 +112,19 @@ async def _exchange(here: World, work: Any) -> Exchange[Any]:
         class session:
             client_capabilities = types.ClientCapabilities(elicitation=types.ElicitationCapability())
 
-    made.append(Exchange(Ctx(), work))  # type: ignore[arg-type]
+    made.append(PendingRequest(Ctx(), work))  # type: ignore[arg-type]
     return made[0]
 
 
 @pytest.mark.spec("T31")
 async def test_a_task_is_unknown_to_another_visitor_and_forgotten_in_time(tmp_path: Path) -> None:
-    async def work(exchange: Exchange[Any]) -> str:
+    async def work(pending: PendingRequest[Any]) -> str:
         return "done"
 
     async with world(tmp_path) as here:
         clock = _Clock()
         kept = Tasks(clock)
-        id = kept.add("me", await _exchange(here, work), lambda said: {"said": said})["taskId"]
+        id = kept.add("me", await _pending(here, work), lambda said: {"said": said})["taskId"]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for act in (kept.get, kept.cancel, lambda id, who: kept.update(id, who, {})):
@@ -133,7 +133,7 @@ async def test_a_task_is_unknown_to_another_visitor_and_forgotten_in_time(tmp_pa
             assert unknown.value.code == types.INVALID_PARAMS
         assert kept.get(id, "me")["result"] == {"said": "done"}
         clock.now += tasks.KEPT_S + 1
-        kept.add("me", await _exchange(here, work), lambda said: {"said": said})
+        kept.add("me", await _pending(here, work), lambda said: {"said": said})
         with pytest.raises(MCPError):
             kept.get(id, "me")
 
@@ -145,12 +145,12 @@ async def test_answers_are_taken_one_by_one_and_a_wrong_one_is_none(tmp_path: Pa
         })
     )  # fmt: skip
 
-    async def work(exchange: Exchange[Any]) -> list[str]:
-        return sorted(await exchange.ask({"a": form, "b": form}))
+    async def work(pending: PendingRequest[Any]) -> list[str]:
+        return sorted(await pending.ask({"a": form, "b": form}))
 
     async with world(tmp_path) as here:
         kept = Tasks()
-        id = kept.add("me", await _exchange(here, work), lambda said: {"said": said})["taskId"]
+        id = kept.add("me", await _pending(here, work), lambda said: {"said": said})["taskId"]
         await asyncio.sleep(0)
         good = {"action": "accept", "content": {"x": 1}}
         kept.update(id, "me", {"a": good, "b": {"action": "accept", "content": {}}, "c": good})

@@ -24,9 +24,9 @@ from callgate.sources.mcp.asks import (
     Sample,
     Sampled,
 )
-from callgate.surfaces.mcp.exchanges import Exchange
 from callgate.surfaces.mcp.logs import LEVELS
-from callgate.surfaces.mcp.news import Line
+from callgate.surfaces.mcp.notifications import Line
+from callgate.surfaces.mcp.pending_requests import PendingRequest
 from callgate.surfaces.mcp.server import McpServer
 
 
@@ -39,54 +39,54 @@ class ClientAsks:
         """Whose clients are asked; set once there is one."""
 
     async def fill(self, server: str, form: Form, calling: Calling) -> Filled:
-        exchange = self._exchange(calling)
-        if exchange is None or not _shows(exchange, form):
+        pending = self._pending(calling)
+        if pending is None or not _can_show(pending, form):
             return await self._otherwise.fill(server, form, calling)
-        said = await _ask(exchange, _request(server, form))
-        assert isinstance(said, types.ElicitResult)
-        content = None if said.content is None else dict(said.content)
-        return Filled(action=said.action, content=content)
+        result = await _ask(pending, _request(server, form))
+        assert isinstance(result, types.ElicitResult)
+        content = None if result.content is None else dict(result.content)
+        return Filled(action=result.action, content=content)
 
     async def sample(self, server: str, sample: Sample, calling: Calling) -> Sampled:
-        exchange = self._exchange(calling)
-        if exchange is None or not exchange.can(types.CreateMessageRequest):
+        pending = self._pending(calling)
+        if pending is None or not pending.can(types.CreateMessageRequest):
             return await self._otherwise.sample(server, sample, calling)
-        said = await _ask(exchange, _prompt(sample))
-        content = getattr(said, "content", None)
-        if not isinstance(said, types.CreateMessageResult) or not isinstance(
+        result = await _ask(pending, _prompt(sample))
+        content = getattr(result, "content", None)
+        if not isinstance(result, types.CreateMessageResult) or not isinstance(
             content, types.TextContent
         ):
             raise Refused("the client's model gave no text")
-        return Sampled(text=content.text, model=said.model, stop=said.stop_reason or "endTurn")
+        return Sampled(text=content.text, model=result.model, stop=result.stop_reason or "endTurn")
 
     def logged(self, line: Logged, calling: Calling) -> None:
         if self.server is not None and line.level in LEVELS:
-            said = Line(LEVELS[LEVELS.index(line.level)], line.logger, visible_lines(line.text))
-            self.server.log(calling.context.tool_use_id, said)
+            shown = Line(LEVELS[LEVELS.index(line.level)], line.logger, visible_lines(line.text))
+            self.server.log(calling.context.tool_use_id, shown)
 
-    def changed(self, what: Changed) -> None:
+    def changed(self, changed_list: Changed) -> None:
         if self.server is not None:
-            self.server.list_changed(what)
+            self.server.list_changed(changed_list)
 
-    def _exchange(self, calling: Calling) -> Exchange[object] | None:
+    def _pending(self, calling: Calling) -> PendingRequest[object] | None:
         if self.server is None:
             return None
         return self.server.exchange_of(calling.context.tool_use_id)
 
 
-def _shows(exchange: Exchange[object], form: Form) -> bool:
+def _can_show(pending: PendingRequest[object], form: Form) -> bool:
     if form.url is None:
-        return exchange.shows_forms
-    said = None if exchange.capabilities is None else exchange.capabilities.elicitation
-    return said is not None and said.url is not None
+        return pending.shows_forms
+    elicitation = None if pending.capabilities is None else pending.capabilities.elicitation
+    return elicitation is not None and elicitation.url is not None
 
 
 async def _ask(
-    exchange: Exchange[object], request: types.InputRequest
+    pending: PendingRequest[object], request: types.InputRequest
 ) -> types.InputResponse:
     name = secrets.token_hex(8)
     try:
-        return (await exchange.ask({name: request}))[name]
+        return (await pending.ask({name: request}))[name]
     except (MCPError, ToolError) as error:
         raise Refused(str(error)) from None
 

@@ -5,7 +5,7 @@
     HTTP without (2026-07-28) one for each name that a client gives itself, and workspace
 
 A session is what grants, the audit record and the dashboard know: an answer "for this session"
-holds as long as the visit does.
+holds as long as the client_session does.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from callgate.core.sessions import Session
 from callgate.dispatch.clients import client_of
 from callgate.dispatch.confirmations import Confirmer
 from callgate.runtime import Runtime
-from callgate.surfaces.mcp.exchanges import Context
+from callgate.surfaces.mcp.pending_requests import Context
 
 SESSION_HEADER = "mcp-session-id"
 _MOST = 1_000
-"""Visits at once; the one that was quiet for longest goes."""
+"""Clients at once; the one that was quiet for longest goes."""
 _LONGEST_NAME = 60
 
 _log = logging.getLogger("callgate.mcp")
@@ -47,7 +47,7 @@ OpenSession = Callable[[Wish], Session]
 """Raises a `ToolError` where it may not be had."""
 
 
-class Visit:
+class ClientSession:
     def __init__(self, key: str, session: Session) -> None:
         self.key = key
         self.session = session
@@ -60,52 +60,52 @@ class Visit:
         self.attached = ExitStack()
 
 
-class Visits:
+class ClientSessions:
     def __init__(self, runtime: Runtime, open_session: OpenSession, confirmer: Confirmer) -> None:
         self._runtime = runtime
         self._open_session = open_session
         self._confirmer = confirmer
-        self._visits: dict[str, Visit] = {}
+        self._client_sessions: dict[str, ClientSession] = {}
         """The one that came last is at the end."""
 
-    def __iter__(self) -> Iterator[Visit]:
-        return iter(list(self._visits.values()))
+    def __iter__(self) -> Iterator[ClientSession]:
+        return iter(list(self._client_sessions.values()))
 
-    def of(self, ctx: Context) -> Visit:
+    def of(self, ctx: Context) -> ClientSession:
         """Raises a `ToolError` where the client may not have the session that it wants."""
         key, wish = _key(ctx)
-        visit = self._visits.pop(key, None)
-        if visit is None:
-            visit = self._begin(key, wish, ctx)
-        self._visits[key] = visit
+        client_session = self._client_sessions.pop(key, None)
+        if client_session is None:
+            client_session = self._begin(key, wish, ctx)
+        self._client_sessions[key] = client_session
         if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            visit.channel = ctx.session
-        return visit
+            client_session.channel = ctx.session
+        return client_session
 
-    def _begin(self, key: str, wish: Wish, ctx: Context) -> Visit:
+    def _begin(self, key: str, wish: Wish, ctx: Context) -> ClientSession:
         session = self._open_session(wish)
         client = ctx.session.client_params
         name = "client" if client is None else client.client_info.name
         session.client = _client(ctx, None if client is None else client.client_info.name)
         session.title = f"mcp {name[:_LONGEST_NAME]}"
-        visit = Visit(key, session)
-        visit.attached.enter_context(self._runtime.attach(self._confirmer, session.id))
+        client_session = ClientSession(key, session)
+        client_session.attached.enter_context(self._runtime.attach(self._confirmer, session.id))
         _log.info("%s is here as session %s", name[:_LONGEST_NAME], session.id)
-        return visit
+        return client_session
 
-    def crowded(self) -> list[Visit]:
+    def crowded(self) -> list[ClientSession]:
         """Those that have to go, for there are too many."""
-        return list(self._visits.values())[: max(0, len(self._visits) - _MOST)]
+        return list(self._client_sessions.values())[: max(0, len(self._client_sessions) - _MOST)]
 
     async def end(self, key: str) -> None:
         """Stop what the client has under way, and forget what was answered for it."""
-        visit = self._visits.pop(key, None)
-        if visit is not None:
-            visit.attached.close()
-            await self._runtime.close_session(visit.session)
+        client_session = self._client_sessions.pop(key, None)
+        if client_session is not None:
+            client_session.attached.close()
+            await self._runtime.close_session(client_session.session)
 
     async def close(self) -> None:
-        for key in list(self._visits):
+        for key in list(self._client_sessions):
             await self.end(key)
 
 

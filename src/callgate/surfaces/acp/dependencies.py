@@ -30,7 +30,7 @@ OpenServers = Callable[[Session, Sequence[McpServer], Callable[[str], None]], Se
 """Begins to start them, and hands on what the user should know of them."""
 
 
-class Parts(NamedTuple):
+class Dependencies(NamedTuple):
     runtime: Runtime
     sessions: LiveSessions
     skills: Skills

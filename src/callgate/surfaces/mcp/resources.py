@@ -14,7 +14,7 @@ import mcp_types as types
 from callgate.core.calls import ToolCall
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.surfaces.mcp.exchanges import Exchange
+from callgate.surfaces.mcp.pending_requests import PendingRequest
 
 T = TypeVar("T")
 
@@ -25,7 +25,9 @@ Run = Callable[[ToolCall], Awaitable[ToolResult]]
 class Here:
     """The request for which something is offered."""
 
-    def __init__(self, session: Session, run: Run, client: Exchange[object] | None = None) -> None:
+    def __init__(
+        self, session: Session, run: Run, client: PendingRequest[object] | None = None
+    ) -> None:
         self.session = session
         self.run = run
         self.client = client

@@ -38,8 +38,8 @@ from callgate.protocol.ndjson import Unsendable
 from callgate.surfaces.acp import options, permissions
 from callgate.surfaces.acp.cards import Cards
 from callgate.surfaces.acp.contents import kind_of, locations_of
+from callgate.surfaces.acp.dependencies import Dependencies, OpenServers, Servers
 from callgate.surfaces.acp.editor import EditorFiles, EditorTerminals
-from callgate.surfaces.acp.parts import OpenServers, Parts, Servers
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp.telling import Telling
 
@@ -51,11 +51,11 @@ _BARE: dict[str, Any] = {"name": None, "raw_input": None, "content": [], "meta":
 _log = logging.getLogger("callgate.acp")
 
 
-class Held:
+class EditorSession:
     def __init__(
         self,
         session: Session,
-        parts: Parts,
+        dependencies: Dependencies,
         peer: Peer,
         client: ClientCapabilities,
         name: str,
@@ -64,11 +64,11 @@ class Held:
         """`name` is the editor's, under which its answers are recorded; `adopted` hears of each
         session that works for this one and has asked something."""
         self.session = session
-        self.model = parts.model
-        self._parts = parts
+        self.model = dependencies.model
+        self._dependencies = dependencies
         self._peer = peer
         self._name = name
-        self._find = partial(parts.runtime.dispatcher.registry.find, session=session)
+        self._find = partial(dependencies.runtime.dispatcher.registry.find, session=session)
         self.cards = Cards(session, self._find, self.tell, shows_output=client.shows_output)
         self.telling = Telling(
             self.cards, client, self.tell, self._mode_changed, self._worker_shows
@@ -90,11 +90,11 @@ class Held:
         """When a prompt that was cancelled had ended."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._given = ExitStack()
-        self._given.enter_context(parts.runtime.attach(self._confirm, session.id))
+        self._given.enter_context(dependencies.runtime.attach(self._confirm, session.id))
         self._offer(client)
 
     def _offer(self, client: ClientCapabilities) -> None:
-        environments, id = self._parts.runtime.dispatcher.environments, self.session.id
+        environments, id = self._dependencies.runtime.dispatcher.environments, self.session.id
         files = None
         if client.reads_files or client.writes_files:
             files = EditorFiles(
@@ -102,12 +102,12 @@ class Held:
             )
         terminals = None
         if client.has_terminals:
-            terminals = EditorTerminals(self._peer, id, self.cards.terminal, self._own)
+            terminals = EditorTerminals(self._peer, id, self.cards.terminal, self._start_task)
         if files is not None or terminals is not None:
             environments.offer(id, Offered(files, terminals))
             self._given.callback(environments.withdraw, id)
 
-    def _own(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -143,8 +143,8 @@ class Held:
     def _notify(self, update: Update) -> None:
         self._peer.notify(SESSION_UPDATE, SessionUpdate(session_id=self.session.id, update=update))
 
-    def _note(self, said: str) -> None:
-        self._notes.append(said)
+    def _note(self, text: str) -> None:
+        self._notes.append(text)
         self._tell_notes()
 
     def _tell_notes(self) -> None:
@@ -152,14 +152,14 @@ class Held:
         with."""
         if self._is_known and (self._shows_notices or self.is_busy):
             notes, self._notes = self._notes, []
-            for said in notes:
-                self.telling.advise(said)
+            for note in notes:
+                self.telling.advise(note)
 
     def tell_commands(self) -> None:
         """What can be asked for with a slash, as it is now."""
         self._is_known = True
         self._tell_notes()
-        skills = self._parts.skills.available(self.session)
+        skills = self._dependencies.skills.available(self.session)
         commands = [
             Command(name=skill.name, description=skill.description, input=_HINT)
             for skill in skills
@@ -173,12 +173,14 @@ class Held:
 
     def opened(self) -> dict[str, Any]:
         """What the answers to new, load and resume say of a session."""
-        parts, mode = self._parts, self.session.mode
-        return {"modes": options.modes(parts.modes, mode), "config_options": self.options()}
+        dependencies, mode = self._dependencies, self.session.mode
+        return {"modes": options.modes(dependencies.modes, mode), "config_options": self.options()}
 
     def options(self) -> list[Any]:
-        parts = self._parts
-        return options.config_options(parts.modes, self.session.mode, parts.models, self.model)
+        dependencies = self._dependencies
+        return options.config_options(
+            dependencies.modes, self.session.mode, dependencies.models, self.model
+        )
 
     def _mode_changed(self) -> None:
         self.tell(CurrentMode(current_mode_id=self.session.mode))
@@ -227,7 +229,7 @@ class Held:
             title=self.cards.title(use.id),
             kind=kind_of(tool),
             status="pending",
-            content=permissions.content_of(question, self._parts.longest_arguments),
+            content=permissions.content_of(question, self._dependencies.longest_arguments),
             locations=locations_of(tool, arguments, self.session.workspace),
             raw_input=arguments,
         )
@@ -270,9 +272,9 @@ class Held:
             self._cancelled = True
             if self._servers is not None:
                 self._servers.hurry()
-            self._parts.sessions.cancel_turn(self.session.id)
+            self._dependencies.sessions.cancel_turn(self.session.id)
         else:
-            now, latch_s = asyncio.get_running_loop().time(), self._parts.latch_s
+            now, latch_s = asyncio.get_running_loop().time(), self._dependencies.latch_s
             if now - self._stopped_at > latch_s:  # else somebody has stopped a turn twice
                 self._latched_until = now + latch_s
 

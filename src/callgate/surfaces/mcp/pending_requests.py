@@ -27,7 +27,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from callgate.core.errors import ToolExecutionError
 from callgate.surfaces.mcp.answers import fits
-from callgate.surfaces.mcp.news import Line, News, Step
+from callgate.surfaces.mcp.notifications import Line, Notifications, Step
 
 Context = ServerRequestContext[Any, Any]
 T = TypeVar("T")
@@ -47,7 +47,7 @@ LACKS = "client_capability"
 """Why a call failed that needs something of a client which it does not have."""
 _MOST_PARKED = 256
 _MOST_HOLDING = 3
-"""Running tools of one visitor that wait for it: it may never come back, and others need slots."""
+"""Running tools of one client that wait for it: it may never come back, and others need slots."""
 
 
 class Ask:
@@ -61,13 +61,13 @@ class Ask:
         loop = asyncio.get_running_loop()
         self.done: asyncio.Future[Mapping[str, types.InputResponse]] = loop.create_future()
 
-    def answer(self, name: str, said: object) -> bool:
+    def answer(self, name: str, response: object) -> bool:
         """Take an answer, if it is one to what was asked."""
         request = self.requests.get(name)
-        if request is None or self.done.done() or not fits(request, said):
+        if request is None or self.done.done() or not fits(request, response):
             return False
         del self.requests[name]
-        self.answers[name] = said  # type: ignore[assignment]
+        self.answers[name] = response  # type: ignore[assignment]
         if not self.requests:
             self.done.set_result(self.answers)
         return True
@@ -86,14 +86,14 @@ class Asked(NamedTuple):
 class Long(NamedTuple):
     """It takes longer than the client has to wait."""
 
-    exchange: Exchange[Any]
+    pending: PendingRequest[Any]
 
 
-class Exchange(Generic[T]):
+class PendingRequest(Generic[T]):
     def __init__(
         self,
         ctx: Context,
-        work: Callable[[Exchange[T]], Coroutine[Any, Any, T]],
+        work: Callable[[PendingRequest[T]], Coroutine[Any, Any, T]],
         stop: Callable[[], object] | None = None,
     ) -> None:
         """`stop` has the work ended; without it, its task is cancelled."""
@@ -101,7 +101,7 @@ class Exchange(Generic[T]):
         self.asked_by = identity(ctx)
         self.least: types.LoggingLevel | None = None
         """From which level on the client hears of log lines."""
-        self.news = News(self._wake)
+        self.notifications = Notifications(self._wake)
         self._stop = stop
         self._changed = asyncio.Event()
         self._asks: list[Ask] = []
@@ -110,13 +110,13 @@ class Exchange(Generic[T]):
 
     def can(self, kind: type) -> bool:
         """Whether the client can be asked such a thing."""
-        said = self.capabilities
-        return said is not None and getattr(said, CAPABILITIES[kind]) is not None
+        capabilities = self.capabilities
+        return capabilities is not None and getattr(capabilities, CAPABILITIES[kind]) is not None
 
     @property
     def shows_forms(self) -> bool:
-        said = None if self.capabilities is None else self.capabilities.elicitation
-        return said is not None and (said.form is not None or said.url is None)
+        elicitation = None if self.capabilities is None else self.capabilities.elicitation
+        return elicitation is not None and (elicitation.form is not None or elicitation.url is None)
 
     async def ask(
         self, requests: Mapping[str, types.InputRequest], *, holds: bool = True
@@ -158,7 +158,7 @@ class Exchange(Generic[T]):
             while True:
                 self._changed.clear()
                 done = self.task.done()  # before what it said last is taken
-                await teller.tell(self.news.take())
+                await teller.tell(self.notifications.take())
                 if done:
                     return self.task.result()
                 if teller.modern:
@@ -224,8 +224,8 @@ class Teller:
         self._ctx = ctx
         self.modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
-    async def tell(self, news: deque[Step | Line]) -> None:
-        for each in news:
+    async def tell(self, notifications: deque[Step | Line]) -> None:
+        for each in notifications:
             if isinstance(each, Step):  # nothing is said where it was not asked for
                 await self._ctx.session.report_progress(each.progress, each.total, each.message)
             else:
@@ -243,12 +243,12 @@ def _send(ctx: Context, ask: Ask) -> asyncio.Task[None]:
     """Put an ask to a client of the first generation, as requests of ours."""
 
     async def one(name: str, request: types.InputRequest) -> None:
-        said = await ctx.session.send_request(
+        response = await ctx.session.send_request(
             request,
             RESULTS[type(request)],
             metadata=ServerMessageMetadata(related_request_id=ctx.request_id),
         )
-        if not ask.answer(name, said):
+        if not ask.answer(name, response):
             problem = "The client's answer does not fit what was asked."
             raise ToolExecutionError(problem, reason="client_answer")
 
@@ -281,39 +281,39 @@ _APART = frozenset({"_meta", "inputResponses", "requestState"})
 
 
 class Parked:
-    """Exchanges that wait for their client to come back."""
+    """Requests that wait for their client to come back."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, tuple[str, Exchange[Any]]] = {}
-        """By a name that cannot be guessed: whose it is, and the exchange."""
+        self._waiting: dict[str, tuple[str, PendingRequest[Any]]] = {}
+        """By a name that cannot be guessed: the client, and its request."""
 
-    def park(self, visitor: str, exchange: Exchange[Any]) -> str:
+    def park(self, client_key: str, pending: PendingRequest[Any]) -> str:
         while len(self._waiting) >= _MOST_PARKED:
             self._give_up(next(iter(self._waiting)))
-        if exchange.holds:
+        if pending.holds:
             holding = [
                 state
-                for state, (whose, each) in self._waiting.items()
-                if whose == visitor and each.holds
+                for state, (owner, each) in self._waiting.items()
+                if owner == client_key and each.holds
             ]
             for state in holding[: max(0, len(holding) - _MOST_HOLDING + 1)]:
                 self._give_up(state)
         state = secrets.token_urlsafe(32)
-        self._waiting[state] = visitor, exchange
+        self._waiting[state] = client_key, pending
         return state
 
-    def take(self, state: str, visitor: str, ctx: Context) -> Exchange[Any]:
-        """The exchange that a request goes on with. Raises `MCPError`."""
-        whose, exchange = self._waiting.get(state, ("", None))
-        if exchange is None or whose != visitor or exchange.asked_by != identity(ctx):
+    def take(self, state: str, client_key: str, ctx: Context) -> PendingRequest[Any]:
+        """The pending request that a request goes on with. Raises `MCPError`."""
+        owner, pending = self._waiting.get(state, ("", None))
+        if pending is None or owner != client_key or pending.asked_by != identity(ctx):
             raise MCPError(types.INVALID_PARAMS, "requestState is not one of this request's")
         del self._waiting[state]
-        return exchange
+        return pending
 
     def _give_up(self, state: str) -> None:
         self._waiting.pop(state)[1].end()
 
     def close(self) -> None:
-        for _, exchange in self._waiting.values():
-            exchange.end()
+        for _, pending in self._waiting.values():
+            pending.end()
         self._waiting.clear()

@@ -18,7 +18,7 @@ MOST = 1_000
 _LONGEST = 16 * 1024
 """Characters of output in one step."""
 _NUDGE = 0.001
-_WHOLE = 100.0
+_COMPLETE = 100.0
 
 
 class Step(NamedTuple):
@@ -49,9 +49,9 @@ class Meter:
         last = self._last
         nudge = _NUDGE if self._in_percent else 1.0
         least = (0.0 if fraction is not None else nudge) if last is None else last + nudge
-        value = least if fraction is None else max(fraction * _WHOLE, least)
+        value = least if fraction is None else max(fraction * _COMPLETE, least)
         self._last = value
-        return value, _WHOLE if self._in_percent and value <= _WHOLE else None
+        return value, _COMPLETE if self._in_percent and value <= _COMPLETE else None
 
 
 class _Output:
@@ -71,7 +71,7 @@ class _Output:
         return "".join(self._pieces)
 
 
-class News:
+class Notifications:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._meter = Meter()
@@ -90,9 +90,9 @@ class News:
     def log(self, line: Line) -> None:
         self._add(line)
 
-    def _add(self, news: Event | Line | _Output) -> None:
+    def _add(self, notifications: Event | Line | _Output) -> None:
         if len(self._waiting) < MOST:
-            self._waiting.append(news)
+            self._waiting.append(notifications)
             self._wake()
 
     def take(self) -> deque[Step | Line]:
@@ -104,7 +104,7 @@ class News:
             elif isinstance(each, _Output):
                 taken.append(Step(*self._meter.next(None), each.text))
             else:
-                said, fraction = each.payload.get("message"), each.payload.get("fraction")
-                message = None if said is None else str(said)
+                raw, fraction = each.payload.get("message"), each.payload.get("fraction")
+                message = None if raw is None else str(raw)
                 taken.append(Step(*self._meter.next(fraction), message))
         return taken
