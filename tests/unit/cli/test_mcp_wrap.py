@@ -21,7 +21,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
 from callgate.cli.mcp_wrap import name_of
-from callgate.surfaces.mcp.wrapped import said_of
+from callgate.surfaces.mcp.wrapped import extra_fields
 from tests.unit.cli.running import installed
 
 CALLGATE = str(Path(sys.executable).with_name("callgate"))
@@ -217,8 +217,8 @@ async def test_a_wrapped_server_writes_only_for_calls_that_may_change_something(
 
 def test_what_a_trusted_server_claims_of_a_tool_is_passed_on() -> None:
     entry = {"name": "a", "annotations": {"idempotentHint": True}}
-    assert said_of(entry, trusted=True) == {"annotations": {"idempotentHint": True}}
-    assert said_of(entry, trusted=False) == {"annotations": {}}
+    assert extra_fields(entry, trusted=True) == {"annotations": {"idempotentHint": True}}
+    assert extra_fields(entry, trusted=False) == {"annotations": {}}
 
 
 def test_a_command_that_is_no_server_is_an_error_and_not_silence(
