@@ -72,27 +72,27 @@ class Acceptor:
                 return
             self._is_full = False
             connection.setblocking(False)
-            self._own(connection)
+            self._connect(connection)
 
     def _pause(self, error: OSError) -> None:
         """Those who wait stay in the queue; the socket would wake us all the time for them."""
         if not self._is_full:
             self._is_full = True
-            what = "peers wait" if error.errno in _NO_ROOM else "no peer was taken"
-            _log.error("%s: %s", what, error.strerror or error)
+            effect = "peers wait" if error.errno in _NO_ROOM else "no peer was taken"
+            _log.error("%s: %s", effect, error.strerror or error)
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listening.fileno())
         self._retry = loop.call_later(self._retry_s, self.start)
 
-    def _own(self, connection: socket.socket) -> None:
+    def _connect(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         task: asyncio.Task[object] = loop.create_task(
             loop.connect_accepted_socket(self._factory, connection)
         )
         self._tasks.add(task)
-        task.add_done_callback(self._made)
+        task.add_done_callback(self._connected)
 
-    def _made(self, task: asyncio.Task[object]) -> None:
+    def _connected(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("a connection could not be made", exc_info=task.exception())

@@ -69,10 +69,10 @@ class Descriptors:
         if self._output is not None:
             self._output.write(data)
             return
-        rest = memoryview(data)
+        unwritten = memoryview(data)
         try:
-            while rest:
-                rest = rest[os.write(self._write_fd, rest) :]
+            while unwritten:
+                unwritten = unwritten[os.write(self._write_fd, unwritten) :]
         except OSError:
             self._lost()
 

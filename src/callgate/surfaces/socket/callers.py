@@ -21,7 +21,7 @@ from callgate.dispatch.registry import Registered
 from callgate.protocol.socket_v1 import frames
 
 _MOST_WORKSPACES = 64
-_KEPT = frozenset({CallerKind.CLI, CallerKind.PLUGIN})
+_ACCEPTED_KINDS = frozenset({CallerKind.CLI, CallerKind.PLUGIN})
 _IN_A_DIRECTORY = frozenset(
     {Capability.WRITES_FILES, Capability.STARTS_PROCESS, Capability.DESTRUCTIVE}
 )
@@ -33,7 +33,7 @@ OpenSession = Callable[[str | None, str], Session]
 FindTool = Callable[[str, Session], Registered | None]
 
 
-class Asked(NamedTuple):
+class IncomingCall(NamedTuple):
     """The call that was asked for."""
 
     call: ToolCall
@@ -69,9 +69,9 @@ class Caller:
             session.client = self.client
         return self._sessions[key]
 
-    def call(self, request: frames.ToolCall) -> Asked:
+    def call(self, request: frames.ToolCall) -> IncomingCall:
         info = request.client_info
-        session, refusal, note = self._place(request)
+        session, refusal, note = self._session_for(request)
         hints = {"cwd": info.cwd, "spaceId": info.space_id, "tabId": info.tab_id}
         call = ToolCall(
             tool=request.tool_name,
@@ -82,9 +82,9 @@ class Caller:
             timeout_s=None if request.timeout_ms is None else request.timeout_ms / 1000,
             scope={key: hint for key, hint in hints.items() if hint is not None} or None,
         )
-        return Asked(call, refusal, note)
+        return IncomingCall(call, refusal, note)
 
-    def _place(
+    def _session_for(
         self, request: frames.ToolCall
     ) -> tuple[Session, ToolError | None, Diagnostic | None]:
         """Where a call works, or why it does not, and what its caller has to know of that."""
@@ -110,8 +110,8 @@ def needs_directory(tool: Registered) -> bool:
     return Capability.READ_ONLY in tool.capabilities and tool.definition.requires_workspace
 
 
-def _kind(said: str | None) -> CallerKind:
-    if said is None or said in _KEPT:
-        return CallerKind(said or CallerKind.CLI)
-    _log.warning("a peer called itself %.40r and is treated as cli", said)
+def _kind(name: str | None) -> CallerKind:
+    if name is None or name in _ACCEPTED_KINDS:
+        return CallerKind(name or CallerKind.CLI)
+    _log.warning("a peer called itself %.40r and is treated as cli", name)
     return CallerKind.CLI

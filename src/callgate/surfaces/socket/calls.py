@@ -34,7 +34,7 @@ class Host(Protocol):
 
     runtime: Runtime
 
-    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]: ...
     def follow(self, call_id: str, follower: Follower, request_id: str) -> None: ...
     def unfollow(self, call_id: str) -> None: ...
 
@@ -65,24 +65,24 @@ class Calls:
     def is_full(self) -> bool:
         return len(self._waiting) >= MOST_WAITING
 
-    def take(self, request_id: str, made: ToolCall) -> None:
+    def take(self, request_id: str, call: ToolCall) -> None:
         if len(self._running) < MOST_AT_ONCE:
-            self._start(request_id, made)
+            self._start(request_id, call)
         else:
-            self._waiting[request_id] = made
+            self._waiting[request_id] = call
 
-    def refuse(self, request_id: str, made: ToolCall, error: ToolError) -> None:
-        self._answer(request_id, self._runtime.refuse(made, error))
+    def refuse(self, request_id: str, call: ToolCall, error: ToolError) -> None:
+        self._answer(request_id, self._runtime.refuse(call, error))
 
     def cancel(self, request_id: str) -> None:
-        made = self._waiting.pop(request_id, None)
-        if made is not None:
-            self.refuse(request_id, made, ToolCancelled())
+        call = self._waiting.pop(request_id, None)
+        if call is not None:
+            self.refuse(request_id, call, ToolCancelled())
             return
         call_id = self._running.get(request_id)
         if call_id is not None and call_id not in self._cancelled:
             self._cancelled.add(call_id)
-            self._host.own(self._runtime.cancel(call_id))
+            self._host.start_task(self._runtime.cancel(call_id))
 
     def give_up(self, request_id: str, call_id: str, error: ToolError) -> None:
         """Answer a call whose end does not come; when it comes, nobody is told again."""
@@ -103,27 +103,27 @@ class Calls:
         """Nothing more begins. What waits is refused; what runs is stopped by others."""
         self._closed = error
         waiting, self._waiting = self._waiting, {}
-        for request_id, made in waiting.items():
-            self.refuse(request_id, made, error)
+        for request_id, call in waiting.items():
+            self.refuse(request_id, call, error)
 
     def give_up_all(self, error: ToolError) -> None:
         for request_id, call_id in list(self._running.items()):
             self.give_up(request_id, call_id, error)
 
-    def _start(self, request_id: str, made: ToolCall) -> None:
-        self._running[request_id] = made.id
-        self._host.own(self._run(request_id, made))
+    def _start(self, request_id: str, call: ToolCall) -> None:
+        self._running[request_id] = call.id
+        self._host.start_task(self._run(request_id, call))
 
-    async def _run(self, request_id: str, made: ToolCall) -> None:
+    async def _run(self, request_id: str, call: ToolCall) -> None:
         if self._closed is not None:  # it was closed before it began
-            self.refuse(request_id, made, self._closed)
+            self.refuse(request_id, call, self._closed)
             return
-        self._host.follow(made.id, self._follower, request_id)
+        self._host.follow(call.id, self._follower, request_id)
         try:
-            result = await self._runtime.call(made)
+            result = await self._runtime.call(call)
         finally:
-            self._host.unfollow(made.id)
-            is_asked = self._end(request_id, made.id)
+            self._host.unfollow(call.id)
+            is_asked = self._end(request_id, call.id)
         if is_asked:
             self._answer(request_id, result)
 

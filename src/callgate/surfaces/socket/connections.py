@@ -265,7 +265,7 @@ class Connection(asyncio.Protocol):
 
     def _answer_later(self, work: Coroutine[Any, Any, frames.Reply]) -> None:
         self._asked += 1
-        self._host.own(self._finish(work))
+        self._host.start_task(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, frames.Reply]) -> None:
         try:
@@ -279,9 +279,9 @@ class Connection(asyncio.Protocol):
 
     def tell(self, request_id: str, event: Event) -> None:
         """Pass on what a call of this connection says while it runs."""
-        said = happening(event)
-        if said is not None and request_id in self._wire.in_flight:
-            self._out.tell(frames.ToolEvent(request_id=request_id, event=said))
+        frame = happening(event)
+        if frame is not None and request_id in self._wire.in_flight:
+            self._out.tell(frames.ToolEvent(request_id=request_id, event=frame))
 
     def show(self, event: Event) -> None:
         """Pass on an event of this connection's session, if it is subscribed to."""
@@ -299,8 +299,8 @@ class Connection(asyncio.Protocol):
         is_whole = request_id in self._wholes
         self._wholes.discard(request_id)
         if request_id in self._wire.in_flight:
-            made = uncut(request_id, result) if is_whole else _shown(request_id, result)
-            self._send(made)
+            reply = uncut(request_id, result) if is_whole else _shown(request_id, result)
+            self._send(reply)
 
     def _send(self, reply: frames.Reply | Fault) -> None:
         self._out.send(reply, at_once=not self._calls)

@@ -68,8 +68,8 @@ def publish(home: str, instance: Instance, *, anew: bool = True) -> None:
 def withdraw(home: str, instance: Instance) -> None:
     """Take it back. Twice equals once, and another instance's word stays."""
     _remove(_record(home, instance.pid))
-    said = _read(_config(home))
-    if said is not None and said.get("pid") == instance.pid:
+    config = _read(_config(home))
+    if config is not None and config.get("pid") == instance.pid:
         _remove(_config(home))
 
 
@@ -108,8 +108,8 @@ def find(home: str, *, socket: str | None = None, instance: str | None = None) -
         return named[0].socket
     if running:
         return running[0].socket
-    said = _read(_config(home)) or {}
-    for path in (said.get("socketPath"), usual_socket(home)):
+    config = _read(_config(home)) or {}
+    for path in (config.get("socketPath"), usual_socket(home)):
         if isinstance(path, str) and os.path.exists(path):
             return path
     return None
@@ -151,7 +151,7 @@ def _instance(pid: int, record: dict[str, Any]) -> Instance | None:
         cwd=str(record.get("cwd", "")),
         version=str(record["appVersion"]),
         started_at=started_at,
-        http=said if isinstance(said := record.get("httpUrl"), str) else None,
+        http=url if isinstance(url := record.get("httpUrl"), str) else None,
     )
 
 
@@ -162,8 +162,8 @@ def _is_moment(value: Any) -> TypeGuard[int]:
 
 def _alive(pid: int, record: dict[str, Any]) -> bool:
     """Whether the process that wrote a record lives; its number may be another's by now."""
-    said = record.get("processStart")
-    return is_alive(pid) and (said is None or said == _process_start(pid))
+    started = record.get("processStart")
+    return is_alive(pid) and (started is None or started == _process_start(pid))
 
 
 def is_alive(pid: int) -> bool:

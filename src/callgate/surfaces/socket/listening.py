@@ -141,12 +141,12 @@ def peer(connection: socket.socket) -> tuple[int, int]:
     """User and process at the other end, as the system knows them; process 0 if it does not."""
     if hasattr(socket, "SO_PEERCRED"):
         size = struct.calcsize("3i")
-        told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        pid, uid, _ = struct.unpack("3i", told)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        pid, uid, _ = struct.unpack("3i", credentials)
         return uid, pid
     peercred, local = 0x001, 0  # LOCAL_PEERCRED at SOL_LOCAL: version, uid, ... (macOS)
-    told = connection.getsockopt(local, peercred, 76)
-    return int(struct.unpack_from("Ii", told)[1]), 0
+    credentials = connection.getsockopt(local, peercred, 76)
+    return int(struct.unpack_from("Ii", credentials)[1]), 0
 
 
 def has_hung_up(connection: socket.socket) -> bool:
@@ -231,15 +231,15 @@ def _clear(path: str) -> None:
 
 
 def _bind(path: str) -> socket.socket:
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:
-        made.bind(path)
+        listener.bind(path)
     except OSError as error:
-        made.close()
+        listener.close()
         raise CannotListen(f"{path} cannot be made: {error.strerror}") from error
     finally:
         os.umask(before)
-    made.listen(BACKLOG)
-    made.setblocking(False)
-    return made
+    listener.listen(BACKLOG)
+    listener.setblocking(False)
+    return listener

@@ -72,7 +72,7 @@ class SocketServer:
     async def close(self) -> None:
         """Take no more peers, stop what runs, tell everyone, and close. Twice equals once."""
         self.stop_accepting()
-        stopping = self.own(self.runtime.close())
+        stopping = self.start_task(self.runtime.close())
         await asyncio.wait({stopping}, timeout=_DRAIN_S)
         for connection in list(self._connections.values()):
             connection.shut_down()
@@ -109,9 +109,9 @@ class SocketServer:
     def left(self, connection: Connection) -> None:
         if self._connections.pop(connection.session_id, None) is not None:
             for session in connection.sessions[:1]:  # all have the one id
-                self.own(self.runtime.close_session(session, Stop.CALLER_GONE))
+                self.start_task(self.runtime.close_session(session, Stop.CALLER_GONE))
 
-    def own(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

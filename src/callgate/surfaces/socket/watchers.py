@@ -48,8 +48,8 @@ class Watcher:
 
     def subscribe(self, request: frames.Subscribe) -> frames.Reply:
         if request.session not in ("own", self._session_id) or request.since is not None:
-            said = "A connection sees its own session, from now on."
-            return frames.Error(request_id=request.request_id, message=said)
+            message = "A connection sees its own session, from now on."
+            return frames.Error(request_id=request.request_id, message=message)
         if request.confirmer and not self.may_answer:
             return frames.Error(request_id=request.request_id, message=_WITHIN_A_CALL)
         self._attached.close()
@@ -62,8 +62,8 @@ class Watcher:
     def unsubscribe(self, request: frames.Unsubscribe) -> frames.Reply:
         id = request.subscription_id
         if self._subscription is None or self._subscription[0] != id:
-            said = "There is no such subscription."
-            return frames.Error(request_id=request.request_id, message=said)
+            message = "There is no such subscription."
+            return frames.Error(request_id=request.request_id, message=message)
         self.close()
         return frames.Unsubscribed(request_id=request.request_id, subscription_id=id)
 
@@ -82,8 +82,8 @@ class Watcher:
 
     async def _list(self, request: frames.ListConfirmations) -> frames.Reply:
         id = request.confirmation_id
-        asked = await self._runtime.open_confirmations(self._session_id)
-        listed = questions(each for each in asked if id in (None, each.id))
+        confirmations = await self._runtime.open_confirmations(self._session_id)
+        listed = questions(each for each in confirmations if id in (None, each.id))
         return frames.ConfirmationsList(request_id=request.request_id, confirmations=listed)
 
     async def _answer(self, request: frames.AnswerConfirmation) -> frames.Reply:
@@ -92,12 +92,12 @@ class Watcher:
             refusal = refusal or _OWN_CALL
         if refusal is not None:
             return frames.Error(request_id=request.request_id, message=refusal)
-        asked = await self._runtime.open_confirmations(self._session_id)
-        shown = {each.id: each.arguments_sha256 for each in asked}
+        questions = await self._runtime.open_confirmations(self._session_id)
+        shown = {each.id: each.arguments_sha256 for each in questions}
         sha256 = shown.get(request.confirmation_id)
         if sha256 is None or request.arguments_sha256 not in (None, sha256):
-            said = _NOT_OPEN if sha256 is None else "it is about other arguments"
-            return frames.Error(request_id=request.request_id, message=said)
+            reason = _NOT_OPEN if sha256 is None else "it is about other arguments"
+            return frames.Error(request_id=request.request_id, message=reason)
         receipt = await self._runtime.answer(request.confirmation_id, _answer_of(request))
         standing = receipt.answer
         return frames.ConfirmationResult(
