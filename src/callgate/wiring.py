@@ -42,6 +42,7 @@ from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.grants import Grants
+from callgate.dispatch.journal import MISMATCH
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
 from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
@@ -534,6 +535,11 @@ async def _preview(
             if inspect.isawaitable(said):
                 said = await said
         return said if said is None or isinstance(said, Preview) else Preview(str(said))
+    except ToolPermissionDenied as error:
+        if error.reason == MISMATCH:  # it tried to write: nobody is asked about that
+            raise
+        log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
+        return None
     except Exception as error:  # a tool's own code: the question is asked without a preview
         log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
         return None

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from callgate.core.effects import SideEffects, derive
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.registry import Registry
@@ -200,4 +199,4 @@ def few(told: Sequence[str], between: str) -> str:
 
 
 def _effect(definition: ToolDefinition) -> str:
-    return definition.side_effects or derive(definition.capabilities) or SideEffects.EXECUTE
+    return definition.effect

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, runtime_checkable
 
 import msgspec
 
@@ -89,6 +89,15 @@ class Running(Protocol):
     ) -> None: ...
     async def wait(self) -> Exit: ...
     def stop(self, grace: float = GRACE_S) -> bool: ...
+
+
+@runtime_checkable
+class WatchesWrites(Protocol):
+    """A command of which attempts to write where it may not can be seen."""
+
+    def watch_writes(self, report: Callable[[str], None]) -> None:
+        """Tell of the next one, with its path: before anything that the command says after it."""
+        ...
 
 
 class Launcher(Protocol):

@@ -11,7 +11,7 @@ import msgspec
 
 from callgate.core.commands import Launcher
 from callgate.core.content import ContentBlock, FileDiff, NativeResult
-from callgate.core.effects import Capability, SideEffects
+from callgate.core.effects import Capability, SideEffects, derive
 from callgate.core.environment import Environment, LocalEnvironment, WorkspaceFiles
 from callgate.core.errors import ToolPermissionDenied
 
@@ -54,6 +54,11 @@ class ToolDefinition(msgspec.Struct, frozen=True, kw_only=True):
     """What its results are like as data, where a stranger says so: who runs it checks that."""
     input: Literal["object", "text"] = "object"
     """`text`: the model writes free text, which arrives as the only argument `text`."""
+
+    @property
+    def effect(self) -> SideEffects:
+        """What it declares; at worst, what a tool can do that declares nothing."""
+        return self.side_effects or derive(self.capabilities) or SideEffects.EXECUTE
 
 
 class ToolOutput(msgspec.Struct, kw_only=True):

@@ -19,6 +19,7 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolUserDenied,
 )
+from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.ids import ulid
 from callgate.core.places import Place
 from callgate.core.schemas import Checked
@@ -102,7 +103,7 @@ async def authorize(
             return subject
         _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
-        preview = await _preview(call, subject, authority, running)
+        preview = await _preview(call, subject, authority, running, journal)
         confirmation = _confirmation(call, subject, decision, authority, preview)
         await journal.write_question(confirmation, running)
     answer = await _answer(call, subject, confirmation, authority, journal, running)
@@ -262,13 +263,21 @@ def _remember(
 
 
 async def _preview(
-    call: ToolCall, subject: Subject, authority: Authority, running: RunningCall
+    call: ToolCall,
+    subject: Subject,
+    authority: Authority,
+    running: RunningCall,
+    journal: Journal,
 ) -> Preview | None:
     """What the call will do. Whoever is asked for it, an editor or a host, may never answer:
-    a stop does not wait for that."""
+    a stop does not wait for that. Where a host was seen to write instead, the call is refused."""
     running.raise_if_stopped()
     work = asyncio.get_running_loop().create_task(authority.preview(call, subject))
-    preview: Preview | None = await running.until(work)
+    try:
+        preview: Preview | None = await running.until(work)
+    except ToolPermissionDenied as error:
+        journal.published(EFFECT_MISMATCH, error.details or {})
+        raise
     return preview
 
 

@@ -264,6 +264,7 @@ class Journal:
             return
         if self._output is None:
             self._output = OutputRedactor()
+        self._mismatch = self._mismatch or event_type == EFFECT_MISMATCH
         for each in self._output.of(event_type, payload):
             self._say(event_type, each)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callgate.core.effects import Capability, SideEffects, derive
+from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolDefinition
 
 
@@ -47,7 +47,7 @@ def to_mcp(definition: ToolDefinition) -> dict[str, Any]:
 
 def _hints(definition: ToolDefinition) -> dict[str, bool]:
     capabilities = definition.capabilities
-    effect = definition.side_effects or derive(capabilities) or SideEffects.EXECUTE
+    effect = definition.effect
     destructive = Capability.DESTRUCTIVE in capabilities
     match effect:
         case SideEffects.NONE:

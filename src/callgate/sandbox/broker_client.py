@@ -41,6 +41,9 @@ _SIGNALLED = {int(signal.SIGXCPU): "cpu_seconds", int(signal.SIGXFSZ): "file_byt
 """What the kernel says by a signal of its own."""
 
 
+_TRIED = bytes([keeper.TRIED])
+
+
 class RestrictionFailed(OSError):
     """The system refused a step of the jail. The command was not started."""
 
@@ -114,8 +117,9 @@ class BrokerProcess:
             for descriptor in passing:
                 os.close(descriptor)
         control.setblocking(False)
+        watched = "write_watch" in order
         made = contextvars.Context().run(
-            Kept, control, reading, on_output, self._kept.discard, hosts, most_output
+            Kept, control, reading, on_output, self._kept.discard, hosts, most_output, watched
         )
         self._kept.add(made)
         await made.begin()
@@ -188,8 +192,11 @@ class Kept:
         forget: Callable[[Kept], None],
         hosts: tuple[AllowedHost, ...] = (),
         most_output: int | None = None,
+        watched: bool = False,
     ) -> None:
         self.usage = Usage()
+        self._watched = watched
+        self._report_attempt: Callable[[str], None] | None = None
         self._control: socket.socket | None = control
         self._hosts = hosts
         self._egress: Egress | None = None
@@ -248,6 +255,16 @@ class Kept:
             pass  # its keeper is gone, which we are about to read
         return True
 
+    def watch_writes(self, report: Callable[[str], None]) -> None:
+        """Tell of its next attempt to write where its jail watches for that; once, and before
+        anything that it puts out later is passed on. Where nothing is watched, nothing is told."""
+        if self._watched and self._control is not None:
+            self._report_attempt = report
+            try:
+                self._control.send(keeper.ARM)
+            except OSError:
+                pass  # its keeper is gone, which we are about to read
+
     def then(self, ended: Callable[[], None]) -> None:
         """Call this when nothing of the command is left."""
         self._done.add_done_callback(lambda _: ended())
@@ -262,7 +279,7 @@ class Kept:
     def _hear(self) -> None:
         assert self._control is not None
         try:
-            news, descriptors, _, _ = socket.recv_fds(self._control, keeper.NEWS.size, 1)
+            news, descriptors, _, _ = socket.recv_fds(self._control, keeper.LONGEST_NEWS, 1)
         except BlockingIOError:
             return
         except OSError:
@@ -270,6 +287,9 @@ class Kept:
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
             self._egress = Egress(socket.socket(fileno=descriptor), self._hosts)
+        if news[:1] == _TRIED:
+            self._attempted(os.fsdecode(news[1:]))
+            return
         if len(news) != keeper.NEWS.size:
             self._lost()
             return
@@ -285,6 +305,21 @@ class Kept:
         elif kind == keeper.GONE:
             self._limit = self._limit or _LIMITS.get(third)
             self._settle(first, second)
+
+    def _attempted(self, path: str) -> None:
+        report, self._report_attempt = self._report_attempt, None
+        if report is not None:
+            report(path)
+
+    def _hear_attempt(self) -> None:
+        """Take a report that is waiting, and nothing else."""
+        assert self._control is not None
+        try:
+            kind = self._control.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return
+        if kind == _TRIED:
+            self._hear()
 
     def _lost(self) -> None:
         """The keeper ended before its work did. The broker ends what it left."""
@@ -339,6 +374,8 @@ class Kept:
 
     def _pass_on(self, stream: Stream, data: bytes) -> None:
         """Output on its way to whoever reads it, until there is too much of it."""
+        if self._report_attempt is not None and self._control is not None:
+            self._hear_attempt()
         self._on_output(stream, data)
         if self._room is not None and self._limit is None:
             self._room -= len(data)

@@ -110,6 +110,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     fresh_tmp: bool = False
     pid_namespace: bool = False
     limits: Limits = NO_LIMITS
+    write_watch: tuple[str, ...] = ()
+    """Paths that are not writable, and where an attempt to write is reported if it can be seen."""
 
     def __post_init__(self) -> None:
         paths = (*self.readable, *self.writable, *self.protected, *self.hidden, *self.opaque)

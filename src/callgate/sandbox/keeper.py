@@ -28,18 +28,23 @@ import time
 from callgate.sandbox import kernel, meters, namespaces, placeholders, restrict
 from callgate.sandbox.proc_tree import descendants, everyone_else, process_group, signal_to
 from callgate.sandbox.restrict import STEPS
+from callgate.sandbox.write_attempts import WriteAttempts
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
     from callgate.sandbox.cgroups import Group
     from callgate.sandbox.orders import Order
 
-STARTED, REFUSED, EXITED, GONE = 1, 2, 3, 4
+STARTED, REFUSED, EXITED, GONE, TRIED = 1, 2, 3, 4, 5
 NEWS = struct.Struct("<B3i2dq")
 """Kind, three numbers, then of the leader: seconds of user and system time, peak memory in KiB.
 
 STARTED: -, and with it the listener of a proxy, if there is one; REFUSED: step, error number;
-EXITED: wait status; GONE: ended, survivors, and which limit it was ended at (`meters`)."""
+EXITED: wait status; GONE: ended, survivors, and which limit it was ended at (`meters`). TRIED is
+another message: the kind alone, and the path that it tried to write to."""
+LONGEST_NEWS = 1 + 4096
+ARM = b"w"
+"""Report the next attempt to write (`write_attempts`)."""
 END = struct.Struct("<d")
 """The grace in seconds between SIGTERM and SIGKILL. The shortest one counts."""
 
@@ -98,8 +103,7 @@ def keep(
         return 0
     for stream in set(streams):
         os.close(stream)
-    failure = os.read(failures, restrict.FAILURE.size)
-    os.close(failures)
+    failure, attempts = _outcome(failures, order)
     if failure:
         os.waitpid(leader, 0)
         namespaces.leave(held, mounted=mounted)
@@ -107,6 +111,7 @@ def keep(
         return 0
     _started(control, listener)
     watch = Watch(control, wake, leader, alone=mounted, group=outside, meter=meter)
+    watch.attempts = attempts
     ended, survivors = watch.run()
     namespaces.leave(held, mounted=mounted)
     limit = watch.limit or (meters.NONE if group is None else group.limit_reached())
@@ -144,13 +149,25 @@ def _started(control: socket.socket, listener: socket.socket | None) -> None:
 
 def _fork(
     order: Order, streams: tuple[int, int, int], group: Group | None
-) -> tuple[int, int]:
-    failures, telling = os.pipe()
+) -> tuple[int, socket.socket]:
+    failures, telling = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     leader = os.fork() if group is None else group.fork()
     if leader == 0:
-        restrict.become(order, streams, telling)
-    os.close(telling)
+        restrict.become(order, streams, telling.detach())
+    telling.close()
     return leader, failures
+
+
+def _outcome(failures: socket.socket, order: Order) -> tuple[bytes, WriteAttempts | None]:
+    """What failed before the command ran, and what sees its attempts to write, if it is watched."""
+    attempts = None
+    with failures:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(failures, restrict.FAILURE.size, 1)
+            for descriptor in descriptors:
+                attempts = WriteAttempts(descriptor, order["write_watch"][1])
+            if message != restrict.LISTENER:
+                return message, attempts
 
 
 class Watch:
@@ -168,6 +185,7 @@ class Watch:
     ) -> None:
         self.limit = meters.NONE
         """What the command was ended for, if it took too much."""
+        self.attempts: WriteAttempts | None = None
         self._meter = meter
         self._control = control
         self._wake = wake
@@ -187,15 +205,41 @@ class Watch:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
+        if self.attempts is not None:
+            poll.register(self.attempts.listener, select.POLLIN)
         pause = None
         while (pause := self._proceed(pause)) is not None:
-            ready = dict(poll.poll(None if pause < 0 else pause * 1000))
+            ready = self._wait(poll, pause)
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 pause = -1.0
             if self._control.fileno() in ready and not self._listen():
                 poll.unregister(self._control)
         return len(self._told - {self._leader}), self._survivors
+
+    def _wait(self, poll: select.poll, pause: float) -> dict[int, int]:
+        """What is ready, after `pause` at most. Calls of a command that is watched are answered
+        meanwhile, but not before what we are told: it was told before they were made."""
+        until = None if pause < 0 else time.monotonic() + pause
+        while True:
+            left = None if until is None else max(until - time.monotonic(), 0.0)
+            ready = dict(poll.poll(None if left is None else left * 1000))
+            attempts = self.attempts
+            if attempts is None or ready.keys() != {attempts.listener}:
+                return ready
+            is_asked = bool(ready[attempts.listener] & select.POLLIN)
+            if not is_asked or not attempts.serve(self._tell_attempt):
+                poll.unregister(attempts.listener)
+                os.close(attempts.listener)
+                self.attempts = None
+            if left == 0.0:
+                return {}
+
+    def _tell_attempt(self, path: bytes) -> None:
+        try:
+            self._control.send(bytes([TRIED]) + path[: LONGEST_NEWS - 1], socket.MSG_DONTWAIT)
+        except OSError:
+            pass  # nobody listens
 
     def _proceed(self, pause: float | None) -> float | None:
         """Do what is due. How long to wait then: -1 until something happens, None: all over."""
@@ -237,6 +281,10 @@ class Watch:
             message = self._control.recv(END.size)
         except OSError:
             message = b""
+        if message == ARM:
+            if self.attempts is not None:
+                self.attempts.armed = True
+            return True
         grace = END.unpack(message)[0] if len(message) == END.size else LEFTOVER_GRACE_S
         if self._ending:
             self._deadline = min(self._deadline, time.monotonic() + grace)

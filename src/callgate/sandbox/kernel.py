@@ -32,6 +32,9 @@ _X86_64 = {
     "open_by_handle_at": 304, "clock_adjtime": 305, "setns": 308, "process_vm_readv": 310,
     "process_vm_writev": 311, "kcmp": 312, "finit_module": 313, "seccomp": 317,
     "kexec_file_load": 320, "bpf": 321, "userfaultfd": 323, "ioctl": 16,
+    "open": 2, "truncate": 76, "rename": 82, "mkdir": 83, "rmdir": 84, "creat": 85, "link": 86,
+    "unlink": 87, "symlink": 88, "mknod": 133, "openat": 257, "mkdirat": 258, "mknodat": 259,
+    "unlinkat": 263, "renameat": 264, "linkat": 265, "symlinkat": 266, "renameat2": 316,
 }  # fmt: skip
 _AARCH64 = {
     "mq_open": 180, "mq_unlink": 181, "msgget": 186, "msgctl": 187, "msgrcv": 188, "msgsnd": 189,
@@ -50,11 +53,13 @@ _AARCH64 = {
     "clock_adjtime": 266, "setns": 268, "process_vm_readv": 270, "process_vm_writev": 271,
     "kcmp": 272, "finit_module": 273, "seccomp": 277, "bpf": 280, "userfaultfd": 282,
     "kexec_file_load": 294,
+    "mknodat": 33, "mkdirat": 34, "unlinkat": 35, "symlinkat": 36, "linkat": 37, "renameat": 38,
+    "truncate": 45, "openat": 56, "renameat2": 276,
 }  # fmt: skip
 _BOTH = {
     "io_uring_setup": 425, "io_uring_enter": 426, "io_uring_register": 427, "open_tree": 428,
     "move_mount": 429, "fsopen": 430, "fsconfig": 431, "fsmount": 432, "fspick": 433,
-    "clone3": 435, "close_range": 436, "pidfd_getfd": 438, "process_madvise": 440,
+    "clone3": 435, "close_range": 436, "openat2": 437, "pidfd_getfd": 438, "process_madvise": 440,
     "mount_setattr": 442, "quotactl_fd": 443, "landlock_create_ruleset": 444,
     "landlock_add_rule": 445, "landlock_restrict_self": 446, "fchmodat2": 452,
     "setxattrat": 463, "removexattrat": 466, "open_tree_attr": 467, "file_setattr": 469,

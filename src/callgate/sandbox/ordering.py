@@ -7,7 +7,7 @@ import os
 import resource
 from collections.abc import Mapping
 
-from callgate.sandbox import bubblewrap, kernel, landlock, meters, seccomp
+from callgate.sandbox import bubblewrap, kernel, landlock, meters, seccomp, write_attempts
 from callgate.sandbox.jails import Jail, Limits, Network, below_any
 from callgate.sandbox.launch import Command, with_proxy
 from callgate.sandbox.orders import GroupLimit, Layout, Order, Rules
@@ -77,8 +77,16 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
             made["inherited"] = [call_filter(jail, mounted=True)]
         elif "seccomp" in plan.backends:
             made["filter"] = call_filter(jail, mounted="namespaces" in plan.backends)
+        if jail.write_watch and kernel.supported():
+            paths = [os.fsencode(path) for path in jail.write_watch]
+            made["write_watch"] = (_watch_program(), paths)
     made["argv"] = [os.fsencode(argument) for argument in argv]
     return made
+
+
+@functools.cache
+def _watch_program() -> bytes:
+    return write_attempts.program(kernel.machine())
 
 
 def _environment(env: Mapping[str, str], marks: Mapping[str, str]) -> dict[bytes, bytes]:

@@ -71,6 +71,9 @@ class Order(TypedDict):
     """For a program that needs them to build its own jail, and drops them then."""
     bare: bool
     """Nothing is given up at all. Only where a user said so in so many words."""
+    write_watch: NotRequired[tuple[bytes, list[bytes]]]
+    """A program for the kernel, and the paths below which attempts to write are reported. See
+    `write_attempts`."""
     warm: NotRequired[tuple[list[bytes], list[bytes]]]
     """Arguments and path of a host, which a broker that came from a zygote runs without an
     `exec`. Any other takes `argv`."""

@@ -187,6 +187,7 @@ def without_writes(jail: Jail, places: Places) -> Jail:
         readable=tuple(sorted({*jail.readable, *roots})),
         writable=writable,
         protected=tuple(sorted(each for each in protected if below_any(each, writable))),
+        write_watch=roots,
     )
 
 

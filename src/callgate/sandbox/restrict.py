@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import socket
 import struct
 
 from callgate.sandbox import kernel, landlock, seccomp
@@ -31,6 +32,8 @@ STEPS = (
 )  # fmt: skip
 FAILURE = struct.Struct("<Bi")
 """A step's place in STEPS, and an error number."""
+LISTENER = b"l"
+"""What comes instead, with a descriptor, from a command whose attempts to write are watched."""
 INHERITED = 10
 """The first descriptor under which an order's `inherited` is found."""
 
@@ -72,6 +75,8 @@ def become(order: Order, streams: tuple[int, int, int], failures: int) -> NoRetu
         step = "seccomp"
         if order["filter"]:
             seccomp.install(order["filter"])
+        if "write_watch" in order:
+            _hand_over_listener(order["write_watch"][0], failures)
         step = "exec"
         if enter is not None and "warm" in order:
             os.close(failures)
@@ -81,6 +86,16 @@ def become(order: Order, streams: tuple[int, int, int], failures: int) -> NoRetu
         cause = error.errno if isinstance(error, OSError) and error.errno else _LOST
         os.write(failures, FAILURE.pack(STEPS.index(step), cause))
     os._exit(127)
+
+
+def _hand_over_listener(code: bytes, channel: int) -> None:
+    """Give the keeper what it needs to see our calls. It must answer them from here on."""
+    listener = seccomp.install_listener(code)
+    if listener is None:
+        return
+    with socket.socket(fileno=os.dup(channel)) as keeper:
+        socket.send_fds(keeper, [LISTENER], [listener])
+    os.close(listener)
 
 
 def _arrange(streams: tuple[int, int, int], inherited: list[bytes], failures: int) -> int:

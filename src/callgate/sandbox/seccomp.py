@@ -26,6 +26,7 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 
 _EPERM, _ENOSYS = 1, 38
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
+_NOTIFY = 0x7FC00000
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT = 0x20, 0x15, 0x35, 0x45
 _AND, _RETURN = 0x54, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16
@@ -33,6 +34,7 @@ _GROUP = 8
 _X32_BIT = 0x40000000
 _AUDIT = {kernel.X86_64: 0xC000003E, kernel.AARCH64: 0xC00000B7}
 _SET_MODE_FILTER = 1
+_NEW_LISTENER, _WAIT_KILLABLE = 1 << 3, 1 << 5
 
 _NEW_NAMESPACE = 0x7E020000
 _NEW_TIME_NAMESPACE = 0x80  # for unshare only; clone has the signal number there
@@ -93,6 +95,34 @@ def program(
         allowed = tuple(sorted(families))
         looked_at["socket"] = _only_if_one_of(0, allowed)
         looked_at["socketpair"] = _pairs(AF_UNIX in allowed)
+    bodies = {
+        numbers[name]: [(_RETURN, 0, 0, _REFUSE | error)]
+        for name, error in refused.items()
+        if name in numbers
+    }
+    bodies |= {numbers[name]: body for name, body in looked_at.items()}
+    return _assemble(machine, bodies)
+
+
+def notifying(
+    machine: str, *, always: Iterable[int], flagged: dict[int, int], flags: int
+) -> bytes:
+    """A filter that lets a listener see calls before they go on: some `always`, others if the
+    argument at a place has one of the `flags`. It refuses nothing but foreign architectures."""
+    bodies: dict[int, list[Instruction]] = {
+        number: [(_RETURN, 0, 0, _NOTIFY)] for number in always
+    }
+    for number, argument in flagged.items():
+        bodies[number] = [
+            _load(argument),
+            (_JUMP_ANY_BIT, 0, 1, flags),
+            (_RETURN, 0, 0, _NOTIFY),
+            (_RETURN, 0, 0, _ALLOW),
+        ]
+    return _assemble(machine, bodies)
+
+
+def _assemble(machine: str, bodies: dict[int, list[Instruction]]) -> bytes:
     steps = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_JUMP_EQUAL, 1, 0, _AUDIT[machine]),
@@ -101,21 +131,31 @@ def program(
     ]
     if machine == kernel.X86_64:
         steps += [(_JUMP_AT_LEAST, 0, 1, _X32_BIT), (_RETURN, 0, 0, _KILL)]
-    bodies = {
-        numbers[name]: [(_RETURN, 0, 0, _REFUSE | error)]
-        for name, error in refused.items()
-        if name in numbers
-    }
-    bodies |= {numbers[name]: body for name, body in looked_at.items()}
     steps += _dispatch(sorted(bodies.items()))
     return b"".join(struct.pack("=HBBI", *step) for step in steps)
 
 
 def install(code: bytes) -> None:
     """Filter our own calls from now on, and our children's. Needs no_new_privileges."""
+    _install(code, 0)
+
+
+def install_listener(code: bytes) -> int | None:
+    """The same with a filter that notifies: the descriptor to listen at, which closes on exec.
+    None where the kernel has none to give: it is too old, or somebody else listens already."""
+    for flags in (_NEW_LISTENER | _WAIT_KILLABLE, _NEW_LISTENER):
+        try:
+            return _install(code, flags)
+        except OSError as error:
+            if error.errno not in (16, 22):  # EBUSY, EINVAL
+                raise
+    return None
+
+
+def _install(code: bytes, flags: int) -> int:
     buffer = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer))
-    kernel.call("seccomp", _SET_MODE_FILTER, 0, header)
+    return kernel.call("seccomp", _SET_MODE_FILTER, flags, header)
 
 
 def works() -> bool:

@@ -124,11 +124,12 @@ class Life:
         if self._crashes.quarantined:
             self._log.note(QUARANTINED)
 
-    def distrusted(self, problem: str) -> None:
-        """It did what it may not: it is given up at once."""
+    def distrusted(self, problem: str) -> str:
+        """It did what it may not: it is given up at once, until what we say."""
         self._crashes.give_up(problem)
         self._log.note(PROBLEM + problem)
         self._log.note(QUARANTINED)
+        return self._until
 
     def died(self, exit: Exit | None) -> ToolHostUnavailable:
         """What a caller is told for whom it went away before it answered."""

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import msgspec
 
-from callgate.core.effects import SideEffects, derive
 from callgate.core.tools import ToolDefinition
 from callgate.sources.changes import Changes, Difference
 from callgate.sources.pins import Pinned
@@ -71,7 +70,7 @@ def _tool(own: str, definition: ToolDefinition, changes: Changes) -> ToolProposa
         news = "changed"
     return ToolProposal(
         name=definition.name,
-        effect=definition.side_effects or derive(definition.capabilities) or SideEffects.EXECUTE,
+        effect=definition.effect,
         news=news,
         description=definition.description,
         differences=changes.changed.get(own, []),

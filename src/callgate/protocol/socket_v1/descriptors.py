@@ -32,7 +32,7 @@ _FRAME = 1024
 
 def describe(definition: ToolDefinition, timeout_s: float | None = None) -> Descriptor:
     """`timeout_s`: the limit that holds where the definition names none."""
-    effect = definition.side_effects or derive(definition.capabilities) or SideEffects.EXECUTE
+    effect = definition.effect
     limit_s = definition.timeout_s or timeout_s
     return Descriptor(
         name=definition.name,

@@ -4,6 +4,7 @@ or to the error that says why there is none."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from callgate.core.errors import ToolExecutionError, ToolProtocolError
@@ -11,7 +12,7 @@ from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import failures, frames, parts
 from callgate.protocol.ndjson import Unsendable
 from callgate.sources.hosts.hosts import Asked, Host
-from callgate.sources.hosts.links import Broke, Gone, Refused
+from callgate.sources.hosts.links import Broke, Gone, Link, Refused
 from callgate.sources.hosts.reach import Reach
 
 
@@ -24,18 +25,21 @@ async def call(
     *,
     own: bool = False,
     check: Callable[[], None] = lambda: None,
+    watch: Callable[[Link], AbstractContextManager[None]] = nullcontext,
 ) -> Any:
     """What `execute_tool` gave. Raises a `ToolError`.
 
     `asked` is told what to cancel; `own`: the host runs our own functions, and is believed.
-    `check` may refuse the process that the call would go to.
+    `check` may refuse the process that the call would go to, `watch` is around its work there.
     """
     def tell(event: frames.Event) -> None:
         context.publish(*parts.to_event(event))
 
     reach = Reach(context)
     try:
-        returned = await host.execute(tool, arguments, context, tell, reach.answer, asked, check)
+        returned = await host.execute(
+            tool, arguments, context, tell, reach.answer, asked, check, watch
+        )
     except Refused as refused:
         if refused.failure.stack:
             host.log.note(refused.failure.stack)

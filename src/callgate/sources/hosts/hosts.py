@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -32,6 +33,7 @@ from callgate.sources.hosts.states import States
 from callgate.sources.hosts.warm import warm
 from callgate.sources.lives import Health, Kind, Life, ended
 from callgate.sources.logs import LifeLog
+from callgate.sources.read_only_calls import ReadOnlyCalls
 
 CANCEL_S = 2.0
 """How long a host that can cancel may take to end a call."""
@@ -90,6 +92,7 @@ class Host:
         """By session; kept by the calls that run or wait."""
         self._slots: Slots | None = None
         self._optional = optional or OptionalMethods()
+        self.read_only_calls = ReadOnlyCalls(self.distrust)
         self._asking: list[str] = []
         """Optional methods that are under way."""
         self.reading = self
@@ -145,9 +148,11 @@ class Host:
         on_ask: OnAsk,
         asked: Callable[[Asked], None],
         check: Callable[[], None] = lambda: None,
+        watch: Callable[[Link], AbstractContextManager[None]] = nullcontext,
     ) -> frames.Returned:
         """Run a tool for the session of a call. `asked` is told what to cancel. Raises
         `HostError`, and what `check` raises, which sees the process that it will be run in.
+        `watch` is around what the process does for it.
 
         Where whoever waits is cancelled, the work is ended first."""
         session = context.session_id
@@ -177,14 +182,15 @@ class Host:
                     state=self._state(session),
                     context=_whence(context) if link.reaches_back else msgspec.UNSET,
                 )
-                id, outcome = link.ask(params, on_event, on_ask)
-                asked(Asked(link, id, outcome))
-                try:
-                    return self._keep_state(session, await outcome)
-                except asyncio.CancelledError:
-                    context.cancel_event.set()
-                    await self._take_back(link, id)
-                    raise
+                with watch(link):
+                    id, outcome = link.ask(params, on_event, on_ask)
+                    asked(Asked(link, id, outcome))
+                    try:
+                        return self._keep_state(session, await outcome)
+                    except asyncio.CancelledError:
+                        context.cancel_event.set()
+                        await self._take_back(link, id)
+                        raise
             finally:
                 slots.leave()
         finally:
@@ -306,10 +312,11 @@ class Host:
         await self.close()
         self._optional.clear()
 
-    def distrust(self, problem: str) -> None:
-        """Give it up, because it did what it may not; the calls that run finish."""
-        self.life.distrusted(problem)
+    def distrust(self, problem: str) -> str:
+        """Give it up, because it did what it may not; the calls that run finish. Until when."""
+        until = self.life.distrusted(problem)
         self.renew()
+        return until
 
     def renew(self) -> None:
         """Let the next call have a new process; the calls that run finish in the old one."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.audit.frame_log import FrameLog
-from callgate.core.commands import Command, Exit, Launcher, Running, Stream
+from callgate.core.commands import Command, Exit, Launcher, Running, Stream, WatchesWrites
 from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.protocol.host_v1 import failures, frames
 from callgate.protocol.host_v1.excerpts import Passed
@@ -106,6 +106,11 @@ class Link:
             os.close(theirs)
         self._stdin = ours
         self._own(self._await_end(self._running))
+
+    def watch_writes(self, report: Callable[[str], None]) -> None:
+        """Tell of its next attempt to write where it may not, if that can be seen."""
+        if isinstance(self._running, WatchesWrites):
+            self._running.watch_writes(report)
 
     def __len__(self) -> int:
         return len(self._pending)

@@ -51,7 +51,11 @@ class HostedTool:
         name = self._definition.name
         if not context.may_write:
             self._host = self._host.reading
-        value = await call(self._host, name, input, context, self._remember, check=self._check)
+        calls = self._host.read_only_calls
+        value = await call(
+            self._host, name, input, context, self._remember, check=self._check,
+            watch=lambda link: calls.serving(link, self._definition, context),
+        )  # fmt: skip
         output = values.to_output(value)
         if isinstance(value, dict) and isinstance(value.get("success"), bool):
             await self._format(context.session_id, value, output)
@@ -112,13 +116,15 @@ class HostedTool:
 
     async def preview_for(self, session: str, input: dict[str, Any]) -> str | None:
         """The host's own words for what a call of a session will do; None where it has none.
-        Nobody has said yes: it cannot write, and what it wants to remember is forgotten."""
+        Nobody has said yes: it cannot write, and what it wants to remember is forgotten. Raises
+        `ToolPermissionDenied` where it was seen to try."""
         params = frames.FormatToolCallPreview(tool_name=self._definition.name, arguments=input)
         process = self._host.reading
-        await process.link()
+        link = await process.link()
         if self._changed(process, self._definition.name):
             return None
-        said = await process.try_ask(session, params, PATIENCE_S, keep_state=False)
+        with process.read_only_calls.previewing(link, self._definition):
+            said = await process.try_ask(session, params, PATIENCE_S, keep_state=False)
         if not isinstance(said, str):
             return None
         beyond = len(said) - LONGEST_PREVIEW

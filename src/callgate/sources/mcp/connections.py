@@ -13,7 +13,12 @@ import asyncio
 import contextvars
 import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    nullcontext,
+)
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -28,7 +33,7 @@ from pydantic import BaseModel, ConfigDict
 
 from callgate.audit.redaction import redact
 from callgate.core.errors import ToolError, ToolRegistrationError
-from callgate.core.tools import ToolContext
+from callgate.core.tools import ToolContext, ToolDefinition
 from callgate.sources.lives import ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks, Calling, current
@@ -37,6 +42,7 @@ from callgate.sources.mcp.definitions import MOST_TOOLS, PINNED, names_of
 from callgate.sources.mcp.links import Link
 from callgate.sources.mcp.outputs import plain
 from callgate.sources.pins import LARGEST, fingerprint
+from callgate.sources.read_only_calls import ReadOnlyCalls
 
 MOST_PAGES = 100
 LONGEST_PROGRESS = 1_000
@@ -70,8 +76,10 @@ class Connection:
         elicitation: bool = True,
         sampling: bool = False,
         relearned: Callable[[Connection], None] | None = None,
+        distrust: Callable[[str], str] | None = None,
     ) -> None:
-        """`relearned` hears of it when its tools are others than when it was opened."""
+        """`relearned` hears of it when its tools are others than when it was opened; `distrust`
+        of a process that may not write and tried to, and says until when it is given up."""
         self.server = server
         self.log = log
         self.tools: list[dict[str, Any]] = []
@@ -82,6 +90,7 @@ class Connection:
         """Why what it lists cannot be used."""
         self._transport = transport
         self._on_relearned = relearned
+        self._read_only_calls = None if distrust is None else ReadOnlyCalls(distrust)
         self._callbacks = Callbacks(server, roots, asks)
         self._elicitation = asks is not None and elicitation
         self._sampling = asks is not None and sampling
@@ -275,6 +284,15 @@ class Connection:
         return self._client
 
     # --- calls ----------------------------------------------------------------------------------
+
+    def watched(
+        self, definition: ToolDefinition, context: ToolContext
+    ) -> AbstractContextManager[None]:
+        """Around a call: the server is given up for trying to write where it may not."""
+        calls = self._read_only_calls
+        if self.link is None or calls is None:
+            return nullcontext()
+        return calls.serving(self.link, definition, context)
 
     async def call(
         self, tool: str, arguments: dict[str, Any], context: ToolContext

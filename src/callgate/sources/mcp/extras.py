@@ -83,7 +83,8 @@ class Extra:
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         connection = await self._server.connection(self._server.place(context))
         try:
-            said = await connection.ask(self._name, input, context)
+            with connection.watched(self._definition, context):
+                said = await connection.ask(self._name, input, context)
         except (ToolError, asyncio.CancelledError):
             raise
         except Exception as error:  # of the SDK, which speaks with a stranger

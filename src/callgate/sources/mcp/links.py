@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -22,7 +23,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from callgate.audit.frame_log import FrameLog
-from callgate.core.commands import Command, Exit, Launcher, Running, Stream
+from callgate.core.commands import Command, Exit, Launcher, Running, Stream, WatchesWrites
 from callgate.core.errors import ToolError
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.sources.hosts.links import LEAVE_S, TERM_S
@@ -98,6 +99,11 @@ class Link:
             finally:
                 waiting.cancel()
         self._close()
+
+    def watch_writes(self, report: Callable[[str], None]) -> None:
+        """Tell of its next attempt to write where it may not, if that can be seen."""
+        if isinstance(self._running, WatchesWrites):
+            self._running.watch_writes(report)
 
     def kill(self) -> None:
         """End it and all that it started, now."""

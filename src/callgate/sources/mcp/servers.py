@@ -153,6 +153,12 @@ class Server:
         self.life.restarts()
         await self.close()
 
+    def distrust(self, problem: str) -> str:
+        """Give it up, because it did what it may not; the calls that run finish. Until when."""
+        until = self.life.distrusted(problem)
+        self.renew()
+        return until
+
     def renew(self) -> None:
         """Let the next call have a new connection; calls that run finish in the old one."""
         kept, self._open = self._open, {}
@@ -211,7 +217,7 @@ class Server:
         connection: Connection = connections.Connection(
             said.name, transport, place.paths, self.log,
             asks=self._asks, elicitation=said.elicitation, sampling=said.sampling,
-            relearned=self._heard,
+            relearned=self._heard, distrust=self.distrust if place.read_only else None,
         )  # fmt: skip
         try:
             async with asyncio.timeout(said.start_timeout_s):

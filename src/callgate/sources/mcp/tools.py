@@ -78,7 +78,8 @@ class McpTool:
         if connection.prints.get(self._name) != self._pin:
             raise self._changed()
         try:
-            result = await connection.call(self._name, input, context)
+            with connection.watched(self._definition, context):
+                result = await connection.call(self._name, input, context)
         except (ToolError, asyncio.CancelledError):
             raise
         except Exception as error:  # of the SDK, which speaks with a stranger

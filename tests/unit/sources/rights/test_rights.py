@@ -110,6 +110,22 @@ class Lab:
 
         return self.wired.runtime.attach(confirm)
 
+    async def release(self) -> None:
+        """What `callgate hosts restart` and `callgate mcp restart` do."""
+        for brought in (self.wired.hosts, self.wired.mcp):
+            if brought is not None:
+                await brought.renew("writing", forget=True)
+
+    def audited(self, tool: str) -> list[str | None]:
+        """The reasons on record for calls of a tool."""
+        lines = (self.home / "audit.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        return [each.get("reason") for each in records if each.get("tool") == tool]
+
+    @property
+    def mismatches(self) -> list[dict[str, Any]]:
+        return [dict(each.payload) for each in self.events if each.type == EFFECT_MISMATCH]
+
     @property
     def left(self) -> list[str]:
         return sorted(each.name for each in self.ws.iterdir())
@@ -158,17 +174,17 @@ async def test_a_host_writes_nothing_in_mode_read_nor_before_a_yes(
 ) -> None:
     async with lab_with(base, host_in(base, language), around) as lab:
         assert lab.left == []  # it was learned
-        assert (await lab.value("peek", lab.session(Mode.READ)))["said"] != "written"
-        for mode in (Mode.ASK, Mode.WRITE):  # nobody is asked about what changes nothing
+        for mode in (Mode.READ, Mode.ASK, Mode.WRITE):  # nobody is asked about what changes nothing
             assert (await lab.value("peek", lab.session(mode)))["said"] != "written"
+            await lab.release()
         refused = await lab.call("change", lab.session(Mode.READ))
         assert (refused.error.error_class, lab.left) == ("permission_denied", [])
         with lab.answer(False):
-            denied = await lab.call("change", lab.session(Mode.ASK), "secret")
+            denied = await lab.call("change", lab.session(Mode.ASK), "quiet secret")
         assert (denied.error.error_class, lab.left) == ("user_denied", [])
         assert lab.questions[0].preview is not None and "preview: " in lab.questions[0].preview
         with lab.answer(True):
-            assert (await lab.value("change", lab.session(Mode.ASK)))["said"] == "written"
+            assert (await lab.value("change", lab.session(Mode.ASK), "quiet"))["said"] == "written"
         assert any(each.startswith("left-by-change") for each in lab.left)
         assert not any("preview" in each for each in lab.left)
 
@@ -176,24 +192,25 @@ async def test_a_host_writes_nothing_in_mode_read_nor_before_a_yes(
 async def test_the_state_of_a_session_follows_it_to_the_process_that_serves_it(base: Path) -> None:
     async with lab_with(base, host_in(base, "python"), backends("namespaces")) as lab:
         session, other = lab.session(Mode.WRITE), lab.session(Mode.WRITE)
-        said = [await lab.value(tool, session) for tool in ("peek", "change", "peek", "change")]
+        tools = ("peek", "change", "peek", "change")
+        said = [await lab.value(tool, session, "quiet") for tool in tools]
         assert [each["calls"] for each in said] == [1, 2, 3, 4]
         assert len({said[0]["pid"], said[1]["pid"]}) <= 2
-        assert (await lab.value("peek", other))["calls"] == 1
+        assert (await lab.value("peek", other, "quiet"))["calls"] == 1
         session.mode = Mode.READ
-        assert (await lab.value("peek", session))["calls"] == 5
+        assert (await lab.value("peek", session, "quiet"))["calls"] == 5
 
 
 async def test_what_a_preview_wants_to_remember_is_forgotten(base: Path) -> None:
     async with lab_with(base, host_in(base, "python"), backends("namespaces")) as lab:
         with lab.answer(True):
             for calls in (1, 2):
-                assert (await lab.value("change", lab.session(Mode.ASK)))["calls"] == 1, calls
+                assert (await lab.value("change", lab.session(Mode.ASK), "quiet"))["calls"] == 1, calls
 
 
 async def test_a_host_that_only_reads_has_a_tmp_of_its_own_and_no_second_process(base: Path) -> None:
     async with lab_with(base, host_in(base, "python"), backends("namespaces")) as lab:
-        assert (await lab.value("peek", lab.session(Mode.READ)))["tmp"] == "written"
+        assert (await lab.value("peek", lab.session(Mode.READ), "quiet"))["tmp"] == "written"
         assert not os.path.exists("/tmp/mine")
         assert lab.wired.hosts is not None
         host = lab.wired.hosts._hosts.hosts["writing"]
@@ -241,6 +258,58 @@ async def test_a_host_whose_tool_tries_to_write_although_it_declares_not_to_is_q
         assert (await lab.wired.runtime.call(call)).ok
 
 
+# --- attempts that fail are seen -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("language", [*COMMANDS])
+async def test_a_host_is_quarantined_for_trying_to_write_for_a_tool_that_declares_to_read(
+    base: Path, language: str, around: tuple[Backend, ...]
+) -> None:
+    async with lab_with(base, host_in(base, language), around) as lab:
+        session = lab.session(Mode.READ)
+        assert (await lab.value("peek", session, "quiet"))["said"] != "written"
+        assert lab.mismatches == []  # of what it tried when it started, nothing is held against it
+        assert (await lab.value("peek", session))["said"] != "written"
+        [found] = lab.mismatches
+        assert (found["declared"], found["tried"]) == ("read", "write")
+        assert found["path"].startswith(f"{lab.ws}/left-by-peek")
+        assert found["quarantined_until"] == "callgate hosts restart writing"
+        again = await lab.call("peek", session, "quiet")
+        assert again.error is not None and again.error.reason == "host_quarantined"
+        assert lab.audited("peek")[:2] == [None, "effect_mismatch"]
+        await lab.release()
+        assert (await lab.value("peek", session, "quiet"))["said"] != "written"
+
+
+@pytest.mark.parametrize("language", [*COMMANDS])
+async def test_a_call_whose_preview_tries_to_write_is_refused_and_nobody_is_asked(
+    base: Path, language: str, around: tuple[Backend, ...]
+) -> None:
+    async with lab_with(base, host_in(base, language), around) as lab:
+        with lab.answer(True):
+            refused = await lab.call("change", lab.session(Mode.ASK))
+        assert (refused.error.error_class, refused.error.reason) == ("permission_denied", "effect_mismatch")
+        assert (lab.questions, lab.left, len(lab.mismatches)) == ([], [], 1)
+        assert lab.audited("change") == ["effect_mismatch"]
+
+
+async def test_an_mcp_server_is_quarantined_for_trying_to_write_for_a_tool_that_declares_to_read(
+    base: Path, around: tuple[Backend, ...]
+) -> None:
+    async with lab_with(base, server_in(base), around) as lab:
+        session = lab.session(Mode.READ)
+        await lab.value("mcp.writing/peek", session, "quiet")
+        assert lab.mismatches == []
+        assert (await lab.value("mcp.writing/peek", session))["said"] != "written"
+        [found] = lab.mismatches
+        assert found["path"] == f"{lab.ws}/left-by-peek-x"
+        assert found["quarantined_until"] == "callgate mcp restart writing"
+        again = await lab.call("mcp.writing/peek", session, "quiet")
+        assert again.error is not None and again.error.reason == "mcp_quarantined"
+        await lab.release()
+        await lab.value("mcp.writing/peek", session, "quiet")
+
+
 # --- MCP servers ---------------------------------------------------------------------------------
 
 
@@ -251,6 +320,7 @@ async def test_an_mcp_server_writes_nothing_in_mode_read_nor_before_a_yes(
         assert lab.left == []  # it was approved
         for mode in (Mode.READ, Mode.ASK, Mode.WRITE):
             assert (await lab.value("mcp.writing/peek", lab.session(mode)))["said"] != "written"
+            await lab.release()
         refused = await lab.call("mcp.writing/change", lab.session(Mode.READ))
         assert refused.error.error_class == "permission_denied"
         with lab.answer(False):
@@ -268,8 +338,8 @@ async def test_what_an_mcp_server_remembers_of_calls_that_change_something_is_se
     async with lab_with(base, server_in(base), backends("namespaces")) as lab:
         session = lab.session(Mode.WRITE)
         await lab.value("mcp.writing/change", session)
-        assert (await lab.value("mcp.writing/peek", session))["done"] == ["change"]
-        assert (await lab.value("mcp.writing/peek", lab.session(Mode.READ)))["done"] == []
+        assert (await lab.value("mcp.writing/peek", session, "quiet"))["done"] == ["change"]
+        assert (await lab.value("mcp.writing/peek", lab.session(Mode.READ), "quiet"))["done"] == []
 
 
 async def test_what_is_a_servers_own_stays_writable_but_for_what_is_part_of_the_workspace(base: Path) -> None:

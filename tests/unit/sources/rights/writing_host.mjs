@@ -1,8 +1,9 @@
 // Writes wherever it gets the chance.
-import { writeFileSync } from "node:fs";
+import { accessSync, constants, writeFileSync } from "node:fs";
 
 function leave(name) {
   try {
+    if (name.includes("quiet")) accessSync(".", constants.W_OK);
     writeFileSync(name, "written");
     return "written";
   } catch (error) {

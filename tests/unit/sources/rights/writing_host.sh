@@ -1,5 +1,6 @@
 #!/bin/sh
 # Writes wherever it gets the chance.
+quiet() { case "$(cat)" in *quiet*) ! [ -w . ] ;; *) false ;; esac; }
 leave() { if (: > "$1"); then echo written; else echo refused; fi 2> /dev/null; }
 case "$1" in
 schema)
@@ -7,6 +8,6 @@ schema)
     props='"input_schema":{"type":"object","properties":{"text":{"type":"string"}},"required":["text"]}'
     echo "[{\"name\":\"peek\",\"description\":\"peek\",$props},{\"name\":\"change\",\"description\":\"change\",$props}]"
     ;;
-preview) echo "preview: $(leave "left-by-preview-$2")" ;;
-run) printf '{"said":"%s"}' "$(leave "left-by-$2")" ;;
+preview) if quiet; then echo "preview: not tried"; else echo "preview: $(leave "left-by-preview-$2")"; fi ;;
+run) if quiet; then echo '{"said":"not tried"}'; else printf '{"said":"%s"}' "$(leave "left-by-$2")"; fi ;;
 esac

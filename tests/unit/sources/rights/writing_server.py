@@ -9,6 +9,9 @@ done = []
 
 
 def leave(name: str) -> str:
+    """Write a file; a `quiet` one only where that is possible, so that nothing is seen to be tried."""
+    if "quiet" in name and not os.access(".", os.W_OK):
+        return "not tried"
     try:
         with open(name, "w") as file:
             file.write("written")
