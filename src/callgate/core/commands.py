@@ -40,6 +40,8 @@ class Command(msgspec.Struct, frozen=True, kw_only=True):
     itself does not have it."""
     warm: Warm | None = None
     """For a host in Python: it may be forked from a warm process, if one can be had."""
+    git_config: tuple[str, str] | None = None
+    """The directory of a repository's own, and configuration that git has for this one alone."""
     call: str | None = None
     """The id by which the events know the call that it belongs to, where it belongs to one."""
 
@@ -68,6 +70,8 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
     """The key in `[sandbox.limits]` of what it took too much of, and was ended for."""
     unseen: tuple[str, ...] = ()
     """Paths in its words and errors that are there, but not for a command in the sandbox."""
+    git_settings: tuple[str, ...] = ()
+    """Files of a repository's configuration that git could not change for it."""
     blocked: tuple[str, ...] = ()
     """`host:port` of what it asked for in the network and may not reach."""
     reached: int = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 
 import msgspec
 
@@ -15,13 +17,20 @@ from callgate.dispatch.rule_launchers import RuleLauncher, Search
 from callgate.dispatch.wrapped_running import WrappedRunning
 from callgate.sandbox import machines, sight
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
-from callgate.sandbox.jails import Jail
+from callgate.sandbox.jails import Jail, is_below
 from callgate.sandbox.leases import Leases
 from callgate.sandbox.masks import with_masks
 from callgate.sandbox.plans import Backend, Bubblewrap, Plan, choose
 from callgate.sandbox.zygotes import WarmLauncher, Zygotes
+from callgate.workspace import submodules
 
 _MOST_ERRORS = 16 * 1024
+_UNWRITTEN = re.compile(
+    r"^error: could not (?:lock|write) config file ([^\n]{1,1000}): "
+    r"(?:Device or resource busy|Read-only file system|Permission denied|Operation not permitted)$",
+    re.MULTILINE,
+)
+_MOST_NAMED = 4
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 
 
@@ -105,7 +114,32 @@ class _Explained(WrappedRunning):
             return ended
         text = "\n".join((*self._command.argv, str(self._errors)))
         home = self._command.env.get("HOME", "")
-        return msgspec.structs.replace(ended, unseen=sight.unseen(self._jail, home, text))
+        return msgspec.structs.replace(
+            ended,
+            unseen=sight.unseen(self._jail, home, text),
+            git_settings=_git_settings(str(self._errors), self._jail.writable),
+        )
+
+
+def _git_settings(errors: str, roots: tuple[str, ...]) -> tuple[str, ...]:
+    """What git says that it could not write, as it is named below its root."""
+    found = dict.fromkeys(match[1] for match in _UNWRITTEN.finditer(errors))
+    named = (
+        next((os.path.relpath(path, each) for each in roots if is_below(path, each)), path)
+        for path in found
+    )
+    return tuple(itertools.islice(named, _MOST_NAMED))
+
+
+def _with_submodules(command: Command, roots: tuple[str, ...]) -> Command:
+    """The same, for one that speaks of submodules, with what its repository declares of them."""
+    if not any("submodule" in each for each in command.argv):
+        return command
+    for root in roots:
+        repository = submodules.repository_of(command.cwd, root)
+        if repository is not None and (text := submodules.declared(repository)):
+            return msgspec.structs.replace(command, git_config=(f"{repository}/.git", text))
+    return command
 
 
 class Jailed:
@@ -129,6 +163,7 @@ class Jailed:
         try:
             if command.stdin is not None:  # a host or server: nobody reads a result of it
                 return await self._start(command, on_output)
+            command = _with_submodules(command, self._writable)
             errors = _Errors(on_output)
             running = await self._start(command, errors.add)
             return _Explained(running, self.plan.jail, command, errors)

@@ -12,6 +12,7 @@ from callgate.sandbox.jails import Jail, Limits, Network, below_any
 from callgate.sandbox.launch import Command, with_proxy
 from callgate.sandbox.orders import GroupLimit, Layout, Order, Rules
 from callgate.sandbox.plans import Plan
+from callgate.sandbox.restrict import INHERITED
 from callgate.sandbox.trees import MARK, Tree
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
@@ -74,14 +75,30 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
             made["placeholders"] = [(path, False) for path in survey.missing]
             made["placeholders"] += [(path, True) for path in survey.missing_directories]
             made["keep_capabilities"] = True
-            made["inherited"] = [call_filter(jail, mounted=True)]
+            made["inherited"].append(call_filter(jail, mounted=True))
         elif "seccomp" in plan.backends:
             made["filter"] = call_filter(jail, mounted="namespaces" in plan.backends)
+        if command.git_config is not None:
+            _configure_git(made, *command.git_config)
         if jail.write_watch and kernel.supported():
             paths = [os.fsencode(path) for path in jail.write_watch]
             made["write_watch"] = (_watch_program(), paths)
     made["argv"] = [os.fsencode(argument) for argument in argv]
     return made
+
+
+def _configure_git(made: Order, directory: str, text: str) -> None:
+    """Have git read a file that only the command has, in one repository and no other."""
+    env = made["env"]
+    count = env.get(b"GIT_CONFIG_COUNT", b"0")
+    if not count.isdigit():
+        return
+    path = f"/proc/self/fd/{INHERITED + len(made['inherited'])}"
+    made["inherited"].append(text.encode(errors="surrogateescape"))
+    pattern = "".join(f"\\{each}" if each in "*?[\\" else each for each in directory)
+    env[b"GIT_CONFIG_KEY_" + count] = os.fsencode(f"includeIf.gitdir:{pattern}.path")
+    env[b"GIT_CONFIG_VALUE_" + count] = path.encode()
+    env[b"GIT_CONFIG_COUNT"] = b"%d" % (int(count) + 1)
 
 
 @functools.cache

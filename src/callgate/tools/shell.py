@@ -277,6 +277,13 @@ def _remarks(ended: Exit) -> list[str]:
     if ended.unseen:
         named = ", ".join(map(sendable, ended.unseen))
         remarks.append(f"[not visible in the sandbox: {named}; `[sandbox] readable` can show it]")
+    if ended.git_settings:
+        named = ", ".join(map(sendable, ended.git_settings))
+        remarks.append(
+            f"[not changed: {named}; commands may not, because it says which programs git runs: "
+            "run what changes it (git submodule add, git remote add, git config) yourself, "
+            "outside the sandbox]"
+        )
     if ended.blocked:
         remarks.append(f"[blocked: {', '.join(ended.blocked)}]")
     for decision, what in _MATCHES.items():

@@ -49,14 +49,14 @@ def is_bare(directory: str, names: set[str]) -> bool:
     take a part of it away and bring it back later, but not its configuration."""
     if names >= _BARE:
         return True
-    return "config" in names and "repositoryformatversion" in _text(
+    return "config" in names and "repositoryformatversion" in text_of(
         os.path.join(directory, "config")
     )
 
 
 def named_by(file: str) -> str | None:
     """The repository's own directory that a `.git` which is a file names."""
-    kind, _, path = _text(file).partition(":")
+    kind, _, path = text_of(file).partition(":")
     path = path.partition("\0")[0].strip()
     if kind != "gitdir" or not path:
         return None
@@ -155,7 +155,7 @@ class _Configured:
         if path in self._seen or depth == 0:
             return
         self._seen.add(path)
-        for section, name, value in settings(_text(path)):
+        for section, name, value in settings(text_of(path)):
             if section in ("include", "includeif") and name == "path":
                 target = self._resolved(value, os.path.dirname(path))
                 self._keep(target)
@@ -178,7 +178,7 @@ class _Configured:
             self.paths.append(os.path.join(self._given_root, inside))
 
 
-def _text(path: str) -> str:
+def text_of(path: str) -> str:
     """What a file says, or nothing: a command may have left a pipe there, and we do not wait."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -190,18 +190,23 @@ def _text(path: str) -> str:
 
 
 def settings(text: str) -> Iterator[tuple[str, str, str]]:
-    """Section, name (both in small letters) and value of each line of a git configuration.
+    """Section, name (both in small letters) and value of each line of a git configuration."""
+    return ((section, name, value) for section, _, name, value in named_settings(text))
+
+
+def named_settings(text: str) -> Iterator[tuple[str, str, str, str]]:
+    """The same with the part of the section's name in quotes, as it is written.
 
     More is understood than git does, where that is simpler: protecting too much costs little.
     """
-    section = ""
+    section = of = ""
     for line in re.sub(r"\\\r?\n", "", text).splitlines():
         remaining = line.strip()
         while header := _HEADER.match(remaining):
-            section = header[1].lower()
+            section, of = header[1].lower(), header[2] or ""
             remaining = remaining[header.end() :].strip()
         if remaining and remaining[0] not in "#;" and (setting := _SETTING.match(remaining)):
-            yield section, setting[1].lower(), _value(setting[2])
+            yield section, of, setting[1].lower(), _value(setting[2])
 
 
 def _value(raw: str | None) -> str:
