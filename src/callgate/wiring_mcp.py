@@ -51,7 +51,7 @@ from callgate.wiring_mcp_programs import (
     server_environment,
     start_timeout_s,
 )
-from callgate.wiring_packages import ServerPackages, Tell
+from callgate.wiring_packages import ServerPackages, Tell, limits_of
 
 if TYPE_CHECKING:  # most homes have none
     from callgate.wiring_hosts import HostedTools
@@ -118,7 +118,7 @@ def _settings(
 ) -> ServerSettings:
     pin = _pin(name, owner)
     if table.url is None:
-        packages = ServerPackages(home.path, pin, table.fetch_timeout_s, sandbox, tell)
+        packages = ServerPackages(home.path, pin, limits_of(table), sandbox, tell)
         reach = reach_process(table, sandbox, packages)
     else:
         reach = reach_address(table, home, pin, login)
@@ -330,7 +330,7 @@ def update_packages(
     table, owner = tables(home, settings, workspace)[name]
     pin = _pin(name, owner)
     sandbox = Sandbox(surroundings)
-    packages = ServerPackages(home.path, pin, table.fetch_timeout_s, sandbox, tell)
+    packages = ServerPackages(home.path, pin, limits_of(table), sandbox, tell)
     log = LifeLog(pin_files(home).log_path(pin))
 
     async def update() -> tuple[Mapping[str, str], Mapping[str, str]]:

@@ -40,7 +40,7 @@ from callgate.sources.mcp.servers import Place, Server, ServerSettings
 from callgate.sources.mcp.tools import tool_factory
 from callgate.wiring_mcp import make_asks, reach_address, short_hash, tables
 from callgate.wiring_mcp_programs import reach_process, start_timeout_s
-from callgate.wiring_packages import ServerPackages
+from callgate.wiring_packages import ServerPackages, limits_of
 
 if TYPE_CHECKING:  # it loads the SDK
     from callgate.sources.mcp.connections import Connection
@@ -114,7 +114,7 @@ class EditorServers:
         if table.url is None:
             owner = f"{name}@{short_hash(repr((table.command, table.args)))}"
             packages = ServerPackages(
-                self._home.path, owner, table.fetch_timeout_s, self._sandbox
+                self._home.path, owner, limits_of(table), self._sandbox
             )
             reach = reach_process(table, self._sandbox, packages, _literally)
         else:

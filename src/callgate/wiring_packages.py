@@ -15,13 +15,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from callgate.config.installations import Installation, InstallRecord
+from callgate.config.mcp import McpTable
 from callgate.core.commands import Command, Exit, Launcher
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Root, Session
@@ -37,6 +38,8 @@ from callgate.sources.packages.package_commands import PackageCommand
 Tell = Callable[[str], None]
 """What a person should know while they wait."""
 _TELL_EVERY_S = 5.0
+_LEAST_PAUSE_S = 0.2
+"""Between two looks at how much was fetched."""
 
 
 class Program(NamedTuple):
@@ -55,18 +58,34 @@ class _Fetch(NamedTuple):
     private: tuple[str, ...]
 
 
+class FetchLimits(NamedTuple):
+    seconds: float
+    bytes: int
+
+
+def limits_of(table: McpTable) -> FetchLimits:
+    return FetchLimits(table.fetch_timeout_s, table.fetch_max_bytes)
+
+
 class ServerPackages:
     """Those of one server."""
 
     def __init__(
-        self, home: str, name: str, limit_s: float, sandbox: Sandbox, tell: Tell | None = None
+        self,
+        home: str,
+        name: str,
+        limits: FetchLimits,
+        sandbox: Sandbox,
+        tell: Tell | None = None,
     ) -> None:
         self._name = name
-        self._limit_s = limit_s
+        self._limits = limits
         self._sandbox = sandbox
         self._tell = tell
         self._installation = Installation(home, name)
         self._fetching = asyncio.Lock()
+        self._taken = 0
+        """Bytes on the disk of what is being fetched, when it was last measured."""
 
     async def program(
         self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog, private: Sequence[str]
@@ -127,13 +146,15 @@ class ServerPackages:
             downloads = os.path.join(directory, "downloads")
             os.mkdir(downloads, 0o700)
             managers.prepare(command, directory, locks)
-            async with self._progress(command, directory, log):
+            async with self._progress(command, log):
                 try:
-                    async with asyncio.timeout(self._limit_s):
-                        await self._install(fetch, directory, locked=bool(locks))
+                    async with asyncio.timeout(self._limits.seconds):
+                        await self._measured(
+                            self._install(fetch, directory, locked=bool(locks)), directory
+                        )
                 except TimeoutError:
                     raise ToolError(
-                        f"its packages were not fetched within {self._limit_s:g} s"
+                        f"its packages were not fetched within {self._limits.seconds:g} s"
                         " (fetch_timeout_s)"
                     ) from None
             record = await asyncio.to_thread(_describe, command, directory)
@@ -156,6 +177,32 @@ class ServerPackages:
                 raise ToolError(
                     f"its packages could not be fetched: {program} {ended(exit)}{_reason(log)}"
                 )
+
+    async def _measured(self, work: Coroutine[Any, Any, None], directory: str) -> None:
+        """Do the work, and end it once the directory takes more than it may."""
+        working = asyncio.get_running_loop().create_task(work)
+        try:
+            while not working.done():
+                began = time.monotonic()
+                await self._ensure_small(directory)
+                pause = max(_LEAST_PAUSE_S, time.monotonic() - began)
+                await asyncio.wait({working}, timeout=pause)
+            await working
+            await self._ensure_small(directory)
+        finally:
+            working.cancel()
+            await asyncio.wait({working})
+
+    async def _ensure_small(self, directory: str) -> None:
+        try:
+            taken = self._taken = await asyncio.to_thread(trees.disk_usage, directory)
+        except ToolError as error:
+            raise ToolError(f"its packages cannot be measured: {error.message}") from None
+        most = self._limits.bytes
+        if taken > most:
+            raise ToolError(
+                f"its packages take more than {most:,} bytes on the disk (fetch_max_bytes)"
+            )
 
     async def _launcher(
         self,
@@ -181,20 +228,18 @@ class ServerPackages:
         return self._sandbox.launcher(enclosure, session)
 
     @asynccontextmanager
-    async def _progress(
-        self, command: PackageCommand, directory: str, log: LifeLog
-    ) -> AsyncIterator[None]:
+    async def _progress(self, command: PackageCommand, log: LifeLog) -> AsyncIterator[None]:
         """Say that it is under way, and how far."""
         packages = ", ".join(command.packages)
-        self._say(f"fetching {packages} (at most {self._limit_s:g} s)", log)
+        most = f"{self._limits.seconds:g} s, {self._limits.bytes / 1e6:.0f} MB"
+        self._say(f"fetching {packages} (at most {most})", log)
         began = time.monotonic()
 
         async def tell() -> None:
             while True:
                 await asyncio.sleep(_TELL_EVERY_S)
-                megabytes = await asyncio.to_thread(trees.size, directory) / 1e6
                 seconds = time.monotonic() - began
-                self._say(f"still fetching: {seconds:.0f} s, {megabytes:.0f} MB", log)
+                self._say(f"still fetching: {seconds:.0f} s, {self._taken / 1e6:.0f} MB", log)
 
         telling = asyncio.get_running_loop().create_task(tell())
         try:

@@ -82,6 +82,8 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     start_timeout_s: Seconds = 30.0
     fetch_timeout_s: Seconds = 600.0
     """For the packages of `npx`, `uvx` and `pipx run`, which are fetched before the first start."""
+    fetch_max_bytes: Annotated[int, msgspec.Meta(gt=0)] = 2 * 1024**3
+    """What they may take on the disk, with all that is needed to fetch them."""
     elicitation: bool = True
     """Whether it may ask a person something while a call runs."""
     sampling: bool = False

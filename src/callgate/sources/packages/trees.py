@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import stat
@@ -10,6 +11,8 @@ from collections.abc import Iterator
 from callgate.core.errors import ToolError
 
 MOST_ENTRIES = 500_000
+_BLOCK = 512
+"""The unit of `st_blocks`, on every file system."""
 
 
 def fingerprint(directory: str) -> str:
@@ -20,12 +23,27 @@ def fingerprint(directory: str) -> str:
     return found.hexdigest()
 
 
-def size(directory: str) -> int:
-    """Bytes of its files, as far as they can be counted."""
-    try:
-        return sum(facts.st_size for _, facts in _entries(directory) if _is_file(facts))
-    except (OSError, ToolError):
-        return 0
+def disk_usage(directory: str) -> int:
+    """Bytes that it takes on the disk while others write to it: what goes away meanwhile is not
+    counted. Raises a `ToolError` where there is more than can be looked at, or was hidden."""
+    taken: dict[tuple[int, int], int] = {}
+    waiting = [directory]
+    while waiting:
+        try:
+            with os.scandir(waiting.pop()) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        facts = entry.stat(follow_symlinks=False)
+                        taken[facts.st_dev, facts.st_ino] = facts.st_blocks * _BLOCK
+                        if stat.S_ISDIR(facts.st_mode):
+                            waiting.append(entry.path)
+                    if len(taken) > MOST_ENTRIES:
+                        raise ToolError(f"It has more than {MOST_ENTRIES} files.")
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except PermissionError:
+            raise ToolError("It has a directory that cannot be looked into.") from None
+    return sum(taken.values())
 
 
 def _lines(directory: str) -> Iterator[bytes]:

@@ -179,6 +179,20 @@ def test_fetching_has_a_limit_of_its_own_and_leaves_nothing(
     assert [*(world.callgate_home / "mcp/greedy").glob("install-*")] == []
 
 
+def test_fetching_is_ended_when_it_takes_more_of_the_disk_than_it_may(
+    world: World, registry: Registry
+) -> None:
+    registry.held = threading.Event()  # by itself it would go on until its time is over
+    world.callgate_home.mkdir(mode=0o700)
+    (world.callgate_home / "settings.toml").write_text(
+        '[mcp.greedy]\ncommand = "pipx"\nargs = ["run", "greedy-server"]\nfetch_max_bytes = 1000000\n'
+    )
+    ran = world.run("mcp", "approve", "greedy", "--yes")
+    assert ran.code == UNAVAILABLE, ran
+    assert "take more than 1,000,000 bytes on the disk (fetch_max_bytes)" in ran.err
+    assert [*(world.callgate_home / "mcp/greedy").glob("install-*")] == []
+
+
 @needs("npm", "node")
 def test_a_package_that_is_not_there_is_told_of_in_the_words_of_its_manager(
     world: World, registry: Registry
