@@ -104,6 +104,12 @@ class WatchesWrites(Protocol):
         ...
 
 
+def watch_writes(running: object, report: Callable[[str], None]) -> None:
+    """Hear of the next attempt of a command to write where it may not, if that can be seen."""
+    if isinstance(running, WatchesWrites):
+        running.watch_writes(report)
+
+
 class Launcher(Protocol):
     async def start(self, command: Command, on_output: OnOutput) -> Running:
         """Start it. Raises OSError if the system cannot."""

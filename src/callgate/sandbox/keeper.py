@@ -227,6 +227,11 @@ class Watch:
             attempts = self.attempts
             if attempts is None or ready.keys() != {attempts.listener}:
                 return ready
+            # One look at several descriptors is not one moment: what came to the first of them
+            # while the last was looked at is seen by another.
+            ready = dict(poll.poll(0))
+            if ready.keys() != {attempts.listener}:
+                return ready
             is_asked = bool(ready[attempts.listener] & select.POLLIN)
             if not is_asked or not attempts.serve(self._tell_attempt):
                 poll.unregister(attempts.listener)

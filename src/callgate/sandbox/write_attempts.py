@@ -127,7 +127,8 @@ class WriteAttempts:
             return None
         for directory, at, when, follow in _OPERANDS[name]:
             text = _text(pid, directory, at, arguments)
-            path, is_there = _locate(text, follow=follow and not (flags or 0) & os.O_NOFOLLOW)
+            follow = follow and not (flags or 0) & os.O_NOFOLLOW
+            path, is_there = _locate(text, b"/proc/%d/root" % pid, follow=follow)
             root = next((each for each in self._roots if _is_below(path, each)), None)
             if root is None or when == (_ABSENT if is_there else _PRESENT):
                 continue
@@ -190,19 +191,19 @@ def _open_flags(pid: int, name: str, arguments: list[int]) -> int | None:
 
 
 def _text(pid: int, directory: int | None, at: int | None, arguments: list[int]) -> bytes:
-    """The absolute path that a call names, links and all."""
+    """The path that a call names, as we can open it: from where the process sees it."""
     raw = b""
     if at is not None and arguments[at]:
         raw = _memory(pid, arguments[at], _LONGEST).partition(b"\0")[0]
+    own = b"/proc/%d/" % pid
     if raw.startswith(b"/"):
-        own = b"/proc/%d/" % pid
         for prefix in (b"/proc/self/", b"/proc/thread-self/"):
             if raw.startswith(prefix):
                 return own + raw[len(prefix) :]
-        return raw
+        return own + b"root" + raw
     number = _AT_CWD if directory is None else arguments[directory] & 0xFFFFFFFF
     is_cwd = number in (_AT_CWD, _AT_CWD & 0xFFFFFFFF)
-    base = os.readlink(b"/proc/%d/%s" % (pid, b"cwd" if is_cwd else b"fd/%d" % number))
+    base = own + (b"cwd" if is_cwd else b"fd/%d" % number)
     return base + b"/" + raw if raw else base
 
 
@@ -215,7 +216,7 @@ def _memory(pid: int, address: int, most: int) -> bytes:
         os.close(descriptor)
 
 
-def _locate(text: bytes, *, follow: bool) -> tuple[bytes, bool]:
+def _locate(text: bytes, top: bytes, *, follow: bool) -> tuple[bytes, bool]:
     """Where a path leads, by the kernel's own rules, and whether something is there."""
     for _ in range(_MOST_LINKS):
         try:
@@ -224,7 +225,8 @@ def _locate(text: bytes, *, follow: bool) -> tuple[bytes, bool]:
             head, tail = os.path.split(text.rstrip(b"/"))
             if not follow or not os.path.islink(text):
                 return os.path.join(_opened(head or b"/", os.O_DIRECTORY), tail), False
-            text = os.path.join(head, os.readlink(text))
+            target = os.readlink(text)
+            text = top + target if target.startswith(b"/") else os.path.join(head, target)
     raise OSError(40, os.strerror(40))  # ELOOP
 
 

@@ -25,7 +25,7 @@ async def call(
     *,
     own: bool = False,
     check: Callable[[], None] = lambda: None,
-    watch: Callable[[Link], AbstractContextManager[None]] = nullcontext,
+    watch: Callable[[Link], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> Any:
     """What `execute_tool` gave. Raises a `ToolError`.
 

@@ -148,7 +148,7 @@ class Host:
         on_ask: OnAsk,
         asked: Callable[[Asked], None],
         check: Callable[[], None] = lambda: None,
-        watch: Callable[[Link], AbstractContextManager[None]] = nullcontext,
+        watch: Callable[[Link], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> frames.Returned:
         """Run a tool for the session of a call. `asked` is told what to cancel. Raises
         `HostError`, and what `check` raises, which sees the process that it will be run in.

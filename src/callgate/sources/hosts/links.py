@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.audit.frame_log import FrameLog
-from callgate.core.commands import Command, Exit, Launcher, Running, Stream, WatchesWrites
+from callgate.core.commands import Command, Exit, Launcher, Running, Stream, watch_writes
 from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.protocol.host_v1 import failures, frames
 from callgate.protocol.host_v1.excerpts import Passed
@@ -109,8 +109,7 @@ class Link:
 
     def watch_writes(self, report: Callable[[str], None]) -> None:
         """Tell of its next attempt to write where it may not, if that can be seen."""
-        if isinstance(self._running, WatchesWrites):
-            self._running.watch_writes(report)
+        watch_writes(self._running, report)
 
     def __len__(self) -> int:
         return len(self._pending)

@@ -23,7 +23,7 @@ from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
 from callgate.audit.frame_log import FrameLog
-from callgate.core.commands import Command, Exit, Launcher, Running, Stream, WatchesWrites
+from callgate.core.commands import Command, Exit, Launcher, Running, Stream, watch_writes
 from callgate.core.errors import ToolError
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.sources.hosts.links import LEAVE_S, TERM_S
@@ -102,8 +102,7 @@ class Link:
 
     def watch_writes(self, report: Callable[[str], None]) -> None:
         """Tell of its next attempt to write where it may not, if that can be seen."""
-        if isinstance(self._running, WatchesWrites):
-            self._running.watch_writes(report)
+        watch_writes(self._running, report)
 
     def kill(self) -> None:
         """End it and all that it started, now."""
