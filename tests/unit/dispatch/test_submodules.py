@@ -97,6 +97,8 @@ def test_submodules_are_initialized_and_the_configuration_stays_as_it_is(
     assert (ended.code, output.splitlines()[-2:]) == (0, ["library", "other"]), output
     assert (workshop.path / "top/.git/config").read_bytes() == before
     assert workshop.outside("git -C sub status --short; git -C sub log --format=%s", "top") == "library\n"
+    again, output = workshop.jailed("git submodule update", backend)  # sets core.worktree once more
+    assert again.git_settings == ("top/.git/modules/deep/with space/config",), output
 
 
 def test_what_one_repository_declares_does_not_count_in_another(workshop: Workshop) -> None:
