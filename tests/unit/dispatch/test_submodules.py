@@ -98,7 +98,8 @@ def test_submodules_are_initialized_and_the_configuration_stays_as_it_is(
     assert (workshop.path / "top/.git/config").read_bytes() == before
     assert workshop.outside("git -C sub status --short; git -C sub log --format=%s", "top") == "library\n"
     again, output = workshop.jailed("git submodule update", backend)  # sets core.worktree once more
-    assert again.git_settings == ("top/.git/modules/deep/with space/config",), output
+    assert again.code and all(each.startswith("top/.git/modules/") for each in again.git_settings), output
+    assert again.git_settings, output
 
 
 def test_what_one_repository_declares_does_not_count_in_another(workshop: Workshop) -> None:
