@@ -21,6 +21,7 @@ from callgate.audit.programs import (
     command_words,
 )
 from callgate.audit.quotations import QUOTE
+from callgate.audit.scans import Scan, literally
 from callgate.audit.shapes import Spans, each_match
 from callgate.audit.values import stands_in
 
@@ -72,12 +73,15 @@ def _programs() -> Iterator[tuple[str, re.Pattern[str], re.Pattern[str]]]:
         yield name, start, _options(_by_program(SEPARATE, name), _by_program(ATTACHED, name))
 
 
-_PROGRAMS = tuple(_programs())
-_FIRST_WORDS = {name: name.split()[0].encode() for name, _, _ in _PROGRAMS}
+_PROGRAMS: dict[bytes, list[tuple[re.Pattern[str], re.Pattern[str]]]] = {}
+"""By their first words."""
+for _name, *_patterns in _programs():
+    _PROGRAMS.setdefault(_name.split()[0].encode(), []).append((_patterns[0], _patterns[1]))
 _FORMS = [
     (word, re.compile(form.replace("%STEM%", STEM).replace("§", _ARGUMENT)))
     for word, form in FORMS
 ]
+_ANY_FORM = Scan(literally(word for word, _ in FORMS))
 _ECHOED = re.compile(
     rf"(?:echo|printf)[ \t]+(?:-\w[ \t]+|[\"']%s(?:\\+n)?[\"'][ \t]+)?{_ARGUMENT}[\"']?[ \t]*\|"
     r"(?P<reader>[^|\n]{0,160})"
@@ -93,15 +97,19 @@ def find_in_commands(text: str, low: str, spans: Spans) -> None:
                 _mask(text, match.span("password"), spans)
             for match in each_match(_SENT_COOKIES, text, spans):
                 find_cookies(text, match, spans)
-    present = command_words(low)
-    for name, start, options in _PROGRAMS:
-        if _FIRST_WORDS[name] in present:
+    for program in _PROGRAMS.keys() & command_words(low):
+        for start, options in _PROGRAMS[program]:
             _find_options(text, low, start, options, spans)
+    if _ANY_FORM.finds(low):
+        _find_forms(text, low, spans)
+    _find_piped(text, low, spans)
+
+
+def _find_forms(text: str, low: str, spans: Spans) -> None:
     for word, form in _FORMS:
         if word in low:
             for match in each_match(form, low, spans):
                 _mask(text, match.span(match.lastindex or 0), spans)
-    _find_piped(text, low, spans)
 
 
 def _find_flags(text: str, low: str, spans: Spans) -> None:
