@@ -25,7 +25,7 @@ import msgspec
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
 from callgate.core.schema_sizes import LARGEST, depth_of, refers, size_of
 from callgate.core.spelling import nearest
-from callgate.core.validators import TooMuch, Validator, nodes
+from callgate.core.validators import MOST_PARTS, TooMuch, Validator, count_parts, nodes
 
 MAX_DEPTH = 64
 MAX_BYTES = 8 * 1024 * 1024
@@ -302,12 +302,22 @@ def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:
     if len(canonical) > max_bytes:
         raise _invalid([("", f"{len(canonical)} bytes; at most {max_bytes} are taken")])
     # Cheap bounds first: only suspicious input is walked.
+    if len(canonical) > MOST_PARTS and canonical.count(b",") >= MOST_PARTS:
+        _ensure_few_parts(arguments)
     if b"null" in canonical or (
         len(canonical) > 2 * MAX_DEPTH
         and canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH
     ):
         _check_walk(arguments)
     return canonical
+
+
+def _ensure_few_parts(arguments: dict[str, Any]) -> None:
+    """All that follows walks through them, one by one."""
+    try:
+        count_parts(arguments)
+    except TooMuch as error:
+        raise _invalid([("", str(error))]) from None
 
 
 def _may_hold_whole_float(canonical: bytes) -> bool:

@@ -3,9 +3,10 @@
     Validator(schema) -> is_valid(value), iter_errors(value)
 
 Patterns are matched in linear time; one that cannot be (look-around, back references, too large)
-is refused with the schema. Linear can still be long, and nothing can interrupt it, so two products
-are bounded: parts of the schema times parts of the value, and patterns times the characters of the
-texts that they could be about. A text of more than `LONGEST_TEXT` characters fits no pattern.
+is refused with the schema. Linear can still be long, and nothing can interrupt it, so three things
+are bounded: the parts of a value, these times the parts of the schema, and what the patterns take
+for the texts that they are about (`pattern_costs`). The bounds are for about 0.1 s each. A text of
+more than `LONGEST_TEXT` characters fits no pattern.
 """
 
 from __future__ import annotations
@@ -15,26 +16,31 @@ from typing import Any
 
 import jsonschema_rs
 
+from callgate.core.pattern_costs import (
+    LARGEST_PATTERN,
+    LARGEST_PATTERNS,
+    Reach,
+    nanoseconds,
+    options,
+    size_of_pattern,
+)
+
 LONGEST_TEXT = 8_192
 """Characters of a text, or a key, that is to fit a pattern."""
+MOST_PARTS = 150_000
+"""Of a value: texts, numbers, lists and the like."""
 MOST_CHECKS = 10_000_000
 """Parts of a schema times parts of a value."""
-MOST_CHARACTERS = 2_000_000
-"""That patterns are matched with, one after another."""
+MOST_MATCHING_NS = 100_000_000
+"""Nanoseconds that patterns take at most, as reckoned and not as measured."""
 _MOST_DETAILED = 200_000
 """Parts of a schema times parts of a value, of which every violation is listed."""
-_LARGEST_PATTERNS = 64 * 1024 * 1024
-"""Bytes of all compiled patterns of a schema."""
-_LARGEST_PATTERN = 1024 * 1024
-_SMALL_PATTERN = 64 * 1024
-_LARGE_WEIGHT = 16
-"""How much longer a large pattern takes for a character than a small one."""
-_DFA = 64 * 1024
 _NAMES_OF_SCHEMAS = frozenset(
     {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"}
 )
 """Keywords whose members are schemas under names of their own."""
 _DATA = frozenset({"enum", "const", "default", "examples"})
+_TOO_MUCH = "there is too much in it to be checked against the schema"
 
 
 class TooMuch(ValueError):
@@ -44,7 +50,7 @@ class TooMuch(ValueError):
 class Validator:
     """Raises `ValueError` where the schema is none, or has a pattern that is not taken."""
 
-    __slots__ = ("_native", "_parts", "_patterns", "_texts_count", "free_bytes", "is_quickly_valid")
+    __slots__ = ("_longest", "_native", "_parts", "_reach", "free_bytes", "is_quickly_valid")
 
     def __init__(
         self,
@@ -57,20 +63,23 @@ class Validator:
         """`parts`: how many parts of the schema are about one part of a value, at most; all of
         them where left out."""
         patterns = set(_patterns(schema))
-        self._patterns = sum(map(_weight, patterns))
+        if sum(map(size_of_pattern, patterns)) > LARGEST_PATTERNS:
+            raise ValueError("its patterns take too much memory")
+        everywhere = sum(map(nanoseconds, patterns))
         self._parts = parts or sum(1 for _ in nodes(schema))
-        self._texts_count = any(map(_refers_into_data, nodes(schema)))
-        options = _options(max(_LARGEST_PATTERNS // max(len(patterns), 1), _SMALL_PATTERN))
+        refers = any(map(_refers_into_data, nodes(schema)))
+        self._longest = float("inf") if refers else LONGEST_TEXT
+        self._reach = Reach(schema, everywhere)
         make: Any = jsonschema_rs.Draft7Validator if draft7 else jsonschema_rs.validator_for
         self._native = make(
             _capped(schema) if patterns else schema,
             validate_formats=formats,
             mask="the value",
             offline=True,
-            pattern_options=options,
+            pattern_options=options(LARGEST_PATTERN),
         )
         self.free_bytes = min(
-            MOST_CHECKS // max(self._parts, 1), MOST_CHARACTERS // max(self._patterns, 1)
+            MOST_PARTS, MOST_CHECKS // max(self._parts, 1), MOST_MATCHING_NS // max(everywhere, 1)
         )
         """A value whose JSON is no longer than this cannot be too much."""
         self.is_quickly_valid: Any = self._native.is_valid
@@ -89,45 +98,29 @@ class Validator:
         return errors
 
     def _checks(self, value: Any) -> int:
-        count = characters = 0
-        waiting, longest = [value], float("inf") if self._texts_count else LONGEST_TEXT
-        while waiting:
-            node = waiting.pop()
-            count += 1
-            if isinstance(node, str):
-                characters += len(node) if len(node) <= longest else 0
-            elif isinstance(node, dict):
-                waiting += node.values()
-                characters += sum(map(len, node))
-            elif isinstance(node, list):
-                waiting += node
-            if count * self._parts > MOST_CHECKS or characters * self._patterns > MOST_CHARACTERS:
-                raise TooMuch("there is too much in it to be checked against the schema")
+        """How many parts of the schema meet how many of the value. Raises `TooMuch`."""
+        count = count_parts(value, min(MOST_PARTS, MOST_CHECKS // max(self._parts, 1)))
+        matching = 0
+        for each in self._reach.work(value, self._longest):
+            matching += each
+            if matching > MOST_MATCHING_NS:
+                raise TooMuch(_TOO_MUCH)
         return count * self._parts
 
 
-def _options(size: int) -> jsonschema_rs.RegexOptions:
-    return jsonschema_rs.RegexOptions(
-        size_limit=min(size, _LARGEST_PATTERN), dfa_size_limit=_DFA
-    )
-
-
-def _weight(pattern: str) -> int:
-    """How long it takes for one character. Raises `ValueError` for what is not taken."""
-    for size, weight in ((_SMALL_PATTERN, 1), (_LARGEST_PATTERN, _LARGE_WEIGHT)):
-        try:
-            jsonschema_rs.Draft7Validator({"pattern": pattern}, pattern_options=_options(size))
-        except ValueError:
-            continue
-        return weight
-    try:
-        jsonschema_rs.Draft7Validator({"pattern": pattern})
-    except ValueError:
-        raise ValueError(f"{pattern[:200]!r} is not a regular expression") from None
-    raise ValueError(
-        f"the pattern {pattern[:200]!r} is not taken: it has look-around or a back reference, which"
-        " cannot be matched in linear time, or a repetition that takes too much memory"
-    )
+def count_parts(value: Any, most: int = MOST_PARTS) -> int:
+    """Raises `TooMuch` where there are more."""
+    count, waiting = 0, [value]
+    while waiting:
+        node = waiting.pop()
+        count += 1
+        if isinstance(node, dict):
+            waiting += node.values()
+        elif isinstance(node, list | tuple):
+            waiting += node
+        if count + len(waiting) > most:
+            raise TooMuch(_TOO_MUCH)
+    return count
 
 
 def _patterns(schema: Any) -> Iterator[str]:
