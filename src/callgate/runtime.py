@@ -149,9 +149,10 @@ class Runtime:
     ) -> Subscription:
         return self._bus.subscribe(session_id=session_id, types=types)
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call a function at each event of this process; returns the function that ends it."""
-        return self._bus.listen(listener)
+    def listen(self, listener: Listener, session_id: str | None = None) -> Callable[[], None]:
+        """Call a function at each event of this process, or of one session; returns the function
+        that ends it."""
+        return self._bus.listen(listener, session_id)
 
     def listen_stops(self, listener: StopListener) -> Callable[[], None]:
         """Call a function when the work of a call is being stopped: whoever waits for the call

@@ -3,7 +3,8 @@
     emit -> [reader's queue, bounded] -> async for
          -> [listener, called at once]
 
-A reader that falls behind loses the newest events, not the oldest, and is told how many in
+Whoever wants one session is not even looked at for the events of others. A reader with many events
+before it reads them in fair turns. One that falls behind loses the newest events, not the oldest, and is told how many in
 the place where they are missing. A listener that raises is logged and harms nobody else.
 """
 
@@ -14,16 +15,20 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Collection
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 
 from callgate.core.events import Event
+from callgate.core.turns import Pace
 
 QUEUE_BOUND = 10_000
 
 _log = logging.getLogger("callgate.events")
 
 Listener = Callable[[Event], None]
+T = TypeVar("T")
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -39,7 +44,7 @@ class Subscription:
         self, bus: Bus, session_id: str | None, types: Collection[str] | None, bound: int
     ) -> None:
         self._bus = bus
-        self._session_id = session_id
+        self.session_id = session_id
         self._types = frozenset(types) if types is not None else None
         self._bound = bound
         self._queue: deque[Event | Gap] = deque()
@@ -48,8 +53,6 @@ class Subscription:
         self._closed = False
 
     def offer(self, event: Event) -> None:
-        if self._session_id is not None and event.session_id != self._session_id:
-            return
         if self._types is not None and event.type not in self._types:
             return
         if len(self._queue) >= self._bound:
@@ -83,36 +86,41 @@ class Subscription:
         self.close()
 
     async def __aiter__(self) -> AsyncIterator[Event | Gap]:
+        pace = Pace()
         while True:
             if not self._queue:
                 self._mark_gap()
             while self._queue:
                 yield self._queue.popleft()
+                if self._queue:
+                    await pace.step()
             if self._closed and not self._missed:
                 return
             if not self._missed:
                 self._waiter = asyncio.get_running_loop().create_future()
                 await self._waiter
+                pace.begin()
 
 
 class Bus:
     """The process's event stream. Emit from the event loop's thread only."""
 
     def __init__(self) -> None:
-        self._readers: tuple[weakref.ref[Subscription], ...] = ()
-        """Weak: a reader that nobody holds any more stops by itself."""
-        self._listeners: tuple[Listener, ...] = ()
+        self._readers: dict[str | None, tuple[weakref.ref[Subscription], ...]] = {}
+        """By session; None: of all. Weak: a reader that nobody holds any more stops by itself."""
+        self._listeners: dict[str | None, tuple[Listener, ...]] = {}
 
     def emit(self, event: Event) -> None:
-        for reference in self._readers:
-            reader = reference()
-            if reader is not None:
-                reader.offer(event)
-        for listener in self._listeners:
-            try:
-                listener(event)
-            except Exception:  # foreign code: its failure is its own
-                _log.exception("an event listener failed on %s", event.type)
+        for session_id in (None, event.session_id):
+            for reference in self._readers.get(session_id, ()):
+                reader = reference()
+                if reader is not None:
+                    reader.offer(event)
+            for listener in self._listeners.get(session_id, ()):
+                try:
+                    listener(event)
+                except Exception:  # foreign code: its failure is its own
+                    _log.exception("an event listener failed on %s", event.type)
 
     def subscribe(
         self,
@@ -123,20 +131,29 @@ class Bus:
     ) -> Subscription:
         """A reader of everything, or of one session, or of some types."""
         reader = Subscription(self, session_id, types, bound)
-        self._readers += (weakref.ref(reader, self._drop),)
+        drop = partial(_remove, self._readers, session_id)
+        _add(self._readers, session_id, weakref.ref(reader, drop))
         return reader
 
-    def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call a function at each event; returns the function that ends it."""
-        self._listeners += (listener,)
-
-        def stop() -> None:
-            self._listeners = tuple(other for other in self._listeners if other is not listener)
-
-        return stop
+    def listen(self, listener: Listener, session_id: str | None = None) -> Callable[[], None]:
+        """Call a function at each event, or at those of one session; returns the function that
+        ends it."""
+        _add(self._listeners, session_id, listener)
+        return partial(_remove, self._listeners, session_id, listener)
 
     def forget(self, reader: Subscription) -> None:
-        self._readers = tuple(other for other in self._readers if other() is not reader)
+        for reference in self._readers.get(reader.session_id, ()):
+            if reference() is reader:
+                _remove(self._readers, reader.session_id, reference)
 
-    def _drop(self, reference: weakref.ref[Subscription]) -> None:
-        self._readers = tuple(other for other in self._readers if other is not reference)
+
+def _add(entries: dict[str | None, tuple[T, ...]], session_id: str | None, entry: T) -> None:
+    entries[session_id] = (*entries.get(session_id, ()), entry)
+
+
+def _remove(entries: dict[str | None, tuple[T, ...]], session_id: str | None, entry: T) -> None:
+    left = tuple(each for each in entries.get(session_id, ()) if each is not entry)
+    if left:
+        entries[session_id] = left
+    else:
+        entries.pop(session_id, None)

@@ -13,10 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from callgate.core.commands import OnOutput, Stream
-from callgate.core.turns import SLICE_S, Turns, fair_turns
-
-_MOST = 65_536
-_LEAST = 256
+from callgate.core.turns import PieceSize, Turns, fair_turns
 
 
 class OutputPipes:
@@ -33,7 +30,7 @@ class OutputPipes:
         self._on_end = on_end
         self._turns = turns or fair_turns()
         self._loop = asyncio.get_running_loop()
-        self._size = _MOST // 16
+        self._piece = PieceSize()
         self._left: deque[tuple[Stream, bytes]] = deque()
         """What was in the pipes when they were cut."""
         for pipe in self._pipes:
@@ -53,7 +50,7 @@ class OutputPipes:
         """Take what is in the pipes by now and no more; `on_end` follows, once it is handed on."""
         for pipe, stream in list(self._pipes.items()):
             try:
-                data = os.read(pipe, _MOST)
+                data = os.read(pipe, PieceSize.MOST)
             except BlockingIOError:
                 data = b""
             self._close(pipe)
@@ -64,9 +61,10 @@ class OutputPipes:
     def _hand_on_rest(self) -> None:
         if self._left:
             stream, data = self._left.popleft()
-            if len(data) > self._size:
-                self._left.appendleft((stream, data[self._size :]))
-            self._hand_on(stream, data[: self._size])
+            size = self._piece.size
+            if len(data) > size:
+                self._left.appendleft((stream, data[size:]))
+            self._hand_on(stream, data[:size])
         if self._left:
             self._turns.wait(self._hand_on_rest)
         else:
@@ -89,7 +87,7 @@ class OutputPipes:
     def _read_once(self, pipe: int) -> bool:
         """Whether it was much of what may be done at once, and there may be more."""
         try:
-            data = os.read(pipe, self._size)
+            data = os.read(pipe, self._piece.size)
         except BlockingIOError:
             return False
         if data:
@@ -103,12 +101,7 @@ class OutputPipes:
         """Whether it took long. As much is read the next time as fits a slice."""
         began = self._turns.now()
         self._on_output(stream, data)
-        took = self._turns.now() - began
-        if took > SLICE_S:
-            self._size = max(int(len(data) * SLICE_S / took), _LEAST)
-        elif took < SLICE_S / 2:
-            self._size = min(self._size * 2, _MOST)
-        return took > SLICE_S / 2
+        return self._piece.learn(len(data), self._turns.now() - began)
 
     def _close(self, pipe: int) -> None:
         self._loop.remove_reader(pipe)

@@ -1,7 +1,8 @@
 """The two descriptors of a connection, whatever they are: pipes, sockets, one socket, or files.
 
 Pipes and sockets are the loop's: nothing blocks. What a loop cannot wait for (files, devices)
-is read in a thread, and written at once. Nothing is read while the peer is behind with what was.
+is read in a thread, and written at once. Nothing is read while the peer is behind with what was,
+and a flood is fed to it in fair turns.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import stat
 import threading
 from collections.abc import Callable
 from typing import Protocol
+
+from callgate.core.turns import Pieces
 
 _BLOCK = 256 * 1024
 
@@ -60,8 +63,10 @@ class Descriptors:
             reading, _ = await loop.connect_read_pipe(lambda: _Input(peer, ended), input)
             self._transports.append(reading)
         else:
+            go_on = threading.Event()
+            feeding = _Feeding(peer, go_on.set, ended)
             reader = threading.Thread(
-                target=_read, args=(self._read_fd, loop, peer, ended), daemon=True
+                target=_read, args=(self._read_fd, loop, feeding, go_on), daemon=True
             )
             reader.start()
 
@@ -100,13 +105,10 @@ def _can_be_waited_for(fd: int) -> bool:
 
 
 def _read(
-    fd: int, loop: asyncio.AbstractEventLoop, peer: Peer, ended: Callable[[], None]
+    fd: int, loop: asyncio.AbstractEventLoop, feeding: _Feeding, go_on: threading.Event
 ) -> None:
-    go_on = threading.Event()
-
     def take(data: bytes) -> None:
-        peer.feed(data)
-        if not peer.is_behind(go_on.set):
+        if feeding.feed(data):
             go_on.set()
 
     try:
@@ -119,14 +121,43 @@ def _read(
     except RuntimeError:  # the loop is closed: nobody wants it any more
         return
     try:
-        loop.call_soon_threadsafe(ended)
+        loop.call_soon_threadsafe(feeding.end)
     except RuntimeError:
         pass
 
 
+class _Feeding:
+    """What was read, on its way to the peer. The end comes behind all of it."""
+
+    def __init__(
+        self, peer: Peer, go_on: Callable[[], None], ended: Callable[[], None]
+    ) -> None:
+        """`go_on`: more may be read, after `feed` has said that it may not."""
+        self._peer, self._go_on, self._ended = peer, go_on, ended
+        self._pieces = Pieces(peer.feed, self._on_done)
+        self._has_ended = False
+
+    def feed(self, data: bytes) -> bool:
+        """Whether more may be read."""
+        self._pieces.feed(data)
+        return not self._pieces.waits and not self._peer.is_behind(self._go_on)
+
+    def end(self) -> None:
+        self._has_ended = True
+        if not self._pieces.waits:
+            self._ended()
+
+    def _on_done(self) -> None:
+        if self._has_ended:
+            self._ended()
+        elif not self._peer.is_behind(self._go_on):
+            self._go_on()
+
+
 class _Input(asyncio.Protocol):
     def __init__(self, peer: Peer, ended: Callable[[], None]) -> None:
-        self._peer, self._ended = peer, ended
+        self._peer = peer
+        self._feeding = _Feeding(peer, self._go_on, ended)
         self._transport: asyncio.ReadTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -134,8 +165,7 @@ class _Input(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._peer.feed(data)
-        if self._transport is not None and self._peer.is_behind(self._go_on):
+        if not self._feeding.feed(data) and self._transport is not None:
             self._transport.pause_reading()
 
     def _go_on(self) -> None:
@@ -143,11 +173,11 @@ class _Input(asyncio.Protocol):
             self._transport.resume_reading()
 
     def eof_received(self) -> bool:
-        self._ended()
+        self._feeding.end()
         return True  # where it is a socket: there may be something to say yet
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._ended()
+        self._feeding.end()
 
 
 class _Output(asyncio.Protocol):
@@ -172,5 +202,5 @@ class _Both(_Input):
         self._peer.resume()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._ended()
+        self._feeding.end()
         self._peer.lost()

@@ -270,7 +270,7 @@ async def test_readers_that_nobody_holds_any_more_are_let_go(tmp_path: Path) -> 
         for _ in range(10):  # the loop finishes abandoned iterations in its own time
             await asyncio.sleep(0)
             gc.collect()
-        assert gate._wired.bus._readers == ()
+        assert not gate._wired.bus._readers
 
 
 async def test_a_gate_that_is_left_leaves_no_descriptor(tmp_path: Path) -> None:

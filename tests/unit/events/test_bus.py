@@ -93,7 +93,7 @@ async def test_a_reader_that_leaves_is_forgotten_and_its_iteration_ends() -> Non
     reader.close()
     bus.emit(event(2))
     assert [item.payload["n"] async for item in reader] == [1]
-    assert bus._readers == ()
+    assert not bus._readers
 
 
 async def test_a_waiting_reader_wakes_when_something_happens() -> None:

@@ -6,7 +6,8 @@
 
 Messages are taken in the order in which they came: each request has begun, up to its first
 wait, before the next message is looked at. Whatever is sent leaves in the order in which it
-was said, so updates that a handler told before it returned come before its answer.
+was said, so updates that a handler told before it returned come before its answer. A peer that
+sends many at once has them taken in fair turns.
 
 A peer that does not read holds up those who `await drained()`, and nobody's memory: what it
 leaves unread is bounded, in size and in time. Beyond that it counts as gone.
@@ -22,6 +23,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from callgate.audit.frame_log import FrameLog
+from callgate.core.turns import SLICE_S, fair_turns
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import (
     Id,
@@ -47,7 +49,7 @@ MOST_REQUESTS = 1_000
 """Of the peer, under way at once."""
 _MOST_RECEIVED = 1_000
 """Messages that may wait to be taken, before no more are read."""
-_AT_ONCE = 100
+_AT_ONCE = 8
 """Requests that begin in one turn of the loop; those that do not wait are answered in the next."""
 _MOMENT = 0.1
 """Seconds for handlers that end by themselves, now that nobody is there ..."""
@@ -114,28 +116,37 @@ class Peer:
 
     def _take(self) -> None:
         """Take messages; what follows requests, once these have begun."""
-        begun = 0
+        turns = fair_turns()
+        begun, until = 0, turns.now() + SLICE_S
+        self._taken.clear()
         while self._received and not self._closing:
             message = self._received[0]
-            if begun and (begun == _AT_ONCE or not isinstance(message, Request)):
-                return
+            if begun and not isinstance(message, Request):
+                break
             self._received.popleft()
             if isinstance(message, Request):
                 self._begin(message)
-                if not begun:
-                    self._taken.clear()
-                    asyncio.get_running_loop().call_soon(self._take)
                 begun += 1
-            elif isinstance(message, Notification):
-                self._note(message)
-            elif isinstance(message, Response):
-                self._settle(message)
             else:
-                _log.warning("not a message: %s", message.message)
-                self._send(jsonrpc.failure(message.id, message))
-        if not begun:
+                self._handle(message)
+            if self._received and (begun == _AT_ONCE or turns.now() > until):
+                turns.wait(self._take)
+                return
+        if begun:
+            asyncio.get_running_loop().call_soon(self._take)
+        else:
             self._taken.set()
-        self._catch_up()
+        if not self._received:
+            self._catch_up()
+
+    def _handle(self, message: Notification | Response | Invalid) -> None:
+        if isinstance(message, Notification):
+            self._note(message)
+        elif isinstance(message, Response):
+            self._settle(message)
+        else:
+            _log.warning("not a message: %s", message.message)
+            self._send(jsonrpc.failure(message.id, message))
 
     def is_behind(self, caught_up: Callable[[], None]) -> bool:
         """Whether nothing more should come for now; `caught_up` is called when it may again."""

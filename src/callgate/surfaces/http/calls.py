@@ -22,6 +22,7 @@ from callgate.core.sessions import Session
 from callgate.core.stored import CallState as Stage
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, Store
+from callgate.core.turns import Pace
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.questions import closed, read_question
 from callgate.surfaces.http.doors import Door
@@ -128,12 +129,16 @@ async def _told(door: Door, asked: Asked, call: ToolCall) -> AsyncIterator[bytes
         if event.payload.get("call_id") == call.id and queue.qsize() < _QUEUE:
             queue.put_nowait(event)
 
-    unlisten = door.runtime.listen(hear)
+    unlisten, pace = door.runtime.listen(hear, call.session.id), Pace()
     running = asyncio.get_running_loop().create_task(_run(door, asked, call))
     running.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while (event := await queue.get()) is not None:
             yield b"event: event\ndata: " + encode(event) + b"\n\n"
+            if queue.empty():
+                pace.begin()
+            else:
+                await pace.step()
         if not running.cancelled() and running.exception() is None:
             yield b"event: result\ndata: " + encode(result_of(running.result())) + b"\n\n"
     finally:

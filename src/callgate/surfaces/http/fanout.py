@@ -4,18 +4,21 @@
     bus ----------> what is not kept (deltas of chat), behind the events that came before it
 
 A subscription first reads for itself what it missed (`subscriptions`) and joins where that meets
-what is told here. Nobody waits for a client: what it does not read in time is its own loss.
+what is told here. Nobody waits for a client: what it does not read in time is its own loss. Many
+events, or many clients, are told in fair turns, in one order for all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, Protocol
 
 from callgate.core.events import UNKEPT, Event
 from callgate.core.stores import POLL_S, EventPage, Store, StoreError
+from callgate.core.turns import SLICE_S, Pace, fair_turns
 from callgate.runtime import Runtime
 from callgate.surfaces.http.frames import event_head, event_tail, packed, wants
 
@@ -84,6 +87,10 @@ class Fanout:
         """By session: the last kept event that was heard, and is not told yet."""
         self._held: dict[str, list[Event]] = {}
         """By such an event: what is to be told after it."""
+        self._telling: deque[Iterator[None]] = deque()
+        """What is being told, client by client, and what follows."""
+        self._told_all = asyncio.Event()
+        self._told_all.set()
         self._starting = asyncio.Lock()
 
     async def enter(self) -> Store:
@@ -117,6 +124,8 @@ class Fanout:
         self._seqs.clear()
         self._before.clear()
         self._held.clear()
+        self._telling.clear()
+        self._told_all.set()
 
     def told(self, session: str) -> int:
         """The number up to which a session's events were told; 0 if none was since we read."""
@@ -155,14 +164,16 @@ class Fanout:
                     await hint.wait()
                     continue
                 if page.events:
-                    self._tell_page(page)
+                    self._tell_page(page, await _written(page))
+                    await self._told_all.wait()
                 else:
                     await hint.wait()
 
-    def _tell_page(self, page: EventPage) -> None:
+    def _tell_page(self, page: EventPage, tails: list[bytes]) -> None:
+        """All at once as far as anybody knows: who joins from now on has read it already."""
         told: list[_Told] = []
-        for event, seq, cursor in zip(page.events, page.seqs, page.cursors, strict=True):
-            told.append(_Told(event, seq, event_tail(event, seq, cursor)))
+        for event, seq, tail in zip(page.events, page.seqs, tails, strict=True):
+            told.append(_Told(event, seq, tail))
             self._seqs[event.session_id] = seq
             if self._before:
                 told += self._after(event.session_id, event.id)
@@ -172,16 +183,41 @@ class Fanout:
         self._moved = asyncio.Event()
 
     def _tell(self, told: list[_Told]) -> None:
-        for kind, members in self._kinds.items():
+        joined = [(kind, [*members]) for kind, members in self._kinds.items()]
+        self._telling.append(self._tell_each(told, joined))
+        if len(self._telling) == 1:
+            self._told_all.clear()
+            self._tell_on()
+
+    def _tell_on(self) -> None:
+        turns = fair_turns()
+        until = turns.now() + SLICE_S
+        while self._telling:
+            for _ in self._telling[0]:
+                if turns.now() > until:
+                    turns.wait(self._tell_on)
+                    return
+            self._telling.popleft()
+        self._told_all.set()
+
+    def _tell_each(
+        self, told: list[_Told], recipients: list[tuple[Kind, list[Joined]]]
+    ) -> Iterator[None]:
+        """Step by step; who has quit meanwhile is left out."""
+        for kind, members in recipients:
             wanted = [each for each in told if kind.wants(each.event)]
+            yield
             if not wanted:
                 continue
             data = kind.write([each.tail for each in wanted])
             for joined in members:
-                if self._ahead and joined in self._ahead:
+                if joined not in self._kinds.get(kind, ()):
+                    continue
+                if joined in self._ahead:
                     self._tell_rest(joined, wanted)
                 else:
                     joined.client.put(data, len(wanted))
+                yield
 
     def _tell_rest(self, joined: Joined, wanted: list[_Told]) -> None:
         """What one who was ahead has not read by itself."""
@@ -218,6 +254,15 @@ class Fanout:
         if self._before.get(session) == before:
             del self._before[session]
         return [_unkept(event) for event in self._held.pop(before, ())]
+
+
+async def _written(page: EventPage) -> list[bytes]:
+    """The tails of a page's events."""
+    tails, pace = [], Pace()
+    for event, seq, cursor in zip(page.events, page.seqs, page.cursors, strict=True):
+        tails.append(event_tail(event, seq, cursor))
+        await pace.step()
+    return tails
 
 
 def _unkept(event: Event) -> _Told:

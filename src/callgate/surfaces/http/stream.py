@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import Snapshot, Store, StoreError
+from callgate.core.turns import Pace
 from callgate.dispatch.questions import read_question
 from callgate.surfaces.http import frames
 from callgate.surfaces.http.access import Visitor
@@ -80,10 +81,15 @@ class _Connection:
         loop = asyncio.get_running_loop()
         rotated = self._door.access.on_rotate(lambda: self._wire.end(4401, "token_rotated"))
         pinging = loop.call_later(self._ping_s, self._ping)
+        pace = Pace()
         try:
             async with asyncio.TaskGroup() as replays:
                 while (message := await receive())["type"] == "websocket.receive":
                     self._take(message.get("text"), replays)
+                    if self._wire.queue.empty():
+                        pace.begin()
+                    else:
+                        await pace.step()
                 self._close()
         finally:
             rotated()

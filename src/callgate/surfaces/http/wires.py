@@ -3,8 +3,8 @@
     put -> the system takes it, or it waits: up to `MOST_WAITING` frames or `MOST_BYTES`, then the
            client is cut
 
-Reading, closing and the limits on what comes in are the library's. Only what goes out to many
-does not take the long way through it.
+Reading, closing and the limits on what comes in are the library's; it gets a flood in fair turns.
+Only what goes out to many does not take the long way through it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import asyncio
 from collections import deque
 from typing import Any, cast
 
+from uvicorn._types import ASGIReceiveEvent
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from callgate.core.turns import Pieces
 from callgate.surfaces.http.unauthenticated import CONNECTION
 from callgate.surfaces.unfinished import Unfinished
 
@@ -35,6 +37,7 @@ class Wire(WebSocketsSansIOProtocol):
     def __init__(self, *given: Any, unfinished: Unfinished, **named: Any) -> None:
         super().__init__(*given, **named)
         self._unfinished = unfinished
+        self._pieces = Pieces(self._take, self._read_on)
         self._begun = 0
         """Bytes of a message that has not ended, and of what came with it."""
         self._waiting: deque[tuple[bytes, int]] = deque()
@@ -91,9 +94,9 @@ class Wire(WebSocketsSansIOProtocol):
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code, "reason": reason})
-        if self.read_paused:
-            self.read_paused = False
-            self.transport.resume_reading()
+        self._pieces.drop()
+        self.read_paused = False
+        self._read_on()
         self.close_timer = self.loop.call_later(GIVE_UP_S, self.transport.abort)
 
     def _forget(self) -> None:
@@ -120,6 +123,24 @@ class Wire(WebSocketsSansIOProtocol):
             self._drained.set()
 
     def data_received(self, data: bytes) -> None:
+        self._pieces.feed(data)
+        if self._pieces.waits and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _read_on(self) -> None:
+        if not self.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    async def receive(self) -> ASGIReceiveEvent:
+        """As the library does it, but what came already is taken before more is read."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if not self._pieces.waits:
+                self._read_on()
+        return message
+
+    def _take(self, data: bytes) -> None:
         super().data_received(data)
         has_begun = bool(self.frames or self.conn.reader.buffer)
         self._begun = self._begun + len(data) if has_begun else 0
@@ -138,6 +159,7 @@ class Wire(WebSocketsSansIOProtocol):
         self._overdue.cancel()
         self.app_state[CONNECTION].admit()
         super().connection_lost(exc)
+        self._pieces.drop()
         self._forget()
         self._drop()
         self._unfinished.hold(self, 0)
