@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 SLICE_S = 0.00025
 """How long one slice may take."""
-_REST_S = 0.001
+_REST_S = 0.002
 _RECENT_S = 0.05
 """For how long somebody counts as being served after a request."""
 

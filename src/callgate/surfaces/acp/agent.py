@@ -29,13 +29,14 @@ from typing import Any
 import msgspec
 
 from callgate.core.errors import ToolError
-from callgate.core.events import Event
+from callgate.core.events import OUTPUT_DELTA, Event
 from callgate.core.ids import session_id
 from callgate.core.messages import Message
 from callgate.core.ops import Fork
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionLocked, SessionNotFound, StoreError
+from callgate.core.turns import fair_turns
 from callgate.dispatch.clients import client_of
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.acp.reading import Received, read_params
@@ -155,6 +156,8 @@ class AcpAgent:
     def _happened(self, event: Event) -> None:
         editor_session = self._sessions.get(event.session_id) or self._workers.get(event.session_id)
         if editor_session is not None:
+            if event.type != OUTPUT_DELTA:  # a turn goes on, whatever the editor sends meanwhile
+                fair_turns().note_light()
             editor_session.happened(event)
 
     # Signing in
