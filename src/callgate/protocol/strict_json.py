@@ -2,7 +2,8 @@
 
 Two readers of the same bytes must never see two different calls, so beyond the grammar this
 refuses duplicate keys, any encoding but UTF-8, a byte order mark, lone surrogates, NaN and
-infinity in any spelling (`1e400`), and numbers, nesting, objects and documents too large.
+infinity in any spelling (`1e400`), and numbers, nesting, objects and documents too large: also
+those that are small, but of so many values that reading them would hold up everybody.
 
 Reading is done by msgspec, which refuses all of these but duplicates and sizes. Those are
 found by comparing counts; only a document that looks suspicious is read a second time.
@@ -22,6 +23,8 @@ MAX_DEPTH = 64
 MAX_DIGITS = 400
 MAX_KEYS = 10_000
 """In one object."""
+MAX_VALUES = 300_000
+"""Of all objects and lists together."""
 
 Refusal = Literal["size", "encoding", "syntax", "number", "depth", "keys", "duplicate_key"]
 
@@ -50,6 +53,8 @@ def loads(data: bytes | str, *, max_depth: int = MAX_DEPTH, max_bytes: int = MAX
             raise StrictJsonError("encoding", "a lone surrogate is not Unicode text") from None
     if len(data) > max_bytes:
         raise StrictJsonError("size", f"{len(data)} bytes; at most {max_bytes} are taken")
+    if len(data) > MAX_VALUES:
+        _ensure_few_values(data)
     try:
         value = _decode(data)
     except (ValueError, RecursionError) as error:
@@ -70,6 +75,22 @@ def loads(data: bytes | str, *, max_depth: int = MAX_DEPTH, max_bytes: int = MAX
         if members > 1 and (written.count(b":") != members or b"\\u003" in data):
             _read_again(data)
     return value
+
+
+def _ensure_few_values(data: bytes) -> None:
+    """Before it is read. Most documents are long for their texts, which are looked at only where
+    there are as many commas and brackets in all."""
+    if _count_values(data) <= MAX_VALUES:
+        return
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Beside a value there is at most a key: four quotation marks for both.
+    few_texts = plain.count(b'"') <= 4 * MAX_VALUES
+    if not few_texts or _count_values(b"".join(plain.split(b'"')[::2])) > MAX_VALUES:
+        raise StrictJsonError("size", f"more than {MAX_VALUES} values")
+
+
+def _count_values(data: bytes) -> int:
+    return sum(map(data.count, (b",", b"[", b"{")))
 
 
 def _refuse(error: ValueError | RecursionError) -> NoReturn:

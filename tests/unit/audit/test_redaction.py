@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.audit.redaction import redact, thoroughly
+from callgate.audit.redaction import LONGEST, redact, thoroughly
 from callgate.audit.suspicion import suspicious
 from callgate.audit.values import MASK
 
@@ -378,3 +378,12 @@ HOSTILE: dict[str, Callable[[], str]] = {
 def test_no_text_takes_more_than_linear_time(kind: str) -> None:
     """Anything worse takes minutes here, and the limit of the test run ends it."""
     redact(HOSTILE[kind]())
+
+
+def test_of_a_very_long_text_the_rest_is_masked_where_anything_is_suspicious() -> None:
+    plain = "nothing to see here. " * 50_000
+    assert redact(plain) is plain
+    shown = redact("password=hunter2hunter2 " + plain + " password=hunter2hunter2")
+    assert "hunter2" not in shown and shown.endswith(MASK)
+    assert len(shown) <= LONGEST
+    assert redact(shown) == shown

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,3 +218,25 @@ def test_a_repeated_key_is_found_among_any_texts_and_escapes(data: st.DataObject
         with pytest.raises(StrictJsonError) as refused:
             loads(document)
         assert refused.value.refusal == "duplicate_key"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" + b"[]," * 500_000 + b"[]]",
+        b"[" + b"1," * 500_001 + b"1]",
+        b"[" + b'{"a":1},' * 260_000 + b"1]",
+        b"[" + b'"",' * 500_001 + b'""]',
+        b'["\\\\","\\"",' + b"1," * 500_000 + b"1]",
+    ],
+)
+def test_a_document_of_very_many_values_is_refused_before_it_is_read(data: bytes) -> None:
+    with pytest.raises(StrictJsonError) as caught:
+        loads(data)
+    assert caught.value.refusal == "size"
+
+
+@pytest.mark.parametrize("text", ["[{,", '"[', "\\[,", '\\"{,'])
+def test_a_long_text_may_look_like_many_values(text: str) -> None:
+    value = [text * 400_000]
+    assert loads(msgspec.json.encode(value)) == value

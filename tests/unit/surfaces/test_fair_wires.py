@@ -17,7 +17,7 @@ import pytest
 
 from callgate.core.events import CHAT_DELTA, Event
 from callgate.core.ids import ulid
-from callgate.core.turns import SLICE_S, Pace, PieceSize, Pieces, fair_turns
+from callgate.core.turns import SLICE_S, Pace, Pieces, PieceSize, fair_turns
 from callgate.events.bus import Bus
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import Request
