@@ -12,11 +12,11 @@
     updates    `callgate acp`: a command that prints without end in another session
 
 One `callgate serve`, and one `callgate acp`. In every round the reads are timed while nothing else
-runs, and then while a flood does; the ratio is taken within a round, and the median of the rounds is
-what counts. On a machine with other work a process that has much to do waits for a core, which a
-quiet one does not. `loop` does not depend on that: what the thread of the event loop worked from one
-read to the next, for it and for whoever floods. Who floods is a process of its own: beside the one that takes the time, it would
-measure how two threads share an interpreter.
+runs, and then while a flood does; the ratio is taken within a round, and the median of the rounds
+is what counts. On a machine with other work a process that has much to do waits for a core, which
+a quiet one does not. `loop` does not depend on that: what the thread of the event loop worked from
+one read to the next, for it and for whoever floods. Who floods is a process of its own: beside the
+one that takes the time, it would measure how two threads share an interpreter.
 """
 
 from __future__ import annotations
@@ -247,7 +247,8 @@ class Editor:
     @contextmanager
     def updates(self) -> Iterator[None]:
         command = json.dumps({"command": PRINTS, "timeout_s": 300})
-        self.send("session/prompt", next(self._ids), **self._prompt(self._floods, f"/tool shell {command}"))
+        prompt = self._prompt(self._floods, f"/tool shell {command}")
+        self.send("session/prompt", next(self._ids), **prompt)
         try:
             yield
         finally:
@@ -426,8 +427,8 @@ def main() -> None:
         names = ("quiet_ms", "flooded_ms", "ratio", "worst", "quiet_loop_ms", "flooded_loop_ms",
                  "loop_ratio")  # fmt: skip
         rows = [[name, *(f"{each[key]:.2f}" for key in names)] for name, each in found.items()]
-        heads = ["flood", "quiet, ms", "flooded, ms", "ratio", "worst round", "quiet, loop ms", "flooded, loop ms",
-                 "loop ratio"]  # fmt: skip
+        heads = ["flood", "quiet, ms", "flooded, ms", "ratio", "worst round",
+                 "quiet, loop ms", "flooded, loop ms", "loop ratio"]  # fmt: skip
         print(report.table(heads, rows) + "\n")
     print(json.dumps(found))
 

@@ -4,8 +4,9 @@
          -> [listener, called at once]
 
 Whoever wants one session is not even looked at for the events of others. A reader with many events
-before it reads them in fair turns. One that falls behind loses the newest events, not the oldest, and is told how many in
-the place where they are missing. A listener that raises is logged and harms nobody else.
+before it reads them in fair turns. One that falls behind loses the newest events, not the oldest,
+and is told how many in the place where they are missing. A listener that raises is logged and harms
+nobody else.
 """
 
 from __future__ import annotations
