@@ -35,6 +35,7 @@ LISTED = {
     "tools/web/html.py": "the end tag of a fixed list of names",
 }
 VALIDATOR = "core/validators.py"
+SCANS = "audit/scans.py"
 MATCHERS = frozenset(
     {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 )
@@ -98,7 +99,11 @@ def test_only_patterns_of_our_own_are_given_to_re() -> None:
 
 
 def test_only_one_module_makes_validators() -> None:
-    assert [name for name, source in _modules() if "jsonschema_rs" in source] == [VALIDATOR]
+    """Two more use its engine, both with bounded patterns: one reckons what those of a schema cost,
+    the other looks for words of our own."""
+    beside = [VALIDATOR.replace("validators", "pattern_costs"), SCANS]
+    found = [name for name, source in _modules() if "jsonschema_rs" in source]
+    assert sorted(found) == sorted([VALIDATOR, *beside])
 
 
 def test_every_way_to_match_a_foreign_pattern_would_be_found() -> None:
