@@ -6,8 +6,8 @@ of; nothing else is harmed by them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -19,6 +19,9 @@ from callgate.sources.lives import Health
 from callgate.sources.logs import LifeLog, Trouble
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.sources.proposals import Proposal
+
+if TYPE_CHECKING:  # most homes have no MCP server
+    from callgate.sources.mcp.message_log import Logged
 
 _MOST_TOLD = 10
 
@@ -143,6 +146,10 @@ class BroughtTools:
     def log_path(self, name: str) -> str:
         """Raises `KeyError`."""
         return self._hosts.log_path(self._known(name))
+
+    def messages(self, name: str) -> Callable[[], list[Logged]]:
+        """Reads the last messages of an MCP server. Raises `KeyError`, also for a host."""
+        raise KeyError(name)
 
     async def look(self, name: str, workspace: str) -> Proposal:
         """Start a server, and what it says now beside what was approved. Raises `KeyError` or a

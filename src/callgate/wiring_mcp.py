@@ -37,6 +37,7 @@ from callgate.runtime import Runtime
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
+from callgate.sources.mcp.message_log import Logged
 from callgate.sources.mcp.questions import AskedCalls
 from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
@@ -234,6 +235,8 @@ class McpTools(BroughtTools):
         found = super().entry(name)
         return msgspec.structs.replace(found, command=[redact(each) for each in found.command])
 
+    def messages(self, name: str) -> Callable[[], list[Logged]]:
+        return self.servers.hosts[name].messages.reader()
 
     async def look(self, name: str, workspace: str) -> Proposal:
         servers = self.servers
@@ -280,6 +283,9 @@ class AllBrought:
     def log_path(self, name: str) -> str:
         """Raises `KeyError`."""
         return self._of(name).log_path(name.removeprefix(PREFIX))
+
+    def messages(self, name: str) -> Callable[[], list[Logged]]:
+        return self._of(name).messages(name.removeprefix(PREFIX))
 
     async def look(self, name: str, workspace: str) -> Proposal:
         return await self._of(name).look(name.removeprefix(PREFIX), workspace)

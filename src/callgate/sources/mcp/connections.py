@@ -40,6 +40,8 @@ from callgate.sources.mcp.asks import Asks, Calling, current
 from callgate.sources.mcp.callbacks import Callbacks
 from callgate.sources.mcp.definitions import MOST_TOOLS, PINNED, names_of
 from callgate.sources.mcp.links import Link
+from callgate.sources.mcp.message_log import ConnectionMessages
+from callgate.sources.mcp.observed import observed
 from callgate.sources.mcp.outputs import plain
 from callgate.sources.pins import LARGEST, fingerprint
 from callgate.sources.read_only_calls import ReadOnlyCalls
@@ -75,11 +77,13 @@ class Connection:
         asks: Asks | None = None,
         elicitation: bool = True,
         sampling: bool = False,
+        messages: ConnectionMessages | None = None,
         relearned: Callable[[Connection], None] | None = None,
         distrust: Callable[[str], str] | None = None,
     ) -> None:
-        """`relearned` hears of it when its tools are others than when it was opened; `distrust`
-        of a process that may not write and tried to, and says until when it is given up."""
+        """`relearned` hears of it when its tools are others than when it was opened; `messages` is
+        where each message is written down; `distrust` hears of a process that may not write and
+        tried to, and says until when it is given up."""
         self.server = server
         self.log = log
         self.tools: list[dict[str, Any]] = []
@@ -89,6 +93,7 @@ class Connection:
         self.problem: str | None = None
         """Why what it lists cannot be used."""
         self._transport = transport
+        self._messages = messages
         self._on_relearned = relearned
         self._read_only_calls = None if distrust is None else ReadOnlyCalls(distrust)
         self._callbacks = Callbacks(server, roots, asks)
@@ -184,6 +189,8 @@ class Connection:
         if isinstance(transport, Link):
             self.link = transport
             transport.ended = self.gone
+        if self._messages is not None:
+            transport = observed(transport, self._messages)
         async with Client(
             transport,
             client_info=_IDENTITY,

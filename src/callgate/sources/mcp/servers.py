@@ -24,6 +24,7 @@ from callgate.sources.lives import Health, Kind, Life, ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
+from callgate.sources.mcp.message_log import MessageLog
 
 if TYPE_CHECKING:  # it loads the SDK
     from callgate.sources.mcp.connections import Connection
@@ -92,6 +93,7 @@ class Server:
         self.life = Life(
             _SERVER, settings.name, log, until=_until(settings), covered=settings.covered
         )
+        self.messages = MessageLog(settings.covered)
         self._open: dict[Place, Connection] = {}
         self._starting: dict[Place, asyncio.Task[Connection]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -217,7 +219,8 @@ class Server:
         connection: Connection = connections.Connection(
             said.name, transport, place.paths, self.log,
             asks=self._asks, elicitation=said.elicitation, sampling=said.sampling,
-            relearned=self._heard, distrust=self.distrust if place.read_only else None,
+            messages=self.messages.connection(), relearned=self._heard,
+            distrust=self.distrust if place.read_only else None,
         )  # fmt: skip
         try:
             async with asyncio.timeout(said.start_timeout_s):

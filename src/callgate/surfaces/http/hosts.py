@@ -1,5 +1,5 @@
-"""The hosts and MCP servers of the instance: how each is, its log, a new start, and approving
-what a server says of its tools."""
+"""The hosts and MCP servers of the instance: how each is, its log, a new start, approving
+what a server says of its tools, and the messages between us and a server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from msgspec import Meta
 from callgate.audit.redaction import redact
 from callgate.core.errors import ToolRegistrationError
 from callgate.protocol.socket_v1.frames import HostEntry
+from callgate.sources.mcp.message_log import Logged
 from callgate.sources.proposals import Proposal
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
@@ -92,6 +93,25 @@ def _end_of(path: str, limit: int) -> Log:
     return Log(text=redact(data.decode("utf-8", "backslashreplace")), cut=size > limit)
 
 
+class MessageList(Value, frozen=True, kw_only=True):
+    messages: list[Logged]
+    """The last ones, oldest first."""
+
+
+async def messages(door: Door, asked: Asked) -> MessageList:
+    _ensure_login(asked, "reads what a server is sent, which may be private")
+    try:
+        read = _hosts(door).messages(asked.path["name"])
+    except KeyError:
+        raise not_found("host") from None
+    return MessageList(messages=await asyncio.to_thread(read))
+
+
+def _ensure_login(asked: Asked, does: str) -> None:
+    if not asked.browser:
+        raise forbidden(f"Only somebody who is logged in to the page {does}.", "login")
+
+
 async def looked_at(door: Door, asked: Asked) -> Proposal:
     try:
         return await _hosts(door).look(asked.path["name"], door.served.workspaces[0])
@@ -101,9 +121,7 @@ async def looked_at(door: Door, asked: Asked) -> Proposal:
 
 async def approved(door: Door, asked: Asked) -> Host:
     body: Approval = asked.body
-    if not asked.browser:
-        said = "Somebody who is logged in to the page approves, or callgate mcp approve."
-        raise forbidden(said, "login")
+    _ensure_login(asked, "approves, or callgate mcp approve")
     try:
         return _host(await _hosts(door).approve(asked.path["name"], body.sha256))
     except KeyError:
@@ -141,6 +159,11 @@ OPERATIONS = (
     ),
     Operation(
         "GET", f"{_ONE}/log", "The end of its log.", log, Log, query=LogQuery, errors=(404,)
+    ),
+    Operation(
+        "GET", f"{_ONE}/messages",
+        "The last requests and answers of an MCP server; for a browser that is logged in.",
+        messages, MessageList, errors=(403, 404),
     ),
     Operation(
         "POST", f"{_ONE}/look", "Start an MCP server, and say what it wants to have approved.",

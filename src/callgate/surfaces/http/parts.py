@@ -15,6 +15,7 @@ from callgate.surfaces.unfinished import Unfinished
 if TYPE_CHECKING:  # heavy
     from callgate.agent.agent import Agent
     from callgate.agent.skills import Skills
+    from callgate.sources.mcp.message_log import Logged
     from callgate.sources.proposals import Proposal
 
 
@@ -29,6 +30,11 @@ class Hosting(Protocol):
 
     def log_path(self, name: str) -> str:
         """Raises `KeyError`."""
+        ...
+
+    def messages(self, name: str) -> Callable[[], list[Logged]]:
+        """Reads the last messages of an MCP server; to be called in a thread. Raises `KeyError`,
+        also for what is no MCP server."""
         ...
 
     async def look(self, name: str, workspace: str) -> Proposal:

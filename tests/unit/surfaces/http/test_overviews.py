@@ -170,6 +170,11 @@ async def test_a_server_is_looked_at_approved_by_a_browser_and_its_log_read(home
         assert [each["news"] for each in again["tools"]] == ["as approved"]
         assert "approved by a person" in (await client.get("/v1/hosts/mcp.odd/log"))["text"]
         assert (await client.http.get("/v1/hosts/mcp.none/log")).status_code == 404
+        refused = await client.http.get("/v1/hosts/mcp.odd/messages")
+        assert (refused.status_code, refused.json()["error"]["reason"]) == (403, "login")
+        messages = (await browser.get("/v1/hosts/mcp.odd/messages"))["messages"]
+        assert {"tools/list"} <= {each["method"] for each in messages if each["direction"] == "received"}
+        assert (await browser.http.get("/v1/hosts/mcp.none/messages")).status_code == 404
     await tools.close()
     await owner.close()
 

@@ -1,8 +1,9 @@
-// The processes that run tools, hosts and MCP servers: how each is, its log, a new start, an approval.
+// The processes that run tools, hosts and MCP servers: how each is, its log, a new start, an approval,
+// and the messages of a server.
 
 import { at, get, post } from "../lib/api.js";
 import { href } from "../lib/router.js";
-import { quoted } from "../lib/text.js";
+import { clock, duration, quoted } from "../lib/text.js";
 import { useStore } from "../lib/store.js";
 import { html, useEffect, useState } from "../lib/ui.js";
 import { Block, Copy, Effect, Empty, Line, Text, Trouble, Values } from "../parts/basics.js";
@@ -41,6 +42,7 @@ export function Hosts() {
         <code>callgate hosts reload ${host.name}</code></p>`}
       ${isServer(host) && html`<${Approval} host=${host} onDone=${load} />`}
       <${Log} host=${host} />
+      ${isServer(host) && html`<${Messages} host=${host} />`}
     </article>`)}<${AddServer} /></div></div></section>`;
 }
 
@@ -93,6 +95,37 @@ function Log({ host }) {
   return html`<details onToggle=${open}><summary>Log</summary><${Trouble} problem=${problem} />
     ${log && (log.text ? html`${log.cut && html`<p class="quiet">Only its end.</p>`}<${Block} label=${`Log of ${host.name}`} value=${log.text} />`
       : html`<p class="quiet">Nothing yet.</p>`)}</details>`;
+}
+
+/** The last requests and answers, as they went over the wire, read when it is opened. */
+function Messages({ host }) {
+  const [messages, setMessages] = useState(null);
+  const [problem, setProblem] = useState(null);
+  function load() {
+    setProblem(null);
+    return get(at("hosts", host.name, "messages")).then((found) => setMessages(found.messages), setProblem);
+  }
+  const manyConnections = new Set(messages?.map((each) => each.connection)).size > 1;
+  return html`<details onToggle=${(event) => event.target.open && load()}><summary>Requests and answers</summary>
+    <${Trouble} problem=${problem} />
+    ${messages && html`<p class="buttons"><button class="small" onClick=${load}>Look again</button></p>
+      ${messages.length === 0 && html`<p class="quiet">Nothing yet: it is started by its first call.</p>`}
+      <ol class="plain wire" aria-label=${`Messages of ${host.name}`}>${messages.map((each) =>
+        html`<${Message} key=${each.number} message=${each} isOneOfMany=${manyConnections} />`)}</ol>`}</details>`;
+}
+
+/** Its JSON is drawn once it is opened: there may be a megabyte of it. */
+function Message({ message, isOneOfMany }) {
+  const [open, setOpen] = useState(false);
+  const { at: time, connection, direction, kind, method, duration_ms: ms, size, text } = message;
+  const way = direction === "sent" ? "→ to server" : "← from server";
+  return html`<li><details onToggle=${(event) => setOpen(event.target.open)}><summary><time>${clock(time)}</time>
+    ${" "}<span class=${direction}>${way}</span> <b><${Line} value=${method ?? "unknown"} /></b>
+    ${" "}<span class=${kind === "error" ? "warn" : "quiet"}>${kind}</span>
+    <span class="quiet">${ms !== null && ` in ${duration(ms)}`}${` · ${size} bytes`}${isOneOfMany
+      && ` · connection ${connection}`}</span></summary>
+    ${open && (text === null ? html`<p class="quiet">Too large to be kept.</p>`
+      : html`<${Block} label=${`${kind} ${method ?? ""}`} value=${text} />`)}</details></li>`;
 }
 
 /** A page that started commands would make its token a way to run them: it only writes the command. */
