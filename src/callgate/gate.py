@@ -205,7 +205,7 @@ class Gate:
         self, tool: str, arguments: Any = None, *, timeout_s: float | None = None
     ) -> Coroutine[Any, Any, ToolResult]:
         """Run one tool. Refusals and failures come back in the result."""
-        return self.runtime.call(
+        return self.runtime.call_promptly(
             ToolCall(
                 tool=tool,
                 arguments={} if arguments is None else arguments,

@@ -22,9 +22,10 @@ from callgate.dispatch import questions
 from callgate.dispatch.authorize import Subject
 from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer, Receipt
 from callgate.dispatch.dispatcher import ToolDispatcher
+from callgate.dispatch.early_answers import EarlyAnswers, early_result
 from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.registry import Registered
-from callgate.dispatch.running import RunningCall, Stop, StopListener
+from callgate.dispatch.running import RunningCall, Stop
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision
 from callgate.sessions.conversations import Conversations
@@ -52,6 +53,7 @@ class Runtime:
         self.settings_state = settings_state
         self._bus = bus
         self._confirmations = dispatcher.authority.confirmations
+        self._early_answers = EarlyAnswers(dispatcher.run, dispatcher.running)
 
     def register(self, factory: ToolFactory) -> None:
         self.dispatcher.register(factory)
@@ -68,9 +70,15 @@ class Runtime:
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)
 
+    def call_promptly(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
+        """The same for a caller who does not wait for the end of work that is being stopped."""
+        return self._early_answers.run(call)
+
     async def call_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
-        """Side by side; the results in the order of the calls."""
-        return await self.dispatcher.run_all(calls)
+        """Side by side, promptly; the results in the order of the calls."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self.call_promptly(call)) for call in calls]
+        return [task.result() for task in tasks]
 
     def under_way(self) -> list[RunningCall]:
         """The calls of this process that have not ended."""
@@ -86,6 +94,14 @@ class Runtime:
 
     async def cancel(self, call_id: str) -> bool:
         return await self.dispatcher.cancel(call_id)
+
+    async def cancel_promptly(self, call_id: str) -> bool:
+        """The same, without a wait for work that does not listen."""
+        return await self._early_answers.cancel(call_id)
+
+    def give_up(self, call_id: str, error: ToolError) -> ToolResult:
+        """What to answer to a caller who can wait for a call no longer, and why."""
+        return early_result(self.dispatcher.running, call_id, error)
 
     async def cancel_session(self, session_id: str) -> None:
         await self.dispatcher.cancel_session_tools(session_id)
@@ -153,13 +169,6 @@ class Runtime:
         """Call a function at each event of this process, or of one session; returns the function
         that ends it."""
         return self._bus.listen(listener, session_id)
-
-    def listen_stops(self, listener: StopListener) -> Callable[[], None]:
-        """Call a function when the work of a call is being stopped: whoever waits for the call
-        need not wait until that has ended. Returns the function that ends it."""
-        listeners = self.dispatcher.running.listeners
-        listeners.append(listener)
-        return lambda: listeners.remove(listener) if listener in listeners else None
 
     async def close(self) -> None:
         await self.dispatcher.close()

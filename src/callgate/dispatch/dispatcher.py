@@ -287,12 +287,6 @@ class ToolDispatcher:
             self._ensure_kept(call, subject, decision)
         return subject, decision
 
-    async def run_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
-        """Several calls side by side; the results in the order of the calls."""
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self.run(call)) for call in calls]
-        return [task.result() for task in tasks]
-
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """End a call that never gets onto the road, with the events and record of any other."""
         return Journal(call, self._sink, self._log, self._audit).failed(error)

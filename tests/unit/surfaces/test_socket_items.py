@@ -22,11 +22,11 @@ from callgate.core.effects import Capability
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied, ToolRegistrationError
 from callgate.core.sessions import Session
 from callgate.core.turns import SLICE_S, fair_turns
+from callgate.dispatch import early_answers
 from callgate.dispatch.grants import Grant
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.results import envelope
 from callgate.protocol.socket_v1.server import ServerWire
-from callgate.surfaces.socket import server as serving
 from callgate.surfaces.socket.intakes import requests
 from callgate.surfaces.socket.listening import Listener, listen
 from callgate.surfaces.socket.server import SocketServer
@@ -402,7 +402,7 @@ async def test_the_calls_limit_beats_the_tools_which_beats_the_default(door: Doo
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "_STOP_S", 0.05)
+    monkeypatch.setattr(early_answers, "STOP_S", 0.05)
 
 
 @pytest.mark.spec("S0-47")

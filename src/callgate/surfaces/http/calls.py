@@ -116,7 +116,7 @@ def ensure_same(said: str | None, workspace: str) -> None:
 
 async def _run(door: Door, asked: Asked, call: ToolCall) -> Any:
     try:
-        return await while_there(asked, door.runtime.call(call))
+        return await while_there(asked, door.runtime.call_promptly(call))
     finally:
         door.sessions.let_go(call.session)
 
@@ -262,7 +262,7 @@ async def _events(store: Store, session: str, id: str) -> list[Event]:
 
 async def cancel(door: Door, asked: Asked) -> Cancelled:
     id = asked.path["id"]
-    if await door.runtime.cancel(id):
+    if await door.runtime.cancel_promptly(id):
         return Cancelled(cancelled=True)
     await _row(door, await door.runtime.store(), id)  # 404 for one that never was
     return Cancelled(cancelled=False)

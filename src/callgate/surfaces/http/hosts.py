@@ -99,11 +99,11 @@ class MessageList(Value, frozen=True, kw_only=True):
 
 
 async def messages(door: Door, asked: Asked) -> MessageList:
-    _ensure_login(asked, "reads what a server is sent, which may be private")
     try:
         read = _hosts(door).messages(asked.path["name"])
     except KeyError:
         raise not_found("host") from None
+    _ensure_login(asked, "reads what a server is sent, which may be private")
     return MessageList(messages=await asyncio.to_thread(read))
 
 

@@ -65,7 +65,7 @@ class InFlightCalls:
             raise MCPError(types.INTERNAL_ERROR, "Too many calls are under way.")
         self._pending_requests[call.id] = pending
         try:
-            return await self._runtime.call(call)
+            return await self._runtime.call_promptly(call)
         finally:
             del self._pending_requests[call.id]
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolCancelled, ToolError
 from callgate.core.events import Event
-from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.results import ToolResult
 from callgate.runtime import Runtime
 
 MOST_AT_ONCE = 64
@@ -26,7 +26,6 @@ class Follower(Protocol):
     """Who is told of a call under way, by its request id."""
 
     def tell(self, request_id: str, event: Event) -> None: ...
-    def give_up(self, request_id: str, call_id: str, error: ToolError) -> None: ...
 
 
 class Host(Protocol):
@@ -84,21 +83,6 @@ class Calls:
             self._cancelled.add(call_id)
             self._host.start_task(self._runtime.cancel(call_id))
 
-    def give_up(self, request_id: str, call_id: str, error: ToolError) -> None:
-        """Answer a call whose end does not come; when it comes, nobody is told again."""
-        if self._end(request_id, call_id):
-            self._host.unfollow(call_id)
-            running = self._runtime.find(call_id)
-            result = ToolResult(
-                call_id=call_id,
-                tool="" if running is None else running.call.tool,
-                ok=False,
-                content=[],
-                error=ErrorInfo.of(error),
-                duration_ms=0.0 if running is None else running.elapsed_ms,
-            )
-            self._answer(request_id, result)
-
     def close(self, error: ToolError) -> None:
         """Nothing more begins. What waits is refused; what runs is stopped by others."""
         self._closed = error
@@ -107,8 +91,11 @@ class Calls:
             self.refuse(request_id, call, error)
 
     def give_up_all(self, error: ToolError) -> None:
+        """Answer the calls whose end does not come; when it comes, nobody is told again."""
         for request_id, call_id in list(self._running.items()):
-            self.give_up(request_id, call_id, error)
+            if self._end(request_id, call_id):
+                self._host.unfollow(call_id)
+                self._answer(request_id, self._runtime.give_up(call_id, error))
 
     def _start(self, request_id: str, call: ToolCall) -> None:
         self._running[request_id] = call.id
@@ -120,7 +107,7 @@ class Calls:
             return
         self._host.follow(call.id, self._follower, request_id)
         try:
-            result = await self._runtime.call(call)
+            result = await self._runtime.call_promptly(call)
         finally:
             self._host.unfollow(call.id)
             is_asked = self._end(request_id, call.id)

@@ -252,9 +252,6 @@ class Connection(asyncio.Protocol):
         else:
             self._calls.take(request.request_id, call)
 
-    def give_up(self, request_id: str, call_id: str, error: ToolError) -> None:
-        self._calls.give_up(request_id, call_id, error)
-
     def _list_tools(self, request: frames.ListTools) -> None:
         try:
             session = self.caller.session(request.client_info.cwd)

@@ -6,10 +6,8 @@ import asyncio
 import logging
 import os
 from collections.abc import Coroutine
-from functools import partial
 from typing import Any
 
-from callgate.core.errors import ToolError
 from callgate.core.events import Event
 from callgate.core.ids import session_id
 from callgate.dispatch.clients import client_of
@@ -26,11 +24,6 @@ from callgate.surfaces.unfinished import Unfinished
 
 _DRAIN_S = 0.7
 """How long calls may take to end when the instance stops."""
-
-_STOP_S = 0.25
-"""When a stopped call whose tool does not listen is answered. Its record tells of the true end."""
-_CLEAN_UP_S = 2.0
-"""When any other is: until then its caller gets what the tool had to show."""
 
 _log = logging.getLogger("callgate.socket")
 
@@ -53,7 +46,7 @@ class SocketServer:
         self._followed: dict[str, tuple[Follower, str]] = {}
         """By call id: who is told what it says, under which request id."""
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._unlisten = runtime.listen(self._hear), runtime.listen_stops(self._stopping)
+        self._unlisten = runtime.listen(self._hear)
         self._acceptor: Acceptor | None = None
 
     def start(self, listener: Listener) -> None:
@@ -76,8 +69,7 @@ class SocketServer:
         await asyncio.wait({stopping}, timeout=_DRAIN_S)
         for connection in list(self._connections.values()):
             connection.shut_down()
-        for unlisten in self._unlisten:
-            unlisten()
+        self._unlisten()
         await asyncio.sleep(0)
 
     # What a connection asks of us.
@@ -127,24 +119,6 @@ class SocketServer:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             _log.error("a connection's work failed", exc_info=task.exception())
-
-    def _stopping(self, call_id: str, error: ToolError) -> None:
-        """Its work may not end at once; its caller need not wait for that."""
-        followed = self._followed.get(call_id)
-        if followed is None:
-            return
-        follower, request_id = followed
-        give_up = partial(follower.give_up, request_id, call_id, error)
-        loop = asyncio.get_running_loop()
-
-        def look() -> None:
-            running = self.runtime.find(call_id)
-            if running is not None and running.heeds_stop:
-                loop.call_later(_CLEAN_UP_S - _STOP_S, give_up)
-            else:
-                give_up()
-
-        loop.call_later(_STOP_S, look)
 
     def _hear(self, event: Event) -> None:
         followed = self._followed.get(str(event.payload.get("call_id")))

@@ -1,0 +1,175 @@
+"""A call that is stopped and does not end holds up no caller of the library or of HTTP; its record
+tells of its true end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from callgate import Gate, ToolContext, tool
+from callgate.audit.reading import newest_first
+from callgate.core.content import TextBlock
+from callgate.core.errors import ToolErrorClass
+from callgate.dispatch.early_answers import start_eagerly
+from callgate.runtime import Runtime
+from tests.unit.surfaces.http.instances import serving
+
+
+class Free:
+    """Lets the deaf tool end, in the loop of one test."""
+
+    event: asyncio.Event
+
+
+@tool(side_effects="none", timeout_s=60)
+async def deaf(context: ToolContext) -> str:
+    """Ignore whoever wants to stop it."""
+    context.progress("begun")
+    while not Free.event.is_set():
+        try:
+            await Free.event.wait()
+        except asyncio.CancelledError:
+            pass
+    return "done"
+
+
+@tool(side_effects="none")
+async def tidy(context: ToolContext) -> str:
+    """Clean up when it is stopped."""
+    context.progress("begun")
+    await context.cancel_event.wait()
+    return "half of it"
+
+
+@tool(side_effects="none")
+async def bounded() -> str:
+    """Have a time limit and a group of tasks of its own."""
+    try:
+        async with asyncio.timeout(0):
+            await asyncio.Event().wait()
+    except TimeoutError:
+        pass
+    async with asyncio.TaskGroup() as group:
+        await group.create_task(asyncio.sleep(0))
+    return "both"
+
+
+@pytest.fixture(autouse=True)
+def free() -> None:
+    Free.event = asyncio.Event()
+
+
+async def begun(runtime: Runtime, start: Callable[[], Any]) -> asyncio.Task[Any]:
+    """A call in a task, once its tool has begun."""
+    seen = asyncio.Event()
+    unlisten = runtime.listen(lambda event: seen.set() if event.type == "tool.progress" else None)
+    task = asyncio.get_running_loop().create_task(start())
+    async with asyncio.timeout(60):
+        await seen.wait()
+    unlisten()
+    return task
+
+
+async def ended(runtime: Runtime) -> None:
+    """Every call under way has ended."""
+    Free.event.set()
+    async with asyncio.timeout(60):
+        while runtime.under_way():
+            await asyncio.sleep(0)
+    await runtime.conversations.flush()
+
+
+@pytest.mark.parametrize("why", ["cancelled", "timeout"])
+async def test_the_library_answers_at_once_and_the_record_has_the_true_end(home: Path, tmp_path: Path, why: str) -> None:
+    async with Gate(tmp_path, [deaf]) as gate:
+        timeout_s = 0.05 if why == "timeout" else None
+        call = await begun(gate.runtime, lambda: gate.call("deaf", timeout_s=timeout_s))
+        stopping = asyncio.create_task(gate.cancel()) if why == "cancelled" else None
+        async with asyncio.timeout(60):
+            result = await call
+        (running,) = gate.runtime.under_way()  # it was not abandoned either
+        assert running.call.id == result.call_id and result.duration_ms > 0
+        assert (result.error.error_class, result.error.details) == (ToolErrorClass(why), {"stopped": False})
+        assert not list(newest_first(str(home / "audit.jsonl")))
+        await ended(gate.runtime)
+        if stopping is not None:
+            await stopping
+    ((record, _),) = newest_first(str(home / "audit.jsonl"))
+    assert (record.call_id, record.error_class) == (result.call_id, why)
+    assert record.ms >= result.duration_ms
+
+
+async def test_of_a_batch_the_calls_that_are_stopped_hold_up_none(tmp_path: Path) -> None:
+    async with Gate(tmp_path, [deaf, tidy]) as gate:
+        uses = [{"type": "tool_use", "id": name, "name": name, "input": {}} for name in ("deaf", "tidy")]
+        call = await begun(gate.runtime, lambda: gate.call_all(uses))
+        stopping = asyncio.create_task(gate.cancel())
+        async with asyncio.timeout(60):
+            stubborn, partial = await call
+        assert (stubborn.error.details, partial.error.details) == ({"stopped": False}, {"stopped": True})
+        assert (partial.content[0], partial.partial) == (TextBlock("half of it"), True)
+        await ended(gate.runtime)
+        await stopping
+
+
+async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with Gate(tmp_path, [tidy]) as gate:
+        call = await begun(gate.runtime, lambda: gate.call("tidy"))
+        call.cancel()
+        async with asyncio.timeout(60):
+            with pytest.raises(asyncio.CancelledError):
+                await call
+        assert not gate.runtime.under_way()
+
+
+async def test_time_limits_and_groups_inside_a_tool_work_and_leave_the_caller_alone(tmp_path: Path) -> None:
+    async with Gate(tmp_path, [bounded]) as gate:
+        task = asyncio.current_task()
+        assert task is not None
+        assert (await gate.call("bounded")).value == "both"
+        assert (asyncio.current_task(), task.cancelling()) == (task, 0)
+
+
+async def test_work_that_never_waits_has_ended_without_a_turn_of_the_loop() -> None:
+    turned: list[bool] = []
+    asyncio.get_running_loop().call_soon(lambda: turned.append(True))
+
+    async def work() -> Any:
+        return asyncio.current_task()
+
+    ended_at_once = start_eagerly(work())
+    assert getattr(ended_at_once, "result") is not asyncio.current_task()  # noqa: B009
+    assert turned == []
+
+
+@asynccontextmanager
+async def instance(home: Path, tmp_path: Path) -> AsyncIterator[Any]:
+    async with serving(home, tmp_path / "ws", tools=(deaf,)) as made:
+        try:
+            yield made
+        finally:
+            await ended(made.runtime)
+
+
+async def test_http_answers_a_call_that_is_out_of_time_at_once(home: Path, tmp_path: Path) -> None:
+    async with instance(home, tmp_path) as made, asyncio.timeout(60):
+        result = (await made.client().post("/v1/calls", tool="deaf", timeout_s=0.05)).json()
+        assert (result["error"]["class"], result["error"]["details"]) == ("timeout", {"stopped": False})
+        assert result["duration_ms"] >= 50
+        assert [each.call.id for each in made.runtime.under_way()] == [result["call_id"]]
+
+
+async def test_http_answers_a_cancelled_call_and_who_cancelled_it_at_once(home: Path, tmp_path: Path) -> None:
+    async with instance(home, tmp_path) as made, asyncio.timeout(60):
+        call = await begun(made.runtime, lambda: made.client().call("deaf"))
+        (running,) = made.runtime.under_way()
+        stopped = await made.client().http.delete(f"/v1/calls/{running.call.id}")
+        assert stopped.json() == {"cancelled": True}
+        result = await call
+        assert (result["error"]["class"], result["error"]["details"]) == ("cancelled", {"stopped": False})
+        assert [each.call.id for each in made.runtime.under_way()] == [result["call_id"]]
