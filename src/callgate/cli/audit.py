@@ -16,7 +16,7 @@ from callgate.audit.reading import search as find
 from callgate.audit.records import CallRecord
 from callgate.audit.verify import verify as check
 from callgate.cli.exits import FAILED, OK
-from callgate.cli.output import print_json
+from callgate.cli.output import print_json, print_json_line
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import columns, is_terminal, paint_for
 from callgate.cli.visible import clip, visible
@@ -113,7 +113,7 @@ def since_ms(text: str) -> int:
 def _show(found: Found, as_json: bool) -> None:
     if as_json:
         for _, raw in found:
-            print_json(msgspec.json.decode(raw))
+            print_json_line(msgspec.json.decode(raw))
         return
     paint = paint_for(sys.stdout)
     room = columns() if is_terminal(sys.stdout) else None

@@ -259,8 +259,9 @@ class Chat:
     def _greet(self) -> None:
         room = max((self.screen.width or 120) - 1, 20)
         name, mode = self.agent.model.name, self.session.mode
+        policy = self.wired.settings_state(self.session.workspace).version
         for label, text in (
-            ("callgate", f"{name}, mode {mode}; /help, Ctrl-D leaves"),
+            ("callgate", f"{name}, mode {mode}, policy {policy}; /help, Ctrl-D leaves"),
             ("in", self.session.workspace),
         ):
             shown = f"{label:<10}{clip(text, max(room - 10, 10))}"

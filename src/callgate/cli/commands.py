@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from callgate.cli.exits import described
 from callgate.cli.families.parts import Parser, add
 from callgate.cli.loading import load
-from callgate.cli.options import DEBUG
+from callgate.cli.options import DEBUG, VERBOSE
 from callgate.cli.problems import CliError
 
 TYPE_CHECKING = False
@@ -30,6 +30,12 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 }
 """With the first words of their commands: a command waits for its own family alone."""
 
+VERBOSE_THEMSELVES = ("call", "acp")
+"""Commands whose own -v says more than who answered."""
+_ASK_NOBODY = frozenset(
+    ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory")
+)
+"""Commands, or first words of several."""
 _HELP = ("-h", "--help")
 _ENVIRONMENT = """\
 environment:
@@ -54,6 +60,11 @@ def beginning(first: str) -> dict[str, Command]:
     }
 
 
+def asks_nobody(name: str) -> bool:
+    """Whether a command has to do with no instance, no runtime and none of their records."""
+    return name in _ASK_NOBODY or name.split()[0] in _ASK_NOBODY
+
+
 def parser_of(name: str) -> Parser:
     command = beginning(name.split()[0])[name]
     usage = " ".join(filter(None, [f"callgate {name}", "[options]", command.usage]))
@@ -67,6 +78,8 @@ def parser_of(name: str) -> Parser:
     )
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     command.describe(parser)
+    if not asks_nobody(name) and name not in VERBOSE_THEMSELVES:
+        add(parser, VERBOSE)
     add(parser, DEBUG)
     return parser
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.cli.exits import OK
-from callgate.cli.output import print_json
+from callgate.cli.output import print_json_line
 from callgate.cli.problems import CliError
 from callgate.cli.stores import find_session, settle, short, with_store, words
 from callgate.cli.terminal import Paint, columns, is_terminal, paint_for
@@ -184,7 +184,7 @@ class _Show:
 
 def print_placed(cursor: int | str, event: Event) -> None:
     """As `--json` shows it."""
-    print_json({"cursor": cursor, **msgspec.to_builtins(event)})
+    print_json_line({"cursor": cursor, **msgspec.to_builtins(event)})
 
 
 def _told(payload: Any) -> Iterator[str]:

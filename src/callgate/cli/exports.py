@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.cli.output import print_json, print_text
+from callgate.cli.output import print_json_line, print_text
 from callgate.cli.problems import CliError
 from callgate.core.errors import ToolErrorClass
 from callgate.core.events import Event
@@ -30,7 +30,7 @@ def print_transcript(whole: Whole) -> None:
 
 def print_lines(whole: Whole) -> None:
     for line in lines(whole):
-        print_json(line)
+        print_json_line(line)
 
 
 def lines_text(whole: Whole) -> str:

@@ -77,7 +77,22 @@ def _run(given: list[str]) -> int:
     options = commands.read(name, rest)
     # The command's module is named after the first word of the command.
     module = import_module(f"callgate.cli.{name.split()[0]}")
-    return int(getattr(module, name.split()[-1])(options))
+    work = getattr(module, name.split()[-1])
+    if commands.asks_nobody(name):
+        return int(work(options))
+    answered = import_module("callgate.cli.answered")
+    given_json = getattr(options, "json", False) or getattr(options, "output_format", "") == "json"
+    verbose = name not in commands.VERBOSE_THEMSELVES and options.verbose
+    answered.begin(
+        verbose=verbose, json=given_json, workspace=getattr(options, "workspace", None)
+    )
+    if name == "watch" or getattr(options, "follow", False):  # it has no end of its own
+        answered.asked_nobody()
+        return int(work(options))
+    try:
+        return int(work(options))
+    finally:
+        answered.asked_nobody()
 
 
 def _tell_what_is_missing() -> None:

@@ -56,7 +56,7 @@ def greet(wire: Wire, path: str, options: Any, *, named: bool, **more: Any) -> d
     mode = answer.get("mode")
     if options.mode not in (None, mode) and answer["workspace"] is not None:
         raise NotTaken(f"the instance runs in mode {mode}, not {options.mode}",
-                       "permission_denied")  # fmt: skip
+                       "permission_denied", aloud=True)  # fmt: skip
     return answer
 
 
@@ -91,7 +91,8 @@ def _ask(wire: Wire, path: str, asked: dict[str, Any]) -> dict[str, Any]:
     except (Lost, TooLong) as error:
         foreign = isinstance(error, Foreign)
         raise NotTaken(f"no instance answers at {path}: {error}",
-                       "protocol_error" if foreign else "host_unavailable") from None  # fmt: skip
+                       "protocol_error" if foreign else "host_unavailable",
+                       aloud=True) from None  # fmt: skip
 
 
 def _answer(wire: Wire) -> dict[str, Any]:

@@ -74,6 +74,7 @@ MODE = Option("--mode", choices=MODES, help="ceiling of what may run")
 TIMEOUT = Option("--timeout", metavar="S", read=seconds, help="end it after S seconds")
 NO_INPUT = Option("--no-input", help="ask nothing: refuse instead")
 JSON = Option("--json", help="print one JSON object on stdout")
+VERBOSE = Option("-v", "--verbose", help="say which instance and policy answered")
 DEBUG = Option("--debug", help="show tracebacks")
 
 CALL = (

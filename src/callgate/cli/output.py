@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from callgate.cli import answered
 from callgate.cli.json_texts import dumps
 from callgate.cli.terminal import is_terminal, safe
 
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 
 
 def print_json(value: Any) -> None:
+    """What a command gives. An object also says who answered; a list has no place for that."""
+    if isinstance(value, dict) and "answered_by" not in value:
+        by = answered.answer()
+        value = value if by is None else {**value, "answered_by": by}
+    print_json_line(value)
+
+
+def print_json_line(value: Any) -> None:
     """One line. On a terminal only ASCII, so that nothing in a text can act on it."""
     text = dumps(value, ascii=is_terminal(sys.stdout))
     try:
@@ -36,7 +45,9 @@ def print_error(error: CliError, **more: Any) -> None:
         "reason": error.reason,
         "hint": error.hint,
     }
-    print_json({"ok": False, **more, "error": described})
+    by = answered.known()
+    more |= {} if by is None else {"answered_by": by}
+    print_json_line({"ok": False, **more, "error": described})
 
 
 def print_text(text: str) -> None:

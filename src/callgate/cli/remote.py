@@ -64,7 +64,8 @@ def _with(path: str, options: Any, work: Callable[..., T], *, named: bool) -> T:
         wire = Wire(path, greetings.GREETING_S)
     except Lost as error:
         raise NotTaken(f"no instance answers at {path}: {error}", "host_unavailable",
-                       "callgate status shows what runs.") from None  # fmt: skip
+                       "callgate status shows what runs.",
+                       aloud=targets.is_of_living(targets.home(), path)) from None  # fmt: skip
     with wire:
         return work(wire, path, options, named=named)
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from callgate.cli import answered
+from callgate.cli.terminal import say
 from callgate.cli.wires import Lost, Wire
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.surfaces.socket.instances import Instance, live
@@ -30,6 +32,7 @@ def hosts_of(home: str) -> Answer | None:
         answer = _ask(instance, {"type": "list_hosts"}, _LIST_S)
         if answer.problem is None:
             return answer
+        say(f"callgate: instance {instance.pid} is passed over: {answer.problem}")
     return None
 
 
@@ -44,6 +47,7 @@ def _ask(instance: Instance, asked: dict[str, Any], patience_s: float) -> Answer
         with Wire(instance.socket, patience_s) as wire:
             wire.send({"protocol": 1, "requestId": _ID, **asked})
             frame = _answer(wire, time.monotonic() + patience_s)
+        answered.by_instance(instance)
         if frame["type"] == "error":
             return Answer(instance, [], str(frame.get("message")))
         said = frame["hosts"] if "hosts" in frame else [frame["host"]]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from callgate.cli import remote
-from callgate.cli.greetings import NotTaken, greet
+from callgate.cli import answered, remote
+from callgate.cli.greetings import NotTaken, greet, settings_of
 from callgate.cli.wires import Wire
 
 _TEXTS = ("name", "side_effects", "description")
@@ -25,6 +25,7 @@ def _listed(wire: Wire, path: str, options: Any, *, named: bool) -> list[dict[st
     if not isinstance(tools, list) or not all(map(_is_described, tools)):
         raise NotTaken(f"the instance at {path} is of another version", "protocol_error",
                        "Stop it and start it anew.")  # fmt: skip
+    answered.by_instance_at(path, settings_of(answer)["version"])
     return tools
 
 

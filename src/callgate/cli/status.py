@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from datetime import datetime
 
+from callgate.cli import answered
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.instance_states import state_of
 from callgate.cli.output import print_json
@@ -15,18 +16,21 @@ from callgate.surfaces.socket.instances import running as instances
 
 def status(options: Namespace) -> int:
     running = instances(Home.from_environment().path)
+    states = [state_of(each) for each in running]
+    for each, state in zip(running, states, strict=True):
+        answered.by_instance_at(each.socket, state.policy)
     if options.json:
         found = [
-            {**each._asdict(), "reachable": each.is_reachable, **state_of(each)._asdict()}
-            for each in running
+            {**each._asdict(), "reachable": each.is_reachable, **state._asdict()}
+            for each, state in zip(running, states, strict=True)
         ]
         print_json({"instances": found})
         return OK if running else FAILED
-    for each in running:
+    for each, state in zip(running, states, strict=True):
         since = datetime.fromtimestamp(each.started_at / 1000).strftime("%Y-%m-%d %H:%M:%S")
         where = each.socket if each.is_reachable else f"{each.socket} (which is gone)"
         print(visible(f"{each.pid}  {each.label}  since {since}  {where}"))
-        print(visible(f"  {state_of(each).in_words}"))
+        print(visible(f"  {state.in_words}"))
     if not running:
         print("no instance runs")
     return OK if running else FAILED

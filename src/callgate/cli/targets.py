@@ -35,6 +35,11 @@ def named(home: str, instance: str) -> str | None:
     return None
 
 
+def is_of_living(home: str, path: str) -> bool:
+    """Whether a process that lives says that it listens there: its socket is no leftover."""
+    return any(path == each for *_, each in _living(home))
+
+
 def candidates(home: str) -> list[str]:
     """The newest instance and those before it, the one in the config file, the usual place."""
     said = _read(os.path.join(home, "config.json")).get("socketPath")

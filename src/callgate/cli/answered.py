@@ -1,0 +1,91 @@
+"""Who answered a command, an instance or a runtime of its own, and by which policy.
+
+    full                    -> begin           a command begins, with or without -v and --json
+    embedded, remote_tools  -> by_...          whoever finds out; with -v it is said on stderr
+    output                  -> known, answer   what an object that --json prints carries
+
+A command that reads records, and asks nobody, is answered by no instance; the policy is the one
+that its directory has now. Light to import: a call through an instance comes by here.
+"""
+
+from __future__ import annotations
+
+from callgate.cli.greetings import answered_by_words
+from callgate.cli.loading import load
+from callgate.cli.terminal import say
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from callgate.surfaces.socket.instances import Instance
+    from callgate.wiring import Wired
+
+    AnsweredBy = dict[str, str | None]
+    """The socket of the `instance`, None for a runtime of its own, and the `policy` in force."""
+
+
+class _Command:
+    """The one that this process runs."""
+
+    verbose = False
+    wanted = False
+    """Whether anybody wants to know."""
+    workspace = "."
+    by: AnsweredBy | None = None
+
+
+def begin(*, verbose: bool, json: bool = False, workspace: str | None = None) -> None:
+    _Command.verbose, _Command.wanted = verbose, verbose or json
+    _Command.workspace, _Command.by = workspace or ".", None
+
+
+def asked_nobody() -> None:
+    """Say the policy with -v, where nobody was asked."""
+    if _Command.verbose and _Command.by is None:
+        say(f"callgate: no instance was asked, policy {_policy_here()}")
+
+
+def by_instance(instance: Instance) -> None:
+    if _Command.wanted:
+        state = load("callgate.cli.instance_states").state_of(instance)
+        by_instance_at(instance.socket, state.policy)
+
+
+def by_instance_at(path: str, policy: str | None) -> None:
+    _note({"instance": path, "policy": policy})
+
+
+def by_own_runtime(wired: Wired, workspace: str) -> None:
+    if _Command.wanted:
+        _note({"instance": None, "policy": wired.settings_state(workspace).version})
+
+
+def known() -> AnsweredBy | None:
+    """None: nobody answered yet, or nobody wants to know."""
+    return _Command.by if _Command.wanted else None
+
+
+def answer() -> AnsweredBy | None:
+    """The same at the end of a command. None: nobody wants to know."""
+    if _Command.wanted and _Command.by is None:
+        return {"instance": None, "policy": _policy_here()}
+    return known()
+
+
+def _note(by: AnsweredBy) -> None:
+    _Command.by = by
+    if _Command.verbose:
+        say(f"callgate: {answered_by_words(by)}")
+
+
+def _policy_here() -> str | None:
+    """None where the settings cannot be used."""
+    policies, load_module = load("callgate.config.policies"), load("callgate.config.load")
+    checks, places = load("callgate.config.home_check"), load("callgate.config.places")
+    workspace = load("os").path.abspath(load("os").path.expanduser(_Command.workspace))
+    try:
+        book = policies.PolicyBook(places.Home.from_environment())
+        book.look(workspace)
+    except (load_module.SettingsError, checks.UnsafeHome, OSError):
+        return None
+    version: str = book.version(workspace)
+    return version
