@@ -139,6 +139,8 @@ async def test_a_question_names_who_asks_and_stats_tell_its_wait_apart(
     served.client = "my-agent"
     done = served.begin("write_file", path="new.txt", content="hello\n")
     await expect(question(page)).to_contain_text("asked by what calls itself “my-agent”")
+    await expect(question(page)).to_contain_text("the setting for its effect · built-in default")
+    await expect(question(page)).not_to_contain_text("class_default")
     await question(page).get_by_role("button", name="Allow once").click()
     assert (await asyncio.wrap_future(done))["ok"]
     await expect(page.locator(".settled li")).to_contain_text("my-agent")

@@ -8,6 +8,7 @@ import { href } from "../lib/router.js";
 import { settle } from "../lib/store.js";
 import { useStill } from "../lib/still.js";
 import { duration, isPlain } from "../lib/text.js";
+import { decidedBy } from "../lib/words.js";
 import { html, useEffect, useMemo, useRef, useState } from "../lib/ui.js";
 import { Ask, Edit } from "./answering.js";
 import { Arguments, isCut } from "./arguments.js";
@@ -199,7 +200,7 @@ function Rule({ question }) {
   }, [question.id]);
   if (!rule?.reason) return null;
   const place = rule.origin ? ` · ${rule.origin.file}${rule.origin.line ? `:${rule.origin.line}` : ""}` : "";
-  return html`<span class="rule"><${Text} value=${rule.reason + place} /></span>`;
+  return html`<span class="rule"><${Text} value=${decidedBy(rule.reason) + place} /></span>`;
 }
 
 function Left({ until }) {
