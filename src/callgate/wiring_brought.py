@@ -21,7 +21,7 @@ from callgate.sources.pins import PinDoubt, Pinned
 from callgate.sources.proposals import Proposal
 
 if TYPE_CHECKING:  # most homes have no MCP server
-    from callgate.sources.mcp.message_log import Logged
+    from callgate.sources.mcp.message_log import LoggedMessage
 
 _MOST_TOLD = 10
 
@@ -147,7 +147,7 @@ class BroughtTools:
         """Raises `KeyError`."""
         return self._hosts.log_path(self._known(name))
 
-    def messages(self, name: str) -> Callable[[], list[Logged]]:
+    def messages(self, name: str) -> Callable[[], list[LoggedMessage]]:
         """Reads the last messages of an MCP server. Raises `KeyError`, also for a host."""
         raise KeyError(name)
 

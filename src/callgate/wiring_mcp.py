@@ -37,7 +37,7 @@ from callgate.runtime import Runtime
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
-from callgate.sources.mcp.message_log import Logged
+from callgate.sources.mcp.message_log import LoggedMessage
 from callgate.sources.mcp.questions import AskedCalls
 from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
@@ -235,7 +235,7 @@ class McpTools(BroughtTools):
         found = super().entry(name)
         return msgspec.structs.replace(found, command=[redact(each) for each in found.command])
 
-    def messages(self, name: str) -> Callable[[], list[Logged]]:
+    def messages(self, name: str) -> Callable[[], list[LoggedMessage]]:
         return self.servers.hosts[name].messages.reader()
 
     async def look(self, name: str, workspace: str) -> Proposal:
@@ -284,7 +284,7 @@ class AllBrought:
         """Raises `KeyError`."""
         return self._of(name).log_path(name.removeprefix(PREFIX))
 
-    def messages(self, name: str) -> Callable[[], list[Logged]]:
+    def messages(self, name: str) -> Callable[[], list[LoggedMessage]]:
         return self._of(name).messages(name.removeprefix(PREFIX))
 
     async def look(self, name: str, workspace: str) -> Proposal:

@@ -50,7 +50,7 @@ def _level(options: Any) -> str:
 def _serve(requests: int, answers: int, options: Any) -> int:
     stdio, asyncio = load("callgate.surfaces.acp.stdio"), load("asyncio")
     chosen = stdio.AcpOptions(model_of(options), options.mode, options.unstable)
-    load("callgate.cli.answered").begin(verbose=options.v or options.vv)
+    load("callgate.cli.provenance").begin(verbose=options.v or options.vv)
 
     async def make_agent(peer: Any, client: Any) -> Any:
         await asyncio.to_thread(lambda: [load(name) for name in _HEAVY])
@@ -78,7 +78,7 @@ def _open() -> Wired:
     try:
         wired: Wired = wiring.Wired(places.Home.from_environment())
         wiring.register_configured(wired, os.getcwd())
-        load("callgate.cli.answered").by_own_runtime(wired, os.getcwd())
+        load("callgate.cli.provenance").from_own_runtime(wired, os.getcwd())
     except (load("callgate.config.load").SettingsError, OSError) as error:
         raise jsonrpc.RpcError(jsonrpc.INTERNAL_ERROR, f"callgate cannot start: {error}") from error
     return wired

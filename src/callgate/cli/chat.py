@@ -261,8 +261,9 @@ class Chat:
         name, mode = self.agent.model.name, self.session.mode
         policy = self.wired.settings_state(self.session.workspace).version
         for label, text in (
-            ("callgate", f"{name}, mode {mode}, policy {policy}; /help, Ctrl-D leaves"),
+            ("callgate", f"{name}, mode {mode}; /help, Ctrl-D leaves"),
             ("in", self.session.workspace),
+            ("policy", f"{policy}, embedded runtime"),
         ):
             shown = f"{label:<10}{clip(text, max(room - 10, 10))}"
             self.screen.line(self.paint("dim", shown))

@@ -32,7 +32,7 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
 
 VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
-_ASK_NOBODY = frozenset(
+_LOCAL = frozenset(
     ("init", "keys", "auth", "completion", "parse", "trust", "host", "skills", "memory")
 )
 """Commands, or first words of several."""
@@ -60,9 +60,9 @@ def beginning(first: str) -> dict[str, Command]:
     }
 
 
-def asks_nobody(name: str) -> bool:
+def is_local(name: str) -> bool:
     """Whether a command has to do with no instance, no runtime and none of their records."""
-    return name in _ASK_NOBODY or name.split()[0] in _ASK_NOBODY
+    return name in _LOCAL or name.split()[0] in _LOCAL
 
 
 def parser_of(name: str) -> Parser:
@@ -78,7 +78,7 @@ def parser_of(name: str) -> Parser:
     )
     parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
     command.describe(parser)
-    if not asks_nobody(name) and name not in VERBOSE_THEMSELVES:
+    if not is_local(name) and name not in VERBOSE_THEMSELVES:
         add(parser, VERBOSE)
     add(parser, DEBUG)
     return parser

@@ -9,7 +9,7 @@ from argparse import Namespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from callgate.cli import answered
+from callgate.cli import provenance
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
@@ -29,7 +29,7 @@ def dashboard(options: Namespace) -> int:
         raise CliError(f"dashboard takes no {options.words[0]!r}")
     home = Home.from_environment().path
     instance = _instance(home, options.instance)
-    answered.by_instance(instance)
+    provenance.from_instance(instance)
     if options.rotate:
         _ask(home, instance, "/v1/token/rotate")
     link = _ask(home, instance, "/v1/login")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from callgate.cli import answered
+from callgate.cli import provenance
 from callgate.cli.logs import set_up
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
@@ -58,7 +58,7 @@ def open_runtime(
             f"the home cannot be used: {error}", hint="See callgate doctor.",
             error_class=ToolErrorClass.EXECUTION_ERROR, reason="home_unusable",
         ) from error  # fmt: skip
-    answered.by_own_runtime(wired, workspace)
+    provenance.from_own_runtime(wired, workspace)
     for news in wired.host_news:
         say(f"callgate: {visible(news)}")
     return wired, session

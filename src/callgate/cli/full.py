@@ -78,21 +78,22 @@ def _run(given: list[str]) -> int:
     # The command's module is named after the first word of the command.
     module = import_module(f"callgate.cli.{name.split()[0]}")
     work = getattr(module, name.split()[-1])
-    if commands.asks_nobody(name):
+    if commands.is_local(name):
         return int(work(options))
-    answered = import_module("callgate.cli.answered")
-    given_json = getattr(options, "json", False) or getattr(options, "output_format", "") == "json"
-    verbose = name not in commands.VERBOSE_THEMSELVES and options.verbose
-    answered.begin(
-        verbose=verbose, json=given_json, workspace=getattr(options, "workspace", None)
+    provenance = import_module("callgate.cli.provenance")
+    as_json = getattr(options, "json", False) or getattr(options, "output_format", "text") != "text"
+    provenance.begin(
+        verbose=name not in commands.VERBOSE_THEMSELVES and options.verbose,
+        json=as_json,
+        workspace=getattr(options, "workspace", None),
     )
     if name == "watch" or getattr(options, "follow", False):  # it has no end of its own
-        answered.asked_nobody()
+        provenance.from_records()
         return int(work(options))
     try:
         return int(work(options))
     finally:
-        answered.asked_nobody()
+        provenance.from_records()
 
 
 def _tell_what_is_missing() -> None:

@@ -56,7 +56,7 @@ def greet(wire: Wire, path: str, options: Any, *, named: bool, **more: Any) -> d
     mode = answer.get("mode")
     if options.mode not in (None, mode) and answer["workspace"] is not None:
         raise NotTaken(f"the instance runs in mode {mode}, not {options.mode}",
-                       "permission_denied", aloud=True)  # fmt: skip
+                       "permission_denied")  # fmt: skip
     return answer
 
 

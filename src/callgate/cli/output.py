@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from callgate.cli import answered
+from callgate.cli import provenance
 from callgate.cli.json_texts import dumps
 from callgate.cli.terminal import is_terminal, safe
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def print_json(value: Any) -> None:
     """What a command gives. An object also says who answered; a list has no place for that."""
     if isinstance(value, dict) and "answered_by" not in value:
-        by = answered.answer()
+        by = provenance.current()
         value = value if by is None else {**value, "answered_by": by}
     print_json_line(value)
 
@@ -45,7 +45,7 @@ def print_error(error: CliError, **more: Any) -> None:
         "reason": error.reason,
         "hint": error.hint,
     }
-    by = answered.known()
+    by = provenance.known()
     more |= {} if by is None else {"answered_by": by}
     print_json_line({"ok": False, **more, "error": described})
 

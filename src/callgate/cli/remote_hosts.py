@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.cli import answered
+from callgate.cli import provenance
 from callgate.cli.terminal import say
 from callgate.cli.wires import Lost, Wire
 from callgate.protocol.socket_v1.frames import HostEntry
@@ -47,7 +47,7 @@ def _ask(instance: Instance, asked: dict[str, Any], patience_s: float) -> Answer
         with Wire(instance.socket, patience_s) as wire:
             wire.send({"protocol": 1, "requestId": _ID, **asked})
             frame = _answer(wire, time.monotonic() + patience_s)
-        answered.by_instance(instance)
+        provenance.from_instance(instance)
         if frame["type"] == "error":
             return Answer(instance, [], str(frame.get("message")))
         said = frame["hosts"] if "hosts" in frame else [frame["host"]]

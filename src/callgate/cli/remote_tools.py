@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callgate.cli import answered, remote
+from callgate.cli import provenance, remote
 from callgate.cli.greetings import NotTaken, greet, settings_of
 from callgate.cli.wires import Wire
 
@@ -25,7 +25,7 @@ def _listed(wire: Wire, path: str, options: Any, *, named: bool) -> list[dict[st
     if not isinstance(tools, list) or not all(map(_is_described, tools)):
         raise NotTaken(f"the instance at {path} is of another version", "protocol_error",
                        "Stop it and start it anew.")  # fmt: skip
-    answered.by_instance_at(path, settings_of(answer)["version"])
+    provenance.from_instance_at(path, settings_of(answer)["version"])
     return tools
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from datetime import datetime
 
-from callgate.cli import answered
+from callgate.cli import provenance
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.instance_states import state_of
 from callgate.cli.output import print_json
@@ -18,7 +18,7 @@ def status(options: Namespace) -> int:
     running = instances(Home.from_environment().path)
     states = [state_of(each) for each in running]
     for each, state in zip(running, states, strict=True):
-        answered.by_instance_at(each.socket, state.policy)
+        provenance.from_instance_at(each.socket, state.policy)
     if options.json:
         found = [
             {**each._asdict(), "reachable": each.is_reachable, **state._asdict()}

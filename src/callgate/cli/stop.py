@@ -7,7 +7,7 @@ import signal
 import time
 from argparse import Namespace
 
-from callgate.cli import answered
+from callgate.cli import provenance
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
@@ -26,7 +26,7 @@ def stop(options: Namespace) -> int:
         raise CliError(f"{options.words[1]!r} is one word too many")
     home = Home.from_environment().path
     instance = _find(home, options.words[0] if options.words else None)
-    answered.by_instance(instance)
+    provenance.from_instance(instance)
     os.kill(instance.pid, signal.SIGTERM)
     until = time.monotonic() + _PATIENCE_S
     while any(each.pid == instance.pid for each in running(home)) or is_alive(instance.pid):

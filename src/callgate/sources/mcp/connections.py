@@ -41,7 +41,7 @@ from callgate.sources.mcp.callbacks import Callbacks
 from callgate.sources.mcp.definitions import MOST_TOOLS, PINNED, names_of
 from callgate.sources.mcp.links import Link
 from callgate.sources.mcp.message_log import ConnectionMessages
-from callgate.sources.mcp.observed import observed
+from callgate.sources.mcp.message_tap import tap
 from callgate.sources.mcp.outputs import plain
 from callgate.sources.pins import LARGEST, fingerprint
 from callgate.sources.read_only_calls import ReadOnlyCalls
@@ -190,7 +190,7 @@ class Connection:
             self.link = transport
             transport.ended = self.gone
         if self._messages is not None:
-            transport = observed(transport, self._messages)
+            transport = tap(transport, self._messages)
         async with Client(
             transport,
             client_info=_IDENTITY,

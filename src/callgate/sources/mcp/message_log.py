@@ -29,7 +29,7 @@ Direction = Literal["sent", "received"]
 MessageKind = Literal["request", "answer", "error", "notification"]
 
 
-class Logged(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedMessage(msgspec.Struct, frozen=True, kw_only=True):
     number: int
     """Counts all messages of the server, also those that are no longer here."""
     connection: int
@@ -47,8 +47,8 @@ class Logged(msgspec.Struct, frozen=True, kw_only=True):
     """JSON, indented and redacted. It is the word of the server. None: it was too large to keep."""
 
 
-class _Kept(NamedTuple):
-    shown: Logged
+class _Entry(NamedTuple):
+    message: LoggedMessage
     """Without its text."""
     data: bytes | None
 
@@ -62,7 +62,7 @@ class MessageLog:
     def __init__(self, covered: Callable[[str], str] = str) -> None:
         """`covered` takes what the server was given in secret out of a text."""
         self._covered = covered
-        self._kept: deque[_Kept] = deque()
+        self._entries: deque[_Entry] = deque()
         self._bytes = 0
         self._count = 0
         self._connections = 0
@@ -72,29 +72,29 @@ class MessageLog:
         self._connections += 1
         return ConnectionMessages(self, self._connections)
 
-    def add(self, shown: Logged, data: bytes) -> None:
+    def add(self, message: LoggedMessage, data: bytes) -> None:
         self._count += 1
-        kept = data if len(data) <= LARGEST else None
-        self._kept.append(_Kept(msgspec.structs.replace(shown, number=self._count), kept))
-        self._bytes += len(kept or b"")
-        while len(self._kept) > MOST or self._bytes > MOST_BYTES:
-            self._bytes -= len(self._kept.popleft().data or b"")
+        whole = data if len(data) <= LARGEST else None
+        self._entries.append(_Entry(msgspec.structs.replace(message, number=self._count), whole))
+        self._bytes += len(whole or b"")
+        while len(self._entries) > MOST or self._bytes > MOST_BYTES:
+            self._bytes -= len(self._entries.popleft().data or b"")
 
-    def reader(self) -> Callable[[], list[Logged]]:
+    def reader(self) -> Callable[[], list[LoggedMessage]]:
         """Reads the messages that are here now, oldest first; good for another thread."""
-        kept = tuple(self._kept)
-        return lambda: [self._read(each) for each in kept]
+        entries = tuple(self._entries)
+        return lambda: [self._read(each) for each in entries]
 
-    def _read(self, kept: _Kept) -> Logged:
+    def _read(self, entry: _Entry) -> LoggedMessage:
         def hide(text: str, name: str) -> str:
             return redact_text(self._covered(text), name)
 
-        method = None if kept.shown.method is None else hide(kept.shown.method, "")
+        method = None if entry.message.method is None else hide(entry.message.method, "")
         text = None
-        if kept.data is not None:
-            value = redact_within(_decoded(kept.data), Limits(depth=32, text=hide))
+        if entry.data is not None:
+            value = redact_within(_decoded(entry.data), Limits(depth=32, text=hide))
             text = json.dumps(value, indent=2, ensure_ascii=False)
-        return msgspec.structs.replace(kept.shown, method=method, text=text)
+        return msgspec.structs.replace(entry.message, method=method, text=text)
 
 
 class ConnectionMessages:
@@ -115,11 +115,11 @@ class ConnectionMessages:
         elif (request := self._answered(direction, id)) is not None:
             method = request.method
             duration = round((time.perf_counter() - request.began) * 1e3, 3)
-        shown = Logged(
+        logged = LoggedMessage(
             number=0, connection=self._number, direction=direction, at=time.time(), kind=kind,
             method=method, duration_ms=duration, size=len(data), text=None,
         )  # fmt: skip
-        self._log.add(shown, data)
+        self._log.add(logged, data)
 
     def _begin(self, direction: Direction, id: str | int | None, method: str) -> None:
         if id is None or len(str(id)) > LONGEST_NAME:

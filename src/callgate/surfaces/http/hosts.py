@@ -12,7 +12,7 @@ from msgspec import Meta
 from callgate.audit.redaction import redact
 from callgate.core.errors import ToolRegistrationError
 from callgate.protocol.socket_v1.frames import HostEntry
-from callgate.sources.mcp.message_log import Logged
+from callgate.sources.mcp.message_log import LoggedMessage
 from callgate.sources.proposals import Proposal
 from callgate.surfaces.http.doors import Door
 from callgate.surfaces.http.operations import Asked, Operation
@@ -94,7 +94,7 @@ def _end_of(path: str, limit: int) -> Log:
 
 
 class MessageList(Value, frozen=True, kw_only=True):
-    messages: list[Logged]
+    messages: list[LoggedMessage]
     """The last ones, oldest first."""
 
 

@@ -15,7 +15,7 @@ from callgate.surfaces.unfinished import Unfinished
 if TYPE_CHECKING:  # heavy
     from callgate.agent.agent import Agent
     from callgate.agent.skills import Skills
-    from callgate.sources.mcp.message_log import Logged
+    from callgate.sources.mcp.message_log import LoggedMessage
     from callgate.sources.proposals import Proposal
 
 
@@ -32,7 +32,7 @@ class Hosting(Protocol):
         """Raises `KeyError`."""
         ...
 
-    def messages(self, name: str) -> Callable[[], list[Logged]]:
+    def messages(self, name: str) -> Callable[[], list[LoggedMessage]]:
         """Reads the last messages of an MCP server; to be called in a thread. Raises `KeyError`,
         also for what is no MCP server."""
         ...

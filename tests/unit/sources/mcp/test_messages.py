@@ -11,7 +11,7 @@ import pytest
 
 from callgate.audit.values import MASK
 from callgate.sources.mcp import message_log
-from callgate.sources.mcp.message_log import Logged, MessageLog
+from callgate.sources.mcp.message_log import LoggedMessage, MessageLog
 from tests.unit.sources.mcp.labs import Lab
 
 SECRET = "sk-ant-api03-" + "a1B2c3D4" * 10
@@ -22,7 +22,7 @@ def wire(message: dict[str, Any]) -> tuple[Any, bytes]:
     return mcp_types.jsonrpc_message_adapter.validate_python(whole), json.dumps(whole).encode()
 
 
-def of_calls(messages: list[Logged]) -> list[Logged]:
+def of_calls(messages: list[LoggedMessage]) -> list[LoggedMessage]:
     return [each for each in messages if each.method == "tools/call"]
 
 

@@ -1,8 +1,8 @@
 """Who answered a command, an instance or a runtime of its own, and by which policy.
 
-    full                    -> begin           a command begins, with or without -v and --json
-    embedded, remote_tools  -> by_...          whoever finds out; with -v it is said on stderr
-    output                  -> known, answer   what an object that --json prints carries
+    full                    -> begin            a command begins, with or without -v and --json
+    embedded, remote_tools  -> from_...         whoever finds out; with -v it is said on stderr
+    output                  -> known, current   what an object that --json prints carries
 
 A command that reads records, and asks nobody, is answered by no instance; the policy is the one
 that its directory has now. Light to import: a call through an instance comes by here.
@@ -38,23 +38,23 @@ def begin(*, verbose: bool, json: bool = False, workspace: str | None = None) ->
     _Command.workspace, _Command.by = workspace or ".", None
 
 
-def asked_nobody() -> None:
+def from_records() -> None:
     """Say the policy with -v, where nobody was asked."""
     if _Command.verbose and _Command.by is None:
         say(f"callgate: no instance was asked, policy {_policy_here()}")
 
 
-def by_instance(instance: Instance) -> None:
+def from_instance(instance: Instance) -> None:
     if _Command.wanted:
         state = load("callgate.cli.instance_states").state_of(instance)
-        by_instance_at(instance.socket, state.policy)
+        from_instance_at(instance.socket, state.policy)
 
 
-def by_instance_at(path: str, policy: str | None) -> None:
+def from_instance_at(path: str, policy: str | None) -> None:
     _note({"instance": path, "policy": policy})
 
 
-def by_own_runtime(wired: Wired, workspace: str) -> None:
+def from_own_runtime(wired: Wired, workspace: str) -> None:
     if _Command.wanted:
         _note({"instance": None, "policy": wired.settings_state(workspace).version})
 
@@ -64,7 +64,7 @@ def known() -> AnsweredBy | None:
     return _Command.by if _Command.wanted else None
 
 
-def answer() -> AnsweredBy | None:
+def current() -> AnsweredBy | None:
     """The same at the end of a command. None: nobody wants to know."""
     if _Command.wanted and _Command.by is None:
         return {"instance": None, "policy": _policy_here()}

@@ -16,15 +16,15 @@ Incoming = SessionMessage | Exception
 
 
 @asynccontextmanager
-async def observed(
+async def tap(
     transport: AbstractAsyncContextManager[Any], messages: ConnectionMessages
-) -> AsyncIterator[tuple[_Read, _Write]]:
+) -> AsyncIterator[tuple[_ReadTap, _WriteTap]]:
     async with transport as streams:
         incoming, outgoing, *_ = streams
-        yield _Read(incoming, messages), _Write(outgoing, messages)
+        yield _ReadTap(incoming, messages), _WriteTap(outgoing, messages)
 
 
-class _Observed:
+class _Tap:
     def __init__(self, stream: Any, messages: ConnectionMessages) -> None:
         self._stream = stream
         self._messages = messages
@@ -55,7 +55,7 @@ class _Observed:
             self._messages.add(direction, message, data)
 
 
-class _Read(_Observed):
+class _ReadTap(_Tap):
     async def receive(self) -> Incoming:
         item: Incoming = await self._stream.receive()
         self._add("received", item)
@@ -75,7 +75,7 @@ class _Read(_Observed):
         return getattr(self._stream, "last_context", None)
 
 
-class _Write(_Observed):
+class _WriteTap(_Tap):
     async def send(self, item: SessionMessage, /) -> None:
         self._add("sent", item)
         await self._stream.send(item)
