@@ -10,8 +10,9 @@ that its directory has now. Light to import: a call through an instance comes by
 
 from __future__ import annotations
 
+import os
+
 from callgate.cli.greetings import answered_by_words
-from callgate.cli.loading import load
 from callgate.cli.terminal import say
 
 TYPE_CHECKING = False
@@ -46,8 +47,9 @@ def from_records() -> None:
 
 def from_instance(instance: Instance) -> None:
     if _Command.wanted:
-        state = load("callgate.cli.instance_states").state_of(instance)
-        from_instance_at(instance.socket, state.policy)
+        from callgate.cli.instance_states import state_of  # lazy: only where somebody asks
+
+        from_instance_at(instance.socket, state_of(instance).policy)
 
 
 def from_instance_at(path: str, policy: str | None) -> None:
@@ -79,13 +81,15 @@ def _note(by: AnsweredBy) -> None:
 
 def _policy_here() -> str | None:
     """None where the settings cannot be used."""
-    policies, load_module = load("callgate.config.policies"), load("callgate.config.load")
-    checks, places = load("callgate.config.home_check"), load("callgate.config.places")
-    workspace = load("os").path.abspath(load("os").path.expanduser(_Command.workspace))
+    from callgate.config.home_check import UnsafeHome  # lazy: only where somebody wants to know
+    from callgate.config.load import SettingsError  # lazy: the same
+    from callgate.config.places import Home  # lazy: the same
+    from callgate.config.policies import PolicyBook  # lazy: the same
+
+    workspace = os.path.abspath(os.path.expanduser(_Command.workspace))
     try:
-        book = policies.PolicyBook(places.Home.from_environment())
+        book = PolicyBook(Home.from_environment())
         book.look(workspace)
-    except (load_module.SettingsError, checks.UnsafeHome, OSError):
+    except (SettingsError, UnsafeHome, OSError):
         return None
-    version: str = book.version(workspace)
-    return version
+    return book.version(workspace)
