@@ -319,7 +319,7 @@ def test_bare_callgate_opens_a_chat_where_a_model_is_configured(
 def piped(ws: Path, path: Path, lines: str, *replies: dict[str, Any], words: tuple[str, ...] = ()) -> list[str]:
     ran = callgate("chat", "--model", script(path, *replies), *words, cwd=ws, stdin=lines.encode())
     assert (ran.code, ran.err if ran.code else "") == (0, "")
-    return ran.out.splitlines()[2:]
+    return ran.out.splitlines()[3:]
 
 
 def test_a_pipe_brings_a_message_a_line(ws: Path, tmp_path: Path) -> None:
