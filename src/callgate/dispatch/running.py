@@ -96,8 +96,8 @@ class RunningCall:
         self.waiting_for: asyncio.Future[Any] | None = None
         """A person's answer or a slot, while it waits for one."""
         self.stop: Stop | None = None
-        self.took_cancel = False
-        """The tool's `cancel()` said that the work will end."""
+        self.took_cancel: bool | None = None
+        """Whether the tool's `cancel()` said that the work will end. None: it did not answer yet."""
         self.abandoned = False
         self.cancels_sent = 0
         self.cancels_delivered = 0
@@ -113,7 +113,7 @@ class RunningCall:
     def heeds_stop(self) -> bool:
         """The tool reacts to being stopped, and may clean up."""
         noticed = self.context is not None and self.context.noticed_cancel
-        return self.took_cancel or noticed
+        return self.took_cancel is not False or noticed
 
     async def until(self, future: asyncio.Future[Any]) -> Any:
         """Wait for something before the start; a stop meanwhile raises its error."""

@@ -46,6 +46,11 @@ class Ran(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.out)
 
+    @property
+    def answer(self) -> Any:
+        """The same without who gave it."""
+        return {key: value for key, value in self.json.items() if key != "answered_by"}
+
 
 def installed(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> Ran:
     """Run the installed program to its end, with no terminal anywhere."""

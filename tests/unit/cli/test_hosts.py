@@ -48,7 +48,7 @@ def served(place: Place) -> Iterator[Place]:
 def test_a_list_starts_nothing_and_tells_what_is_pinned(place: Place) -> None:
     command = [sys.executable, "-I", str(place.plugin)]
     new = {"name": "plain", "health": "new", "command": command, "tools": [], "problem": None}
-    assert place.run("hosts", "list", "--json").json == {"instance": None, "hosts": [new]}
+    assert place.run("hosts", "list", "--json").answer == {"instance": None, "hosts": [new]}
     assert not place.log.exists()
     assert place.run("tools").code == 0
     known = place.host()

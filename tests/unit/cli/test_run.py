@@ -43,7 +43,7 @@ def test_only_what_the_model_says_goes_to_stdout(ws: Path, model: Path) -> None:
 def test_json_is_one_object_about_the_end(ws: Path, model: Path) -> None:
     ran = run(ws, model, DONE, words=("go", "--output-format", "json"))
     assert ran.code == 0
-    assert ran.json == {
+    assert ran.answer == {
         "session": ran.json["session"],
         "stop": "end_turn",
         "text": "Done.",

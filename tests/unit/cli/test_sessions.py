@@ -40,9 +40,9 @@ def listed(*words: str, cwd: Path) -> list[str]:
 
 
 def test_a_home_without_a_store_is_empty_and_stays_so(ws: Path, home: Path) -> None:
-    assert callgate("sessions", "list", "--json", cwd=ws).json == {"sessions": [], "cursor": None}
+    assert callgate("sessions", "list", "--json", cwd=ws).answer == {"sessions": [], "cursor": None}
     assert callgate("events", cwd=ws)[:2] == (0, "")
-    assert callgate("confirmations", "--json", cwd=ws).json == {"confirmations": []}
+    assert callgate("confirmations", "--json", cwd=ws).answer == {"confirmations": []}
     assert callgate("sessions", "show", "sess_none", cwd=ws).code == 1
     assert callgate("sessions", "delete", "sess_none", "--yes", cwd=ws).code == 1
     assert os.listdir(home) == []
@@ -115,7 +115,7 @@ async def test_a_question_whose_time_is_over_is_closed_by_whoever_looks(ws: Path
     async with opened(home) as store:
         session = await new_session(store, str(ws))
         question = await ask(store, session, turn_id="turn_a", expires_at=time.time() - 1)
-        assert callgate("confirmations", "--json", cwd=ws).json == {"confirmations": []}
+        assert callgate("confirmations", "--json", cwd=ws).answer == {"confirmations": []}
         assert (await store.get_confirmation(question.id)).state is ConfirmationState.EXPIRED
 
 
@@ -246,7 +246,7 @@ async def test_deleting_takes_workers_and_artifacts_along(ws: Path, home: Path) 
             (home / "artifacts" / each).mkdir(parents=True)
             (home / "artifacts" / each / "out.txt").write_text("x")
         ran = callgate("sessions", "delete", gone, gone, "--yes", "--json", cwd=ws)
-        assert (ran.code, ran.json) == (0, {"deleted": [gone]})
+        assert (ran.code, ran.answer) == (0, {"deleted": [gone]})
         for each in (gone, worker):
             with pytest.raises(SessionNotFound):
                 await store.get_session(each)

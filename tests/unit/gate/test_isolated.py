@@ -12,12 +12,19 @@ import pytest
 
 from callgate import Gate, tool
 from callgate.core.errors import ToolErrorClass
+from callgate.dispatch import early_answers
 from tests.unit.gate import isolated_tools
 
 TOOLS: list[Any] = [
     isolated_tools.process, isolated_tools.here, isolated_tools.nap, isolated_tools.count, isolated_tools.fail,
     isolated_tools.variable,
 ]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, the end of a process is waited for."""
+    monkeypatch.setattr(early_answers, "CLEAN_UP_S", 60.0)
 
 
 @pytest.fixture

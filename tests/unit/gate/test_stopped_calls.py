@@ -15,8 +15,11 @@ from callgate import Gate, ToolContext, tool
 from callgate.audit.reading import newest_first
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass
+from callgate.core.tools import ToolOutput
+from callgate.dispatch import early_answers
 from callgate.dispatch.early_answers import start_eagerly
 from callgate.runtime import Runtime
+from tests.support import make_tool
 from tests.unit.surfaces.http.instances import serving
 
 
@@ -115,6 +118,36 @@ async def test_of_a_batch_the_calls_that_are_stopped_hold_up_none(tmp_path: Path
         assert (partial.content[0], partial.partial) == (TextBlock("half of it"), True)
         await ended(gate.runtime)
         await stopping
+
+
+class Slow:
+    """A tool that takes its time to answer a cancel, and then ends."""
+
+    definition = make_tool("slow")().definition
+    asked: asyncio.Event
+
+    async def execute(self, input: Any, context: ToolContext) -> ToolOutput:
+        context.progress("begun")
+        await self.asked.wait()
+        return ToolOutput(content=[TextBlock("ended")])
+
+    async def cancel(self) -> bool:
+        for _ in range(10):  # turns of the loop
+            await asyncio.sleep(0)
+        self.asked.set()
+        return True
+
+
+async def test_a_tool_that_is_still_being_asked_to_end_may_tell_how_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early_answers, "STOP_S", 0.0)
+    monkeypatch.setattr(early_answers, "CLEAN_UP_S", 60.0)
+    Slow.asked = asyncio.Event()
+    async with Gate(tmp_path, [Slow]) as gate:
+        call = await begun(gate.runtime, lambda: gate.call("slow"))
+        await gate.cancel()
+        assert (await call).error.details == {"stopped": True}
 
 
 async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -> None:
