@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from callgate.cli import provenance
 from callgate.cli.json_texts import dumps
+from callgate.cli.loading import load
 from callgate.cli.terminal import is_terminal, safe
 
 TYPE_CHECKING = False
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
     from callgate.cli.problems import CliError
 
+_PROVENANCE = "callgate.cli.provenance"  # a call through an instance knows it without
+
 
 def print_json(value: Any) -> None:
     """What a command gives. An object also says who answered; a list has no place for that."""
     if isinstance(value, dict) and "answered_by" not in value:
-        by = provenance.current()
+        by = load(_PROVENANCE).current()
         value = value if by is None else {**value, "answered_by": by}
     print_json_line(value)
 
@@ -45,7 +47,7 @@ def print_error(error: CliError, **more: Any) -> None:
         "reason": error.reason,
         "hint": error.hint,
     }
-    by = provenance.known()
+    by = load(_PROVENANCE).known()
     more |= {} if by is None else {"answered_by": by}
     print_json_line({"ok": False, **more, "error": described})
 

@@ -5,7 +5,7 @@
     output                  -> known, current   what an object that --json prints carries
 
 A command that reads records, and asks nobody, is answered by no instance; the policy is the one
-that its directory has now. Light to import: a call through an instance comes by here.
+that its directory has now.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ def test_a_chat_follows_skills_and_its_own_commands_come_first(
     model = script(tmp_path / "s.toml", *replies)
     ran = callgate("chat", "--model", model, cwd=ws, stdin="\n".join([*typed, ""]).encode())
     assert ran.code == 0
-    assert [line for line in ran.out.splitlines()[2:] if line.strip("> ")] == [
+    assert [line for line in ran.out.splitlines()[3:] if line.strip("> ")] == [
         "mode    user       For tests",
         "review  user       For tests",
         "Mode ask.",
