@@ -97,7 +97,7 @@ class RunningCall:
         """A person's answer or a slot, while it waits for one."""
         self.stop: Stop | None = None
         self.took_cancel: bool | None = None
-        """Whether the tool's `cancel()` said that the work will end. None: it did not answer yet."""
+        """Whether the tool's `cancel()` said that its work will end. None: no answer yet."""
         self.abandoned = False
         self.cancels_sent = 0
         self.cancels_delivered = 0
