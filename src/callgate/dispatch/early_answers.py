@@ -69,7 +69,7 @@ class EarlyAnswers:
         running = self._running.find(call_id)
         if running is None:
             return False
-        stopping = self._running.own(self._running.stop(running, Stop.CANCEL))
+        stopping = self._running.start_task(self._running.stop(running, Stop.CANCEL))
         _, rest = await asyncio.wait({stopping}, timeout=STOP_S)
         if rest and running.tool is not None and running.heeds_stop:
             _, rest = await asyncio.wait(rest, timeout=CLEAN_UP_S - STOP_S)
