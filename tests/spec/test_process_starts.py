@@ -15,6 +15,7 @@ STARTERS = {
     "sandbox/keeper.py": "forks the command",
     "sandbox/restrict.py": "becomes the command",
     "sandbox/namespaces.py": "forks into namespaces",
+    "sandbox/meters.py": "forks a child that tries whether it may fork, and ends",
     "sandbox/processes.py": "`BareLauncher`, which nothing in the package uses",
     "config/keys.py": "runs the user's own key_command, which no model and no workspace can set",
     "cli/memory.py": "the user's own EDITOR, at their terminal",

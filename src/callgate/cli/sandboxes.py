@@ -12,7 +12,7 @@ from callgate.dispatch.path_search import find
 from callgate.dispatch.sandboxes import Enclosure, Sandbox
 from callgate.sandbox import meters
 from callgate.sandbox.jails import Jail, Limits, Network, below_any
-from callgate.sandbox.machines import ControlGroups
+from callgate.sandbox.machines import ControlGroups, process_bound
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 from callgate.sandbox.profiles import Profile
 
@@ -81,18 +81,25 @@ def promises(backend: Backend) -> list[str]:
 def limits_here(limits: Limits, groups: ControlGroups | None) -> str:
     """How much a command may take, and who sees to it."""
     by_group = () if groups is None or groups.problem is not None else groups.controllers
-    memory = "cgroup" if "memory" in by_group else "measured"
-    if "pids" in by_group:
-        processes = "cgroup"
-    else:
-        bound = "pid_max" if meters.has_own_pid_max() else "RLIMIT_NPROC, which does not bind root"
-        processes = f"measured; in namespaces also {bound}"
-    keepers = {"memory_bytes": memory, "processes": processes, "output_bytes": "counted"}
+    bound = "measured" if groups is None else _bound_of_processes()
+    keepers = {
+        "memory_bytes": "cgroup" if "memory" in by_group else "measured",
+        "processes": "cgroup" if "pids" in by_group else bound,
+        "output_bytes": "counted",
+    }
     lines = []
     for name, value in msgspec.structs.asdict(limits).items():
         by = keepers.get(name, "rlimit for each process")
         lines.append(f"{name} none" if value is None else f"{name} {value} ({by})")
     return "; ".join(lines)
+
+
+def _bound_of_processes() -> str:
+    """Where no cgroup of version 2 counts them."""
+    outside = process_bound() or "measured, and nothing runs unasked"
+    if meters.has_own_pid_max():
+        return f"pid_max in namespaces, otherwise {outside}"
+    return outside if os.geteuid() == 0 else "RLIMIT_NPROC"
 
 
 def seen(sandbox: Sandbox, workspace: str) -> dict[str, list[str]]:

@@ -27,13 +27,15 @@ import signal
 import socket
 import struct
 
-from callgate.sandbox import cgroups, keeper, kernel, namespaces, proc_tree
+from callgate.sandbox import cgroups, keeper, kernel, meters, namespaces, pids_groups, proc_tree
+from callgate.sandbox.keeper_messages import REFUSED, tell
 from callgate.sandbox.restrict import STEPS
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
     from callgate.sandbox.cgroups import Group, Groups
     from callgate.sandbox.orders import Order
+    from callgate.sandbox.pids_groups import PidsGroups
 
 LENGTH = struct.Struct("<I")
 LARGEST_ORDER = 8 * 1024 * 1024
@@ -75,6 +77,10 @@ class Broker:
         self._keepers: dict[int, str | None] = {}
         """Each with the path of its command's control group."""
         self._groups = groups
+        self._pids_groups: PidsGroups | None = None
+        self._looked_for_pids_groups = False
+        self._bounds: dict[int, str] = {}
+        """For keepers whose command has one, the path of its group in them."""
         self._owner = os.geteuid(), os.getegid()
 
     def run(self, *, stays: bool = False) -> None:
@@ -98,8 +104,9 @@ class Broker:
         while stays and self._reap():
             poll.poll()
             os.read(wake, 4096)
-        if self._groups is not None:
-            self._groups.close()
+        for groups in self._groups, self._pids_groups:
+            if groups is not None:
+                groups.close()
 
     def _receive(self) -> bool:
         """Take what came, and start what is complete. False at the end of the lifeline."""
@@ -129,21 +136,28 @@ class Broker:
         with socket.socket(fileno=descriptors[0]) as control:
             streams = (descriptors[1], descriptors[2], descriptors[3])
             group = self._group(order)
+            bound = self._bound(order, group)
             try:
                 pid = _fork(order, group)
                 if pid == 0:
-                    self._keep(order, control, streams, descriptors[4], group)
+                    self._keep(order, control, streams, descriptors[4], group, bound)
                 self._keepers[pid] = None if group is None else group.path
+                if bound is not None:
+                    self._bounds[pid] = bound[0]
             except OSError as error:
+                if bound is not None and self._pids_groups is not None:
+                    self._pids_groups.remove(bound[0])
                 if group is not None and self._groups is not None:
                     self._groups.remove(group.path)
                 step = "fork" if order["layout"] is None else "namespaces"
-                keeper.tell(control, keeper.REFUSED, STEPS.index(step), error.errno or 0)
+                tell(control, REFUSED, STEPS.index(step), error.errno or 0)
             finally:
                 for descriptor in descriptors[1:]:
                     os.close(descriptor)
                 if group is not None:
                     group.close()
+                if bound is not None:
+                    os.close(bound[1])
 
     def _group(self, order: Order) -> Group | None:
         """A control group for a command."""
@@ -152,6 +166,23 @@ class Broker:
         # Everything in a namespace ends at once as it is.
         return self._groups.make(order["group"], only_to_limit=order["layout"] is not None)
 
+    def _bound(self, order: Order, group: Group | None) -> tuple[str, int] | None:
+        """A control group of version 1, where nothing better bounds a command's processes."""
+        _, processes = order["watched"]
+        if not processes or (group is not None and group.bounds_processes):
+            return None
+        if order["layout"] is not None and (meters.has_own_pid_max() or self._owner[0] != 0):
+            return None
+        if not self._looked_for_pids_groups:
+            self._looked_for_pids_groups = True
+            self._pids_groups = pids_groups.find()
+        if self._pids_groups is None:
+            return None
+        try:
+            return self._pids_groups.make(meters.slack(processes))
+        except OSError:
+            return None
+
     def _keep(
         self,
         order: Order,
@@ -159,6 +190,7 @@ class Broker:
         streams: tuple[int, int, int],
         lease: int,
         group: Group | None,
+        bound: tuple[str, int] | None,
     ) -> None:
         """In the child: be the keeper, and never come back."""
         code = 1
@@ -166,7 +198,9 @@ class Broker:
             self._lifeline.close()
             for other in self._descriptors:
                 os.close(other)
-            code = 1 if keeper.keep(order, control, streams, self._owner, lease, group) else 0
+            moves_to = None if bound is None else bound[1]
+            left = keeper.keep(order, control, streams, self._owner, lease, group, moves_to)
+            code = 1 if left else 0
         finally:
             os._exit(code)
 
@@ -186,8 +220,12 @@ class Broker:
             group = self._keepers.pop(pid, None)
             if group is not None and self._groups is not None:
                 self._groups.remove(group)
-        if self._groups is not None:
-            self._groups.bury()
+            bound = self._bounds.pop(pid, None)
+            if bound is not None and self._pids_groups is not None:
+                self._pids_groups.remove(bound)
+        for groups in self._groups, self._pids_groups:
+            if groups is not None:
+                groups.bury()
         if strays:
             self._end_strays()
         return True

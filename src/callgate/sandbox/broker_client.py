@@ -21,7 +21,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from callgate.sandbox import broker, keeper, meters, ordering
+from callgate.sandbox import broker, keeper_messages, meters, ordering, watch
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.egress import Egress
 from callgate.sandbox.launch import Command
@@ -41,14 +41,19 @@ _SIGNALLED = {int(signal.SIGXCPU): "cpu_seconds", int(signal.SIGXFSZ): "file_byt
 """What the kernel says by a signal of its own."""
 
 
-_TRIED = bytes([keeper.TRIED])
+_TRIED = bytes([keeper_messages.TRIED])
+_HINTS = {
+    "process limit": "nothing here bounds the processes of a command of root: neither a cgroup "
+    "nor a PID namespace; another user has RLIMIT_NPROC, `[sandbox.limits] processes = 0` no limit"
+}
 
 
 class RestrictionFailed(OSError):
     """The system refused a step of the jail. The command was not started."""
 
     def __init__(self, number: int, step: str) -> None:
-        super().__init__(number, f"{os.strerror(number)} ({step})")
+        hint = f": {_HINTS[step]}" if step in _HINTS else ""
+        super().__init__(number, f"{os.strerror(number)} ({step}{hint})")
         self.step = step
 
 
@@ -250,7 +255,7 @@ class Kept:
             return False
         self._stopped = self._stopped or self._status is None
         try:
-            self._control.send(keeper.END.pack(grace))
+            self._control.send(keeper_messages.END.pack(grace))
         except OSError:
             pass  # its keeper is gone, which we are about to read
         return True
@@ -261,7 +266,7 @@ class Kept:
         if self._watched and self._control is not None:
             self._report_attempt = report
             try:
-                self._control.send(keeper.ARM)
+                self._control.send(keeper_messages.ARM)
             except OSError:
                 pass  # its keeper is gone, which we are about to read
 
@@ -279,7 +284,9 @@ class Kept:
     def _hear(self) -> None:
         assert self._control is not None
         try:
-            news, descriptors, _, _ = socket.recv_fds(self._control, keeper.LONGEST_NEWS, 1)
+            news, descriptors, _, _ = socket.recv_fds(
+                self._control, keeper_messages.LONGEST_NEWS, 1
+            )
         except BlockingIOError:
             return
         except OSError:
@@ -290,19 +297,19 @@ class Kept:
         if news[:1] == _TRIED:
             self._attempted(os.fsdecode(news[1:]))
             return
-        if len(news) != keeper.NEWS.size:
+        if len(news) != keeper_messages.NEWS.size:
             self._lost()
             return
-        kind, first, second, third, user, system, peak = keeper.NEWS.unpack(news)
-        if kind == keeper.STARTED:
+        kind, first, second, third, user, system, peak = keeper_messages.NEWS.unpack(news)
+        if kind == keeper_messages.STARTED:
             self._begun.set_result(None)
-        elif kind == keeper.REFUSED:
+        elif kind == keeper_messages.REFUSED:
             self._begun.set_exception(_failure(STEPS[first], second))
             self._finish()
-        elif kind == keeper.EXITED:
+        elif kind == keeper_messages.EXITED:
             self._status = first
             self.usage = Usage(user, system, peak)
-        elif kind == keeper.GONE:
+        elif kind == keeper_messages.GONE:
             self._limit = self._limit or _LIMITS.get(third)
             self._settle(first, second)
 
@@ -333,7 +340,7 @@ class Kept:
         self._gone = ended, survivors
         self._hang_up()
         if self._pipes:
-            self._timer = self._loop.call_later(keeper.DRAIN_S, self._pipes.cut)
+            self._timer = self._loop.call_later(watch.DRAIN_S, self._pipes.cut)
         else:
             self._finish()
 

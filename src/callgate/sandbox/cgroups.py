@@ -8,40 +8,39 @@ controllers are ours too, `memory.max` and `pids.max` count for a command as a w
 limit of a process can do. Without groups commands end as surely, by their namespace or by a
 sweep of their descendants, only with more work.
 
-A place is our own group of version 2, if we may write there, or the one above it if it was
-delegated to us (systemd: `Delegate=yes` with `DelegateSubgroup=`), which alone can have
-controllers: a group that holds processes itself passes none on.
+A place is our own group of version 2, if we may write there, or the one above it, which alone can
+have controllers: a group that holds processes itself passes none on. That one must be delegated
+to us (systemd: `Delegate=yes` with `DelegateSubgroup=`), or ours to write and limit processes
+already, as the slice that root or a user's own systemd is in.
 
 The broker imports this: no msgspec.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 
 from callgate.sandbox import kernel, meters
+from callgate.sandbox.cgroup_files import PREFIX as PREFIX
+from callgate.sandbox.cgroup_files import ClaimedDirectory, Unavailable, read, shown_at, write
+from callgate.sandbox.cgroup_files import remove_leftovers as remove_leftovers
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
     from callgate.sandbox.orders import GroupLimit
 
-PREFIX = "callgate-"
 CONTROLLERS = ("memory", "pids")
 
 _INTO_GROUP = 0x200000000
 _SIGCHLD = 17
 
 
-class Unavailable(OSError):
-    """Why there are no groups for us."""
-
-
 class Group:
     """One command's, as the broker and its keeper hold it."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, bounds_processes: bool = False) -> None:
         self.path = path
+        self.bounds_processes = bounds_processes
         self.directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             self._killer = os.open(f"{path}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
@@ -86,14 +85,11 @@ class Group:
         os.close(self._killer)
 
 
-class Groups:
+class Groups(ClaimedDirectory):
     """Those of one broker. Raises OSError where the system does not let us have any."""
 
     def __init__(self, place: str, *, delegated: bool = False) -> None:
-        remove_leftovers(place)
-        self.path, self._lock = _claim(place)
-        self._count = 0
-        self._ended: set[str] = set()
+        super().__init__(place)
         try:
             if delegated:
                 _enable(place)
@@ -111,32 +107,19 @@ class Groups:
         usable = [each for each in limits if each[0].partition(".")[0] in self.controllers]
         if only_to_limit and not usable:
             return None
-        self._count += 1
-        path = f"{self.path}/{self._count}"
         try:
-            os.mkdir(path)
+            path = self.new_path()
+        except OSError:
+            return None
+        try:
             for name, value in usable:
-                _write(f"{path}/{name}", str(value))
+                write(f"{path}/{name}", str(value))
                 if name == "memory.max" and os.path.exists(f"{path}/memory.swap.max"):
-                    _write(f"{path}/memory.swap.max", "0")  # or it would only become slow
-            return Group(path)
+                    write(f"{path}/memory.swap.max", "0")  # or it would only become slow
+            return Group(path, bounds_processes="pids.max" in dict(usable))
         except OSError:
             self.remove(path)
             return None
-
-    def remove(self, path: str) -> None:
-        """End who is left in a group, and remove it, now or when they are dead."""
-        self._ended.add(path)
-        self.bury()
-
-    def bury(self) -> None:
-        self._ended = {path for path in self._ended if not _remove(path)}
-
-    def close(self) -> None:
-        """What is still in use stays, for the next broker to remove."""
-        self.bury()
-        _remove(self.path, kill=False)
-        os.close(self._lock)
 
     def _try_out(self) -> None:
         group = self.make([])
@@ -171,48 +154,29 @@ def places() -> list[tuple[str, bool]]:
 
     Raises `Unavailable` where there are none.
     """
-    own = directory(own_path(_read("/proc/self/cgroup")))
-    above = os.path.dirname(own)
-    candidates = [(above, True)] if _delegated(above) else []
-    candidates.append((own, False))
-    open_to_us = [each for each in candidates if _is_ours(each[0])]
+    open_to_us = around(directory(own_path(read("/proc/self/cgroup"))))
     if not open_to_us:
         raise Unavailable(13, "our own cgroup is not ours to divide")
     return open_to_us
 
 
+def around(own: str) -> list[tuple[str, bool]]:
+    """The same for a process in the group `own`."""
+    above = os.path.dirname(own)
+    delegated = _delegated(above)
+    candidates = [(above, delegated)] if delegated or _limits_processes(above) else []
+    candidates.append((own, False))
+    return [each for each in candidates if _is_ours(each[0])]
+
+
 def directory(path: str) -> str:
     """Where a group of version 2 is found in the file system."""
-    for line in _read("/proc/self/mountinfo").splitlines():
-        before, _, after = line.partition(" - ")
-        if after.split(" ")[0] == "cgroup2":
-            root, mount = (_unescaped(field) for field in before.split(" ")[3:5])
-            inside = os.path.relpath(path, root)
-            if inside.split("/")[0] != "..":
-                return os.path.normpath(os.path.join(mount, inside))
-    raise Unavailable(2, "no cgroup v2 is mounted")
-
-
-def remove_leftovers(place: str) -> None:
-    """Of brokers that are gone with all their keepers: nobody holds their lock any more."""
-    for name in os.listdir(place):
-        if name.startswith(PREFIX):
-            path = f"{place}/{name}"
-            try:
-                lock = _locked(path)
-            except OSError:
-                continue
-            _kill(path)
-            for inside in os.listdir(path):
-                if os.path.isdir(f"{path}/{inside}"):
-                    _remove(f"{path}/{inside}")
-            _remove(path)
-            os.close(lock)
+    return shown_at(path, "cgroup2")
 
 
 def enabled(path: str) -> frozenset[str]:
     """Which limits of ours the groups in a group can have."""
-    return frozenset(_read(f"{path}/cgroup.subtree_control").split()).intersection(CONTROLLERS)
+    return frozenset(read(f"{path}/cgroup.subtree_control").split()).intersection(CONTROLLERS)
 
 
 def own_path(text: str) -> str:
@@ -226,60 +190,14 @@ def own_path(text: str) -> str:
 # --- single steps ---------------------------------------------------------------------------
 
 
-def _claim(place: str) -> tuple[str, int]:
-    """A directory that is ours. Another broker may take it for a leftover before it is locked."""
-    for _ in range(10):
-        path = f"{place}/{PREFIX}{os.urandom(6).hex()}"
-        os.mkdir(path)
-        try:
-            return path, _locked(path)
-        except OSError:
-            continue
-    raise Unavailable(11, "no cgroup can be kept")
-
-
-def _locked(path: str) -> int:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if not os.path.samestat(os.stat(path), os.fstat(descriptor)):
-            raise FileNotFoundError(path)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
 def _enable(path: str) -> frozenset[str]:
     """Pass on to the groups in a group what limits we use. Which of them it now does."""
     for name in CONTROLLERS:
         try:
-            _write(f"{path}/cgroup.subtree_control", f"+{name}")
+            write(f"{path}/cgroup.subtree_control", f"+{name}")
         except OSError:
             pass  # not here, not ours, or processes are in it
     return enabled(path)
-
-
-def _remove(path: str, *, kill: bool = True) -> bool:
-    """Whether it is gone."""
-    for attempt in (0, 1):
-        try:
-            os.rmdir(path)
-            return True
-        except FileNotFoundError:
-            return True
-        except OSError:
-            if attempt or not kill:
-                return False
-            _kill(path)
-    return False
-
-
-def _kill(path: str) -> None:
-    try:
-        _write(f"{path}/cgroup.kill", "1")
-    except OSError:
-        pass
 
 
 def _delegated(path: str) -> bool:
@@ -289,30 +207,13 @@ def _delegated(path: str) -> bool:
         return False
 
 
+def _limits_processes(path: str) -> bool:
+    """Whether the groups in a group can have such a limit already."""
+    try:
+        return "pids" in enabled(path)
+    except OSError:
+        return False
+
+
 def _is_ours(path: str) -> bool:
     return os.access(path, os.W_OK | os.X_OK) and os.access(f"{path}/cgroup.procs", os.W_OK)
-
-
-def _unescaped(field: str) -> str:
-    for code, char in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        field = field.replace(code, char)
-    return field
-
-
-def _read(path: str) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        content = b""
-        while piece := os.read(descriptor, 16384):
-            content += piece
-        return os.fsdecode(content)
-    finally:
-        os.close(descriptor)
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)

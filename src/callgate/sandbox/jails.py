@@ -112,6 +112,8 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = NO_LIMITS
     write_watch: tuple[str, ...] = ()
     """Paths that are not writable, and where an attempt to write is reported if it can be seen."""
+    bounded: bool = False
+    """Its limit of processes has to be the kernel's: a look at them now and then is not enough."""
 
     def __post_init__(self) -> None:
         paths = (*self.readable, *self.writable, *self.protected, *self.hidden, *self.opaque)

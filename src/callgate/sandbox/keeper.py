@@ -1,61 +1,30 @@
 """One process beside each command, which knows everything that the command left in the system.
 
-    running --leader ends--> draining --0.2 s--> ending: SIGTERM, grace, SIGKILL --> gone
-       |                                           |
-       +---- told to end, or nobody listens, ------+
-             or above a limit (`meters`)
-
 The keeper is forked by the broker and is the command's reaper: whatever descendant loses its
 parent becomes the keeper's child, so nothing can leave. In namespaces it is process 1, and
 everything ends with it. It talks to the runtime by a socket of its own. When that closes,
 because the runtime is gone or no longer cares, the keeper ends the command by itself.
-
-Where there are control groups, the last blow falls on all of a group at once. In a namespace
-that is so anyway.
 
 The broker imports this: no msgspec.
 """
 
 from __future__ import annotations
 
+import errno
 import os
-import select
 import signal
 import socket
-import struct
-import time
 
 from callgate.sandbox import kernel, meters, namespaces, placeholders, restrict
-from callgate.sandbox.proc_tree import descendants, everyone_else, process_group, signal_to
+from callgate.sandbox.keeper_messages import GONE, NEWS, REFUSED, STARTED, tell
 from callgate.sandbox.restrict import STEPS
+from callgate.sandbox.watch import Watch
 from callgate.sandbox.write_attempts import WriteAttempts
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
 if TYPE_CHECKING:
     from callgate.sandbox.cgroups import Group
     from callgate.sandbox.orders import Order
-
-STARTED, REFUSED, EXITED, GONE, TRIED = 1, 2, 3, 4, 5
-NEWS = struct.Struct("<B3i2dq")
-"""Kind, three numbers, then of the leader: seconds of user and system time, peak memory in KiB.
-
-STARTED: -, and with it the listener of a proxy, if there is one; REFUSED: step, error number;
-EXITED: wait status; GONE: ended, survivors, and which limit it was ended at (`meters`). TRIED is
-another message: the kind alone, and the path that it tried to write to."""
-LONGEST_NEWS = 1 + 4096
-ARM = b"w"
-"""Report the next attempt to write (`write_attempts`)."""
-END = struct.Struct("<d")
-"""The grace in seconds between SIGTERM and SIGKILL. The shortest one counts."""
-
-DRAIN_S = 0.2
-LEFTOVER_GRACE_S = 1.0
-KILL_PATIENCE_S = 2.0
-FREEING_PATIENCE_S = 60.0
-"""A process that has much memory takes long to give it back."""
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
-_KILL_PAUSE_S = 0.005
-_CHASE = 50
 
 
 def keep(
@@ -65,6 +34,7 @@ def keep(
     owner: tuple[int, int],
     lease: int,
     group: Group | None = None,
+    moves_to: int | None = None,
 ) -> int:
     """Start the command, report on it, and return when nothing of it is left, or how many.
 
@@ -72,6 +42,7 @@ def keep(
 
     `owner` is our user and group as the broker sees them: in new namespaces we are nobody yet.
     In a control group of the command's is, without namespaces, only the command and not we.
+    `moves_to` is one that it moves to by itself (`pids_groups`).
     """
     step = "fork"
     held: dict[str, int] = {}
@@ -84,7 +55,10 @@ def keep(
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(signalled, warn_on_full_buffer=False)
         kernel.become_subreaper()
-        meter = _meter(order)
+        step = "process limit"
+        nproc = _bound_processes(
+            order, root=owner[0] == 0, by_group=moves_to is not None or _is_bounded(group)
+        )
         if order["layout"] is not None:
             step = "namespaces"
             held = namespaces.enter(order["layout"], *owner)
@@ -96,7 +70,7 @@ def keep(
                 held[path] = descriptor
         step = "fork"
         outside = None if mounted else group
-        leader, failures = _fork(order, streams, outside)
+        leader, failures = _fork(order, streams, outside, moves_to, nproc)
     except OSError as error:
         namespaces.leave(held, mounted=mounted)
         tell(control, REFUSED, STEPS.index(step), error.errno or 0)
@@ -110,6 +84,7 @@ def keep(
         tell(control, REFUSED, *restrict.FAILURE.unpack(failure))
         return 0
     _started(control, listener)
+    meter = _meter(order)
     watch = Watch(control, wake, leader, alone=mounted, group=outside, meter=meter)
     watch.attempts = attempts
     ended, survivors = watch.run()
@@ -121,17 +96,38 @@ def keep(
     return survivors
 
 
+def _is_bounded(group: Group | None) -> bool:
+    return group is not None and group.bounds_processes
+
+
+def _bound_processes(order: Order, *, root: bool, by_group: bool) -> int:
+    """See to it that the kernel bounds the command's processes. RLIMIT_NPROC for that; 0: none.
+
+    A command that nothing bounds, and that must be, is not started.
+    """
+    memory, processes = order["watched"]
+    if not memory and not processes:
+        return 0
+    alone = order["layout"] is not None
+    if meters.prepare(processes, alone=alone) or by_group or not processes:
+        return 0
+    if root and not meters.nproc_binds():
+        if order["bounded"]:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return 0
+    return 0 if alone else meters.nproc_for(processes)  # in a user namespace the order has one
+
+
 def _meter(order: Order) -> meters.Meter | None:
-    """What measures the command, if anything is limited; the kernel is told its part."""
+    """What measures the command, if anything is limited."""
     memory, processes = order["watched"]
     if not memory and not processes:
         return None
     layout = order["layout"]
-    meters.prepare(processes, alone=layout is not None)
     in_memory = () if layout is None else ("/dev/shm",)  # noqa: S108
     if layout is not None and layout["fresh_tmp"]:
         in_memory = (*in_memory, "/tmp")  # noqa: S108
-    return meters.Meter(memory, processes, own_tmp=in_memory)
+    return meters.Meter(memory, processes, alone=layout is not None, own_tmp=in_memory)
 
 
 def _started(control: socket.socket, listener: socket.socket | None) -> None:
@@ -148,12 +144,16 @@ def _started(control: socket.socket, listener: socket.socket | None) -> None:
 
 
 def _fork(
-    order: Order, streams: tuple[int, int, int], group: Group | None
+    order: Order,
+    streams: tuple[int, int, int],
+    group: Group | None,
+    moves_to: int | None,
+    nproc: int,
 ) -> tuple[int, socket.socket]:
     failures, telling = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     leader = os.fork() if group is None else group.fork()
     if leader == 0:
-        restrict.become(order, streams, telling.detach())
+        restrict.become(order, streams, telling.detach(), group=moves_to, nproc=nproc)
     telling.close()
     return leader, failures
 
@@ -168,194 +168,3 @@ def _outcome(failures: socket.socket, order: Order) -> tuple[bytes, WriteAttempt
                 attempts = WriteAttempts(descriptor, order["write_watch"][1])
             if message != restrict.LISTENER:
                 return message, attempts
-
-
-class Watch:
-    """From the leader's start to the end of the last process that belongs to it."""
-
-    def __init__(
-        self,
-        control: socket.socket,
-        wake: int,
-        leader: int,
-        *,
-        alone: bool,
-        group: Group | None = None,
-        meter: meters.Meter | None = None,
-    ) -> None:
-        self.limit = meters.NONE
-        """What the command was ended for, if it took too much."""
-        self.attempts: WriteAttempts | None = None
-        self._meter = meter
-        self._control = control
-        self._wake = wake
-        self._leader = leader
-        self._alone = alone
-        """We are process 1 of a namespace: everyone else in it belongs to the command."""
-        self._group = group
-        """The command is in it, and we are not."""
-        self._exited = False
-        self._ending = False
-        self._deadline = 0.0
-        self._told: set[int] = set()
-        self._survivors = 0
-
-    def run(self) -> tuple[int, int]:
-        """How many beside the leader were ended, and how many could not be."""
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(self._wake, select.POLLIN)
-        if self.attempts is not None:
-            poll.register(self.attempts.listener, select.POLLIN)
-        pause = None
-        while (pause := self._proceed(pause)) is not None:
-            ready = self._wait(poll, pause)
-            if self._wake in ready:
-                os.read(self._wake, 4096)
-                pause = -1.0
-            if self._control.fileno() in ready and not self._listen():
-                poll.unregister(self._control)
-        return len(self._told - {self._leader}), self._survivors
-
-    def _wait(self, poll: select.poll, pause: float) -> dict[int, int]:
-        """What is ready, after `pause` at most. Calls of a command that is watched are answered
-        meanwhile, but not before what we are told: it was told before they were made."""
-        until = None if pause < 0 else time.monotonic() + pause
-        while True:
-            left = None if until is None else max(until - time.monotonic(), 0.0)
-            ready = dict(poll.poll(None if left is None else left * 1000))
-            attempts = self.attempts
-            if attempts is None or ready.keys() != {attempts.listener}:
-                return ready
-            # One look at several descriptors is not one moment: what came to the first of them
-            # while the last was looked at is seen by another.
-            ready = dict(poll.poll(0))
-            if ready.keys() != {attempts.listener}:
-                return ready
-            is_asked = bool(ready[attempts.listener] & select.POLLIN)
-            if not is_asked or not attempts.serve(self._tell_attempt):
-                poll.unregister(attempts.listener)
-                os.close(attempts.listener)
-                self.attempts = None
-            if left == 0.0:
-                return {}
-
-    def _tell_attempt(self, path: bytes) -> None:
-        try:
-            self._control.send(bytes([TRIED]) + path[: LONGEST_NEWS - 1], socket.MSG_DONTWAIT)
-        except OSError:
-            pass  # nobody listens
-
-    def _proceed(self, pause: float | None) -> float | None:
-        """Do what is due. How long to wait then: -1 until something happens, None: all over."""
-        if not self._reap():
-            return None
-        now = time.monotonic()
-        if not self._exited and not self._ending:
-            return self._measure()
-        members = self._members()
-        if now < self._deadline:
-            longer = _FIRST_PAUSE_S if pause is None or pause < 0 else pause * 2
-            return min(longer, _LONGEST_PAUSE_S, self._deadline - now)
-        if not self._ending:
-            self._end(LEFTOVER_GRACE_S)
-            return _FIRST_PAUSE_S
-        patience = KILL_PATIENCE_S if self.limit != meters.MEMORY else FREEING_PATIENCE_S
-        if now < self._deadline + patience:
-            self._strike(members)
-            return _KILL_PAUSE_S
-        self._survivors = max(len(members), 1)
-        return None
-
-    def _measure(self) -> float:
-        """End the command if it takes too much. How long to wait until the next look."""
-        if self._meter is None:
-            return -1.0
-        self.limit = self._meter.exceeded(self._members())
-        if self.limit == meters.NONE:
-            return self._meter.pause
-        self._end(0.0)
-        return 0.0
-
-    def _members(self) -> set[int]:
-        return everyone_else() if self._alone else descendants(os.getpid())
-
-    def _listen(self) -> bool:
-        """Take an order to end. False if nobody will ever send one again."""
-        try:
-            message = self._control.recv(END.size)
-        except OSError:
-            message = b""
-        if message == ARM:
-            if self.attempts is not None:
-                self.attempts.armed = True
-            return True
-        grace = END.unpack(message)[0] if len(message) == END.size else LEFTOVER_GRACE_S
-        if self._ending:
-            self._deadline = min(self._deadline, time.monotonic() + grace)
-        else:
-            self._end(grace)
-        return bool(message)
-
-    def _end(self, grace: float) -> None:
-        """Ask everyone once. Many programs take a second SIGTERM as "do not clean up"."""
-        self._ending = True
-        self._deadline = time.monotonic() + grace
-        members = self._members()
-        self._told |= members
-        for member in members:
-            signal_to(member, signal.SIGTERM)
-            signal_to(member, signal.SIGCONT)  # what was suspended can clean up too
-
-    def _strike(self, members: set[int]) -> None:
-        if self._alone:
-            self._told |= members
-            signal_to(-1, signal.SIGKILL)  # nothing in a namespace outruns this
-            return
-        if self._group is not None:
-            self._group.kill()
-        for _ in range(_CHASE):
-            self._told |= members
-            for member in members:
-                # A process may have forked and gone; what it left is still in its group.
-                group = process_group(member)
-                if group > 1 and group != os.getpgrp():
-                    signal_to(-group, signal.SIGKILL)
-                signal_to(member, signal.SIGKILL)
-            members = descendants(os.getpid())
-            if not members - self._told:
-                return
-
-    def _reap(self) -> bool:
-        """Bury the dead. False if nobody is left: and that is certain.
-
-        A list of processes is old when it has been read. But no descendant is ever without
-        parents who lead up to us, so where we have no child there is none.
-        """
-        while True:
-            try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self._leader:
-                self._exited = True
-                if not self._ending:
-                    self._deadline = time.monotonic() + DRAIN_S
-                times = usage.ru_utime, usage.ru_stime, usage.ru_maxrss
-                tell(self._control, EXITED, status, usage=times)
-
-
-def tell(
-    control: socket.socket,
-    kind: int,
-    *numbers: int,
-    usage: tuple[float, float, int] = (0.0, 0.0, 0),
-) -> None:
-    """Send news to the runtime, if it still listens."""
-    first, second, third = (*numbers, 0, 0, 0)[:3]
-    try:
-        control.send(NEWS.pack(kind, first, second, third, *usage))
-    except OSError:
-        pass  # nobody listens any more; the work goes on

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import msgspec
 
-from callgate.sandbox import bubblewrap, cgroups, kernel, landlock, seccomp
+from callgate.sandbox import bubblewrap, cgroups, kernel, landlock, meters, pids_groups, seccomp
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command
@@ -90,6 +90,16 @@ async def look_at_groups(process: BrokerProcess) -> ControlGroups:
     except OSError as error:  # TimeoutError among them
         return ControlGroups(error.strerror or "a command that does nothing did not end")
     return ControlGroups("the kernel starts no process in a cgroup of ours")
+
+
+def process_bound() -> str | None:
+    """What in the kernel bounds the processes of a command that has neither a cgroup of version 2
+    for that nor namespaces; None: nothing, and nothing runs unasked."""
+    groups = pids_groups.find()
+    if groups is not None:
+        groups.close()
+        return "cgroup v1"
+    return "RLIMIT_NPROC" if os.geteuid() != 0 or meters.nproc_binds() else None
 
 
 def look_at_groups_now() -> ControlGroups:

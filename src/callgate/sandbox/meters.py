@@ -4,9 +4,9 @@
     Meter.exceeded()   which limit the command is above now
 
 The kernel counts some of this by itself, where we may tell it to: a control group for memory and
-processes, `pid_max` of a PID namespace, RLIMIT_NPROC in a user namespace. None of them is there
-on every machine, and none says that it was reached. So the keeper measures in any case. What the
-kernel keeps is a little above the limit, to bound what happens between two looks.
+processes, `pid_max` of a PID namespace, RLIMIT_NPROC, which does not bind root. None of them is
+there on every machine, and none says that it was reached. So the keeper measures in any case. What
+the kernel keeps is a little above the limit, to bound what happens between two looks.
 
 Memory is what would be free again if the command ended: its anonymous pages, each counted once
 however many processes share it, and what it has written to memory that is nobody's page:
@@ -18,9 +18,10 @@ The broker imports this: no msgspec.
 from __future__ import annotations
 
 import os
+import resource
 import time
 
-from callgate.sandbox import proc_tree
+from callgate.sandbox import kernel, proc_tree
 
 NONE, MEMORY, PROCESSES = 0, 1, 2
 
@@ -39,14 +40,50 @@ def slack(processes: int) -> int:
     return processes + processes // 8 + 16
 
 
-def prepare(processes: int, *, alone: bool) -> None:
+def most_numbers(processes: int) -> int:
+    """`pid_max` for a PID namespace in which the keeper ends a command at so many processes."""
+    return _RESERVED + slack(processes)
+
+
+def prepare(processes: int, *, alone: bool) -> bool:
     """In a keeper that is not confined yet. `alone`: it is the first of a PID namespace.
 
-    If the machine runs out of memory all the same, the kernel ends a command before us.
+    Whether the kernel bounds the processes of that namespace from now on. If the machine runs out
+    of memory all the same, the kernel ends a command before us.
     """
     _write("/proc/self/oom_score_adj", _OOM_SCORE)
-    if alone and processes and has_own_pid_max():
-        _write("/proc/sys/kernel/pid_max", str(_RESERVED + slack(processes)).encode())
+    if not alone or not processes or not has_own_pid_max():
+        return False
+    return _write("/proc/sys/kernel/pid_max", str(most_numbers(processes)).encode())
+
+
+def nproc_binds() -> bool:
+    """Whether RLIMIT_NPROC holds for a process of ours without capabilities. Tried out: root of a
+    container may be anybody outside of it."""
+    child = os.fork()
+    if child == 0:
+        try:
+            kernel.drop_capabilities()
+            resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+            if os.fork() > 0:
+                os.wait()
+        except BlockingIOError:
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def nproc_for(processes: int) -> int:
+    """A RLIMIT_NPROC with which a command can have so many beside all that its user runs now."""
+    user, threads = os.getuid(), 0
+    for name in os.listdir("/proc"):
+        try:
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
+                threads += int((proc_tree.fields(int(name))[17:18] or [b"0"])[0])
+        except OSError:
+            continue  # it is gone
+    return threads + slack(processes)
 
 
 def has_own_pid_max() -> bool:
@@ -58,22 +95,34 @@ def has_own_pid_max() -> bool:
 class Meter:
     """0 for a limit: there is none."""
 
-    def __init__(self, memory: int, processes: int, *, own_tmp: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, memory: int, processes: int, *, alone: bool, own_tmp: tuple[str, ...] = ()
+    ) -> None:
         """`own_tmp` are file systems in memory that only the command writes to."""
         self._memory = memory
         self._processes = processes
+        self._alone = alone
         self._own_tmp = own_tmp
-        self.pause = _LEAST_PAUSE_S
-        """Seconds until the next look is due."""
+        self._due = 0.0
 
-    def exceeded(self, members: set[int]) -> int:
+    @property
+    def pause(self) -> float:
+        """Seconds until the next look is due."""
+        return max(0.0, self._due - time.monotonic())
+
+    def exceeded(self) -> int:
         start = time.monotonic()
         try:
-            return self._look(members)
+            return self._look()
         finally:
-            self.pause = max(_LEAST_PAUSE_S, _SHARE * (time.monotonic() - start))
+            now = time.monotonic()
+            self._due = now + max(_LEAST_PAUSE_S, _SHARE * (now - start))
 
-    def _look(self, members: set[int]) -> int:
+    def _look(self) -> int:
+        if self._alone:
+            members = proc_tree.everyone_else_and_dead()
+        else:
+            members = proc_tree.descendants_and_dead(os.getpid())
         threads = pages = 0
         for pid in members:
             values = proc_tree.fields(pid)
@@ -144,15 +193,15 @@ def _used(file_system: str) -> int:
     return (facts.f_blocks - facts.f_bfree) * facts.f_frsize
 
 
-def _write(path: str, text: bytes) -> None:
-    """Best effort: the keeper measures in any case."""
+def _write(path: str, text: bytes) -> bool:
+    """Best effort: whether it worked. The keeper measures in any case."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
-        return
+        return False
     try:
-        os.write(descriptor, text)
+        return os.write(descriptor, text) == len(text)
     except OSError:
-        pass
+        return False
     finally:
         os.close(descriptor)

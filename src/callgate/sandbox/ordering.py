@@ -46,6 +46,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
         limits=[],
         group=[],
         watched=(0, 0),
+        bounded=False,
         mark=int(marks[MARK].rpartition(".")[2]),
         layout=None,
         landlock=None,
@@ -64,6 +65,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
         made["limits"] = limits(jail.limits, "namespaces" in plan.backends, lives_on=lives_on)
         made["group"] = group_limits(jail.limits)
         made["watched"] = (jail.limits.memory_bytes or 0, jail.limits.processes or 0)
+        made["bounded"] = jail.bounded
         if "namespaces" in plan.backends:
             made["layout"] = layout(jail)
         if "landlock" in plan.backends:

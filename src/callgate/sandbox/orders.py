@@ -56,6 +56,8 @@ class Order(TypedDict):
     """Limits for the command as a whole, where there are control groups. See `cgroups`."""
     watched: tuple[int, int]
     """Bytes of memory and processes that the keeper lets the command have; 0: any. See `meters`."""
+    bounded: bool
+    """Not to be started where the kernel does not bound its processes, if they are limited."""
     mark: int
     """The number in the soft RLIMIT_LOCKS by which a process is known as ours. See `trees`."""
     layout: Layout | None

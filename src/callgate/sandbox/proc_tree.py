@@ -11,20 +11,28 @@ import signal
 
 def descendants(ancestor: int) -> set[int]:
     """Everyone below a process who still runs."""
-    found: set[int] = set()
-    waiting = children(ancestor)
-    while waiting:
-        pid = waiting.pop()
-        if pid not in found:
-            found.add(pid)
-            waiting += children(pid)
-    return {pid for pid in found if _runs(pid)}
+    return {pid for pid in _walk(ancestor) if _runs(pid)}
+
+
+def descendants_and_dead(ancestor: int) -> set[int]:
+    """Also those who only wait for their parents, since they have a number.
+
+    Who loses a parent during the walk may go to where it has been: it is repeated until it finds
+    nobody new.
+    """
+    found = _walk(ancestor)
+    while new := _walk(ancestor) - found:
+        found |= new
+    return found
 
 
 def everyone_else() -> set[int]:
     """All who run in a namespace whose first process we are."""
-    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-    return {pid for pid in pids - {os.getpid()} if _runs(pid)}
+    return {pid for pid in everyone_else_and_dead() if _runs(pid)}
+
+
+def everyone_else_and_dead() -> set[int]:
+    return {int(name) for name in os.listdir("/proc") if name.isdigit()} - {os.getpid()}
 
 
 def children(pid: int) -> list[int]:
@@ -69,6 +77,17 @@ def read(path: str) -> bytes:
         return b""
     finally:
         os.close(file)
+
+
+def _walk(ancestor: int) -> set[int]:
+    found: set[int] = set()
+    waiting = children(ancestor)
+    while waiting:
+        pid = waiting.pop()
+        if pid not in found:
+            found.add(pid)
+            waiting += children(pid)
+    return found
 
 
 def _runs(pid: int) -> bool:

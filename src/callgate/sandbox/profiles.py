@@ -115,6 +115,7 @@ def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
         links=sight.links(named, opaque, visible),
         readable=tuple(sorted({"/", *visible})),
         limits=limits,
+        bounded=True,  # nobody is asked about it
     )
 
 

@@ -1,6 +1,7 @@
 """What a forked child does between fork and exec: give things up, one step after another.
 
-    session -> descriptors -> cwd -> landlock -> limits -> privileges -> seccomp -> exec
+    process limit -> session -> descriptors -> cwd -> landlock -> limits -> privileges
+        -> seccomp -> exec
 
 Whatever fails, the name of its step and the error number go through a pipe to whoever forked
 us, and the child ends. There is no path from a failed step to `exec`: nothing runs with less
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from callgate.sandbox.orders import Order
 
 STEPS = (
-    "namespaces", "fork", "session", "descriptors", "cwd", "landlock", "limits",
+    "namespaces", "fork", "process limit", "session", "descriptors", "cwd", "landlock", "limits",
     "privileges", "seccomp", "exec",
 )  # fmt: skip
 FAILURE = struct.Struct("<Bi")
@@ -43,10 +44,24 @@ enter: Callable[[Order], NoReturn] | None = None
 _LOST = 5  # EIO, where an exception has no number
 
 
-def become(order: Order, streams: tuple[int, int, int], failures: int) -> NoReturn:
-    """Turn this process into the command. `failures` closes on exec."""
-    step = "session"
+def become(
+    order: Order,
+    streams: tuple[int, int, int],
+    failures: int,
+    *,
+    group: int | None = None,
+    nproc: int = 0,
+) -> NoReturn:
+    """Turn this process into the command. `failures` closes on exec.
+
+    `group` is a descriptor by which we move to a control group (`pids_groups`), `nproc` a limit
+    that depends on what else runs now (`meters`).
+    """
+    step = "process limit"
     try:
+        if group is not None:
+            os.write(group, b"0")
+        step = "session"
         os.setsid()
         for number in signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT:
             signal.signal(number, signal.SIG_DFL)  # Python, or we, changed them
@@ -68,6 +83,8 @@ def become(order: Order, streams: tuple[int, int, int], failures: int) -> NoRetu
                 scopes=rules["scopes"],
             )
         step = "limits"
+        if nproc:
+            _limit([(resource.RLIMIT_NPROC, nproc)], 0)
         _limit(order["limits"], order["mark"])
         step = "privileges"
         if not order["bare"] and not order["keep_capabilities"]:

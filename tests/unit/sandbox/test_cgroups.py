@@ -231,3 +231,18 @@ def test_our_own_group_is_the_one_of_version_two(text: str, path: str) -> None:
 def test_without_version_two_there_are_no_groups() -> None:
     with pytest.raises(cgroups.Unavailable):
         cgroups.own_path("4:memory:/a\n1:cpu:/\n")
+
+
+@pytest.mark.parametrize(
+    ("controllers", "found"), [("cpu memory pids", ["slice", "scope"]), ("cpu", ["scope"])]
+)
+def test_the_group_above_is_used_where_it_limits_processes_already(
+    tmp_path: Path, controllers: str, found: list[str]
+) -> None:
+    scope = tmp_path / "slice" / "scope"
+    scope.mkdir(parents=True)
+    for path in (scope, scope.parent):
+        (path / "cgroup.procs").touch()
+        (path / "cgroup.subtree_control").write_text(controllers)
+    places = cgroups.around(str(scope))
+    assert [(Path(path).name, delegated) for path, delegated in places] == [(n, False) for n in found]
