@@ -31,6 +31,7 @@ _SHARE = 20
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _RESERVED = 300
 """Numbers that the kernel gives to no process after the first round."""
+_OTHERS = 512
 _OWN_PID_MAX_SINCE = (6, 14)
 _OOM_SCORE = b"500"
 
@@ -75,7 +76,8 @@ def nproc_binds() -> bool:
 
 
 def nproc_for(processes: int) -> int:
-    """A RLIMIT_NPROC with which a command can have so many beside all that its user runs now."""
+    """A RLIMIT_NPROC with which a command can have so many beside all that its user runs now, and
+    some that it starts elsewhere meanwhile."""
     user, threads = os.getuid(), 0
     for name in os.listdir("/proc"):
         try:
@@ -83,7 +85,7 @@ def nproc_for(processes: int) -> int:
                 threads += int((proc_tree.fields(int(name))[17:18] or [b"0"])[0])
         except OSError:
             continue  # it is gone
-    return threads + slack(processes)
+    return threads + _OTHERS + slack(processes)
 
 
 def has_own_pid_max() -> bool:

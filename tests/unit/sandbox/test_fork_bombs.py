@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from callgate.core.commands import Exit
-from callgate.sandbox import profiles
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox import meters, profiles
+from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import Limits
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Backend, choose
@@ -32,9 +32,8 @@ BACKENDS = ("landlock", "namespaces", "bubblewrap")
 
 DOUBLINGS = 10
 """1024 processes, where nothing holds them."""
-MOST = 500
-"""What the kernel lets be, at most: `pid_max` of a namespace has 300 numbers more than it gives to
-those who come later, and RLIMIT_NPROC counts what else the user ran at the start."""
+SPARE = 900
+"""What the kernel may let an ordinary user have: RLIMIT_NPROC counts what else runs for it."""
 FORKS = (
     PYTHON, "-c",
     "import os, time\nos.write(1, b'.')\n"
@@ -84,7 +83,11 @@ def test_a_program_that_doubles_itself_never_has_many_more_processes_than_its_li
     found = outcome(world, backend, argv)
     ended = msgspec.convert(found["exit"], Exit)
     assert (ended.limit, ended.survivors) == ("processes", 0)
-    assert found["born"] <= MOST
+    if backend == "namespaces":
+        most = meters.most_numbers(LIMIT)
+    else:
+        most = SPARE if world.user else meters.slack(LIMIT)
+    assert found["born"] <= most
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -159,5 +162,10 @@ def outcome(world: World, backend: str, argv: tuple[str, ...]) -> dict[str, Any]
             process.close()
         return {"exit": msgspec.to_builtins(ended), "born": output.count(b"."), "others": others}
 
-    found: dict[str, Any] = as_user(world.user, lambda: asyncio.run(observe()))
+    try:
+        found: dict[str, Any] = as_user(world.user, lambda: asyncio.run(observe()))
+    except RestrictionFailed as error:
+        if error.step != "process limit":
+            raise
+        pytest.skip("needs something that bounds the processes of root")
     return found
