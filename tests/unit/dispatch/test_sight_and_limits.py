@@ -25,7 +25,7 @@ pytestmark = needs("linux", "bash", PYTHON)
 MIB = 1024 * 1024
 LIMITS = Limits(memory_bytes=100 * MIB, processes=60, output_bytes=MIB, cpu_seconds=1)
 
-BOMB = "bomb() { [ $1 = 0 ] || bomb $(($1 - 1)) | bomb $(($1 - 1)) & }; bomb 8; sleep 600"
+BOMB = "bomb() { if [ $1 = 0 ]; then sleep 600; else bomb $(($1 - 1)) | bomb $(($1 - 1)) & wait; fi; }; bomb 8"
 """It doubles only so often, so that a machine on which nothing holds it survives the test."""
 
 

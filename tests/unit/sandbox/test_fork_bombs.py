@@ -44,8 +44,8 @@ FORKS = (
 )  # fmt: skip
 PIPES = (
     "/bin/bash", "-c",
-    "bomb() { printf .; [ $1 = 0 ] || bomb $(($1 - 1)) | { bomb $(($1 - 1)); cat; } & }\n"
-    f"bomb {DOUBLINGS - 2}; sleep 600",
+    "bomb() { if [ $1 = 0 ]; then sleep 600; else bomb $(($1 - 1)) | bomb $(($1 - 1)) & wait; fi; }\n"
+    f"bomb {DOUBLINGS - 2}",
 )  # fmt: skip
 THREADS = (
     PYTHON, "-c",

@@ -28,7 +28,7 @@ READ = [{"landlock", "seccomp"}, {"namespaces", "seccomp"}, {"bubblewrap", "secc
 
 BOMB = (
     "/bin/bash", "-c",
-    "bomb() { [ $1 = 0 ] || bomb $(($1 - 1)) | bomb $(($1 - 1)) & }; bomb 8; sleep 600",
+    "bomb() { if [ $1 = 0 ]; then sleep 600; else bomb $(($1 - 1)) | bomb $(($1 - 1)) & wait; fi; }; bomb 8",
 )  # fmt: skip
 """It doubles only so often: where nothing holds it, the tests beside it have process ids left."""
 THREADS = (
