@@ -14,7 +14,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from callgate.agent.shows import Screen, nobody
@@ -193,15 +192,15 @@ class LiveSessions:
         """Begin a turn in which one call is made, as the user wants it, without a model. With
         an `agent`, what that needs one for is done by it."""
         session = await self.take(id)
-        runtime, direct = self._runtime, import_module("callgate.agent.direct")  # heavy
+        from callgate.agent.direct import direct_turn  # lazy: heavy, and few turns are such  # noqa: PLC0415
 
+        runtime = self._runtime
         begun: list[bool] = []
 
         async def work() -> TurnEnd | None:
             begun.append(True)
             places = runtime.dispatcher, runtime.conversations, session
-            end: TurnEnd = await direct.direct_turn(*places, use, caller, screen, agent)
-            return end
+            return await direct_turn(*places, use, caller, screen, agent)
 
         def cancel() -> bool:
             return self._stop_call(use.id) or bool(begun)

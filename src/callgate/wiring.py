@@ -9,7 +9,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -173,22 +172,24 @@ class Wired:
         self.dispatcher.registry.expect(_CATALOGUE, self._register_catalogue)
 
     def _register_google(self) -> None:
-        google = import_module("callgate.wiring_google")
-        self._google = google.register_google(self.runtime, self.home, self.settings)
+        from callgate.wiring_google import register_google  # lazy: once one is looked at  # noqa: PLC0415
+
+        self._google = register_google(self.runtime, self.home, self.settings)
 
     def _register_catalogue(self) -> None:
-        catalogue = import_module("callgate.wiring_catalogue")
-        catalogue.register_catalogue(self.runtime, self.home, self.settings)
+        from callgate.wiring_catalogue import register_catalogue  # lazy: once one is looked at  # noqa: PLC0415
+
+        register_catalogue(self.runtime, self.home, self.settings)
 
     def isolated(self, factory: ToolFactory) -> ToolFactory:
         """The tool of a sync function in a process of its own; any other as it is."""
         if getattr(factory, "isolate", False) is False or getattr(factory, "is_async", True):
             return factory
         if self._isolates is None:
-            isolated = import_module("callgate.sources.isolated")  # only for sync functions
-            self._isolates = isolated.Isolates(self._bare_launcher)
-        isolates: Isolates = self._isolates
-        return isolates.of(factory)
+            from callgate.sources.isolated import Isolates  # lazy: only for sync functions  # noqa: PLC0415
+
+            self._isolates = Isolates(self._bare_launcher)
+        return self._isolates.of(factory)
 
     def warm(self) -> None:
         """Have hosts in Python forked from a warm process, where there may be any. For a runtime
@@ -206,11 +207,13 @@ class Wired:
         """An agent with the model of that name, or the usual one of the settings.
 
         Raises `ModelError`, which says what to do."""
-        agents = import_module("callgate.wiring_agents")  # only where a model is at work
-        opened = model
+        from callgate.wiring_agents import make_agent, open_model  # lazy: only for a model at work  # noqa: PLC0415
+
         if model is None or isinstance(model, str):
-            opened = agents.open_model(self.home, self.settings, model)
-        agent: Agent = agents.make_agent(
+            opened = open_model(self.home, self.settings, model)
+        else:
+            opened = model
+        agent = make_agent(
             self.runtime, self.home, self.settings, opened, self._bare_launcher, self.skills,
             self.subagents,
         )  # fmt: skip
@@ -220,20 +223,18 @@ class Wired:
     @cached_property
     def skills(self) -> Skills:
         """Instructions that are asked for by name: the user's, and those of trusted workspaces."""
-        skills: Skills = import_module("callgate.wiring_agents").make_skills(
-            self.home, self.settings
-        )
-        return skills
+        from callgate.wiring_agents import make_skills  # lazy: only for a model at work  # noqa: PLC0415
+
+        return make_skills(self.home, self.settings)
 
     @property
     def hosting(self) -> BroughtTools | AllBrought | None:
         """The hosts and the MCP servers, for whoever wants to know how they are."""
         if self.mcp is None:
             return self.hosts
-        everything: AllBrought = import_module("callgate.wiring_mcp").AllBrought(
-            self.hosts, self.mcp
-        )
-        return everything
+        from callgate.wiring_mcp import AllBrought  # lazy: most homes have no MCP servers  # noqa: PLC0415
+
+        return AllBrought(self.hosts, self.mcp)
 
     @property
     def settings(self) -> Settings:
@@ -292,8 +293,9 @@ class Wired:
         )
 
     async def _open_store(self) -> Store:
-        sqlite = import_module("callgate.storage.sqlite.store")  # only once something is kept
-        store: Store = await sqlite.SqliteStore.open(self.home.path)
+        from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
+
+        store: Store = await SqliteStore.open(self.home.path)
         try:
             interrupted = await recover(store)
         except BaseException:
@@ -357,9 +359,10 @@ def register_expecting(wired: Wired, workspace: str) -> None:
     at before a tool is meant that may be theirs."""
     register_own(wired)
     if wired.settings.hosts:
-        hosting = import_module("callgate.wiring_hosts")  # most homes have none
+        from callgate.wiring_hosts import learn  # lazy: most homes have none  # noqa: PLC0415
+
         surrounding = wired.sandbox.surroundings
-        met = hosting.learn(wired.home, wired.settings, surrounding, workspace)
+        met = learn(wired.home, wired.settings, surrounding, workspace)
         wired.host_news += _register_hosts(wired, workspace).news(met)
     _expect_mcp(wired, workspace)
 
@@ -367,11 +370,10 @@ def register_expecting(wired: Wired, workspace: str) -> None:
 async def register_brought(wired: Wired, workspace: str) -> None:
     """Register the tools of the hosts and MCP servers in the settings, where an event loop runs."""
     if wired.settings.hosts:
-        hosting = import_module("callgate.wiring_hosts")
+        from callgate.wiring_hosts import learn  # lazy: most homes have none  # noqa: PLC0415
+
         surrounding = wired.sandbox.surroundings
-        met = await asyncio.to_thread(
-            hosting.learn, wired.home, wired.settings, surrounding, workspace
-        )
+        met = await asyncio.to_thread(learn, wired.home, wired.settings, surrounding, workspace)
         wired.host_news += _register_hosts(wired, workspace).news(met)
     _expect_mcp(wired, workspace)
     wired.dispatcher.registry.meet_all()
@@ -399,9 +401,10 @@ def register_own(wired: Wired) -> None:
 
 def _register_hosts(wired: Wired, workspace: str) -> HostedTools:
     """The tools of hosts, as they are pinned."""
-    hosting = import_module("callgate.wiring_hosts")
-    hosts = hosting.make_hosts(wired.home, wired.settings, wired.sandbox, workspace)
-    hosted: HostedTools = hosting.HostedTools(hosts, wired.dispatcher.registry)
+    from callgate.wiring_hosts import HostedTools, make_hosts  # lazy: most homes have none  # noqa: PLC0415
+
+    hosts = make_hosts(wired.home, wired.settings, wired.sandbox, workspace)
+    hosted = HostedTools(hosts, wired.dispatcher.registry)
     hosted.register_all()
     wired.hosts = hosted
     return hosted
@@ -418,8 +421,9 @@ def _expect_mcp(wired: Wired, workspace: str) -> None:
 
 
 def _register_mcp(wired: Wired, workspace: str) -> None:
-    wiring_mcp = import_module("callgate.wiring_mcp")  # most homes have none
-    brought: McpTools | None = wiring_mcp.register_servers(
+    from callgate.wiring_mcp import register_servers  # lazy: most homes have none  # noqa: PLC0415
+
+    brought = register_servers(
         wired.home, wired.settings, wired.sandbox, workspace, wired.runtime
     )
     wired.mcp = brought
@@ -430,12 +434,13 @@ def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
     specs = wired.settings.tools.load
     if not specs:
         return []
-    modules = import_module("callgate.sources.modules")  # heavy, and most homes load nothing
+    from callgate.sources.modules import ToolLoadError, load_tools  # lazy: most homes load none  # noqa: PLC0415
+
     loaded: list[tuple[str, ToolFactory]] = []
     for spec in specs:
         try:
-            factories = modules.load_tools(spec, beside=wired.home.path)
-        except modules.ToolLoadError as error:
+            factories = load_tools(spec, beside=wired.home.path)
+        except ToolLoadError as error:
             raise SettingsError(error.file, error.line, error.problem) from error
         loaded += [(spec, factory) for factory in factories]
     return loaded

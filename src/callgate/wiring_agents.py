@@ -6,7 +6,6 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 
 from callgate.agent.agent import Agent
 from callgate.agent.limits import TurnLimits
@@ -82,12 +81,12 @@ def make_agent(
         table = settings.memory
         if not table.told_chars or session.is_worker:
             return ""
-        store = import_module("callgate.tools.memory.store")  # most settings do not ask for it
-        memory = store.Memory(
+        from callgate.tools.memory.store import Memory, told  # lazy: most settings ask for none  # noqa: PLC0415
+
+        memory = Memory(
             home.path, session.workspace, max_entries=table.max_entries, max_chars=table.max_chars
         )
-        noted: str = store.told(memory, table.told_chars)
-        return noted
+        return told(memory, table.told_chars)
 
     speaker = Speaker(launcher, on_failure=_log.warning) if said.speak is True else None
     return Agent(

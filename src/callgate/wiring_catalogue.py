@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from callgate.config.places import Home
@@ -59,16 +58,17 @@ def _embedder(home: Home, table: DocumentsTable) -> Callable[[], Embedder] | Non
         return None
 
     def opened() -> Embedder:
-        made: Embedder = import_module("callgate.wiring_embeddings").open_embedder(home, named)
-        return made
+        from callgate.wiring_embeddings import open_embedder  # lazy: heavy, with the first search  # noqa: PLC0415
+
+        return open_embedder(home, named)
 
     return opened
 
 
 def _search_key(home: Home, table: WebTable) -> Key | None:
-    keys = import_module("callgate.config.keys")  # only where a service wants one
+    from callgate.config.keys import find_service_key  # lazy: only where a service wants one  # noqa: PLC0415
+
     name = str(table.search)
-    found: Key | None = keys.find_service_key(
+    return find_service_key(
         name, home, os.environ, key_env=table.key_env, usual=USUAL_VARIABLES.get(name)
     )
-    return found

@@ -13,7 +13,6 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Callable, Collection, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -162,13 +161,15 @@ def reach_address(
 ) -> Reach:
     async def reach(place: Place, log: LifeLog) -> Callable[[], Any]:
         headers = fill("headers", table.headers)
-        http = import_module("callgate.sources.mcp.http")
+        from callgate.sources.mcp.http import transport  # lazy: with the SDK, which is heavy  # noqa: PLC0415
+
         auth = None
         named = {name.lower() for name in headers}
         if table.oauth is not False and "authorization" not in named:
-            logins = import_module("callgate.sources.mcp.logins")
+            from callgate.sources.mcp.logins import provider  # lazy: with the SDK, which is heavy  # noqa: PLC0415
+
             asked = table.oauth if table.oauth is not True else None
-            auth = logins.provider(
+            auth = provider(
                 pin.partition("@")[0],
                 str(table.url),
                 token_file(home, pin),
@@ -181,7 +182,7 @@ def reach_address(
                 client_metadata_url=None if asked is None else asked.client_metadata_url,
                 port=None if asked is None else asked.port,
             )
-        return lambda: http.transport(
+        return lambda: transport(
             str(table.url), headers, auth, login_hosts=tuple(table.login_hosts)
         )
 
@@ -320,9 +321,9 @@ def register_servers(
 
 def make_asks(home: Home, settings: Settings, runtime: Runtime) -> Asks:
     def open_model() -> Model:
-        agents = import_module("callgate.wiring_agents")  # only where a server asks for a model
-        model: Model = agents.open_model(home, settings, None)
-        return model
+        from callgate.wiring_agents import open_model  # lazy: only where a server asks for one  # noqa: PLC0415
+
+        return open_model(home, settings, None)
 
     return AskedCalls(runtime.call, runtime.dispatcher.registry, open_model)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -80,8 +79,9 @@ def reach_process(
             revealed=program.revealed,
         )
         launcher = sandbox.process_launcher(enclosure, session)
-        links = import_module("callgate.sources.mcp.links")
-        return lambda: links.Link(launcher, command, log)
+        from callgate.sources.mcp.links import Link  # lazy: with the SDK, which is heavy  # noqa: PLC0415
+
+        return lambda: Link(launcher, command, log)
 
     return reach
 

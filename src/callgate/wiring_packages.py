@@ -271,7 +271,7 @@ def _reason(log: LifeLog) -> str:
 
 def _describe(command: PackageCommand, directory: str) -> InstallRecord:
     """Raises a `ToolError` where what was fetched cannot be used."""
-    from callgate.sandbox.copies import remove_tree  # lazy: only where something was fetched
+    from callgate.sandbox.copies import remove_tree  # lazy: only where something was fetched  # noqa: PLC0415
 
     remove_tree(os.path.join(directory, "downloads"))
     managers.program_of(command, directory)

@@ -45,7 +45,7 @@ class FrameLog:
         if len(line) > _LONGEST:
             self._log.log(TRACE, "%s a line of more than %d bytes", way, _LONGEST)
         elif line.strip():
-            from callgate.audit.summaries import summarize  # lazy: a start need not wait for it
+            from callgate.audit.summaries import summarize  # lazy: a start need not wait for it  # noqa: PLC0415
 
             self._log.log(TRACE, "%s %s", way, summarize(_read(line), limit=_SHOWN))
 

@@ -21,7 +21,7 @@ def redact(text: str) -> str:
 def thoroughly(text: str, *, bare: bool = True) -> str:
     """The same without asking first. Not `bare`: a random text alone is no secret here."""
     # Hundreds of patterns: a process that never meets a suspicious text never compiles them.
-    from callgate.audit.masking import mask
+    from callgate.audit.masking import mask  # lazy: heavy, and many texts need none  # noqa: PLC0415
 
     if len(text) <= LONGEST:
         return mask(text, bare=bare)

@@ -8,7 +8,6 @@ surprise is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -116,7 +115,9 @@ def _as_text(value: Any) -> str:
     try:
         return _encode(value).decode()
     except UnicodeEncodeError:  # lone surrogates are written as the escapes they came from
-        return str(import_module("json").dumps(value))
+        import json  # lazy: rarely needed  # noqa: PLC0415
+
+        return json.dumps(value)
 
 
 def summarize_text(text: str, *, limit: int = LONGEST, name: str = "") -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 
-from callgate.cli.loading import load
 from callgate.cli.terminal import say
 from callgate.host.streams import take_streams
 
@@ -19,25 +18,30 @@ if TYPE_CHECKING:
 
     from callgate.wiring import Wired
 
-_HEAVY = ("callgate.surfaces.acp.agent", "callgate.cli.acp_parts", "callgate.wiring_agents")
 _USAGE = 2
 
 
 def acp(options: Any) -> int:
     if options.words:
-        raise load("callgate.cli.problems").CliError("acp takes no words")
+        from callgate.cli.problems import CliError  # lazy: only for errors  # noqa: PLC0415
+
+        raise CliError("acp takes no words")
     if options.print_config:
-        return int(load("callgate.cli.acp_editors").show(options))
+        from callgate.cli.acp_editors import show  # lazy: not for an editor  # noqa: PLC0415
+
+        return show(options)
     if options.setup:
-        return int(load("callgate.cli.acp_setup").set_up())
+        from callgate.cli.acp_setup import set_up  # lazy: not for an editor  # noqa: PLC0415
+
+        return set_up()
     if os.isatty(0) or os.isatty(1):
         say("callgate acp is started by an editor, which speaks with it over stdin and stdout.")
         say("callgate acp --print-config zed (or neovim, jetbrains, emacs, vscode) sets one up.")
         return _USAGE
-    load("callgate.cli.targets").home()  # refuses one that others control
+    from callgate.cli.targets import home  # lazy: not for what only prints  # noqa: PLC0415
+
+    home()  # refuses one that others control
     requests, answers = take_streams()
-    load("callgate.cli.lineage").refuse_within_a_call("callgate acp")
-    load("callgate.cli.logs").set_up(options.debug, _level(options))
     return _serve(requests, answers, options)
 
 
@@ -48,20 +52,37 @@ def _level(options: Any) -> str:
 
 
 def _serve(requests: int, answers: int, options: Any) -> int:
-    stdio, asyncio = load("callgate.surfaces.acp.stdio"), load("asyncio")
+    import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
+
+    from callgate.cli import provenance  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.logs import set_up  # lazy: the same  # noqa: PLC0415
+    from callgate.surfaces.acp import stdio  # lazy: the same  # noqa: PLC0415
+
+    refuse_within_a_call("callgate acp")
+    set_up(options.debug, _level(options))
     chosen = stdio.AcpOptions(model_of(options), options.mode, options.unstable)
-    load("callgate.cli.provenance").begin(verbose=options.v or options.vv)
+    provenance.begin(verbose=options.v or options.vv)
 
     async def make_agent(peer: Any, client: Any) -> Any:
-        await asyncio.to_thread(lambda: [load(name) for name in _HEAVY])
-
+        await asyncio.to_thread(_load_agent)
         wired = await asyncio.to_thread(_open)
-        parts = load("callgate.cli.acp_parts").make_parts(wired, chosen)
-        agent = load("callgate.surfaces.acp.agent").AcpAgent(parts, peer, client)
-        load("callgate.cli.watchdog").watch_runtime(wired)
+        from callgate.cli.acp_parts import make_parts  # lazy: after the greeting  # noqa: PLC0415
+        from callgate.cli.watchdog import watch_runtime  # lazy: after the greeting  # noqa: PLC0415
+        from callgate.surfaces.acp.agent import AcpAgent  # lazy: after the greeting  # noqa: PLC0415
+
+        agent = AcpAgent(make_parts(wired, chosen), peer, client)
+        watch_runtime(wired)
         return agent
 
-    return int(asyncio.run(stdio.serve(requests, answers, chosen, make_agent)))
+    return asyncio.run(stdio.serve(requests, answers, chosen, make_agent))
+
+
+def _load_agent() -> None:
+    """Load all that an agent needs, in a thread: the event loop goes on meanwhile."""
+    import callgate.cli.acp_parts  # lazy: after the greeting  # noqa: PLC0415
+    import callgate.surfaces.acp.agent  # lazy: after the greeting  # noqa: PLC0415
+    import callgate.wiring_agents  # lazy: after the greeting  # noqa: F401, PLC0415
 
 
 def model_of(options: Any) -> str | None:
@@ -73,12 +94,16 @@ def model_of(options: Any) -> str | None:
 
 def _open() -> Wired:
     """A runtime with every configured tool. `RpcError` says why there is none."""
-    wiring, jsonrpc = load("callgate.wiring"), load("callgate.protocol.jsonrpc")
-    places = load("callgate.config.places")
+    from callgate.cli.provenance import from_own_runtime  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.config.load import SettingsError  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.config.places import Home  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.wiring import Wired, register_configured  # lazy: after the greeting  # noqa: PLC0415
+
     try:
-        wired: Wired = wiring.Wired(places.Home.from_environment())
-        wiring.register_configured(wired, os.getcwd())
-        load("callgate.cli.provenance").from_own_runtime(wired, os.getcwd())
-    except (load("callgate.config.load").SettingsError, OSError) as error:
-        raise jsonrpc.RpcError(jsonrpc.INTERNAL_ERROR, f"callgate cannot start: {error}") from error
+        wired = Wired(Home.from_environment())
+        register_configured(wired, os.getcwd())
+        from_own_runtime(wired, os.getcwd())
+    except (SettingsError, OSError) as error:
+        raise RpcError(INTERNAL_ERROR, f"callgate cannot start: {error}") from error
     return wired

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from callgate.config.keys import delete_key
@@ -74,18 +73,22 @@ class _Servers:
         self._made: EditorServers | None = None
 
     async def load(self) -> OpenServers:
-        loaded = await asyncio.to_thread(import_module, "callgate.wiring_mcp_sessions")
+        make = await asyncio.to_thread(_editor_servers)
         if self._made is None:
             wired = self._wired
-            self._made = loaded.EditorServers(
-                wired.home, wired.settings, wired.sandbox, wired.runtime
-            )
+            self._made = make(wired.home, wired.settings, wired.sandbox, wired.runtime)
         made: EditorServers = self._made
         return made.open
 
     async def close(self) -> None:
         if self._made is not None:
             await self._made.close()
+
+
+def _editor_servers() -> type[EditorServers]:
+    from callgate.wiring_mcp_sessions import EditorServers  # lazy: heavy, most editors name none  # noqa: PLC0415
+
+    return EditorServers
 
 
 def _first(modes: tuple[Mode, ...], asked: str | None, usual: Mode) -> Mode:

@@ -8,7 +8,6 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -173,9 +172,9 @@ def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
         )
 
     async def rehearse(question: Confirmation) -> str:
-        previews = import_module("callgate.cli.preview")  # heavy, and rarely wanted
-        said = await previews.rehearse(wired, made.session, str(question.arguments["command"]))
-        return str(said)
+        from callgate.cli import preview  # lazy: heavy, and rarely wanted  # noqa: PLC0415
+
+        return await preview.rehearse(wired, made.session, str(question.arguments["command"]))
 
     can = wired.sandbox.surroundings is not OFF
     paint = Paint(wants_colour(True, os.environ))

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from callgate.cli.loading import load
 from callgate.cli.terminal import Paint, is_terminal
 from callgate.config.places import Home, write_private
 from callgate.core.directories import make_private_directory
@@ -54,7 +53,9 @@ class Typed:
         self._paint = paint
         self._path = os.path.join(home.path, "chat_history")
         self._commands = commands
-        self._readline = load("readline")
+        import readline  # lazy: it takes the terminal  # noqa: PLC0415
+
+        self._readline = readline
         self._readline.set_auto_history(False)
         self._readline.set_completer(self._complete)
         self._readline.set_completer_delims(" ")

@@ -15,7 +15,6 @@ from argparse import Namespace
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import lru_cache, partial
-from importlib import import_module
 from typing import TYPE_CHECKING, NamedTuple
 
 from callgate.audit.reading import tail
@@ -149,10 +148,11 @@ def check_hosts(patient: Patient) -> Finding:
         return Finding(Level.NOTE, "not known before the settings are right")
     if not settings.hosts:
         return _good("none")
-    hosting = import_module("callgate.wiring_hosts")  # most homes have none
+    from callgate.wiring_hosts import HostedTools, make_hosts  # lazy: most homes have none  # noqa: PLC0415
+
     around = Sandbox(surroundings(patient.home, settings))
-    hosts: Hosts = hosting.make_hosts(patient.home, settings, around, patient.workspace)
-    hosted = _hosted(patient) or hosting.HostedTools(hosts, Registry())
+    hosts = make_hosts(patient.home, settings, around, patient.workspace)
+    hosted = _hosted(patient) or HostedTools(hosts, Registry())
     found = {
         name: problem
         for name in hosts.hosts

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from callgate.cli.exits import described
 from callgate.cli.families.parts import Parser, add
-from callgate.cli.loading import load
 from callgate.cli.options import DEBUG, VERBOSE
 from callgate.cli.problems import CliError
 
@@ -115,7 +114,9 @@ def split(given: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _meant(word: str, known: Sequence[str], before: str, help: str) -> str:
-    near = load("callgate.core.spelling").nearest(word, known)
+    from callgate.core.spelling import nearest  # lazy: only for a word that is misspelt  # noqa: PLC0415
+
+    near = nearest(word, known)
     return f"See {help}." if near is None else f"Did you mean {before}{near}? See {help}."
 
 
@@ -164,5 +165,33 @@ def _listed(heading: str, found: Mapping[str, Command]) -> str:
 
 
 def _loaded(family: str) -> Family:
-    module: Family = load(f"callgate.cli.families.{family}")
-    return module
+    match family:
+        case "work":
+            from callgate.cli.families import work  # lazy: this family alone  # noqa: PLC0415
+
+            return work
+        case "permissions":
+            from callgate.cli.families import permissions  # lazy: this family alone  # noqa: PLC0415
+
+            return permissions
+        case "records":
+            from callgate.cli.families import records  # lazy: this family alone  # noqa: PLC0415
+
+            return records
+        case "setup":
+            from callgate.cli.families import setup  # lazy: this family alone  # noqa: PLC0415
+
+            return setup
+        case "sources":
+            from callgate.cli.families import sources  # lazy: this family alone  # noqa: PLC0415
+
+            return sources
+        case "knowledge":
+            from callgate.cli.families import knowledge  # lazy: this family alone  # noqa: PLC0415
+
+            return knowledge
+        case "instances":
+            from callgate.cli.families import instances  # lazy: this family alone  # noqa: PLC0415
+
+            return instances
+    raise ValueError(family)

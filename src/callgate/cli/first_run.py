@@ -15,7 +15,6 @@ import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from callgate.cli.loading import load
 from callgate.cli.model_choice import choose_model
 from callgate.cli.visible import visible
 from callgate.config.load import SettingsError, load_user
@@ -53,7 +52,10 @@ def guide(home: Home) -> None:
         print(line)
     print("\nOne call, which changes nothing ($ callgate call list_dir):")
     sys.stdout.flush()
-    load("callgate.cli.call").call(load("callgate.cli.quick").read(["list_dir"]))
+    from callgate.cli.call import call  # lazy: heavy, and only at the end  # noqa: PLC0415
+    from callgate.cli.quick import read  # lazy: with it  # noqa: PLC0415
+
+    call(read(["list_dir"]))
     print("It is on record: callgate audit tail. callgate help lists the rest.")
 
 
@@ -85,7 +87,8 @@ def _ollama_models(environ: Mapping[str, str]) -> list[ModelChoice]:
     address = environ.get("OLLAMA_HOST") or _OLLAMA
     if "://" not in address:
         address = f"http://{address}"
-    httpx = load("httpx2")  # lazy: heavy, and needed once
+    import httpx2 as httpx  # lazy: heavy, and needed once  # noqa: PLC0415
+
     try:
         answer = httpx.get(f"{address}/api/tags", timeout=_OLLAMA_S, trust_env=False).json()
         names = [str(each["name"]) for each in answer["models"]]

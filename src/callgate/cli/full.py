@@ -9,7 +9,6 @@ import gc
 import os
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 from callgate import __version__
@@ -69,18 +68,19 @@ def _run(given: list[str]) -> int:
     _tell_what_is_missing()
     if not given and is_terminal(sys.stdin) and is_terminal(sys.stdout):
         given = _at_a_terminal()
-    commands = import_module("callgate.cli.commands")
+    from callgate.cli import commands  # lazy: not for --version  # noqa: PLC0415
+    from callgate.cli.command_modules import command_module  # lazy: the same  # noqa: PLC0415
+
     if (text := commands.help_text(given)) is not None:
         print(text)
         return OK
     name, rest = commands.split(given)
     options = commands.read(name, rest)
-    # The command's module is named after the first word of the command.
-    module = import_module(f"callgate.cli.{name.split()[0]}")
-    work = getattr(module, name.split()[-1])
+    work = getattr(command_module(name.split()[0]), name.split()[-1])
     if commands.is_local(name):
         return int(work(options))
-    provenance = import_module("callgate.cli.provenance")
+    from callgate.cli import provenance  # lazy: local commands need none  # noqa: PLC0415
+
     as_json = getattr(options, "json", False) or getattr(options, "output_format", "text") != "text"
     provenance.begin(
         verbose=name not in commands.VERBOSE_THEMSELVES and options.verbose,
@@ -107,19 +107,24 @@ def _tell_what_is_missing() -> None:
 
 
 def _call(options: Any) -> int:
-    return int(import_module("callgate.cli.call").call(options))
+    from callgate.cli.call import call  # lazy: heavy, not for other commands  # noqa: PLC0415
+
+    return call(options)
 
 
 def _at_a_terminal() -> list[str]:
     """What a person gets who names no command: a chat, a first run, or the help."""
-    home = import_module("callgate.config.places").Home.from_environment()
-    if not os.path.lexists(home.settings):
+    from callgate.config.places import Home  # lazy: not where a command is named  # noqa: PLC0415
+
+    if not os.path.lexists(Home.from_environment().settings):
         return ["init"]
-    return ["chat"] if import_module("callgate.cli.agents").is_configured() else []
+    from callgate.cli.agents import is_configured  # lazy: the same  # noqa: PLC0415
+
+    return ["chat"] if is_configured() else []
 
 
 def _unexpected(error: Exception) -> CliError:
-    from callgate.config.home_check import UnsafeHome  # lazy: what prints only text needs none
+    from callgate.config.home_check import UnsafeHome  # lazy: what prints only text needs none  # noqa: PLC0415
 
     if isinstance(error, UnsafeHome):
         return CliError(
@@ -148,7 +153,9 @@ def _options(given: list[str]) -> list[str]:
 
 def _report(error: CliError, *, as_json: bool) -> int:
     if as_json:
-        import_module("callgate.cli.output").print_error(error)
+        from callgate.cli.output import print_error  # lazy: only for errors  # noqa: PLC0415
+
+        print_error(error)
     say(f"error ({error.error_class}): {error.message}")
     if error.hint is not None:
         say(f"hint: {error.hint}")
@@ -156,7 +163,9 @@ def _report(error: CliError, *, as_json: bool) -> int:
 
 
 def _show_traceback() -> None:
-    say(import_module("traceback").format_exc().rstrip())
+    import traceback  # lazy: only for --debug  # noqa: PLC0415
+
+    say(traceback.format_exc().rstrip())
 
 
 def _discard_stdout() -> None:

@@ -9,7 +9,6 @@ from argparse import Namespace
 
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.loading import load
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.samples import HELLO, SETTINGS, WORKSPACE_SETTINGS
@@ -53,7 +52,9 @@ def init(options: Namespace) -> int:
     for path in files:
         say(f"wrote {path}" if path in wrote else f"kept  {path}, which was there already")
     if not options.workspace and is_terminal(sys.stdin) and is_terminal(sys.stdout):
-        load("callgate.cli.first_run").guide(home)
+        from callgate.cli.first_run import guide  # lazy: only at a terminal  # noqa: PLC0415
+
+        guide(home)
         return OK
     say(_NEXT_IN_WORKSPACE if options.workspace else _NEXT)
     return OK

@@ -38,7 +38,9 @@ class _Reading:
 def loads(text: str) -> Any:
     """The value of one JSON document; `ValueError` (or `RecursionError`) where it is none."""
     if _c is None:
-        return __import__("json").loads(text, parse_constant=_Reading.parse_constant)
+        import json  # lazy: only where the interpreter lacks the fast one  # noqa: PLC0415
+
+        return json.loads(text, parse_constant=_Reading.parse_constant)
     text = text.strip(_BLANK)
     try:
         value, end = _c.make_scanner(_Reading)(text, 0)
@@ -53,10 +55,9 @@ def dumps(value: Any, *, ascii: bool = True, compact: bool = False) -> str:
     """A value as JSON. `TypeError` or `ValueError` where it has no spelling."""
     between, after_key = (",", ":") if compact else (", ", ": ")
     if _c is None:
-        spelt: str = __import__("json").dumps(
-            value, ensure_ascii=ascii, separators=(between, after_key)
-        )
-        return spelt
+        import json  # lazy: the same  # noqa: PLC0415
+
+        return json.dumps(value, ensure_ascii=ascii, separators=(between, after_key))
     text = _c.encode_basestring_ascii if ascii else _c.encode_basestring
     write = _c.make_encoder({}, _unknown, text, None, after_key, between, False, False, True)
     return "".join(write(value, 0))

@@ -14,8 +14,6 @@ import codecs
 import os
 import sys
 
-from callgate.cli.loading import load
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,11 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] != ["call"]:
         return _full(given)
     try:
-        options = load("callgate.cli.quick").read(given[1:])
+        from callgate.cli.quick import read  # lazy: not for other commands  # noqa: PLC0415
+
+        options = read(given[1:])
         if options is None:
             return _full(given)
-        remote = None if options.no_instance else load("callgate.cli.remote")
-        code: int | None = None if remote is None else remote.call(options)
+        code = None if options.no_instance else _call_instance(options)
         if code is None:
             options.no_instance = True
             return _full(given, options)
@@ -48,12 +47,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _told(given, error)
 
 
+def _call_instance(options: Any) -> int | None:
+    """None where there is no instance."""
+    from callgate.cli.remote import call  # lazy: not for other commands  # noqa: PLC0415
+
+    return call(options)
+
+
 def _acp(given: list[str]) -> int:
-    options = load("callgate.cli.quick").read_acp(given[1:])
+    from callgate.cli.quick import read_acp  # lazy: not for other commands  # noqa: PLC0415
+
+    options = read_acp(given[1:])
     if options is None:
         return _full(given)
     try:
-        code: int = load("callgate.cli.acp").acp(options)
+        from callgate.cli.acp import acp  # lazy: not for other commands  # noqa: PLC0415
+
+        code = acp(options)
         sys.stdout.flush()
         return code
     except BaseException as error:
@@ -61,8 +71,9 @@ def _acp(given: list[str]) -> int:
 
 
 def _full(given: list[str], options: Any = None) -> int:
-    code: int = load("callgate.cli.full").run(given, options)
-    return code
+    from callgate.cli.full import run  # lazy: not for calls through an instance  # noqa: PLC0415
+
+    return run(given, options)
 
 
 def _told(given: list[str], error: BaseException) -> int:
@@ -71,8 +82,9 @@ def _told(given: list[str], error: BaseException) -> int:
     def fail() -> int:
         raise error
 
-    code: int = load("callgate.cli.full").guarded(given, fail)
-    return code
+    from callgate.cli.full import guarded  # lazy: only for errors  # noqa: PLC0415
+
+    return guarded(given, fail)
 
 
 def _escape_what_cannot_be_written() -> None:

@@ -2,32 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from callgate.cli.loading import load
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
-
-COMMANDS: Mapping[str, str] = {
-    "list": "callgate.cli.mcp_servers",
-    "logs": "callgate.cli.mcp_servers",
-    "restart": "callgate.cli.mcp_servers",
-    "approve": "callgate.cli.mcp_approve",
-    "update": "callgate.cli.mcp_approve",
-    "login": "callgate.cli.mcp_approve",
-    "add": "callgate.cli.mcp_add",
-    "remove": "callgate.cli.mcp_add",
-    "import": "callgate.cli.mcp_import",
-    "serve": "callgate.cli.mcp_serve",
-    "wrap": "callgate.cli.mcp_wrap",
-}
-"""Subcommand to the module that has a function of its name."""
+    from collections.abc import Callable
+    from types import ModuleType
 
 
 def __getattr__(name: str) -> Callable[[Namespace], int]:
-    if name not in COMMANDS:
+    """The function of a subcommand."""
+    module = _module(name)
+    if module is None:
         raise AttributeError(name)
-    command: Callable[[Namespace], int] = getattr(load(COMMANDS[name]), name)
+    command: Callable[[Namespace], int] = getattr(module, name)
     return command
+
+
+def _module(name: str) -> ModuleType | None:
+    """Of a subcommand: it has a function of that name."""
+    match name:
+        case "list" | "logs" | "restart":
+            from callgate.cli import mcp_servers  # lazy: this subcommand alone  # noqa: PLC0415
+
+            return mcp_servers
+        case "approve" | "update" | "login":
+            from callgate.cli import mcp_approve  # lazy: this subcommand alone  # noqa: PLC0415
+
+            return mcp_approve
+        case "add" | "remove":
+            from callgate.cli import mcp_add  # lazy: this subcommand alone  # noqa: PLC0415
+
+            return mcp_add
+        case "import":
+            from callgate.cli import mcp_import  # lazy: this subcommand alone  # noqa: PLC0415
+
+            return mcp_import
+        case "serve":
+            from callgate.cli import mcp_serve  # lazy: this subcommand alone  # noqa: PLC0415
+
+            return mcp_serve
+        case "wrap":
+            from callgate.cli import mcp_wrap  # lazy: this subcommand alone  # noqa: PLC0415
+
+            return mcp_wrap
+    return None

@@ -14,7 +14,6 @@ import msgspec
 
 from callgate.cli.exits import OK
 from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.loading import load
 from callgate.cli.mcp_runners import around
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
@@ -45,7 +44,9 @@ def add(options: Namespace) -> int:
     if options.no_start:
         say(f"added to {home.settings}; callgate mcp approve {name} looks at its tools")
         return OK
-    code: int = load("callgate.cli.mcp_approve").run(
+    from callgate.cli.mcp_approve import run  # lazy: heavy, and not for --no-start  # noqa: PLC0415
+
+    code = run(
         home, [name], options.workspace, yes=options.yes, json=options.json
     )
     if code != OK:

@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import re
 
-from callgate.cli.loading import load
+from callgate.cli.problems import CliError
+from callgate.cli.terminal import say
 from callgate.host.streams import take_streams
 
 TYPE_CHECKING = False
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from callgate.config.schema import Settings
+    from callgate.core.models import Model
     from callgate.core.sessions import Session
     from callgate.surfaces.mcp.server import McpServer
     from callgate.wiring import Wired
@@ -38,25 +40,27 @@ _SEES_LITTLE = (
 
 
 def wrap(options: Namespace) -> int:
-    problems = load("callgate.cli.problems")
     if not options.words:
-        raise problems.CliError(
-            "which command?", hint="callgate mcp wrap -- npx -y some-server"
-        )
+        raise CliError("which command?", hint="callgate mcp wrap -- npx -y some-server")
     if options.approve:
         return _approve(options)
     if os.isatty(0):
-        say = load("callgate.cli.terminal").say
         say("callgate mcp wrap is started by an MCP client, which speaks with it over stdin and")
         say("stdout. docs/mcp_server.md says how clients are set up.")
         return _USAGE
     requests, answers = take_streams()
-    load("callgate.cli.lineage").refuse_within_a_call("callgate mcp wrap")
-    load("callgate.cli.mcp_serve").ensure_installed()
-    wired, session = load("callgate.cli.embedded").open_runtime(
+    import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
+
+    from callgate.cli.embedded import open_runtime  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.mcp_serve import ensure_installed  # lazy: the same  # noqa: PLC0415
+
+    refuse_within_a_call("callgate mcp wrap")
+    ensure_installed()
+    wired, session = open_runtime(
         options, audit=True, register=lambda wired, workspace: None, log="warning"
     )
-    load("asyncio").run(_serve(requests, answers, wired, session, options))
+    asyncio.run(_serve(requests, answers, wired, session, options))
     return 0
 
 
@@ -83,18 +87,25 @@ def again(options: Namespace) -> str:
             said += [f"--{key}", value]
     for each in options.env or ():
         said += ["--env", each]
-    redact = load("callgate.audit.redaction").redact
-    return str(load("shlex").join([*said, "--", *(redact(each) for each in options.words)]))
+    import shlex  # lazy: after the streams were taken  # noqa: PLC0415
+
+    from callgate.audit.redaction import redact  # lazy: the same  # noqa: PLC0415
+
+    return shlex.join([*said, "--", *(redact(each) for each in options.words)])
 
 
 def _settings(options: Namespace, settings: Settings) -> Settings:
     """The user's, with this server and no other."""
-    msgspec = load("msgspec")
+    import msgspec  # lazy: after the streams were taken  # noqa: PLC0415
+
+    from callgate.cli.mcp_runners import around  # lazy: the same  # noqa: PLC0415
+    from callgate.config.mcp import McpName, McpTable  # lazy: the same  # noqa: PLC0415
+
     command = options.words
     table: dict[str, Any] = {
         "command": command[0],
         "args": command[1:],
-        **load("callgate.cli.mcp_runners").around(command),
+        **around(command),
         "env": options.env or [],
         "trusted": options.trusted,
         "sampling": options.sampling,
@@ -102,12 +113,11 @@ def _settings(options: Namespace, settings: Settings) -> Settings:
     for key in ("effect", "profile", "network"):
         if (said := getattr(options, key)) is not None:
             table[key] = said
-    schema: Any = load("callgate.config.mcp")
     try:
-        name = msgspec.convert(name_of(options), schema.McpName)
-        made = {name: msgspec.convert(table, schema.McpTable)}
+        name = msgspec.convert(name_of(options), McpName)
+        made = {name: msgspec.convert(table, McpTable)}
     except msgspec.ValidationError as error:
-        raise load("callgate.cli.problems").CliError(f"mcp wrap: {error}") from error
+        raise CliError(f"mcp wrap: {error}") from error
     replaced: Settings = msgspec.structs.replace(settings, mcp=made)
     return replaced
 
@@ -115,11 +125,14 @@ def _settings(options: Namespace, settings: Settings) -> Settings:
 async def _serve(
     requests: int, answers: int, wired: Wired, session: Session, options: Namespace
 ) -> None:
+    from callgate.cli.watchdog import watch_runtime  # lazy: after the streams were taken  # noqa: PLC0415
+    from callgate.surfaces.mcp import stdio  # lazy: the same  # noqa: PLC0415
+
     try:
-        load("callgate.cli.watchdog").watch_runtime(wired)
+        watch_runtime(wired)
         server, servers = await _open(wired, session, options)
         try:
-            await load("callgate.surfaces.mcp.stdio").serve(requests, answers, server)
+            await stdio.serve(requests, answers, server)
         finally:
             await servers.close()
     finally:
@@ -128,28 +141,27 @@ async def _serve(
 
 async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[McpServer, Any]:
     """Raises `CliError` where the server cannot be used."""
-    wiring, name = load("callgate.wiring_mcp"), name_of(options)
-    forwards, server_module = load("callgate.surfaces.mcp.client_asks"), load(
-        "callgate.surfaces.mcp.server"
-    )
-    registry = wired.dispatcher.registry
+    from callgate.sources.mcp.questions import AskedCalls  # lazy: after the streams were taken  # noqa: PLC0415
+    from callgate.surfaces.mcp import wrapped  # lazy: the same  # noqa: PLC0415
+    from callgate.surfaces.mcp.client_asks import ClientAsks  # lazy: the same  # noqa: PLC0415
+    from callgate.surfaces.mcp.server import McpServer, Naming  # lazy: the same  # noqa: PLC0415
+    from callgate.wiring_mcp import McpTools, make_wrapped  # lazy: the same  # noqa: PLC0415
 
-    def open_model() -> Any:
-        return load("callgate.wiring_agents").open_model(wired.home, wired.settings, None)
+    name, registry = name_of(options), wired.dispatcher.registry
 
-    asked = load("callgate.sources.mcp.questions").AskedCalls(
-        wired.runtime.call, registry, open_model
-    )
-    asks = forwards.ClientAsks(asked)
+    def open_model() -> Model:
+        from callgate.wiring_agents import open_model  # lazy: only where a server asks for one  # noqa: PLC0415
+
+        return open_model(wired.home, wired.settings, None)
+
+    asks = ClientAsks(AskedCalls(wired.runtime.call, registry, open_model))
     table = _settings(options, wired.settings).mcp[name]
-    servers = wiring.make_wrapped(
-        wired.home, name, table, wired.sandbox, asks, again(options),
-        load("callgate.cli.terminal").say,
-    )  # fmt: skip
-    tools = wiring.McpTools(servers, registry)
+    servers = make_wrapped(
+        wired.home, name, table, wired.sandbox, asks, again(options), say
+    )
+    tools = McpTools(servers, registry)
     await _pin_first(servers, name, session, again(options))
     tools.register_all()
-    wrapped = load("callgate.surfaces.mcp.wrapped")
     own = {
         each.aliases[0].partition("/")[2]: each.name
         for each in servers.definitions(name)
@@ -158,17 +170,19 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     }
     for entry in tools.entries():
         if entry.problem is not None:
-            load("callgate.cli.terminal").say(f"MCP server {name}: {entry.problem}")
-    said = {each["name"]: each for each in servers.pinned(name).schemas}
+            say(f"MCP server {name}: {entry.problem}")
+    pinned = servers.pinned(name)
+    assert pinned is not None  # by `_pin_first`
+    said = {each["name"]: each for each in pinned.schemas}
     beside = [each for each in own if each not in said]
     meant = {each: registered for each, registered in own.items() if each in said}
     shown = {registered: each for each, registered in meant.items()}
-    server = server_module.McpServer(
+    server = McpServer(
         wired.runtime,
         lambda wish: session,
         resources=[wrapped.WrappedResources(name, beside)] if "resources/list" in beside else [],
         prompts=[wrapped.WrappedPrompts(name, beside)] if "prompts/list" in beside else [],
-        naming=server_module.Naming(
+        naming=Naming(
             shown.get,
             lambda each: meant.get(each, ""),
             lambda each: wrapped.extra_fields(said[shown[each]], trusted=options.trusted),
@@ -183,35 +197,44 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
 
 async def _pin_first(servers: Any, name: str, session: Session, look: str) -> None:
     """What is seen for the first time is gone by from now on."""
+    from callgate.core.errors import ToolError  # lazy: after the streams were taken  # noqa: PLC0415
+    from callgate.sources.mcp.servers import Place  # lazy: the same  # noqa: PLC0415
+
     doubt = servers.doubt(name)
     if doubt is not None:
         raise _unusable(name, doubt.problem, f"{look} looks at it again.")
     if name not in servers.unknown():
         return
-    place = load("callgate.sources.mcp.servers").Place(session.workspace, session.extra_roots)
+    place = Place(session.workspace, session.extra_roots)
     try:
         said = await servers.ask(name, place)
-    except load("callgate.core.errors").ToolError as error:
+    except ToolError as error:
         await servers.close()
         raise _unusable(name, str(error), _SEES_LITTLE) from None
     servers.pin_first(name, said)
 
 
 def _unusable(name: str, problem: str, hint: str) -> Exception:
-    errors = load("callgate.core.errors")
-    made: Exception = load("callgate.cli.problems").CliError(
-        load("callgate.cli.mcp_servers").about(name, problem), hint=hint,
-        error_class=errors.ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_unusable",
+    from callgate.cli.mcp_servers import about  # lazy: only for errors  # noqa: PLC0415
+    from callgate.core.errors import ToolErrorClass  # lazy: only for errors  # noqa: PLC0415
+
+    return CliError(
+        about(name, problem), hint=hint,
+        error_class=ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_unusable",
     )  # fmt: skip
-    return made
 
 
 def _approve(options: Namespace) -> int:
     """Show what the server says now, and pin it after a yes."""
-    load("callgate.cli.lineage").refuse_within_a_call("callgate mcp wrap --approve")
-    home = load("callgate.config.places").Home.from_environment()
-    settings = _settings(options, load("callgate.cli.host_reloads").settings_of(home))
-    approval = load("callgate.cli.mcp_approve").Approval(home, settings, options.workspace)
+    from callgate.cli.host_reloads import settings_of  # lazy: only for --approve  # noqa: PLC0415
+    from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.mcp_approve import Approval  # lazy: the same  # noqa: PLC0415
+    from callgate.config.places import Home  # lazy: the same  # noqa: PLC0415
+
+    refuse_within_a_call("callgate mcp wrap --approve")
+    home = Home.from_environment()
+    settings = _settings(options, settings_of(home))
+    approval = Approval(home, settings, options.workspace)
     found = approval.look([name_of(options)])
     for each in found:
         if each.problem is not None:

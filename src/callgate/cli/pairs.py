@@ -10,7 +10,6 @@ import io
 import sys
 
 from callgate.cli.json_texts import loads
-from callgate.cli.loading import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,9 @@ def read(words: Sequence[str], given: str | None, schema: dict[str, Any]) -> Any
     whole = None if text is None else _flat(text)
     if pairs is not None and whole is not None and not whole.keys() & pairs.keys():
         return whole | pairs
-    return load("callgate.cli.arguments").read_arguments(words, given, schema)
+    from callgate.cli.arguments import read_arguments  # lazy: heavy, for unusual arguments  # noqa: PLC0415
+
+    return read_arguments(words, given, schema)
 
 
 def _pairs(words: Sequence[str], schema: dict[str, Any]) -> dict[str, Any] | None:

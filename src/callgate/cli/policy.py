@@ -13,7 +13,6 @@ from callgate.cli.arguments import read_arguments
 from callgate.cli.decision_words import decided_by
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.exits import OK
-from callgate.cli.loading import load
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import Paint, paint_for
@@ -88,8 +87,9 @@ def explain(options: Namespace) -> int:
 
 
 def test(options: Namespace) -> int:
-    code: int = load("callgate.cli.policy_test").test(options)
-    return code
+    from callgate.cli import policy_test  # lazy: heavy, and for this command alone  # noqa: PLC0415
+
+    return policy_test.test(options)
 
 
 def _show_end(tool: str, error: ToolError, as_json: bool) -> None:

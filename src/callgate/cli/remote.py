@@ -17,7 +17,6 @@ import sys
 
 from callgate.cli import greetings, targets
 from callgate.cli.greetings import NotTaken
-from callgate.cli.loading import load
 from callgate.cli.remote_calls import Left, RemoteCall, problem
 from callgate.cli.terminal import say
 from callgate.cli.wires import Lost, Wire
@@ -81,8 +80,11 @@ def _refuse_within_a_call() -> None:
     """`lineage` decides; it is loaded only where this process looks as if it might."""
     marked = bool(os.environ.get("CALLGATE_CALL"))
     if sys.platform == "linux" and not marked:
-        limits = load("resource")
-        soft, hard = limits.getrlimit(10)  # RLIMIT_LOCKS: see `sandbox.trees`
-        marked = soft != hard or soft != limits.RLIM_INFINITY
+        import resource  # lazy: only on Linux  # noqa: PLC0415
+
+        soft, hard = resource.getrlimit(10)  # RLIMIT_LOCKS: see `sandbox.trees`
+        marked = soft != hard or soft != resource.RLIM_INFINITY
     if marked:
-        load("callgate.cli.lineage").refuse_within_a_call("callgate call")
+        from callgate.cli.lineage import refuse_within_a_call  # lazy: see above  # noqa: PLC0415
+
+        refuse_within_a_call("callgate call")

@@ -16,7 +16,6 @@ from callgate.cli.greetings import (
     settings_of,
     workspace_of,
 )
-from callgate.cli.loading import load
 from callgate.cli.output import print_json, print_text
 from callgate.cli.stops import Stops
 from callgate.cli.terminal import is_terminal, safe, say
@@ -146,7 +145,9 @@ class RemoteCall:
         if not is_terminal(sys.stderr) or self.options.verbose or self.options.quiet:
             return
         if self._waiting is None:
-            self._waiting = load("callgate.cli.waiting_line").WaitingLine(wanted=True)
+            from callgate.cli.waiting_line import WaitingLine  # lazy: only at a terminal  # noqa: PLC0415
+
+            self._waiting = WaitingLine(wanted=True)
         self._waiting.start(self.tool)
 
     def _hide_waiting(self) -> None:
@@ -227,11 +228,13 @@ class RemoteCall:
                         "requestId": f"{_ASK}{self._questions}"})  # fmt: skip
 
     def _answer(self, question: dict[str, Any], stops: Stops) -> None:
-        asking = load("callgate.cli.remote_asking")  # heavy, and needed only where one is asked
+        from callgate.cli import remote_asking as asking  # lazy: heavy, only where one is asked  # noqa: PLC0415
+
         try:
             if self.options.yes and not question.get("alwaysAsk"):
                 what = question.get("commandSummary") or question.get("inputSummary")
-                clip = load("callgate.cli.visible").clip
+                from callgate.cli.visible import clip  # lazy: the same  # noqa: PLC0415
+
                 say(f"--yes allows {question['tool']}: {clip(str(what), 200)}")
                 asking.allow(question)
             else:
@@ -259,12 +262,13 @@ class RemoteCall:
             did, ms = self._answered_by, f"{whole['duration_ms']:.0f} ms"
             say(f"callgate: {answered_by_words(did)}, call {whole['call_id']}, {ms}")
             return 0
-        ended = load("callgate.cli.remote_endings").ended(frame, self.tool, signal)
-        code: int = load("callgate.cli.endings").show(
-            ended, self._schema, options, streamed=self._streamed,
+        from callgate.cli.endings import show  # lazy: not for a plain text  # noqa: PLC0415
+        from callgate.cli.remote_endings import ended  # lazy: the same  # noqa: PLC0415
+
+        return show(
+            ended(frame, self.tool, signal), self._schema, options, streamed=self._streamed,
             answered_by=self._answered_by,
         )
-        return code
 
     @property
     def _answered_by(self) -> dict[str, str | None]:
@@ -312,8 +316,7 @@ def _questions(frame: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def problem(message: str, error_class: str, reason: str, hint: str | None) -> Exception:
-    classes = load("callgate.core.errors").ToolErrorClass
-    problem: Exception = load("callgate.cli.problems").CliError(
-        message, hint=hint, error_class=classes(error_class), reason=reason
-    )
-    return problem
+    from callgate.cli.problems import CliError  # lazy: only for errors  # noqa: PLC0415
+    from callgate.core.errors import ToolErrorClass  # lazy: only for errors  # noqa: PLC0415
+
+    return CliError(message, hint=hint, error_class=ToolErrorClass(error_class), reason=reason)

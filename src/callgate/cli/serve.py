@@ -19,7 +19,6 @@ from callgate.cli.detaching import detach
 from callgate.cli.embedded import open_runtime
 from callgate.cli.exits import FAILED, OK
 from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.loading import load
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.cli.upkeep import Upkeep
@@ -87,11 +86,17 @@ def serve(options: Namespace) -> int:
     if http is not None:
         instance = instance._replace(http=http.url)
     expect_many()
-    beside = partial(load("callgate.cli.hosts_dev").watch, wired.hosts) if options.dev else None
+    beside = _watch_plugins(wired) if options.dev else None
     ended = asyncio.run(
         _serve(wired, session, roots, listener, instance, home, unfinished, ready, beside, http)
     )
     return OK if ended is None else FAILED
+
+
+def _watch_plugins(wired: Wired) -> Callable[[], Coroutine[Any, Any, None]]:
+    from callgate.cli.hosts_dev import watch  # lazy: only for --dev  # noqa: PLC0415
+
+    return partial(watch, wired.hosts)
 
 
 def _http(

@@ -6,15 +6,13 @@ middle of something else: a byte arrives at `descriptor`, and whoever waits ther
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` itself is four times as large
 import os
-
-from callgate.cli.loading import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_signal = load("_signal")  # `signal` itself is four times as large
 _SIGNALS = tuple(getattr(_signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 
-from callgate.cli.loading import load
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,8 +55,9 @@ def safe(text: str) -> str:
     """`visible_text`; its module is loaded only where some character needs it."""
     if text.isascii() and text.translate(_LINES).isprintable():
         return text
-    shown: str = load("callgate.cli.visible").visible_text(text)
-    return shown
+    from callgate.cli.visible import visible_text  # lazy: most texts are plain  # noqa: PLC0415
+
+    return visible_text(text)
 
 
 def say(text: str) -> None:

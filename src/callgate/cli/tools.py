@@ -7,7 +7,6 @@ from argparse import Namespace
 from typing import Any
 
 from callgate.cli.exits import OK
-from callgate.cli.loading import load
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.remote_tools import every_tool
@@ -39,9 +38,11 @@ def tools(options: Namespace) -> int:
 
 def _own(options: Namespace) -> list[Tool]:
     """The tools of a runtime of our own, which is loaded only where no instance answers."""
-    wired, session = load("callgate.cli.embedded").open_runtime(options)
-    found: list[Tool] = load("callgate.surfaces.socket.listings").every(wired.runtime, session)
-    return found
+    from callgate.cli.embedded import open_runtime  # lazy: not where an instance answers  # noqa: PLC0415
+    from callgate.surfaces.socket.listings import every  # lazy: the same  # noqa: PLC0415
+
+    wired, session = open_runtime(options)
+    return every(wired.runtime, session)
 
 
 def _named(word: str, known: list[Tool]) -> Tool:
@@ -65,8 +66,9 @@ def _describe(tools: list[Tool], options: Namespace) -> int:
         for key in (key for tool in tools for key in tool["input_schema"].get("properties", ())):
             print(f"{visible(key)}=")
         return OK
-    describe = load("callgate.cli.tool_pages").tool_page
-    print("\n\n".join(describe(tool) for tool in tools))
+    from callgate.cli.tool_pages import tool_page  # lazy: not for a list  # noqa: PLC0415
+
+    print("\n\n".join(tool_page(tool) for tool in tools))
     return OK
 
 

@@ -11,7 +11,6 @@ import sys
 from _socket import AF_UNIX, SOCK_STREAM, socket
 
 from callgate.cli.json_texts import dumps, loads
-from callgate.cli.loading import load
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
 
 MAX_LINE = 8 * 1024 * 1024
 _PIECE = 256 * 1024
-_REACHING = "callgate.surfaces.socket.reaching"  # not needed where all is well
 _SOL_SOCKET, _SO_PEERCRED = 1, 17  # on Linux
 
 
@@ -49,7 +47,9 @@ class Wire:
             self._check_peer()
         except (OSError, ValueError) as error:
             self._socket.close()
-            raise Lost(load(_REACHING).why_not(error)) from error
+            from callgate.surfaces.socket.reaching import why_not  # lazy: not where all is well  # noqa: PLC0415
+
+            raise Lost(why_not(error)) from error
         except Lost:
             self._socket.close()
             raise
@@ -58,7 +58,9 @@ class Wire:
         try:
             self._socket.connect(path)
         except BlockingIOError:
-            load(_REACHING).connect_again(self._socket, path, patience_s)
+            from callgate.surfaces.socket import reaching  # lazy: not where all is well  # noqa: PLC0415
+
+            reaching.connect_again(self._socket, path, patience_s)
 
     def __enter__(self) -> Wire:
         return self

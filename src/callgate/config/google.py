@@ -13,7 +13,6 @@ import re
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -69,8 +68,9 @@ def endpoints(table: GoogleTable) -> Endpoints:
     """Where people log in, and where tokens come from."""
     urls = {"auth": table.auth_endpoint, "token": table.token_endpoint,
             "revoke": table.revoke_endpoint}  # fmt: skip
-    endpoints: Endpoints = _oauth().Endpoints(**{name: url for name, url in urls.items() if url})
-    return endpoints
+    from callgate.tools.google.oauth import Endpoints  # lazy: heavy, only for a login  # noqa: PLC0415
+
+    return Endpoints(**{name: url for name, url in urls.items() if url})
 
 
 class GoogleAccounts:
@@ -156,7 +156,8 @@ class GoogleAccounts:
         raise ToolExecutionError(text + ".", reason="google_login")
 
     async def _refresh(self, name: str, account: Account) -> Account:
-        oauth = _oauth()
+        from callgate.tools.google import oauth  # lazy: heavy, once a token has run out  # noqa: PLC0415
+
         client = oauth.Client(account.client_id, account.client_secret)
         known = oauth.Tokens(
             access_token=account.access_token,
@@ -217,7 +218,3 @@ def _account(tokens: Tokens, client: Client, *, read_only: bool) -> Account:
         email=tokens.email,
         read_only=read_only,
     )
-
-
-def _oauth() -> Any:
-    return import_module("callgate.tools.google.oauth")

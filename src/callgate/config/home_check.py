@@ -78,7 +78,7 @@ def _check_parent(real: str, parent: str) -> None:
 
 
 def _name(uid: int) -> str:
-    import pwd  # lazy: only for a message
+    import pwd  # lazy: only for a message  # noqa: PLC0415
 
     try:
         return pwd.getpwuid(uid).pw_name

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The word that is most like it; None where none is like it at all."""
-    difflib = import_module("difflib")  # only once something is misspelt
-    found: list[str] = difflib.get_close_matches(word, list(known), n=1)
+    import difflib  # lazy: only once something is misspelt  # noqa: PLC0415
+
+    found = difflib.get_close_matches(word, list(known), n=1)
     return found[0] if found else None

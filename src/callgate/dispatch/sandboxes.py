@@ -23,7 +23,6 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -142,9 +141,10 @@ class Sandbox:
     def launchers(self) -> Launchers:
         """The broker and all that starts commands: only once there is one to start."""
         if self._made is None:
-            self._made = import_module("callgate.dispatch.launchers").Launchers(self.leases)
-        launchers: Launchers = self._made
-        return launchers
+            from callgate.dispatch.launchers import Launchers  # lazy: many calls start no command  # noqa: PLC0415
+
+            self._made = Launchers(self.leases)
+        return self._made
 
     @property
     def backends(self) -> tuple[Backend, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 
 from callgate.host.pipes import Pipe
 from callgate.host.plugins import Plugin, load_plugin
@@ -40,5 +39,6 @@ def main(given: Sequence[str]) -> int:
 def _load(given: Sequence[str]) -> Plugin:
     if given[0] != "--script":
         return load_plugin(given[0])
-    plugin: Plugin = import_module("callgate.host.scripts").ScriptPlugin(given[1:])
-    return plugin
+    from callgate.host.scripts import ScriptPlugin  # lazy: most hosts are Python  # noqa: PLC0415
+
+    return ScriptPlugin(given[1:])

@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from callgate.core.models import Key, ModelError, ModelErrorKind, Piece, Prompt
+from callgate.core.usage import Price
 from callgate.models.openai_chat import OpenAIChatModel
 from callgate.models.tables import ModelTable
 
@@ -38,7 +39,7 @@ class LocalModel:
         self.small = table.small is not False
         self.catalogue_names = table.names == "catalogue"
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS
-        self.price = table.price
+        self.price: Price | None = table.price
         self._table = table
         self._path = _checked(os.path.expanduser(table.path or ""))
         if find_spec(_MODULE) is None:

@@ -7,7 +7,6 @@ settings: `anthropic/MODEL`, `openai/MODEL`, `responses/MODEL`, `scripted/PATH`,
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import cast, get_args
 
 from callgate.audit.redaction import redact
@@ -27,14 +26,6 @@ _BASE_URLS: Mapping[str, str] = {
     "responses": "OPENAI_BASE_URL",
 }
 _FILES = ("scripted", "local")
-_ADAPTERS: Mapping[str, tuple[str, str]] = {
-    "anthropic": ("anthropic", "AnthropicModel"),
-    "openai": ("openai_chat", "OpenAIChatModel"),
-    "responses": ("openai_responses", "OpenAIResponsesModel"),
-    "scripted": ("scripted", "ScriptedModel"),
-    "local": ("local", "LocalModel"),
-}
-"""Module and class."""
 
 
 def find_table(
@@ -75,9 +66,27 @@ def make_model(name: str, table: ModelTable, key: Key | None = None) -> Model:
             f"There is no key for {name}: set {USUAL_VARIABLES[table.kind]},"
             f" or run: callgate keys set {key_name(name, table)}",
         )
-    module, adapter = _ADAPTERS[table.kind]
-    model = getattr(import_module(f"{__package__}.{module}"), adapter)
-    return cast(Model, model(name, table) if table.kind in _FILES else model(name, table, key))
+    match table.kind:
+        case "anthropic":
+            from callgate.models.anthropic import AnthropicModel  # lazy: this kind alone  # noqa: PLC0415
+
+            return AnthropicModel(name, table, key)
+        case "openai":
+            from callgate.models.openai_chat import OpenAIChatModel  # lazy: this kind alone  # noqa: PLC0415
+
+            return OpenAIChatModel(name, table, key)
+        case "responses":
+            from callgate.models import openai_responses  # lazy: this kind alone  # noqa: PLC0415
+
+            return openai_responses.OpenAIResponsesModel(name, table, key)
+        case "scripted":
+            from callgate.models.scripted import ScriptedModel  # lazy: this kind alone  # noqa: PLC0415
+
+            return ScriptedModel(name, table)
+        case "local":
+            from callgate.models.local import LocalModel  # lazy: this kind alone  # noqa: PLC0415
+
+            return LocalModel(name, table)
 
 
 def key_name(name: str, table: ModelTable) -> str:

@@ -38,6 +38,7 @@ from callgate.core.models import (
     StopReason,
     Usage,
 )
+from callgate.core.usage import Price
 from callgate.models.prompts import plain, text_of, used_ids
 from callgate.models.replies import Draft, Text, Thought, Use
 from callgate.models.tables import Count, ModelTable
@@ -107,7 +108,7 @@ class ScriptedModel:
         self.small = bool(table.small)
         self.catalogue_names = table.names == "catalogue"
         self.context_tokens = table.context_tokens or CONTEXT_TOKENS
-        self.price = table.price
+        self.price: Price | None = table.price
         if script is None:
             script = read_script(os.path.expanduser(table.path or ""))
         self._script = script

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from typing import Any
 
 from callgate.core.models import Piece
+from callgate.core.usage import Price
 from callgate.models.http import Server
 from callgate.models.replies import Reader
 from callgate.models.tables import ModelTable
@@ -24,7 +25,7 @@ class ServedModel:
         self.small = bool(table.small)
         self.catalogue_names = table.names == "catalogue"
         self.context_tokens = table.context_tokens or context_tokens
-        self.price = table.price
+        self.price: Price | None = table.price
         self._table = table
         self._server = server
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from importlib import import_module
 from typing import Any, Literal, NoReturn
 
 import msgspec
@@ -147,7 +146,8 @@ def _count_digits(text: str) -> None:
 
 @cache
 def _second_reader() -> Any:
-    json = import_module("json")  # most documents need no second look
+    import json  # lazy: most documents need no second look  # noqa: PLC0415
+
     return json.JSONDecoder(object_pairs_hook=_unique, parse_int=_count_digits)
 
 

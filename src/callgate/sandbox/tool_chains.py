@@ -89,7 +89,7 @@ def of_program(
 
     Around a program or script is the package or environment that it belongs to.
     """
-    import shutil  # lazy: most calls start neither host nor server
+    import shutil  # lazy: most calls start neither host nor server  # noqa: PLC0415
 
     paths = [cwd]
     program = shutil.which(os.path.join(cwd, argv[0]) if "/" in argv[0] else argv[0],

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from importlib import import_module
 
 from callgate.core.ops import DeleteSession
 from callgate.core.stored import StoredSession
@@ -48,8 +47,10 @@ async def delete_session(
 def _drop(directory: str, id: str) -> None:
     if id in ("", ".", "..") or os.path.basename(id) != id:
         return  # not a name that we gave
+    import shutil  # lazy: heavy, and few delete anything  # noqa: PLC0415
+
     try:
-        import_module("shutil").rmtree(directory)  # heavy, and few delete anything
+        shutil.rmtree(directory)
     except FileNotFoundError:
         pass
     except OSError as error:

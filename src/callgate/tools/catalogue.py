@@ -6,6 +6,8 @@ read_file and the tools themselves do the same.
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolDefinition
 from callgate.tools.loading import Row
@@ -45,8 +47,8 @@ FILES: tuple[Row, ...] = (
             kind="edit",
             source="builtin",
         ),
-        "callgate.tools.put_get:put",
-        "callgate.tools.put_get:put_preview",
+        lambda: _put_get().put,
+        lambda: _put_get().put_preview,
     ),
     Row(
         ToolDefinition(
@@ -68,7 +70,7 @@ FILES: tuple[Row, ...] = (
             kind="read",
             source="builtin",
         ),
-        "callgate.tools.put_get:get",
+        lambda: _put_get().get,
     ),
 )
 
@@ -93,6 +95,18 @@ CUSTOM: tuple[Row, ...] = (
             timeout_s=3_600.0,  # the other tool's own limit holds
             source="builtin",
         ),
-        "callgate.tools.custom:call",
+        lambda: _custom().call,
     ),
 )
+
+
+def _put_get() -> ModuleType:
+    from callgate.tools import put_get  # lazy: with the first call  # noqa: PLC0415
+
+    return put_get
+
+
+def _custom() -> ModuleType:
+    from callgate.tools import custom  # lazy: with the first call  # noqa: PLC0415
+
+    return custom

@@ -2,7 +2,7 @@
 
     Row (definition, function, preview) -> LoadedTool -> module.function(input, context, shared)
 
-To have such a tool costs its row. Functions are named `package.module:function`.
+To have such a tool costs its row, which says how its function is loaded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -22,21 +21,19 @@ from callgate.core.errors import ToolCancelled
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactory, ToolOutput
 from callgate.dispatch.raw_open import watched
 
+Load = Callable[[], Callable[..., Any]]
+"""Imports the module of a function and returns the function."""
+
 
 class Row(msgspec.Struct, frozen=True):
     definition: ToolDefinition
-    function: str
-    """`async (input, context, shared) -> ToolOutput`."""
-    preview: str | None = None
-    """`(input, environment, shared) -> Preview | str | None`, which may be async."""
+    function: Load
+    """Loads an `async (input, context, shared) -> ToolOutput`."""
+    preview: Load | None = None
+    """Loads a `(input, environment, shared) -> Preview | str | None`, which may be async."""
 
 
 Function = Callable[[dict[str, Any], ToolContext, Any], Coroutine[Any, Any, ToolOutput]]
-
-
-def load(name: str) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(import_module(module), function)
 
 
 def factories(rows: Iterable[Row], shared: Any) -> Iterator[ToolFactory]:
@@ -61,7 +58,7 @@ class LoadedTool:
     ) -> Preview | str | None:
         if self._row.preview is None:
             return None
-        said: Any = load(self._row.preview)(input, environment, self._shared)
+        said: Any = self._row.preview()(input, environment, self._shared)
         if inspect.isawaitable(said):
             said = await said
         shown: Preview | str | None = said
@@ -88,7 +85,7 @@ class LoadedTool:
     def _begin(
         self, input: dict[str, Any], context: ToolContext
     ) -> Coroutine[Any, Any, ToolOutput]:
-        function: Function = load(self._row.function)
+        function: Function = self._row.function()
         return function(input, context, self._shared)
 
     @property

@@ -78,7 +78,7 @@ def main() -> None:
 def _limit_time() -> None:
     """End by itself even if nobody is left to end it."""
     try:
-        import resource
+        import resource  # lazy: only in the process that matches  # noqa: PLC0415
 
         resource.setrlimit(resource.RLIMIT_CPU, (_CPU_SECONDS, _CPU_SECONDS))
     except (ImportError, OSError, ValueError):

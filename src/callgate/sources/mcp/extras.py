@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Iterator
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -91,7 +90,8 @@ class Extra:
             if await connection.is_lost(error):
                 raise self._server.died(connection) from None
             raise to_error(self._server, error) from None
-        outputs = import_module("callgate.sources.mcp.outputs")
+        from callgate.sources.mcp import outputs  # lazy: with the SDK, which is heavy  # noqa: PLC0415
+
         value = outputs.plain(said)
         if self._name == "resources/read":
             content = [block for each in said.contents for block in outputs.to_blocks(each)]

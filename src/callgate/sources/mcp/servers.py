@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextvars import Context
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -209,14 +208,14 @@ class Server:
         self.life.starts(said.command)
         try:
             # A second of work for whoever imports it first: the loop goes on meanwhile.
-            connections = await asyncio.to_thread(import_module, "callgate.sources.mcp.connections")
+            connection_class = await asyncio.to_thread(_connection_class)
             transport = await said.reach(place, self.log)
         except ImportError:
             raise self.life.failed(_NO_SDK) from None
         except (OSError, ToolError) as error:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
             raise self.life.failed(problem) from error
-        connection: Connection = connections.Connection(
+        connection = connection_class(
             said.name, transport, place.paths, self.log,
             asks=self._asks, elicitation=said.elicitation, sampling=said.sampling,
             messages=self.messages.connection(), relearned=self._heard,
@@ -287,3 +286,9 @@ def _why(error: Exception) -> str:
         return error.message
     first = (str(error) or type(error).__name__).strip().split("\n")[0]
     return f"it cannot be used: {first[:300]}"
+
+
+def _connection_class() -> type[Connection]:
+    from callgate.sources.mcp.connections import Connection  # lazy: with the SDK, which is heavy  # noqa: PLC0415
+
+    return Connection

@@ -7,7 +7,6 @@ another by now is refused until somebody has looked at it (`callgate mcp approve
 from __future__ import annotations
 
 import asyncio
-from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -86,7 +85,9 @@ class McpTool:
             if await connection.is_lost(error):
                 raise self._server.died(connection) from None
             raise to_error(self._server, error) from None
-        output: ToolOutput = import_module("callgate.sources.mcp.outputs").to_output(result)
+        from callgate.sources.mcp.outputs import to_output  # lazy: with the SDK, which is heavy  # noqa: PLC0415
+
+        output = to_output(result)
         problem = self._results.problem(output)
         if problem is not None:
             raise to_error(self._server, ValueError(problem))

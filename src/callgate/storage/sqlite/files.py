@@ -11,7 +11,6 @@ import random
 import stat
 import time
 from collections.abc import Callable
-from importlib import import_module
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -69,8 +68,8 @@ def check(location: Location) -> None:
             migrating = True
             open_writer(location).close()
     except DAMAGE:
-        # Rarely needed, and what it imports would slow down every start.
-        salvage = import_module("callgate.storage.sqlite.salvage").salvage
+        from callgate.storage.sqlite.salvage import salvage  # lazy: heavy, for a damaged store  # noqa: PLC0415
+
         raise StoreDamaged(location.path, salvage(location.path)) from None
     except TROUBLE as error:
         if migrating:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
@@ -18,7 +17,6 @@ if TYPE_CHECKING:  # heavy
     from callgate.surfaces.mcp.http import Endpoint
 
 MCP = "/mcp"
-_ENDPOINT = "callgate.surfaces.mcp.http"
 _log = logging.getLogger("callgate.http")
 
 
@@ -42,9 +40,10 @@ class McpDoor:
         await endpoint(scope, receive, send)
 
     async def _open(self) -> Endpoint:
-        module = await asyncio.to_thread(import_module, _ENDPOINT)
-        endpoint: Endpoint = await module.open_endpoint(self._door)
-        return endpoint
+        await asyncio.to_thread(_load_sdk)
+        from callgate.surfaces.mcp.http import open_endpoint  # lazy: loaded by now  # noqa: PLC0415
+
+        return await open_endpoint(self._door)
 
     async def close(self) -> None:
         """Twice equals once."""
@@ -63,3 +62,8 @@ async def _refuse(send: Send, said: str) -> None:
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": problem.status, "headers": head})
     await send({"type": "http.response.body", "body": body})
+
+
+def _load_sdk() -> None:
+    """In a thread: it takes long, and the event loop goes on meanwhile."""
+    import callgate.surfaces.mcp.http  # lazy: with the first MCP client  # noqa: F401, PLC0415

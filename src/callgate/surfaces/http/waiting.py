@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from callgate.surfaces.http.parts import Parts
@@ -18,7 +17,6 @@ from callgate.surfaces.http.parts import Parts
 if TYPE_CHECKING:  # heavy
     from callgate.surfaces.http.serving import Serving
 
-_SERVING = "callgate.surfaces.http.serving"
 _log = logging.getLogger("callgate.http")
 
 
@@ -51,8 +49,8 @@ class HttpDoor:
 
     async def _load(self) -> None:
         try:
-            module = await asyncio.to_thread(import_module, _SERVING)
-            self._serving = module.Serving(self._parts)
+            serving = await asyncio.to_thread(_serving_class)
+            self._serving = serving(self._parts)
             self._serving.start(self._listening)
         except Exception:  # the instance goes on without it, and nobody waits at a dead door
             _log.exception("HTTP could not be started")
@@ -75,3 +73,10 @@ class HttpDoor:
         if self._serving is not None:
             await self._serving.close()
         self._parts.access.close()
+
+
+def _serving_class() -> type[Serving]:
+    """In a thread: it takes long, and the event loop goes on meanwhile."""
+    from callgate.surfaces.http.serving import Serving  # lazy: with the first visitor  # noqa: PLC0415
+
+    return Serving

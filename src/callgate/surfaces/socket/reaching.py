@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import time
+from _socket import socket
 from collections.abc import Iterator
 from errno import EACCES, EAGAIN
 
@@ -19,7 +19,7 @@ def pauses() -> Iterator[float]:
         pause = min(pause * 2, _LONGEST_PAUSE_S)
 
 
-def connect_again(connection: socket.socket, path: str, patience_s: float) -> None:
+def connect_again(connection: socket, path: str, patience_s: float) -> None:
     """Connect to a socket whose queue was full; `BlockingIOError` if it stays so."""
     until = time.monotonic() + patience_s
     for pause in pauses():

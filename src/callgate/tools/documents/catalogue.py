@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolDefinition
 from callgate.tools.loading import Row
@@ -51,7 +53,7 @@ CATALOGUE: tuple[Row, ...] = (
             kind="search",
             source="builtin",
         ),
-        "callgate.tools.documents.searching:search",
+        lambda: _searching().search,
     ),
     Row(
         ToolDefinition(
@@ -72,7 +74,7 @@ CATALOGUE: tuple[Row, ...] = (
             kind="other",
             source="builtin",
         ),
-        "callgate.tools.documents.storing:ingest",
+        lambda: _storing().ingest,
     ),
     Row(
         ToolDefinition(
@@ -104,6 +106,18 @@ CATALOGUE: tuple[Row, ...] = (
             kind="other",
             source="builtin",
         ),
-        "callgate.tools.documents.storing:upload",
+        lambda: _storing().upload,
     ),
 )
+
+
+def _searching() -> ModuleType:
+    from callgate.tools.documents import searching  # lazy: with the first call  # noqa: PLC0415
+
+    return searching
+
+
+def _storing() -> ModuleType:
+    from callgate.tools.documents import storing  # lazy: with the first call  # noqa: PLC0415
+
+    return storing

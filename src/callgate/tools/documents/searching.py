@@ -13,7 +13,6 @@ from callgate.tools.documents.extraction import keeps_lines
 from callgate.tools.documents.index import Hit, Index, Origin, Passage, opened
 from callgate.tools.documents.refreshing import refresh
 from callgate.tools.documents.storing import catch_up, directory_of
-from callgate.tools.loading import load
 from callgate.tools.search import local_files
 from callgate.tools.shares import Documents
 from callgate.workspace import refusals
@@ -62,7 +61,9 @@ async def search(input: dict[str, Any], context: ToolContext, documents: Documen
         return _said(await asyncio.to_thread(_by_words, asked, documents, asked.limit))
     most = max(asked.limit, _FUSED)
     words = await asyncio.to_thread(_by_words, asked, documents, most)
-    meant = await load("callgate.tools.documents.meaning:find")(asked, documents, context, most)
+    from callgate.tools.documents.meaning import find  # lazy: heavy, only with embeddings  # noqa: PLC0415
+
+    meant = await find(asked, documents, context, most)
     return _both_said(words, meant, asked)
 
 

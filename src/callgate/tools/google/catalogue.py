@@ -6,11 +6,17 @@ of which one is enough, the smallest first: it is the one a person is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import ModuleType
 from typing import Any, NamedTuple
 
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolDefinition, ToolKind
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from callgate.tools.loading import Load
 
 READ = frozenset({Capability.READ_ONLY, Capability.ACCESSES_NETWORK})
 SAVE = frozenset({Capability.WRITES_FILES, Capability.ACCESSES_NETWORK})
@@ -50,9 +56,9 @@ SERVICES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 class Spec(NamedTuple):
     definition: ToolDefinition
-    function: str
+    function: Load
     scopes: tuple[str, ...]
-    preview: str | None = None
+    preview: Load | None = None
 
     @property
     def writes(self) -> bool:
@@ -158,12 +164,44 @@ def _row(
         argument_aliases=aliases,
         source="builtin",
     )
-    return Spec(definition, _named(function), scopes, None if preview is None else _named(preview))
+    load = partial(_function, function)
+    return Spec(definition, load, scopes, None if preview is None else partial(_function, preview))
 
 
-def _named(function: str) -> str:
-    """As `tools.loading` finds it."""
-    return f"{__package__}.{function.replace('.', ':')}"
+def _function(name: str) -> Callable[..., Any]:
+    """From `module.function` of this package."""
+    module, _, function = name.partition(".")
+    found: Callable[..., Any] = getattr(_module(module), function)
+    return found
+
+
+def _module(name: str) -> ModuleType:
+    match name:
+        case "calendar":
+            from callgate.tools.google import calendar  # lazy: with the first call  # noqa: PLC0415
+
+            return calendar
+        case "docs":
+            from callgate.tools.google import docs  # lazy: with the first call  # noqa: PLC0415
+
+            return docs
+        case "drive":
+            from callgate.tools.google import drive  # lazy: with the first call  # noqa: PLC0415
+
+            return drive
+        case "gmail":
+            from callgate.tools.google import gmail  # lazy: with the first call  # noqa: PLC0415
+
+            return gmail
+        case "sheets":
+            from callgate.tools.google import sheets  # lazy: with the first call  # noqa: PLC0415
+
+            return sheets
+        case "tasks":
+            from callgate.tools.google import tasks  # lazy: with the first call  # noqa: PLC0415
+
+            return tasks
+    raise ValueError(name)
 
 
 def _gmail() -> Iterator[Spec]:

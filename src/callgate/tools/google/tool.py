@@ -8,15 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from callgate.core.tools import ToolContext, ToolFactory, ToolOutput
 from callgate.tools.google.catalogue import CATALOGUE, Spec
-from callgate.tools.loading import LoadedTool, Row, load
+from callgate.tools.loading import LoadedTool, Row
 
 if TYPE_CHECKING:  # loaded with the first call
     from callgate.tools.google.requests import Call, Connections, Credentials, Google
 
     Function = Callable[[Call], Coroutine[Any, Any, ToolOutput]]
-
-
-_REQUESTS = "callgate.tools.google.requests"
 
 
 class GoogleTools:
@@ -37,10 +34,10 @@ class GoogleTools:
 
     def connections(self) -> Connections:
         if self._connections is None:
-            opened = load(f"{_REQUESTS}:Connections")
-            self._connections = opened(self._endpoint)
-        connections: Connections = self._connections
-        return connections
+            from callgate.tools.google.requests import Connections  # lazy: with the first call  # noqa: PLC0415
+
+            self._connections = Connections(self._endpoint)
+        return self._connections
 
     async def close(self) -> None:
         if self._connections is not None:
@@ -56,7 +53,9 @@ class GoogleTool(LoadedTool):
     def _begin(
         self, input: dict[str, Any], context: ToolContext
     ) -> Coroutine[Any, Any, ToolOutput]:
-        google = load(f"{_REQUESTS}:Google")(
+        from callgate.tools.google.requests import Call, Google, understood  # lazy: the first call  # noqa: PLC0415
+
+        google = Google(
             self._shared.connections(),
             self._shared.credentials,
             context,
@@ -65,10 +64,8 @@ class GoogleTool(LoadedTool):
             writes=self._spec.writes,
         )
         self._google = google
-        function: Function = load(self._spec.function)
-        work = function(load(f"{_REQUESTS}:Call")(google, input, context))
-        understood: Coroutine[Any, Any, ToolOutput] = load(f"{_REQUESTS}:understood")(google, work)
-        return understood
+        function: Function = self._spec.function()
+        return understood(google, function(Call(google, input, context)))
 
     @property
     def stoppable(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from callgate.core.effects import Capability, SideEffects
@@ -37,8 +39,16 @@ def _row(
         hidden_from_workers=True,
         source="builtin",
     )
-    function = f"callgate.tools.memory.notes:{name.removeprefix('memory_')}"
-    return Row(definition, function, f"{function}_preview" if writes else None)
+    function = name.removeprefix("memory_")
+    preview = partial(_function, f"{function}_preview") if writes else None
+    return Row(definition, partial(_function, function), preview)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    from callgate.tools.memory import notes  # lazy: with the first call  # noqa: PLC0415
+
+    function: Callable[..., Any] = getattr(notes, name)
+    return function
 
 
 CATALOGUE: tuple[Row, ...] = (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolDefinition
 from callgate.tools.loading import Row
@@ -39,7 +41,7 @@ CATALOGUE: tuple[Row, ...] = (
             kind="search",
             source="builtin",
         ),
-        "callgate.tools.web.searches:search",
+        lambda: _searches().search,
     ),
     Row(
         ToolDefinition(
@@ -78,7 +80,7 @@ CATALOGUE: tuple[Row, ...] = (
             kind="fetch",
             source="builtin",
         ),
-        "callgate.tools.web.pages:fetch_page",
+        lambda: _pages().fetch_page,
     ),
     Row(
         ToolDefinition(
@@ -115,7 +117,25 @@ CATALOGUE: tuple[Row, ...] = (
             kind="fetch",
             source="builtin",
         ),
-        "callgate.tools.web.calls:call",
-        "callgate.tools.web.calls:preview",
+        lambda: _calls().call,
+        lambda: _calls().preview,
     ),
 )
+
+
+def _searches() -> ModuleType:
+    from callgate.tools.web import searches  # lazy: with the first call  # noqa: PLC0415
+
+    return searches
+
+
+def _pages() -> ModuleType:
+    from callgate.tools.web import pages  # lazy: with the first call  # noqa: PLC0415
+
+    return pages
+
+
+def _calls() -> ModuleType:
+    from callgate.tools.web import calls  # lazy: with the first call  # noqa: PLC0415
+
+    return calls

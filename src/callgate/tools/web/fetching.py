@@ -197,7 +197,7 @@ async def _body(
 @lru_cache(maxsize=1)
 def _trust() -> ssl.SSLContext:
     """Of the system and the environment; loading it takes longer than most requests."""
-    import httpx2  # only for its choice of certificates
+    import httpx2  # lazy: heavy, for its choice of certificates  # noqa: PLC0415
 
     context: ssl.SSLContext = httpx2.create_ssl_context()
     return context

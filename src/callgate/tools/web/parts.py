@@ -30,13 +30,13 @@ class Web:
 
     @cached_property
     def reach(self) -> Reach:
-        from callgate.tools.web.reach import Reach
+        from callgate.tools.web.reach import Reach  # lazy: with the first call  # noqa: PLC0415
 
         return Reach.of(self.table.allow, self.table.only)
 
     @cached_property
     def limits(self) -> Limits:
-        from callgate.tools.web.fetching import Limits
+        from callgate.tools.web.fetching import Limits  # lazy: with the first call  # noqa: PLC0415
 
         return Limits(
             timeout_s=self.table.timeout_s,
@@ -46,7 +46,7 @@ class Web:
 
     @cached_property
     def resolve(self) -> Resolve:
-        from callgate.tools.web.connecting import look_up
+        from callgate.tools.web.connecting import look_up  # lazy: with the first call  # noqa: PLC0415
 
         return self._resolve or look_up
 
@@ -73,6 +73,6 @@ class Web:
 
 
 def _is_installed(package: str) -> bool:
-    from importlib.util import find_spec  # few ask
+    from importlib.util import find_spec  # lazy: few ask  # noqa: PLC0415
 
     return find_spec(package) is not None
