@@ -13,9 +13,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # `typing` would cost every command line more than its own start
     from typing import Any
 
-__version__ = "0.1.0"
-
 _EXPORTS = {
+    "callgate.core.version": ("__version__",),
     "callgate.gate": ("Gate",),
     "callgate.client.connecting": ("connect",),
     "callgate.client.errors": ("ClientError", "NoInstance", "InstanceGone", "RequestRefused"),
@@ -47,7 +46,7 @@ _EXPORTS = {
 }  # fmt: skip
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
-__all__ = ["__version__", *_HOME]
+__all__ = [*_HOME]
 
 if TYPE_CHECKING:
     from callgate.client.blocking import BlockingGate as BlockingGate
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
     from callgate.core.tools import ToolContext as ToolContext
     from callgate.core.tools import ToolDefinition as ToolDefinition
     from callgate.core.tools import ToolOutput as ToolOutput
+    from callgate.core.version import __version__ as __version__
     from callgate.dispatch.confirmations import Answer as Answer
     from callgate.dispatch.confirmations import Confirmation as Confirmation
     from callgate.dispatch.confirmations import Scope as Scope

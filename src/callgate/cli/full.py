@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from callgate import __version__
 from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.platforms import can_start_on, missing_on
 from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
 from callgate.core.errors import ToolErrorClass
+from callgate.core.version import __version__
 
 _MADE_BEFORE_A_LOOK = 20_000
 """Imports make many objects and no garbage: with Python's 700, looking for it is a tenth of the

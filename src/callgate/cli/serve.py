@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from callgate import __version__
 from callgate.cli.detaching import detach
 from callgate.cli.embedded import open_runtime
 from callgate.cli.exits import FAILED, OK
@@ -28,6 +27,7 @@ from callgate.config.places import Home
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
 from callgate.core.sessions import Session
+from callgate.core.version import __version__
 from callgate.policy.rules import is_within
 from callgate.surfaces.http.access import Access, private_name, reap_tokens, token_path
 from callgate.surfaces.http.addresses import (

@@ -21,8 +21,8 @@ from urllib.parse import unquote
 
 import httpx2
 
-from callgate import __version__
 from callgate.core.models import Key, ModelError, ModelErrorKind, Piece, Retrying
+from callgate.core.version import __version__
 from callgate.models.failures import MAX_BODY, status_error, stream_error
 from callgate.models.prompts import encoded
 from callgate.models.replies import Reader, ServerFailed, malformed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callgate import __version__
+from callgate.core.version import __version__
 from callgate.protocol.acp.initialize import (
     AgentAuth,
     AgentCapabilities,

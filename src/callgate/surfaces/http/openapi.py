@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from callgate import __version__
+from callgate.core.version import __version__
 from callgate.surfaces.http.operations import Operation
 from callgate.surfaces.http.problems import Failure
 

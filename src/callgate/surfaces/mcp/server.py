@@ -22,11 +22,11 @@ from mcp.server.models import InitializationOptions
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from callgate import __version__
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.results import ToolResult
+from callgate.core.version import __version__
 from callgate.dispatch.registry import Registered
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import logs, shapes, tasks

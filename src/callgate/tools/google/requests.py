@@ -22,9 +22,9 @@ from urllib.parse import quote
 import httpx2
 import msgspec
 
-from callgate import __version__
 from callgate.core.errors import ToolError, ToolExecutionError, ToolValidationError
 from callgate.core.tools import ToolContext, ToolOutput
+from callgate.core.version import __version__
 from callgate.outgoing.clients import is_loopback, is_untrusted, open_client
 from callgate.outgoing.retries import back_off
 from callgate.outgoing.said import Masked

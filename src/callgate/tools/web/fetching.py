@@ -18,8 +18,8 @@ from urllib.parse import quote, urljoin
 import httpcore2
 import msgspec
 
-from callgate import __version__
 from callgate.core.errors import ToolExecutionError
+from callgate.core.version import __version__
 from callgate.outgoing.clients import is_untrusted
 from callgate.tools.web.compression import Encoded, decoder
 from callgate.tools.web.connecting import Judging, Resolve, look_up
