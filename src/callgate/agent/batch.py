@@ -15,8 +15,7 @@ from collections.abc import Callable, Sequence
 
 from callgate.agent.feedback import result_block
 from callgate.agent.outputs import Outputs
-from callgate.agent.shows import Finished, Screen, Started
-from callgate.agent.subagents import SPAWN_AGENT
+from callgate.agent.shows import SPAWN_AGENT, Finished, Screen, Started
 from callgate.agent.wanted import Wanted, in_order
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import ToolResultBlock

@@ -13,6 +13,9 @@ import msgspec
 
 from callgate.core.content import ToolResultBlock, ToolUseBlock
 
+SPAWN_AGENT = "spawn_agent"
+"""The tool by which another agent does a task; its calls are `Delegated`."""
+
 
 class Said(msgspec.Struct, frozen=True):
     """A piece of what the model says to the user."""

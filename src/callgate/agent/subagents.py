@@ -13,11 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from callgate.agent.shows import Asked, Delegated, Finished, Screen, Show, Started, nobody
+from callgate.agent.shows import (
+    SPAWN_AGENT,
+    Asked,
+    Delegated,
+    Finished,
+    Screen,
+    Show,
+    Started,
+    nobody,
+)
 from callgate.audit.summaries import in_words
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
@@ -30,11 +39,9 @@ from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.raw_open import watched
 from callgate.sessions.conversations import Conversations
 
-if TYPE_CHECKING:  # they use this module
-    from callgate.agent.agent import Agent
+if TYPE_CHECKING:  # heavy
     from callgate.agent.turns import TurnEnd
 
-SPAWN_AGENT = "spawn_agent"
 AT_ONCE = 4
 """Sub-agents of one session that work at a time."""
 _LONGEST_STEP = 160
@@ -42,6 +49,16 @@ _MODES = tuple(Mode)
 """From the narrowest to the widest."""
 
 Tell = Callable[[str], None]
+
+
+class Agent(Protocol):
+    """The part of `agent.Agent` by which one works for another."""
+
+    async def turn(self, session: Session, prompt: str, screen: Screen, /) -> TurnEnd: ...
+
+    def cancel(self, session_id: str, /) -> bool: ...
+
+    def forget(self, session_id: str, /) -> None: ...
 
 
 class WorkerSession(Session, kw_only=True):

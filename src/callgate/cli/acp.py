@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from callgate.cli.options import model_of
 from callgate.cli.terminal import say
 from callgate.host.streams import take_streams
 
@@ -83,13 +84,6 @@ def _load_agent() -> None:
     import callgate.cli.acp_parts  # lazy: after the greeting  # noqa: PLC0415
     import callgate.surfaces.acp.agent  # lazy: after the greeting  # noqa: PLC0415
     import callgate.wiring_agents  # lazy: after the greeting  # noqa: F401, PLC0415
-
-
-def model_of(options: Any) -> str | None:
-    """`scripted:FILE` is `scripted/FILE`, wherever a session or an editor may be."""
-    name: str | None = options.model
-    kind, colon, path = (name or "").partition(":")
-    return f"scripted/{os.path.abspath(path)}" if colon and kind == "scripted" else name
 
 
 def _open() -> Wired:

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.cli.acp import model_of
 from callgate.cli.exits import OK
+from callgate.cli.options import model_of
 from callgate.cli.terminal import say
 from callgate.cli.this_program import this_program
 from callgate.config.places import Home

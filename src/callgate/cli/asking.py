@@ -7,16 +7,27 @@ call, here as anywhere.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from callgate.cli.dialog import Dialog
 from callgate.cli.question import QuestionDocument
-from callgate.cli.terminal import Paint
-from callgate.cli.tty import BegunBefore, Tty
+from callgate.cli.terminal import Paint, say, wants_colour
+from callgate.cli.tty import BegunBefore, Tty, open_tty
 from callgate.cli.visible import clip, excerpt
-from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.config.saved import saved_rule
+from callgate.core.calls import ToolCall
+from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer, Scope
+from callgate.dispatch.sandboxes import OFF
 from callgate.policy.commands import judge, parse_pattern, read_command
 from callgate.policy.rules import Outcome, compile_glob
+from callgate.wiring import Wired
+
+if TYPE_CHECKING:  # a usual call is read without it
+    from argparse import Namespace
 
 BY = "terminal"
 _TRIES = 3
@@ -31,6 +42,7 @@ _CHOICES = {
     "n": "[n]o", "v": "ne[v]er in this session", "p": "[p]review",
 }  # fmt: skip
 _ALLOWING = frozenset("yas")
+_ONLY_CALLS = "Nobody is there to be asked: --yes allows calls and answers nothing else."
 
 Suggest = Callable[[Confirmation], Mapping[str, str | bool]]
 """The rule that an answer for good would write, as `config.saved` words it."""
@@ -141,3 +153,58 @@ def _problem(kind: str | None, pattern: str, question: Confirmation) -> str | No
     command = read_command(str(question.arguments.get("command", "")))
     covered = judge(command, rules).outcome == "allow"
     return None if covered else "That pattern does not cover this command."
+
+
+def confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | None:
+    """Who answers a question: `--yes`, the person at the terminal, or nobody."""
+    tty = None if options.no_input or options.wait else open_tty()
+    person = None if tty is None else asker(wired, made, tty)
+    return _yes_to_calls(person) if options.yes else person
+
+
+def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
+    """Asks the person at a terminal about a call."""
+
+    def suggest(question: Confirmation) -> Mapping[str, str | bool]:
+        """A call may ask about another one that it makes."""
+        arguments = dict(question.arguments)
+        call = msgspec.structs.replace(made, tool=question.tool, arguments=arguments)
+        subject, _ = wired.runtime.explain(call)
+        return saved_rule(
+            tool=subject.tool.name,
+            decision=Outcome.ALLOW,
+            workspace=made.session.workspace,
+            arguments=subject.checked.arguments,
+            arguments_sha256=subject.checked.sha256,
+            places=subject.places,
+            network=subject.widened,
+        )
+
+    async def rehearse(question: Confirmation) -> str:
+        from callgate.cli import rehearsals  # lazy: heavy, and rarely wanted  # noqa: PLC0415
+
+        return await rehearsals.rehearse(wired, made.session, str(question.arguments["command"]))
+
+    can = wired.sandbox.surroundings is not OFF
+    paint = Paint(wants_colour(True, os.environ))
+    return Asker(tty, paint, suggest, rehearse if can else None)
+
+
+def _yes_to_calls(person: Confirmer | None) -> Confirmer:
+    """`--yes` allows calls. What else is asked meanwhile is a question to the person."""
+
+    async def answer(question: Confirmation) -> Answer | bool | str:
+        if not question.always_ask:
+            return _say_yes(question)
+        if person is None:
+            say(f"callgate: {question.tool} needs a person's answer: refused")
+            return Answer(decision=Outcome.DENY, by="--yes", reason=_ONLY_CALLS)
+        return await person(question)
+
+    return answer
+
+
+def _say_yes(question: Confirmation) -> Answer:
+    what = question.command_summary or question.input_summary
+    say(f"--yes allows {question.tool}: {clip(what, 200)}")
+    return Answer(decision=Outcome.ALLOW, by="--yes")

@@ -6,26 +6,22 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from callgate.audit.summaries import summarize
 from callgate.cli import endings, remote
 from callgate.cli.arguments import read_arguments
-from callgate.cli.asking import Asker
+from callgate.cli.asking import confirmer
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.endings import Ended
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.problems import CliError
-from callgate.cli.terminal import Paint, say, wants_colour
-from callgate.cli.tty import Tty, open_tty
+from callgate.cli.terminal import say
 from callgate.cli.visible import clip, visible_text
 from callgate.cli.waiting_line import WaitingLine
 from callgate.cli.watchdog import watch_runtime
-from callgate.config.saved import saved_rule
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.events import (
@@ -36,16 +32,12 @@ from callgate.core.events import (
     TERMINAL,
     Event,
 )
-from callgate.dispatch.confirmations import Answer, Confirmation, Confirmer
 from callgate.dispatch.registry import Registered
-from callgate.dispatch.sandboxes import OFF
-from callgate.policy.rules import Outcome
 from callgate.wiring import Wired
 
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace
 
-_ONLY_CALLS = "Nobody is there to be asked: --yes allows calls and answers nothing else."
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -144,61 +136,6 @@ async def _until_the_end(wired: Wired, made: ToolCall) -> Ended:
             for each in _SIGNALS:
                 loop.remove_signal_handler(each)
     return Ended(work.result(), signals[0] if signals else None)
-
-
-def confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | None:
-    """Who answers a question: `--yes`, the person at the terminal, or nobody."""
-    tty = None if options.no_input or options.wait else open_tty()
-    person = None if tty is None else asker(wired, made, tty)
-    return _yes_to_calls(person) if options.yes else person
-
-
-def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
-    """Asks the person at a terminal about a call."""
-
-    def suggest(question: Confirmation) -> Mapping[str, str | bool]:
-        """A call may ask about another one that it makes."""
-        arguments = dict(question.arguments)
-        call = msgspec.structs.replace(made, tool=question.tool, arguments=arguments)
-        subject, _ = wired.runtime.explain(call)
-        return saved_rule(
-            tool=subject.tool.name,
-            decision=Outcome.ALLOW,
-            workspace=made.session.workspace,
-            arguments=subject.checked.arguments,
-            arguments_sha256=subject.checked.sha256,
-            places=subject.places,
-            network=subject.widened,
-        )
-
-    async def rehearse(question: Confirmation) -> str:
-        from callgate.cli import preview  # lazy: heavy, and rarely wanted  # noqa: PLC0415
-
-        return await preview.rehearse(wired, made.session, str(question.arguments["command"]))
-
-    can = wired.sandbox.surroundings is not OFF
-    paint = Paint(wants_colour(True, os.environ))
-    return Asker(tty, paint, suggest, rehearse if can else None)
-
-
-def _yes_to_calls(person: Confirmer | None) -> Confirmer:
-    """`--yes` allows calls. What else is asked meanwhile is a question to the person."""
-
-    async def answer(question: Confirmation) -> Answer | bool | str:
-        if not question.always_ask:
-            return _say_yes(question)
-        if person is None:
-            say(f"callgate: {question.tool} needs a person's answer: refused")
-            return Answer(decision=Outcome.DENY, by="--yes", reason=_ONLY_CALLS)
-        return await person(question)
-
-    return answer
-
-
-def _say_yes(question: Confirmation) -> Answer:
-    what = question.command_summary or question.input_summary
-    say(f"--yes allows {question.tool}: {clip(what, 200)}")
-    return Answer(decision=Outcome.ALLOW, by="--yes")
 
 
 class _Live:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
 from callgate.cli import asking
-from callgate.cli.call import asker
+from callgate.cli.asking import asker
 from callgate.cli.terminal import say
 from callgate.cli.tty import Tty
 from callgate.cli.visible import visible

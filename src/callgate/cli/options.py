@@ -6,6 +6,8 @@ import: a call through a running instance waits for nothing that it does not nee
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,3 +107,10 @@ ACP = (
     Option("--print-config", choices=EDITORS, help="print what to paste into an editor's settings"),
     Option("--setup", help="ask for a model and its key, at a terminal"),
 )
+
+
+def model_of(options: Any) -> str | None:
+    """`scripted:FILE` is `scripted/FILE`, wherever a session or an editor may be."""
+    name: str | None = options.model
+    kind, colon, path = (name or "").partition(":")
+    return f"scripted/{os.path.abspath(path)}" if colon and kind == "scripted" else name

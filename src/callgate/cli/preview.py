@@ -7,11 +7,9 @@ about as the policy says; where it lets writes pass, a person at the terminal is
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
 from argparse import Namespace
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from callgate.cli.call import run_call
@@ -22,27 +20,17 @@ from callgate.cli.envelope import envelope
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
+from callgate.cli.rehearsals import register, register_preview
 from callgate.cli.terminal import say
 from callgate.cli.tty import open_tty
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.effects import SideEffects
-from callgate.core.errors import ToolError, ToolRegistrationError
-from callgate.core.sessions import Session
-from callgate.core.tools import ToolFactory
-from callgate.dispatch.confirmations import Answer, Confirmation
-from callgate.dispatch.path_search import find
+from callgate.core.errors import ToolError
 from callgate.dispatch.presentation import arguments_text
-from callgate.policy.decide import Question
-from callgate.policy.path_rules import binding
 from callgate.policy.rules import Outcome
-from callgate.sandbox import sight, tool_chains
-from callgate.sandbox.profiles import Places
-from callgate.tools.preview import ApplyPreview, PreviewCommand, arguments
+from callgate.tools.preview import ApplyPreview, arguments
 from callgate.tools.previews import Preview, discard
-from callgate.tools.shell import Shell
 from callgate.wiring import Wired
 
-_ELSEWHERE = "/var/tmp"  # noqa: S108 for a home that is inside the workspace
 Show = Callable[[Ended], int] | None
 
 
@@ -68,9 +56,7 @@ def preview(options: Namespace) -> int:
 
 def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
     wired, session = open_runtime(options, audit=True, meant="preview")
-    places, parents = _places(wired, session), _parents(wired)
-    hidden = partial(_hidden, wired, session)
-    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents, hidden=hidden))
+    register_preview(wired, session, kept.append)
     words = options.words
     made = ToolCall(
         tool="preview",
@@ -82,35 +68,6 @@ def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
     return run_call(wired, made, find_tool(wired, "preview"), options, show=show)
 
 
-async def rehearse(wired: Wired, like: Session, command: str) -> str:
-    """For someone who is asked about a command: what it prints and would change.
-
-    A call of its own, in a session of its own, which the person who wants to see it allows."""
-    kept: list[Preview] = []
-    session = wired.session(like.workspace, like.mode)
-    session.title = "preview"
-    places, parents = _places(wired, session), _parents(wired)
-    hidden = partial(_hidden, wired, session)
-    _register(wired, lambda: PreviewCommand(places, kept.append, parents=parents, hidden=hidden))
-    made = ToolCall(
-        tool="preview", arguments={"command": command}, session=session, caller=CallerKind.CLI
-    )
-    try:
-        with wired.runtime.attach(_yes, session.id):
-            return (await wired.runtime.call(made)).text
-    finally:
-        for each in kept:
-            discard(each)
-
-
-async def _yes(question: Confirmation) -> Answer:
-    return Answer(decision=Outcome.ALLOW, by="terminal")
-
-
-def _parents(wired: Wired) -> tuple[str, str]:
-    return os.path.join(wired.home.path, "previews"), _ELSEWHERE
-
-
 def _apply(options: Namespace, found: Preview, show: Show, code: int) -> int:
     """Apply it if someone wants it; else the exit code stays."""
     tty = None if options.json or options.no_input else open_tty()
@@ -118,7 +75,7 @@ def _apply(options: Namespace, found: Preview, show: Show, code: int) -> int:
         say("callgate: nothing was applied; --apply does")
         return code
     wired, session = open_runtime(options, audit=True, meant="apply_preview")
-    _register(wired, lambda: ApplyPreview(found))
+    register(wired, lambda: ApplyPreview(found))
     made = ToolCall(
         tool="apply_preview",
         arguments=arguments(found),
@@ -155,41 +112,3 @@ def _collecting(shown: list[dict[str, Any]]) -> Callable[[Ended], int]:
         return ended.exit_code
 
     return show
-
-
-def _register(wired: Wired, factory: ToolFactory) -> None:
-    try:
-        wired.runtime.register(factory)
-    except ToolRegistrationError as error:
-        raise CliError(str(error), hint="A loaded tool has this name.") from error
-
-
-def _places(wired: Wired, session: Session) -> Places:
-    said = wired.sandbox.surroundings
-    directories, files = sight.private_places()
-    return Places(
-        workspace=session.workspace,
-        home=os.path.expanduser("~"),
-        callgate_home=wired.home.path,
-        read_roots=(*(root.path for root in session.extra_roots), *said.readable),
-        hidden=(*said.hidden, *files),
-        tools=tool_chains.shown(said.home, os.environ),
-        private=(*sight.DATA, *directories),
-        shown=said.readable,
-    )
-
-
-def _hidden(wired: Wired, session: Session, command: str) -> tuple[str, ...]:
-    """What path rules keep from a command. What they keep from being written need not be kept
-    from a preview: applying it is a write like any other."""
-    book = wired.policies(session.workspace)
-    question = Question(
-        tool="preview",
-        aliases=(Shell.definition.name, *Shell.definition.aliases),
-        effect=SideEffects.EXECUTE,
-        caller=CallerKind.CLI,
-        workspace=book.directory or session.workspace,
-        arguments={"command": command},
-    )
-    rules = binding(book, question, wired.dispatcher.registry.file_tools())
-    return find(rules, (session.workspace, *(root.path for root in session.extra_roots))).hidden

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from callgate.cli.call import confirmer
+from callgate.cli.asking import confirmer
 from callgate.cli.embedded import open_runtime
 from callgate.cli.wires import Foreign, Lost, Wire
 from callgate.config.places import Home

@@ -12,7 +12,8 @@ import pytest
 
 from callgate import Answer, Gate, Mode, Outcome, tool
 from callgate.agent.limits import TurnLimits
-from callgate.agent.subagents import AT_ONCE, SPAWN_AGENT, worker_of
+from callgate.agent.shows import SPAWN_AGENT
+from callgate.agent.subagents import AT_ONCE, worker_of
 from callgate.agent.turns import TurnEnd
 from callgate.core.content import TextBlock, ToolResultBlock
 from callgate.core.errors import ToolErrorClass

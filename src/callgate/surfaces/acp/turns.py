@@ -12,8 +12,8 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
+from callgate.agent.shows import SPAWN_AGENT
 from callgate.agent.skills import SkillUnreadable, UnknownSkill
-from callgate.agent.subagents import SPAWN_AGENT
 from callgate.core.calls import CallerKind
 from callgate.core.content import ToolUseBlock
 from callgate.core.ids import call_id

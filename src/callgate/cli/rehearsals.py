@@ -1,0 +1,95 @@
+"""Runs a command in a copy of the workspace, to show what it prints and would change."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+
+from callgate.cli.problems import CliError
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.effects import SideEffects
+from callgate.core.errors import ToolRegistrationError
+from callgate.core.sessions import Session
+from callgate.core.tools import ToolFactory
+from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.path_search import find
+from callgate.policy.decide import Question
+from callgate.policy.path_rules import binding
+from callgate.policy.rules import Outcome
+from callgate.sandbox import sight, tool_chains
+from callgate.sandbox.profiles import Places
+from callgate.tools.preview import PreviewCommand
+from callgate.tools.previews import Preview, discard
+from callgate.tools.shell import Shell
+from callgate.wiring import Wired
+
+_ELSEWHERE = "/var/tmp"  # noqa: S108 for a home that is inside the workspace
+
+
+async def rehearse(wired: Wired, like: Session, command: str) -> str:
+    """For someone who is asked about a command: what it prints and would change.
+
+    A call of its own, in a session of its own, which the person who wants to see it allows."""
+    kept: list[Preview] = []
+    session = wired.session(like.workspace, like.mode)
+    session.title = "preview"
+    register_preview(wired, session, kept.append)
+    made = ToolCall(
+        tool="preview", arguments={"command": command}, session=session, caller=CallerKind.CLI
+    )
+    try:
+        with wired.runtime.attach(_yes, session.id):
+            return (await wired.runtime.call(made)).text
+    finally:
+        for each in kept:
+            discard(each)
+
+
+async def _yes(question: Confirmation) -> Answer:
+    return Answer(decision=Outcome.ALLOW, by="terminal")
+
+
+def register_preview(wired: Wired, session: Session, keep: Callable[[Preview], None]) -> None:
+    """Register the tool `preview`, which gives what it made to `keep`."""
+    places, hidden = _places(wired, session), partial(_hidden, wired, session)
+    parents = os.path.join(wired.home.path, "previews"), _ELSEWHERE
+    register(wired, lambda: PreviewCommand(places, keep, parents=parents, hidden=hidden))
+
+
+def register(wired: Wired, factory: ToolFactory) -> None:
+    try:
+        wired.runtime.register(factory)
+    except ToolRegistrationError as error:
+        raise CliError(str(error), hint="A loaded tool has this name.") from error
+
+
+def _places(wired: Wired, session: Session) -> Places:
+    said = wired.sandbox.surroundings
+    directories, files = sight.private_places()
+    return Places(
+        workspace=session.workspace,
+        home=os.path.expanduser("~"),
+        callgate_home=wired.home.path,
+        read_roots=(*(root.path for root in session.extra_roots), *said.readable),
+        hidden=(*said.hidden, *files),
+        tools=tool_chains.shown(said.home, os.environ),
+        private=(*sight.DATA, *directories),
+        shown=said.readable,
+    )
+
+
+def _hidden(wired: Wired, session: Session, command: str) -> tuple[str, ...]:
+    """What path rules keep from a command. What they keep from being written need not be kept
+    from a preview: applying it is a write like any other."""
+    book = wired.policies(session.workspace)
+    question = Question(
+        tool="preview",
+        aliases=(Shell.definition.name, *Shell.definition.aliases),
+        effect=SideEffects.EXECUTE,
+        caller=CallerKind.CLI,
+        workspace=book.directory or session.workspace,
+        arguments={"command": command},
+    )
+    rules = binding(book, question, wired.dispatcher.registry.file_tools())
+    return find(rules, (session.workspace, *(root.path for root in session.extra_roots))).hidden
