@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
+from callgate.agent.agent import Agent
 from callgate.agent.context import Context
 from callgate.agent.history import History
 from callgate.agent.skills import SkillUnreadable, UnknownSkill
 from callgate.cli import agents, sessions, skills, tools, undo
 from callgate.cli.agents import Chosen
+from callgate.cli.chat_interrupts import Interrupts
+from callgate.cli.chat_screen import Screen
+from callgate.cli.chat_threads import Beside
 from callgate.cli.exits import OK
 from callgate.cli.options import MODES
 from callgate.cli.problems import CliError
@@ -19,13 +23,34 @@ from callgate.cli.stores import explained, find_session
 from callgate.core.content import TextBlock
 from callgate.core.events import COMPACTED
 from callgate.core.messages import Message
-from callgate.core.sessions import Mode
+from callgate.core.models import Usage
+from callgate.core.sessions import Mode, Session
 from callgate.core.spelling import nearest
 from callgate.surfaces.socket.listings import every
+from callgate.wiring import Wired
 from callgate.workspace.history import History as Changes
 
-if TYPE_CHECKING:
-    from callgate.cli.chat import Chat
+
+class Chat(Protocol):
+    """What commands see and change of a conversation: `chat.Chat` is one."""
+
+    wired: Wired
+    agent: Agent
+    session: Session
+    beside: Beside
+    screen: Screen
+    interrupts: Interrupts
+    thinking: bool
+    usage: Usage
+    cost_usd: float
+    last: str | None
+    undone: set[str]
+
+    def note(self, text: str) -> None: ...
+
+    def go_on(self, chosen: Chosen) -> None: ...
+
+    def take(self, prompt: str) -> None: ...
 
 
 class _Command(NamedTuple):
