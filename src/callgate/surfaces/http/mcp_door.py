@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from starlette.types import Receive, Scope, Send
@@ -40,10 +41,11 @@ class McpDoor:
         await endpoint(scope, receive, send)
 
     async def _open(self) -> Endpoint:
-        await asyncio.to_thread(_load_sdk)
-        from callgate.surfaces.mcp.http import open_endpoint  # lazy: loaded by now  # noqa: PLC0415
-
-        return await open_endpoint(self._door)
+        open_endpoint, door = await asyncio.to_thread(_load), self._door
+        return await open_endpoint(
+            door.runtime, door.sessions,
+            home=door.served.home, widest=door.served.mode, skills=door.skills,
+        )  # fmt: skip
 
     async def close(self) -> None:
         """Twice equals once."""
@@ -64,6 +66,8 @@ async def _refuse(send: Send, said: str) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def _load_sdk() -> None:
+def _load() -> Callable[..., Awaitable[Endpoint]]:
     """In a thread: it takes long, and the event loop goes on meanwhile."""
-    import callgate.surfaces.mcp.http  # lazy: with the first MCP client  # noqa: F401, PLC0415
+    from callgate.surfaces.mcp.http import open_endpoint  # lazy: heavy  # noqa: PLC0415
+
+    return open_endpoint

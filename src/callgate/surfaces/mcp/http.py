@@ -7,7 +7,9 @@ at the one address; a client that ends its session (DELETE) has its calls stoppe
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from mcp.server.streamable_http import EventStore
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
@@ -15,11 +17,15 @@ from starlette.types import Receive, Scope, Send
 
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
-from callgate.surfaces.http.doors import Door
+from callgate.live_sessions import LiveSessions
+from callgate.runtime import Runtime
 from callgate.surfaces.mcp.client_sessions import SESSION_HEADER, Wish, session_key
 from callgate.surfaces.mcp.local import full_server
 from callgate.surfaces.mcp.replays import Replays
 from callgate.surfaces.mcp.server import McpServer
+
+if TYPE_CHECKING:  # loaded where skills are used
+    from callgate.agent.skills import Skills
 
 _IDLE_S = 30 * 60.0
 _MOST_SESSIONS = 1_000
@@ -80,19 +86,23 @@ class Endpoint:
                 await self._running
 
 
-async def open_endpoint(context: Door) -> Endpoint:
-    """The endpoint of an instance."""
+async def open_endpoint(
+    runtime: Runtime,
+    sessions: LiveSessions,
+    *,
+    home: str,
+    widest: Mode,
+    skills: Callable[[], Skills] | None,
+) -> Endpoint:
+    """The endpoint of an instance. No session has a mode that is wider than `widest`."""
 
     def open_session(wish: Wish) -> Session:
         if wish.mode is not None and wish.mode not in list(Mode):
             raise ToolPermissionDenied(f"There is no mode {wish.mode[:20]!r}.", reason="mode")
-        mode = None if wish.mode is None else min(Mode(wish.mode), context.served.mode, key=_width)
-        return context.sessions.fresh(wish.workspace, mode)
+        mode = None if wish.mode is None else min(Mode(wish.mode), widest, key=_width)
+        return sessions.fresh(wish.workspace, mode)
 
-    server = full_server(
-        context.runtime, open_session, home=context.served.home, skills=context.skills
-    )
-    endpoint = Endpoint(server)
+    endpoint = Endpoint(full_server(runtime, open_session, home=home, skills=skills))
     await endpoint.start()
     return endpoint
 
