@@ -209,7 +209,7 @@ class LiveSessions:
 
     def _stop_call(self, call_id: str) -> bool:
         """False if it is not under way: it has not begun yet, or ends by itself."""
-        found = self._runtime.dispatcher.running.find(call_id)
+        found = self._runtime.find(call_id)
         if found is not None:
             self._own(self._runtime.cancel(call_id))
         return found is not None

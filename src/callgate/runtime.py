@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from callgate.core.calls import ToolCall
+from callgate.core.environment import Offered
 from callgate.core.errors import ToolError
 from callgate.core.messages import Message
 from callgate.core.results import ToolResult
@@ -27,9 +28,12 @@ from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall, Stop
 from callgate.events.bus import Bus, Listener, Subscription
-from callgate.policy.decide import Decision
+from callgate.policy.decide import Decision, Rulebook
 from callgate.sessions.conversations import Conversations
 from callgate.sessions.deleting import all_sessions, delete_session, family_of
+
+# What its methods take and return is imported from here; the dispatcher's modules are its own.
+__all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -66,6 +70,30 @@ class Runtime:
         """Every registered tool, and why the session does not see it."""
         registry = self.dispatcher.registry
         return [(tool, registry.hidden_because(tool, session)) for tool in registry.of(session)]
+
+    def find_tool(self, name: str, session: Session | None = None) -> Registered | None:
+        """A tool of everyone, or one that the session was given; visible or not."""
+        return self.dispatcher.registry.find(name, session)
+
+    def registered(self) -> tuple[Registered, ...]:
+        """The tools of everyone."""
+        return tuple(self.dispatcher.registry)
+
+    def listen_tools(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function whenever a tool came, went or changed, in whichever thread that
+        happens; returns the function that ends it."""
+        return self.dispatcher.registry.listen(listener)
+
+    def policies(self, workspace: str) -> Rulebook:
+        """The rules that decide about calls in a workspace."""
+        return self.dispatcher.authority.policies(workspace)
+
+    def offer_environment(self, session_id: str, offered: Offered) -> Callable[[], None]:
+        """Have the calls of a session use the files and terminals of its client; returns the
+        function that ends it."""
+        environments = self.dispatcher.environments
+        environments.offer(session_id, offered)
+        return lambda: environments.withdraw(session_id)
 
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)

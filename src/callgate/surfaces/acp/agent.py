@@ -291,7 +291,7 @@ class AcpAgent:
         return editor_session.opened()
 
     async def _replay(self, session: Session, editor_session: EditorSession) -> None:
-        find = partial(self._dependencies.runtime.dispatcher.registry.find, session=session)
+        find = partial(self._dependencies.runtime.find_tool, session=session)
         sent = 0
         async for update in replayed(self._messages(session), session, find):
             editor_session.tell(update)

@@ -17,9 +17,9 @@ from typing import Any
 
 from callgate.core.content import TextBlock, ToolResultBlock, ToolUseBlock
 from callgate.core.sessions import Session
-from callgate.dispatch.registry import Registered
 from callgate.protocol.acp.updates import ToolCall, ToolCallUpdate, Update
 from callgate.protocol.acp.values import Shown, Terminal, ToolContent, ToolStatus
+from callgate.runtime import Registered
 from callgate.surfaces.acp.contents import (
     kind_of,
     locations_of,

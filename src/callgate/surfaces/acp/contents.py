@@ -10,7 +10,6 @@ from typing import Any
 from callgate.audit.summaries import in_words
 from callgate.core.characters import escape, is_seen
 from callgate.core.content import ContentBlock, FileDiff, ImageBlock, ToolResultBlock
-from callgate.dispatch.registry import Registered
 from callgate.protocol.acp.values import (
     Block,
     Diff,
@@ -22,6 +21,7 @@ from callgate.protocol.acp.values import (
     ToolKind,
 )
 from callgate.protocol.results import as_text
+from callgate.runtime import Registered
 
 LONGEST_TEXT = 512 * 1024
 """Characters of one text that an editor is sent; the model and the store have all of it."""

@@ -19,7 +19,6 @@ from callgate.core.environment import Offered
 from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Event
 from callgate.core.sessions import Session
 from callgate.dispatch.confirmations import Answer, Confirmation
-from callgate.dispatch.registry import Registered
 from callgate.protocol.acp.initialize import ClientCapabilities
 from callgate.protocol.acp.requests import McpServer, Prompted
 from callgate.protocol.acp.updates import (
@@ -35,6 +34,7 @@ from callgate.protocol.acp.updates import (
 )
 from callgate.protocol.acp.values import SESSION_UPDATE, ToolFields
 from callgate.protocol.ndjson import Unsendable
+from callgate.runtime import Registered
 from callgate.surfaces.acp import options, permissions
 from callgate.surfaces.acp.cards import Cards
 from callgate.surfaces.acp.contents import kind_of, locations_of
@@ -68,7 +68,7 @@ class EditorSession:
         self._dependencies = dependencies
         self._peer = peer
         self._name = name
-        self._find = partial(dependencies.runtime.dispatcher.registry.find, session=session)
+        self._find = partial(dependencies.runtime.find_tool, session=session)
         self.cards = Cards(session, self._find, self.tell, shows_output=client.shows_output)
         self.telling = Telling(
             self.cards, client, self.tell, self._mode_changed, self._worker_shows
@@ -94,8 +94,7 @@ class EditorSession:
         self._offer(client)
 
     def _offer(self, client: ClientCapabilities) -> None:
-        environments, id = self._dependencies.runtime.dispatcher.environments, self.session.id
-        files = None
+        id, files = self.session.id, None
         if client.reads_files or client.writes_files:
             files = EditorFiles(
                 self._peer, id, reads=client.reads_files, writes=client.writes_files
@@ -104,8 +103,8 @@ class EditorSession:
         if client.has_terminals:
             terminals = EditorTerminals(self._peer, id, self.cards.terminal, self._start_task)
         if files is not None or terminals is not None:
-            environments.offer(id, Offered(files, terminals))
-            self._given.callback(environments.withdraw, id)
+            withdraw = self._dependencies.runtime.offer_environment(id, Offered(files, terminals))
+            self._given.callback(withdraw)
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

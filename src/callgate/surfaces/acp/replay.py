@@ -19,7 +19,6 @@ from callgate.core.content import (
 )
 from callgate.core.messages import Message, MessageBlock
 from callgate.core.sessions import Session
-from callgate.dispatch.registry import Registered
 from callgate.protocol.acp.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
@@ -29,6 +28,7 @@ from callgate.protocol.acp.updates import (
 )
 from callgate.protocol.acp.values import ResourceLink, Shown
 from callgate.protocol.toolcalls.values import OUTPUTS
+from callgate.runtime import Registered
 from callgate.surfaces.acp.cards import card
 from callgate.surfaces.acp.contents import as_block, result_content, text
 from callgate.surfaces.acp.telling import plan_of

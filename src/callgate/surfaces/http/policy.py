@@ -122,7 +122,7 @@ class PolicyQuery(Input, frozen=True, kw_only=True):
 async def in_force(door: Door, asked: Asked) -> InForce:
     query: PolicyQuery = asked.query
     session = door.sessions.fresh(query.workspace)
-    book = door.runtime.dispatcher.authority.policies(session.workspace)
+    book = door.runtime.policies(session.workspace)
     own = () if book.workspace is None else book.workspace.rules
     return InForce(
         rules=[
@@ -186,7 +186,7 @@ async def tested(door: Door, asked: Asked) -> Tested:
         "settings",
         since_ms=int(since * 1000),
         limit=body.limit,
-        tools=door.runtime.dispatcher.registry.find,
+        tools=door.runtime.find_tool,
         modes=await _modes(await door.runtime.store()),
     )
     try:

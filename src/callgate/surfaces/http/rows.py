@@ -12,7 +12,7 @@ from callgate.audit.summaries import summarize
 from callgate.core.errors import DENIALS, ToolErrorClass
 from callgate.core.stored import CallState as Stage
 from callgate.core.stored import StoredCall
-from callgate.dispatch.running import RunningCall
+from callgate.runtime import RunningCall
 from callgate.surfaces.http.values import CallRow, CallState
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"

@@ -13,9 +13,9 @@ from callgate.core.results import Diagnostic, ErrorInfo, ToolResult
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
 from callgate.dispatch.confirmations import Confirmation
-from callgate.dispatch.registry import Registered
 from callgate.protocol.results import MCP_CONTENT
 from callgate.protocol.socket_v1.results import TOLD_ELSEWHERE
+from callgate.runtime import Registered
 
 _TOLD_ELSEWHERE = (*TOLD_ELSEWHERE, MCP_CONTENT)
 

@@ -27,7 +27,6 @@ from callgate.core.errors import ToolError
 from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.results import ToolResult
 from callgate.core.version import __version__
-from callgate.dispatch.registry import Registered
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import logs, shapes, tasks
 from callgate.surfaces.mcp.changes import Changes
@@ -103,8 +102,8 @@ class McpServer:
         self._log = logs.ToolLog(self._in_flight.log)
         self._log.attach()
         self._unlisten = runtime.listen(self._heard)
-        self._known = self._registered()
-        self._unwatch = runtime.dispatcher.registry.listen(self._watch_tools)
+        self._known = runtime.registered()
+        self._unwatch = runtime.listen_tools(self._watch_tools)
 
     def _make(self, instructions: str | None) -> Server[Any]:
         sdk = _Sdk(
@@ -213,7 +212,7 @@ class McpServer:
 
     def _patience(self, ctx: Context, name: str) -> float | None:
         """How long a client waits for a call before it becomes a task; None: to its end."""
-        tool = self._runtime.dispatcher.registry.find(name)
+        tool = self._runtime.find_tool(name)
         tags = frozenset[str]() if tool is None else tool.definition.tags
         if tasks.REQUIRED in tags:
             tasks.ensure_wanted(ctx)
@@ -333,15 +332,11 @@ class McpServer:
 
     # What is common to all.
 
-    def _registered(self) -> tuple[Registered, ...]:
-        """Tells whether a tool came, went or became another."""
-        return tuple(self._runtime.dispatcher.registry)
-
     def _watch_tools(self) -> None:
         self._loop.call_soon_threadsafe(self._look_for_changes)  # of many at once, once
 
     def _look_for_changes(self) -> None:
-        known, self._known = self._known, self._registered()
+        known, self._known = self._known, self._runtime.registered()
         if known != self._known:
             self.changes.tools()
 
@@ -368,7 +363,7 @@ class McpServer:
         return Here(client_session.session, run, pending)
 
     def _input_schema(self, name: str) -> dict[str, Any] | None:
-        tool = self._runtime.dispatcher.registry.find(self._naming.meant(name))
+        tool = self._runtime.find_tool(self._naming.meant(name))
         return None if tool is None else tool.definition.input_schema
 
     def _heard(self, event: Event) -> None:

@@ -10,14 +10,14 @@ from mcp.shared.exceptions import MCPError
 
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.core.results import ErrorInfo, ToolResult
-from callgate.dispatch.registry import Registered
 from callgate.protocol.definitions import to_mcp
 from callgate.protocol.results import to_mcp_result
+from callgate.runtime import Registered
 from callgate.surfaces.mcp.pending_requests import LACKS
 
 
 def tool_of(tool: Registered, name: str, extra: Mapping[str, Any]) -> types.Tool:
-    """`said` is what is told of it beside what its definition says."""
+    """`extra` is what is told of it beside what its definition says."""
     shaped = to_mcp(tool.definition)
     hints = {
         "openWorldHint": False,  # unsaid, it would mean yes

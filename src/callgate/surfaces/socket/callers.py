@@ -17,8 +17,8 @@ from callgate.core.effects import Capability
 from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.results import Diagnostic
 from callgate.core.sessions import Session
-from callgate.dispatch.registry import Registered
 from callgate.protocol.socket_v1 import frames
+from callgate.runtime import Registered
 
 _MOST_WORKSPACES = 64
 _ACCEPTED_KINDS = frozenset({CallerKind.CLI, CallerKind.PLUGIN})

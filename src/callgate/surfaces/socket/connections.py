@@ -65,8 +65,7 @@ class Connection(asyncio.Protocol):
         self._runtime = host.runtime
         self.session_id = session_id
         self.watcher = Watcher(host.runtime, session_id)
-        find_tool = host.runtime.dispatcher.registry.find
-        self.caller = Caller(host.open_session, find_tool, session_id)
+        self.caller = Caller(host.open_session, host.runtime.find_tool, session_id)
         self._wire = ServerWire()
         self._out = Outbox(self._wire, self._hang_up_if_done)
         self._calls = calls.Calls(host, self, self._result)

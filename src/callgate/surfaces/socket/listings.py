@@ -9,16 +9,15 @@ from typing import Any
 from msgspec import UNSET
 
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.registry import Registered
 from callgate.protocol.socket_v1.descriptors import describe
 from callgate.protocol.socket_v1.frames import ListTools, ToolsList
-from callgate.runtime import Runtime
+from callgate.runtime import Registered, Runtime
 
 
 def list_tools(runtime: Runtime, session: Session, request: ListTools) -> ToolsList:
     tools = runtime.tools(session)
     if request.names is not None:
-        find = partial(runtime.dispatcher.registry.find, session=session)
+        find = partial(runtime.find_tool, session=session)
         tools = _named(find, tools, request.names)
     return ToolsList(
         request_id=request.request_id,

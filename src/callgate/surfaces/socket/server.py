@@ -11,8 +11,7 @@ from typing import Any
 from callgate.core.events import Event
 from callgate.core.ids import session_id
 from callgate.dispatch.clients import client_of
-from callgate.dispatch.running import Stop
-from callgate.runtime import Runtime
+from callgate.runtime import Runtime, Stop
 from callgate.sandbox.trees import inherited_mark
 from callgate.surfaces.accepting import Acceptor
 from callgate.surfaces.socket.callers import OpenSession
