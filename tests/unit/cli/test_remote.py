@@ -437,7 +437,7 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
     assert {name for name in loaded if name.startswith("callgate.")} == {
         "callgate.config", "callgate.config.home_check",
         "callgate.cli", *(f"callgate.cli.{name}" for name in (
-            "greetings", "json_texts", "loading", "main", "options", "output", "pairs", "quick", "remote",
+            "greetings", "json_texts", "main", "options", "output", "pairs", "quick", "remote",
             "remote_calls",
             "stops", "targets", "terminal", "wires",
         )),

@@ -22,7 +22,7 @@ from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools import catalogue
 from callgate.tools.documents import catalogue as documents
 from callgate.tools.google import catalogue as google
-from callgate.tools.loading import LoadedTool, factories, load
+from callgate.tools.loading import LoadedTool, factories
 from callgate.tools.memory import catalogue as memory
 from callgate.tools.shares import Documents
 from callgate.tools.shell import Shell
@@ -98,8 +98,8 @@ async def test_a_call_that_lacks_a_parameter_or_has_one_too_many_never_starts(ro
 
 @pytest.mark.parametrize("row", NAMED)
 def test_every_row_names_functions_that_are_there(row: Any) -> None:
-    assert asyncio.iscoroutinefunction(load(row.function))
-    assert row.preview is None or callable(load(row.preview))
+    assert asyncio.iscoroutinefunction(row.function())
+    assert row.preview is None or callable(row.preview())
     made = LoadedTool(row, None)
     assert made.definition is row.definition and made is not LoadedTool(row, None)
 

@@ -98,7 +98,7 @@ def test_the_page_on_google_names_the_parameters_of_the_schemas() -> None:
 def test_the_code_reads_no_parameter_that_no_schema_has() -> None:
     by_module: dict[str, set[str]] = {}
     for definition, function in LOADED:
-        by_module.setdefault(function.partition(":")[0], set()).update(properties(definition))
+        by_module.setdefault(function().__module__, set()).update(properties(definition))
     unknown = {
         module: stray
         for module, known in by_module.items()

@@ -1,0 +1,129 @@
+"""Our modules import each other by statements: every tool and every reader sees each arrow.
+
+`lint-imports` judges what these statements say (layers, circles, what surfaces may use).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import grimp
+import pytest
+
+import callgate
+
+PACKAGE = Path(callgate.__file__).parent
+SOURCES = sorted(PACKAGE.rglob("*.py"))
+BY_NAME = {
+    "__init__.py": "the names of the package, each loaded when it is first used",
+    "sources/modules.py": "the user's own tools",
+    "agent/voice.py": "a package that may be missing",
+    "models/local.py": "a package that may be missing",
+    "tools/web/searches.py": "a package that may be missing",
+}
+"""Who may import what a text names, and what that is."""
+IMPORTS = frozenset({"import_module", "__import__"})
+ENTRIES = {
+    "callgate.__main__": "python -m callgate",
+    "callgate.host.__main__": "python -m callgate.host",
+    "callgate.host.zygote": "its own process, by `sandbox/zygotes.py`",
+    "callgate.agent.voice": "its own process, by `agent/speech.py`",
+    "callgate.sandbox.seatbelt": "the profile of macOS, where nothing is started yet",
+    "callgate.storage.memory": "the store of tests",
+}
+"""Modules that nothing imports, and what starts them."""
+
+FOUND = [
+    ("importlib.import_module(f'{__package__}.call')", ["importlib.import_module(f'{__package__}.call')"]),
+    ("__import__(name)", ["__import__(name)"]),
+    ("load('callgate.cli.call')", ["'callgate.cli.call'"]),
+    ("ROW = 'callgate.tools.custom:call'", ["'callgate.tools.custom:call'"]),
+    ("log = getLogger('callgate.store')", []),
+    ("from callgate.gate import Gate", []),
+]
+
+
+def named(source: str) -> Iterator[str]:
+    """What in a module imports by a text, or names a module of ours in one."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and last_name(node.func) in IMPORTS:
+            yield ast.unparse(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            module = re.fullmatch(r"callgate((?:\.\w+){2,})(?::\w+)?", node.value)
+            if module is not None and PACKAGE.joinpath(*module[1].split(".")).with_suffix(".py").is_file():
+                yield repr(node.value)
+
+
+def last_name(node: ast.expr) -> str | None:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else None
+
+
+@pytest.mark.parametrize(("source", "found"), FOUND)
+def test_an_import_by_a_text_is_recognized(source: str, found: list[str]) -> None:
+    assert list(named(source)) == found
+
+
+def test_no_module_of_ours_is_imported_by_a_text() -> None:
+    found = {name for path in SOURCES if any(named(path.read_text())) and (name := relative(path))}
+    assert found == set(BY_NAME)
+
+
+def test_an_import_inside_a_function_says_why() -> None:
+    silent = [
+        f"{relative(path)}:{line}"
+        for path in SOURCES
+        for text in [path.read_text()]
+        for line in inner_imports(text)
+        if not re.search(r"# lazy: \w", text.splitlines()[line - 1])
+    ]
+    assert silent == []
+
+
+def inner_imports(source: str) -> Iterator[int]:
+    """The lines of imports that run with a function, not with the module."""
+    for function in ast.walk(ast.parse(source)):
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            for node in ast.walk(function):
+                if isinstance(node, ast.Import | ast.ImportFrom):
+                    yield node.lineno
+
+
+def test_every_module_is_imported_by_another_or_started_by_itself() -> None:
+    graph = grimp.build_graph("callgate", cache_dir=None)
+    alone = {
+        module
+        for module in graph.modules
+        if not graph.find_children(module) and not graph.find_modules_that_directly_import(module)
+    }
+    assert alone == set(ENTRIES)
+
+
+def test_no_surface_reaches_the_dispatcher() -> None:
+    reached = [
+        f"{relative(path)}:{node.lineno}"
+        for path in sorted((PACKAGE / "surfaces").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr == "dispatcher"
+    ]
+    assert reached == []
+
+
+def test_type_checkers_see_every_name_of_the_package_where_it_is_loaded_from() -> None:
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    seen = {
+        alias.asname: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module != "__future__"
+        for alias in node.names
+        if alias.asname is not None
+    }
+    assert seen == callgate._HOME
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
