@@ -33,7 +33,7 @@ class Scan:
             return True
 
     def _compiled(self) -> Any:
-        import jsonschema_rs  # lazy: a process that redacts nothing does without
+        import jsonschema_rs  # lazy: a process that redacts nothing does without  # noqa: PLC0415
 
         options = jsonschema_rs.RegexOptions()
         schema = {"pattern": self._forms}

@@ -55,7 +55,6 @@ def _level(options: Any) -> str:
 def _serve(requests: int, answers: int, options: Any) -> int:
     import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
 
-    from callgate.cli import provenance  # lazy: the same  # noqa: PLC0415
     from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.cli.logs import set_up  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.acp import stdio  # lazy: the same  # noqa: PLC0415
@@ -63,11 +62,10 @@ def _serve(requests: int, answers: int, options: Any) -> int:
     refuse_within_a_call("callgate acp")
     set_up(options.debug, _level(options))
     chosen = stdio.AcpOptions(model_of(options), options.mode, options.unstable)
-    provenance.begin(verbose=options.v or options.vv)
 
     async def make_agent(peer: Any, client: Any) -> Any:
         await asyncio.to_thread(_load_agent)
-        wired = await asyncio.to_thread(_open)
+        wired = await asyncio.to_thread(_open, options.v or options.vv)
         from callgate.cli.acp_parts import make_parts  # lazy: after the greeting  # noqa: PLC0415
         from callgate.cli.watchdog import watch_runtime  # lazy: after the greeting  # noqa: PLC0415
         from callgate.surfaces.acp.agent import AcpAgent  # lazy: after the greeting  # noqa: PLC0415
@@ -86,9 +84,9 @@ def _load_agent() -> None:
     import callgate.wiring_agents  # lazy: after the greeting  # noqa: F401, PLC0415
 
 
-def _open() -> Wired:
+def _open(verbose: bool) -> Wired:
     """A runtime with every configured tool. `RpcError` says why there is none."""
-    from callgate.cli.provenance import from_own_runtime  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.cli import provenance  # lazy: after the greeting  # noqa: PLC0415
     from callgate.config.load import SettingsError  # lazy: after the greeting  # noqa: PLC0415
     from callgate.config.places import Home  # lazy: after the greeting  # noqa: PLC0415
     from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError  # lazy: after the greeting  # noqa: PLC0415
@@ -97,7 +95,8 @@ def _open() -> Wired:
     try:
         wired = Wired(Home.from_environment())
         register_configured(wired, os.getcwd())
-        from_own_runtime(wired, os.getcwd())
+        provenance.begin(verbose=verbose)
+        provenance.from_own_runtime(wired, os.getcwd())
     except (SettingsError, OSError) as error:
         raise RpcError(INTERNAL_ERROR, f"callgate cannot start: {error}") from error
     return wired

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 from callgate.cli.json_texts import dumps
-from callgate.cli.loading import load
 from callgate.cli.terminal import is_terminal, safe
 
 TYPE_CHECKING = False
@@ -18,13 +17,13 @@ if TYPE_CHECKING:
 
     from callgate.cli.problems import CliError
 
-_PROVENANCE = "callgate.cli.provenance"  # a call through an instance knows it without
-
 
 def print_json(value: Any) -> None:
     """What a command gives. An object also says who answered; a list has no place for that."""
     if isinstance(value, dict) and "answered_by" not in value:
-        by = load(_PROVENANCE).current()
+        from callgate.cli import provenance  # lazy: an instance's answer names itself  # noqa: PLC0415
+
+        by = provenance.current()
         value = value if by is None else {**value, "answered_by": by}
     print_json_line(value)
 
@@ -41,13 +40,15 @@ def print_json_line(value: Any) -> None:
 
 def print_error(error: CliError, **more: Any) -> None:
     """The envelope of a command that never became a call."""
+    from callgate.cli import provenance  # lazy: most commands end without an error  # noqa: PLC0415
+
     described = {
         "class": error.error_class,
         "message": error.message,
         "reason": error.reason,
         "hint": error.hint,
     }
-    by = load(_PROVENANCE).known()
+    by = provenance.known()
     more |= {} if by is None else {"answered_by": by}
     print_json_line({"ok": False, **more, "error": described})
 

@@ -47,7 +47,7 @@ def from_records() -> None:
 
 def from_instance(instance: Instance) -> None:
     if _Command.wanted:
-        from callgate.cli.instance_states import state_of  # lazy: only where somebody asks
+        from callgate.cli.instance_states import state_of  # lazy: only where somebody asks  # noqa: PLC0415
 
         from_instance_at(instance.socket, state_of(instance).policy)
 
@@ -81,10 +81,10 @@ def _note(by: AnsweredBy) -> None:
 
 def _policy_here() -> str | None:
     """None where the settings cannot be used."""
-    from callgate.config.home_check import UnsafeHome  # lazy: only where somebody wants to know
-    from callgate.config.load import SettingsError  # lazy: the same
-    from callgate.config.places import Home  # lazy: the same
-    from callgate.config.policies import PolicyBook  # lazy: the same
+    from callgate.config.home_check import UnsafeHome  # lazy: only where somebody wants to know  # noqa: PLC0415
+    from callgate.config.load import SettingsError  # lazy: the same  # noqa: PLC0415
+    from callgate.config.places import Home  # lazy: the same  # noqa: PLC0415
+    from callgate.config.policies import PolicyBook  # lazy: the same  # noqa: PLC0415
 
     workspace = os.path.abspath(os.path.expanduser(_Command.workspace))
     try:
