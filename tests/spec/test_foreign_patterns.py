@@ -133,7 +133,7 @@ NESTED = {
     "protocol.toolcalls.preview._LEGIBLE": _ONE,
     "protocol.toolcalls.prose._CLOSING": _FREE,
     "protocol.toolcalls.stream._FLAT": _ONE,
-    "protocol.toolcalls.stream._WHOLE": _ONE,
+    "protocol.toolcalls.stream._COMPLETE_CALL": _ONE,
     "audit.assignments._INDENTED": _FREE,
     "audit.values._HUMPS": "what stands behind each run says where it ends",
     "policy.shell_lists._JOINED_LINE": _ONE,
