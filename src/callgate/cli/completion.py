@@ -16,7 +16,7 @@ from callgate.cli.problems import CliError
 _TAKE_TOOLS = ("call", "policy explain")
 _TOOLS = "callgate tools --names 2>/dev/null"
 _KEYS = '$(callgate tools --names -- "@TOOL@" 2>/dev/null)'
-_FISH_KEYS = "callgate tools --names -- (commandline -opc)[{}] 2>/dev/null"
+_FISH_KEYS = "(callgate tools --names -- $words[(math $place + 1)] 2>/dev/null)"
 _TAKE_SKILLS = ("skills show",)
 _SKILLS = "callgate skills list --names 2>/dev/null"
 
@@ -40,6 +40,11 @@ def _options(name: str) -> list[str]:
     return sorted(parser_of(name)._option_string_actions)
 
 
+def _fixed_words(name: str) -> list[str]:
+    """What may follow a command, whatever the settings are."""
+    return _options(name) + (list(SHELLS) if name == "completion" else [])
+
+
 def _asked(name: str) -> str | None:
     """The command that prints the names which may follow a command."""
     if name in _TAKE_TOOLS:
@@ -51,24 +56,24 @@ def _cases() -> str:
     """For each command the words that may follow, as branches of a shell's `case`."""
     lines = []
     for name in every():
-        words = _options(name) + (list(SHELLS) if name == "completion" else [])
+        options = " ".join(_fixed_words(name))
         asked = _asked(name)
         names = "" if asked is None else f" $({asked})"
-        lines.append(f'    "{name}") words="{" ".join(words)}{names}"')
+        lines.append(f'    "{name}") words="{options}{names}"')
         if name in _TAKE_TOOLS:  # behind the tool its arguments
-            lines.append(f'      [ "@CURRENT@" -gt "$place" ] && words="{" ".join(words)} {_KEYS}"')
+            lines.append(f'      [ "@CURRENT@" -gt "$place" ] && words="{options} {_KEYS}"')
         lines[-1] += " ;;"
     return "\n".join(lines)
 
 
-def _groups() -> str:
+def _groups() -> dict[str, list[str]]:
+    """The words that may follow the first word of a group."""
     known = every()
-    lines = []
-    for first in _first_words():
-        if seconds := _second_words(first):
-            words = [*seconds, *(_options(first) if first in known else ())]
-            lines.append(f'    {first}) words="{" ".join(words)}" ;;')
-    return "\n".join(lines)
+    return {
+        first: [*seconds, *(_options(first) if first in known else ())]
+        for first in _first_words()
+        if (seconds := _second_words(first))
+    }
 
 
 _BASH = """\
@@ -76,6 +81,9 @@ _BASH = """\
 _callgate() {
   local current="${COMP_WORDS[COMP_CWORD]}" name="${COMP_WORDS[1]}" words=""
   local place=2
+  if [ "$current" = "=" ] || [ "${COMP_WORDS[COMP_CWORD-1]}" = "=" ]; then
+    return  # the value of an argument: files are offered
+  fi
   case "$name" in
     @GROUPS@) name="$name ${COMP_WORDS[2]}" place=3 ;;
   esac
@@ -90,9 +98,6 @@ _callgate() {
 @CASES@
     esac
   fi
-  if [ "$current" = "=" ] || [ "${COMP_WORDS[COMP_CWORD-1]}" = "=" ]; then
-    return  # the value of an argument: files are offered
-  fi
   COMPREPLY=($(compgen -W "$words" -- "$current"))
   if [[ "${COMPREPLY[0]}" == *= ]]; then
     compopt -o nospace 2>/dev/null
@@ -106,6 +111,11 @@ _ZSH = """\
 # callgate completion for zsh: eval "$(callgate completion zsh)"
 _callgate() {
   local name="${words[2]}" place=3 found=""
+  if [[ "$PREFIX" == *=* ]]; then # the value of an argument: files are offered
+    compset -P '*='
+    _files
+    return
+  fi
   case "$name" in
     @GROUPS@) name="$name ${words[3]}" place=4 ;;
   esac
@@ -128,12 +138,16 @@ compdef _callgate callgate
 
 
 def _script(template: str) -> str:
-    groups = "|".join(first for first in _first_words() if _second_words(first))
+    seconds = (f'    {first}) words="{" ".join(words)}" ;;' for first, words in _groups().items())
+    return _fill(template, "|".join(_groups()), "\n".join(seconds), _cases())
+
+
+def _fill(template: str, groups: str, seconds: str, cases: str) -> str:
     parts = {
         "@GROUPS@": groups,
         "@FIRST@": " ".join(_first_words()),
-        "@SECOND@": _groups(),
-        "@CASES@": _cases(),
+        "@SECOND@": seconds,
+        "@CASES@": cases,
     }
     for mark, text in parts.items():
         template = template.replace(mark, text)
@@ -152,32 +166,54 @@ def _in_shell(script: str, current: str, tool: str) -> str:
     return script.replace("@CURRENT@", current).replace("@TOOL@", tool)
 
 
-def _flag(option: str) -> str:
-    """How fish is told of an option: long, one letter, or several behind one dash."""
-    if option.startswith("--"):
-        return f"-l {option[2:]}"
-    return f"-s {option[1:]}" if len(option) == 2 else f"-o {option[1:]}"
+_FISH = """\
+# callgate completion for fish: callgate completion fish | source
+function __callgate_words
+  set -l words (commandline -opc)
+  set -l current (commandline -ct)
+  set -l name $words[2]
+  set -l place 2
+  set -l found
+  if string match -q -- '*=*' $current # the value of an argument: files are offered
+    set -l pair (string split -m 1 -- = $current)
+    for path in (__fish_complete_path $pair[2])
+      echo "$pair[1]=$path"
+    end
+    return
+  end
+  switch "$name"
+    case @GROUPS@
+      set name "$name $words[3]"
+      set place 3
+  end
+  if test (count $words) -eq 1
+    set found @FIRST@ --help --version
+  else if test (count $words) -lt $place
+    switch "$words[2]"
+@SECOND@
+    end
+  else
+    switch "$name"
+@CASES@
+    end
+  end
+  printf '%s\\n' $found
+end
+complete -c callgate -f -a '(__callgate_words)'
+"""
 
 
 def _fish() -> str:
-    lines = ["# callgate completion for fish: callgate completion fish | source"]
-
-    def offer(what: str, *after: str) -> None:
-        seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in after)
-        lines.append(f"complete -c callgate -n '{seen or '__fish_use_subcommand'}' {what}")
-
-    lines.append("complete -c callgate -f")
-    for first in _first_words():
-        offer(f"-a {first}")
-        for second in _second_words(first):
-            offer(f"-a {second}", first)
+    cases = []
     for name in every():
-        for option in _options(name):
-            offer(_flag(option), *name.split())
-        if (asked := _asked(name)) is not None:
-            offer(f"-a '({asked})'", *name.split())
-        if name in _TAKE_TOOLS:
-            offer(f"-a '({_FISH_KEYS.format(len(name.split()) + 2)})'", *name.split())
-        if name == "completion":
-            offer(f"-a '{' '.join(SHELLS)}'", name)
-    return "\n".join(lines) + "\n"
+        options = " ".join(_fixed_words(name))
+        asked = _asked(name)
+        names = "" if asked is None else f" ({asked})"
+        cases.append(f'    case "{name}"\n      set found {options}{names}')
+        if name in _TAKE_TOOLS:  # behind the tool its arguments
+            behind = f"set found {options} {_FISH_KEYS}"
+            cases.append(f"      test (count $words) -gt $place; and {behind}")
+    seconds = [
+        f"    case {first}\n      set found {' '.join(words)}" for first, words in _groups().items()
+    ]
+    return _fill(_FISH, " ".join(_groups()), "\n".join(seconds), "\n".join(cases))

@@ -29,7 +29,7 @@ CALLGATE = str(Path(sys.executable).with_name("callgate"))
 LIMIT_S = 60.0
 
 _RLIMIT_LOCKS = 10
-_OPENS_TERMINAL = """
+OPENS_TERMINAL = """
 import os, sys
 os.setsid()
 os.open(sys.argv[1], os.O_RDWR)  # the first terminal of a session becomes its own
@@ -216,7 +216,7 @@ class AtTerminal:
         self.terminal = Terminal()
         stream = self.terminal.slave if streams_too else subprocess.PIPE
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _OPENS_TERMINAL, os.ttyname(self.terminal.slave), CALLGATE,
+            [sys.executable, "-c", OPENS_TERMINAL, os.ttyname(self.terminal.slave), CALLGATE,
              *words],
             cwd=cwd,
             stdin=subprocess.PIPE,

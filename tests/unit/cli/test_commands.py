@@ -16,7 +16,6 @@ from callgate.cli.families.permissions import CALLERS
 from callgate.cli.options import MODES
 from callgate.core.calls import CallerKind
 from callgate.core.sessions import Mode
-from tests.needs import needs
 from tests.unit.cli.running import callgate, environment
 
 LOADED = """
@@ -146,59 +145,3 @@ def test_each_command_has_a_help_of_its_own(ws: Path) -> None:
 
 def test_the_choices_are_those_of_the_core() -> None:
     assert (set(MODES), set(CALLERS)) == (set(Mode), set(CallerKind))
-
-
-@pytest.mark.parametrize("words", [["completion"], ["completion", "tcsh"]], ids=" ".join)
-def test_a_shell_we_do_not_know_is_wrong_use(words: list[str], ws: Path) -> None:
-    assert callgate(*words, cwd=ws).code == 2
-
-
-def completed(script: str, *words: str, cwd: Path) -> set[str]:
-    """What bash offers when Tab is pressed behind the words."""
-    asked = f"""{script}
-COMP_WORDS=({" ".join(map(repr, words))}); COMP_CWORD={len(words) - 1}; _callgate
-printf '%s\\n' "${{COMPREPLY[@]}}"
-"""
-    bin_first = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    ran = subprocess.run(
-        ["bash", "--norc", "-c", asked],
-        cwd=cwd, capture_output=True, text=True, env=environment({"PATH": bin_first}),
-        check=True,
-    )  # fmt: skip
-    assert ran.stderr == ""
-    return set(ran.stdout.split())
-
-
-@needs("bash")
-def test_bash_completes_commands_options_and_tools(ws: Path) -> None:
-    script = callgate("completion", "bash", cwd=ws).out
-    first = {name.split()[0] for name in every()} | {"--help", "--version"}
-    assert completed(script, "callgate", "", cwd=ws) == first
-    assert completed(script, "callgate", "audit", "", cwd=ws) == {"tail", "search", "verify"}
-    assert completed(script, "callgate", "call", "rea", cwd=ws) == {"read_file"}
-    assert completed(script, "callgate", "call", "x", "--no", cwd=ws) == {
-        "--no-input", "--no-instance",
-    }  # fmt: skip
-    assert completed(script, "callgate", "policy", "explain", "--cal", cwd=ws) == {"--caller"}
-    assert completed(script, "callgate", "completion", "z", cwd=ws) == {"zsh"}
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_find_every_command_and_option_in_their_script(shell: str, ws: Path) -> None:
-    script = callgate("completion", shell, cwd=ws).out
-    for name in every():
-        for option in parser_of(name)._option_string_actions:
-            spelled = option if shell == "zsh" else option.lstrip("-")
-            assert spelled in script, (name, option)
-
-
-@needs("zsh")
-def test_zsh_reads_its_script(ws: Path) -> None:
-    script = callgate("completion", "zsh", cwd=ws).out
-    subprocess.run(["zsh", "-n", "-c", script], check=True)
-
-
-@needs("fish")
-def test_fish_reads_its_script(ws: Path) -> None:
-    script = callgate("completion", "fish", cwd=ws).out
-    subprocess.run(["fish", "--no-execute", "-c", script], check=True)
