@@ -13,7 +13,7 @@ COMMANDS = (
     "callgate init",
     f"callgate mcp add files -- npx -y {SERVER} .",
     "callgate call mcp.files/write_file path=list.txt content='milk, bread'",
-    "cat list.txt",
+    "callgate call read_file path=list.txt",
     "callgate acp --print-config zed",
     "cp ~/callgate/examples/chat/list.toml ~/model.toml",
     "acpx --agent 'callgate acp --model scripted:/home/ada/model.toml' exec 'Add apples.'",

@@ -1,6 +1,6 @@
 """Draws docs/images/question.svg: the question as a terminal shows it, from a real run.
 
-    .venv/bin/python scripts/picture.py
+.venv/bin/python -m scripts.picture
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from xml.sax.saxutils import escape
 
 import pyte
 
+from scripts.terminal_svg import MARGIN, ROW, head, row_spans
+
 COLUMNS, ROWS = 92, 26
-COLOURS = {"red": "#e06c75", "green": "#98c379", "brown": "#e5c07b", "blue": "#61afef",
-           "cyan": "#56b6c2", "magenta": "#c678dd", "default": "#d7dae0"}  # fmt: skip
 BEFORE = "def greet(name):\n    print('hello', name)\n\n\ngreet('world')\n"
 AFTER = BEFORE.replace("'hello', name", "f'Good morning, {name}!'").replace("world", "\x1b[2Jworld")
 TARGET = Path(__file__).parents[1] / "docs/images/question.svg"
@@ -47,26 +47,15 @@ def record(workspace: Path, arguments: list[str]) -> pyte.Screen:
 def draw(screen: pyte.Screen, title: str) -> str:
     shown = [number for number, line in enumerate(screen.display) if line.strip()]
     rows = range(shown[0], shown[-1] + 1)
-    height = 58 + 19 * len(rows)
     lines = [
-        '<svg xmlns="http://www.w3.org/2000/svg"'
-        f' width="{COLUMNS * 8.4 + 40:.0f}" height="{height}"'
-        ' font-family="ui-monospace, Menlo, Consolas, monospace" font-size="14">',
-        '<rect width="100%" height="100%" rx="8" fill="#1e2127"/>',
-        f'<text x="20" y="28" fill="#7f848e" xml:space="preserve">$ {escape(title)}</text>',
+        head(COLUMNS, 58 + ROW * len(rows)),
+        f'<text x="{MARGIN}" y="28" fill="#7f848e" xml:space="preserve">$ {escape(title)}</text>',
     ]
-    for index, row in enumerate(rows):
-        spans = []
-        for column in range(COLUMNS):
-            cell = screen.buffer[row][column]
-            colour = COLOURS.get(cell.fg, COLOURS["default"])
-            style = f'fill="{colour}"' + (' font-weight="bold"' if cell.bold else "")
-            if spans and spans[-1][0] == style:
-                spans[-1][1].append(cell.data)
-            else:
-                spans.append((style, [cell.data]))
-        text = "".join(f"<tspan {s}>{escape(''.join(c))}</tspan>" for s, c in spans)
-        lines.append(f'<text x="20" y="{52 + 19 * index}" xml:space="preserve">{text}</text>')
+    lines += [
+        f'<text x="{MARGIN}" y="{52 + ROW * index}" xml:space="preserve">'
+        f"{row_spans(screen, row)}</text>"
+        for index, row in enumerate(rows)
+    ]
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 

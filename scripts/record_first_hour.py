@@ -33,14 +33,12 @@ from scripts.terminal_svg import animate
 PROJECT = Path(__file__).parents[1]
 TARGET = PROJECT / "docs/images"
 COLUMNS, ROWS = 96, 30
-KEY_S, LONGEST_S, READ_S = 0.04, 0.7, 1.6
+KEY_S, LONGEST_S, READ_S = 0.04, 0.7, 1.2
 """In the recording: between two keys, without anything new, and before an answer is given."""
 LIMIT_S = 300.0
-_MARK = re.compile(rb"\x1b\]133;D;(\d+)\x07")
-"""The shell says by it that a command ended, and how; terminals know the mark and show nothing."""
+_MARK = re.compile(rb"\x1b\]133;B;(\d+)\x07")
+"""Ends a prompt: the shell waits, and the last command ended so. Terminals show nothing for it."""
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[a-zA-Z]|\][^\x07]*\x07)")
-_SETTINGS = (".npmrc", ".config/pip/pip.conf")
-"""How packages are reached on this machine; the new home gets them."""
 _SHELL = """
 mount --bind "$1" /home && hostname laptop && cd /home/ada || exit
 exec env -i "${@:2}" bash --norc --noprofile -i
@@ -156,10 +154,8 @@ def new_home() -> Iterator[Path]:
         home = Path(directory, "ada")
         programs = home / ".local/bin"
         programs.mkdir(parents=True)
-        for name in _SETTINGS:
-            if (settings := Path.home() / name).is_file():
-                (home / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(settings, home / name)
+        if (settings := Path.home() / ".npmrc").is_file():
+            shutil.copyfile(settings, home / ".npmrc")
         (home / ".gitconfig").write_text(
             f'[url "{PROJECT}"]\n\tinsteadOf = {REPOSITORY}\n[safe]\n\tdirectory = *\n'
         )
@@ -172,8 +168,10 @@ def new_home() -> Iterator[Path]:
 
 
 def environment() -> list[str]:
-    """What the shell knows: the proxies and certificates of this machine, no settings of ours."""
-    passed = re.compile(r"(?i)(npm_config_|pip_|node_extra|ssl_|requests_ca|https?_proxy|no_proxy)")
+    """What the shell knows: how this machine reaches registries, no settings of ours."""
+    passed = re.compile(
+        r"(?i)(npm_config_|pip_(index|cert|proxy|dis)|node_extra|ssl_|(https?|no)_proxy)"
+    )
     own = Path(sys.executable).parent
     path = [each for each in os.environ["PATH"].split(":") if Path(each) != own]
     variables = {
@@ -183,8 +181,7 @@ def environment() -> list[str]:
         "LANG": "C.UTF-8",
         "TERM": "xterm-256color",
         "PATH": ":".join(["/home/ada/.local/bin", *path, f"{PROJECT}/.tools/usr/bin"]),
-        "PS1": "$ ",
-        "PROMPT_COMMAND": r"printf '\e]133;D;%d\a' $?",
+        "PS1": r"$ \[\e]133;B;$?\a\]",
         "VIRTUAL_ENV_DISABLE_PROMPT": "1",
         "HISTFILE": "",
     }

@@ -31,8 +31,6 @@ def head(columns: int, height: int) -> str:
 
 def row_spans(screen: pyte.Screen, row: int) -> str:
     """The cells of a row, neighbours of one style together; nothing for an empty row."""
-    if not screen.display[row].strip():
-        return ""
     spans: list[tuple[str, list[str]]] = []
     for column in range(screen.columns):
         cell = screen.buffer[row][column]
@@ -44,6 +42,8 @@ def row_spans(screen: pyte.Screen, row: int) -> str:
             spans.append((style, [cell.data]))
     texts = [(style, "".join(cells)) for style, cells in spans]
     texts[-1] = (texts[-1][0], texts[-1][1].rstrip())
+    if not any(text.strip() for _, text in texts):
+        return ""
     return "".join(f"<tspan {style}>{escape(text)}</tspan>" for style, text in texts if text)
 
 
