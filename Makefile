@@ -11,7 +11,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-pythons lint soak spec mcp-conformance bench pictures constraints clean
+.PHONY: help demo test test-pythons lint soak spec mcp-conformance bench pictures recording constraints clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
@@ -23,6 +23,7 @@ help:
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
 	@echo "make bench        the benchmark table, beside other libraries"
 	@echo "make pictures     the screenshots of the documentation, made anew"
+	@echo "make recording    the terminal recording of docs/first-hour.md, made anew (npm, PyPI)"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
 	@echo "make clean        remove everything that these commands made"
 
@@ -31,7 +32,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test soak pictures: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test soak pictures recording: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -72,6 +73,10 @@ bench: .build/bench/.ready
 pictures: .venv/.ready-dev
 	@sh scripts/get_chromium.sh
 	$(BIN)/python -m scripts.screenshots
+
+recording: .venv/.ready-dev
+	@sh scripts/get_bubblewrap.sh
+	$(BIN)/python -m scripts.record_first_hour
 
 constraints:
 	$(check_python)
