@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ import msgspec
 
 from callgate.cli.dialog import Lines, agreed
 from callgate.cli.problems import CliError
+from callgate.cli.terminal import is_terminal
 from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import visible, visible_text
 from callgate.config.load import SettingsError, load_user
@@ -127,11 +129,18 @@ class Reload:
     def _compare(self, name: str, before: Pinned | None, said: Pinned) -> Changes:
         return compare(name, before, said)
 
-    def accept(self, found: Collection[Reloaded], *, yes: bool, seen: bool) -> None:
-        """Pin what was found, after a yes where something else was pinned before.
+    def text(self, found: Collection[Reloaded]) -> str:
+        """What a person is asked about, in full."""
+        return shown(found)
 
-        `seen`: it was written to the terminal already, and counts as seen if it fits there.
-        """
+    def tell(self, found: Collection[Reloaded], *, yes: bool) -> None:
+        """Print what was found, but not what the question shows on this very terminal."""
+        asking = not yes and is_terminal(sys.stdout)
+        told = [each for each in found if not (asking and each.needs_a_yes)]
+        print(self.text(told), end="", flush=True)
+
+    def accept(self, found: Collection[Reloaded], *, yes: bool) -> None:
+        """Pin what was found, after a yes where something else was pinned before."""
         asked = [each for each in found if each.needs_a_yes]
         if asked and not yes:
             tty = open_tty()
@@ -141,23 +150,15 @@ class Reload:
                     hint="--yes accepts it without asking.",
                     error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
                 )  # fmt: skip
-            asyncio.run(_ask(tty, shown(asked), seen=seen))
+            asyncio.run(_ask(tty, self.text(asked)))
         for each in found:
             if each.said is not None:
                 pin = self._hosts.pin_first if each.is_new else self._hosts.pin
                 pin(each.name, each.said)
 
 
-_BELOW = 3
-"""Rows of the screen that the question takes, and what follows what was shown."""
-
-
-async def _ask(tty: Tty, text: str, *, seen: bool) -> None:
-    document = Lines(text.splitlines())
-    width, height = tty.size()
-    if seen and not document.text(width, height - _BELOW).cut:
-        document = Lines(())
-    if not await agreed(tty, document, "Accept these changes?"):
+async def _ask(tty: Tty, text: str) -> None:
+    if not await agreed(tty, Lines(text.splitlines()), "Accept these changes?"):
         raise CliError(
             "nothing was accepted: the tools that changed are refused as before",
             error_class=ToolErrorClass.USER_DENIED, reason="user_denied",

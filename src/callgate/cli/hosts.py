@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from argparse import Namespace
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -17,12 +16,12 @@ from callgate.cli import remote_hosts
 from callgate.cli.exits import EXIT_CODES, OK
 from callgate.cli.host_lists import described, print_table
 from callgate.cli.host_logs import Log, show
-from callgate.cli.host_reloads import Reload, Reloaded, settings_of, shown
+from callgate.cli.host_reloads import Reload, Reloaded, settings_of
 from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.output import print_json
 from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
-from callgate.cli.terminal import is_terminal, say
+from callgate.cli.terminal import say
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.schema import Settings
@@ -71,8 +70,8 @@ def reload(options: Namespace) -> int:
     reloading = Reload(home, settings, options.workspace)
     found = reloading.look(options.words or [*settings.hosts])
     if not options.json:
-        print(shown(found), end="", flush=True)
-    reloading.accept(found, yes=options.yes, seen=not options.json and is_terminal(sys.stdout))
+        reloading.tell(found, yes=options.yes)
+    reloading.accept(found, yes=options.yes)
     told = {each.name: _take_over(home, each) for each in found if each.problem is None}
     if options.json:
         ok = all(each.problem is None for each in found)

@@ -87,8 +87,8 @@ def run(home: Home, names: Collection[str], workspace: str, *, yes: bool, json: 
     approval = Approval(home, settings_of(home), workspace)
     found = approval.look(names)
     if not json:
-        print("".join(approval.described(each) for each in found), end="", flush=True)
-    approval.accept(found, yes=yes, seen=not json and is_terminal(sys.stdout))
+        approval.tell(found, yes=yes)
+    approval.accept(found, yes=yes)
     told = {
         each.name: remote_hosts.renew(home.path, PREFIX + each.name, forget=False)
         for each in found
@@ -121,9 +121,11 @@ class Approval(Reload):
         changes: Changes = self._hosts.compare(name, before, said)
         return changes
 
-    def described(self, found: Reloaded) -> str:
-        """What is approved: the server itself, and all that it says of its tools."""
-        return "".join(f"{line}\n" for line in self._about(found)) + shown([found])
+    def text(self, found: Collection[Reloaded]) -> str:
+        """What is approved: each server itself, and all that it says of its tools."""
+        return "".join(
+            "".join(f"{line}\n" for line in self._about(each)) + shown([each]) for each in found
+        )
 
     def _about(self, found: Reloaded) -> Iterator[str]:
         if found.problem is None and found.is_new:

@@ -239,6 +239,6 @@ def _approve(options: Namespace) -> int:
     for each in found:
         if each.problem is not None:
             raise _unusable(each.name, each.problem, _SEES_LITTLE)
-    print("".join(approval.described(each) for each in found), end="", flush=True)
-    approval.accept(found, yes=options.yes, seen=True)
+    approval.tell(found, yes=options.yes)
+    approval.accept(found, yes=options.yes)
     return 0

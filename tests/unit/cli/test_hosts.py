@@ -114,6 +114,14 @@ def test_only_a_yes_at_the_terminal_accepts(place: Place, key: str, code: int) -
     assert (place.pin.read_bytes() != pinned) == (code == 0)
 
 
+def test_what_a_person_is_asked_about_is_printed_once(place: Place) -> None:
+    place.run("hosts", "reload")
+    place.change('"A tool."', '"Another tool."')
+    asking = AtTerminal("hosts", "reload", cwd=place.ws, env=place.env, streams_too=True).answer("n\n")
+    assert asking.end().code == 3
+    assert asking.terminal.text.count("~ echo\r\n") == 1
+
+
 def test_a_host_that_does_not_start_leaves_its_pin(place: Place) -> None:
     place.run("hosts", "reload")
     pinned = place.pin.read_bytes()
