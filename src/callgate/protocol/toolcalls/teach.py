@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from callgate.core.tools import ToolDefinition
 from callgate.protocol.toolcalls.values import MAX_DEPTH, MAX_ID, VOICES
 
@@ -38,6 +40,8 @@ _SAMPLED = ("gmail_list", "read_file", "file_get")
 """Tools that an example is about, the first of them that is there."""
 _SAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1, "boolean": True}
 _NAMED_SAMPLES = {"path": "notes.txt", "maxResults": 10}
+_PLAIN = frozenset({"type", "enum", "const", "required", "anyOf", "$ref", "$defs"})
+"""Of a parameter, what a small model is told."""
 
 _FORMAT = f"""\
 # How to call tools
@@ -199,8 +203,30 @@ def _line(tool: ToolDefinition) -> str:
         f"{key}{'' if key in required else '?'}: {_kind(schema)}"
         for key, schema in tool.input_schema.get("properties", {}).items()
     )
+    return _flat(f"- {tool.name}({takes}): {_first_sentence(tool)}")
+
+
+def short_definition(tool: ToolDefinition) -> ToolDefinition:
+    """The tool for a small model that calls natively: the first sentence, and no words about its
+    parameters but their names, types and choices."""
+    return replace(tool, description=_first_sentence(tool), input_schema=_plain(tool.input_schema))
+
+
+def _plain(schema: Any) -> Any:
+    """A schema without its prose and its limits, which are checked when the call comes."""
+    if not isinstance(schema, dict):
+        return schema
+    plain = {key: value for key, value in schema.items() if key in _PLAIN}
+    if isinstance(fields := schema.get("properties"), dict):
+        plain["properties"] = {name: _plain(each) for name, each in fields.items()}
+    if "items" in schema:
+        plain["items"] = _plain(schema["items"])
+    return plain
+
+
+def _first_sentence(tool: ToolDefinition) -> str:
     first, dot, _ = _flat(tool.description).partition(". ")
-    return _flat(f"- {tool.name}({takes}): {first}{dot.strip()}")
+    return f"{first}{dot.strip()}"
 
 
 def _kind(schema: Any) -> str:
