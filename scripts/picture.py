@@ -14,6 +14,7 @@ from pathlib import Path
 from xml.sax.saxutils import escape
 
 import pyte
+
 from scripts.terminal_svg import MARGIN, ROW, head, row_spans
 
 COLUMNS, ROWS = 92, 26
