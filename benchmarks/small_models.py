@@ -126,7 +126,7 @@ def ours(base_url: str, tools: Literal["native", "text"], home: Path) -> Ask:
             agent = Agent(runtime.dispatcher, runtime.conversations, model, limits=limits)
             end = await agent.turn(gate.session, prompt)
             await model.close()
-        return end.text
+        return end.text or f"({end.stop} after {end.cycles} replies: {end.notice})"
 
     return ask
 
