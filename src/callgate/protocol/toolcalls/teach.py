@@ -40,8 +40,11 @@ _SAMPLED = ("gmail_list", "read_file", "file_get")
 """Tools that an example is about, the first of them that is there."""
 _SAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1, "boolean": True}
 _NAMED_SAMPLES = {"path": "notes.txt", "maxResults": 10}
-_PLAIN = frozenset({"type", "enum", "const", "required", "anyOf", "$ref", "$defs"})
-"""Of a parameter, what a small model is told."""
+_PLAIN = frozenset(
+    {"type", "enum", "const", "minimum", "maximum", "default", "required", "anyOf", "$ref", "$defs"}
+)
+"""Of a parameter, what a small model is told: it fills in all of them, and zero where no limit
+says otherwise."""
 
 _FORMAT = f"""\
 # How to call tools
@@ -208,12 +211,12 @@ def _line(tool: ToolDefinition) -> str:
 
 def short_definition(tool: ToolDefinition) -> ToolDefinition:
     """The tool for a small model that calls natively: the first sentence, and no words about its
-    parameters but their names, types and choices."""
+    parameters but their names, types, choices and limits."""
     return replace(tool, description=_first_sentence(tool), input_schema=_plain(tool.input_schema))
 
 
 def _plain(schema: Any) -> Any:
-    """A schema without its prose and its limits, which are checked when the call comes."""
+    """A schema without its prose."""
     if not isinstance(schema, dict):
         return schema
     plain = {key: value for key, value in schema.items() if key in _PLAIN}
