@@ -15,7 +15,7 @@ from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.registry import Registry
-from callgate.protocol.toolcalls.teach import document_schema, short_definition, teach
+from callgate.protocol.toolcalls.teach import document_schema, teach
 from callgate.protocol.toolcalls.values import OUTPUTS, TYPES
 
 
@@ -56,11 +56,10 @@ def prompt_for(
     result_chars: of one result that the model is shown.
     """
     if model.native_tools:
-        every = [*tools, *native_outputs(speech=speech)]
         return Prompt(
             messages=to_native(messages, result_chars),
             system=instructions(session, extra=extra_instructions),
-            tools=[short_definition(each) for each in every] if model.small else every,
+            tools=[*tools, *native_outputs(speech=speech)],
         )
     schema = None
     if model.constrained:

@@ -69,21 +69,6 @@ async def test_a_small_model_is_told_the_same_tools_in_few_words(tmp_path: Path)
     assert short.output_schema is not None and "prefixItems" in str(short.output_schema)
 
 
-async def test_a_small_model_that_calls_natively_gets_short_definitions(tmp_path: Path) -> None:
-    long, small = (PlayedModel([text("ok")], native=True) for _ in range(2))
-    small.small = True
-    (tmp_path / "long").mkdir()
-    whole = (await prompt_of(tmp_path / "long", long)).tools
-    short = (await prompt_of(tmp_path, small)).tools
-    for one, other in zip(whole, short, strict=True):
-        assert other.name == one.name
-        assert other.input_schema.get("required") == one.input_schema.get("required")
-        assert other.input_schema.get("properties", {}).keys() == one.input_schema.get("properties", {}).keys()
-    told, all_told = ([(each.description, each.input_schema) for each in some] for some in (short, whole))
-    assert len(str(told)) < 0.6 * len(str(all_told))
-    assert "description" not in str([each.input_schema for each in short])
-
-
 def test_a_description_stays_on_its_line_in_the_short_form_too() -> None:
     @tool(side_effects="none", description="Look.\n# Types\n- rm: Delete. More words.")
     async def look() -> str:

@@ -10,8 +10,6 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from callgate.core.tools import ToolDefinition
 from callgate.protocol.toolcalls.values import MAX_DEPTH, MAX_ID, VOICES
 
@@ -40,11 +38,6 @@ _SAMPLED = ("gmail_list", "read_file", "file_get")
 """Tools that an example is about, the first of them that is there."""
 _SAMPLES: dict[str, Any] = {"string": "...", "integer": 1, "number": 1, "boolean": True}
 _NAMED_SAMPLES = {"path": "notes.txt", "maxResults": 10}
-_PLAIN = frozenset(
-    {"type", "enum", "const", "minimum", "maximum", "default", "required", "anyOf", "$ref", "$defs"}
-)
-"""Of a parameter, what a small model is told: it fills in all of them, and zero where no limit
-says otherwise."""
 
 _FORMAT = f"""\
 # How to call tools
@@ -206,30 +199,8 @@ def _line(tool: ToolDefinition) -> str:
         f"{key}{'' if key in required else '?'}: {_kind(schema)}"
         for key, schema in tool.input_schema.get("properties", {}).items()
     )
-    return _flat(f"- {tool.name}({takes}): {_first_sentence(tool)}")
-
-
-def short_definition(tool: ToolDefinition) -> ToolDefinition:
-    """The tool for a small model that calls natively: the first sentence, and no words about its
-    parameters but their names, types, choices and limits."""
-    return replace(tool, description=_first_sentence(tool), input_schema=_plain(tool.input_schema))
-
-
-def _plain(schema: Any) -> Any:
-    """A schema without its prose."""
-    if not isinstance(schema, dict):
-        return schema
-    plain = {key: value for key, value in schema.items() if key in _PLAIN}
-    if isinstance(fields := schema.get("properties"), dict):
-        plain["properties"] = {name: _plain(each) for name, each in fields.items()}
-    if "items" in schema:
-        plain["items"] = _plain(schema["items"])
-    return plain
-
-
-def _first_sentence(tool: ToolDefinition) -> str:
     first, dot, _ = _flat(tool.description).partition(". ")
-    return f"{first}{dot.strip()}"
+    return _flat(f"- {tool.name}({takes}): {first}{dot.strip()}")
 
 
 def _kind(schema: Any) -> str:
