@@ -20,14 +20,18 @@ from callgate.config.places import Home
 from tests.needs import missing, needs
 
 PROJECT = Path(__file__).parents[2]
-PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").glob("*.md"))]
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(PROJECT))
 
 
 def fences(language: str, about: str = "") -> list[object]:
     """Every block of a language about something; one marked `no-test` is shown only."""
     return [
-        pytest.param(block, id=f"{page.name}:{text[: found.start()].count(chr(10)) + 1}")
+        pytest.param(block, id=f"{name(page)}:{text[: found.start()].count(chr(10)) + 1}")
         for page in PAGES
         for text in [page.read_text()]
         for found in _FENCE.finditer(text)
@@ -63,7 +67,7 @@ def commands(page: Path) -> list[tuple[str, str]]:
     return [(command, printed) for command, _, printed in (step.partition("\n") for step in steps)]
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [p for p in PAGES if commands(p)], ids=name)
 def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) -> None:
     """From top to bottom, in one workspace and one home."""
     if "--lang node" in str(commands(page)) and (reason := missing("node")):

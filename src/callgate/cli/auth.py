@@ -36,7 +36,7 @@ _WHO = ("openid", "email")
 _LARGEST_FILE = 64 * 1024
 _NO_CLIENT = """\
 Google's console gives out a client file: make a project, enable the APIs, then Credentials,
-Create credentials, OAuth client ID, Desktop app, Download JSON. See docs/google.md."""
+Create credentials, OAuth client ID, Desktop app, Download JSON. See docs/use/google.md."""
 
 
 def google(options: Namespace) -> int:

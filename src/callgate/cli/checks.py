@@ -288,14 +288,15 @@ def check_sandbox(patient: Patient) -> Finding:
     try:
         rules = path_rules_here(sandbox, patient.workspace)
     except ToolError as error:
-        return Finding(Level.FAILED, str(error), "commands are refused here; see docs/policy.md")
+        fix = "commands are refused here; see docs/decide/policy.md"
+        return Finding(Level.FAILED, str(error), fix)
     text = "; ".join(
         [*map(str, kept), *rules, *([_cgroups()] if sys.platform == "linux" else [])]
     )
     missing = [each for each in kept if each.missing]
     if not missing:
         return _good(text)
-    fix = "commands that need it are refused; see docs/sandbox.md"
+    fix = "commands that need it are refused; see docs/decide/sandbox.md"
     level = Level.FAILED if any(each.profile == "workspace" for each in missing) else Level.NOTE
     return Finding(level, text, fix)
 

@@ -111,7 +111,7 @@ def _hint(error: ErrorInfo, schema: Mapping[str, Any] | None, name: str) -> str 
         case ToolErrorClass.PERMISSION_DENIED if error.reason == "workspace_escape":
             return (
                 "--workspace DIR works in another directory; [workspace] extra_roots in "
-                "settings.toml opens one beside it for good (docs/policy.md)."
+                "settings.toml opens one beside it for good (docs/decide/policy.md)."
             )
         case ToolErrorClass.PERMISSION_DENIED if error.reason not in _NO_RULE:
             return f"callgate policy explain {name} ... says which rule decided."

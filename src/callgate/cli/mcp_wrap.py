@@ -46,7 +46,7 @@ def wrap(options: Namespace) -> int:
         return _approve(options)
     if os.isatty(0):
         say("callgate mcp wrap is started by an MCP client, which speaks with it over stdin and")
-        say("stdout. docs/mcp_server.md says how clients are set up.")
+        say("stdout. docs/build/mcp_server.md says how clients are set up.")
         return _USAGE
     requests, answers = take_streams()
     import asyncio  # lazy: after the streams were taken  # noqa: PLC0415

@@ -74,7 +74,7 @@ def path_rules_here(sandbox: Sandbox, workspace: str) -> list[str]:
 
 
 def promises(backend: Backend) -> list[str]:
-    """What it guarantees by itself, in the words of `docs/sandbox.md`."""
+    """What it guarantees by itself, in the words of `docs/decide/sandbox.md`."""
     return sorted(backend.guarantees(_ANY))
 
 

@@ -1,4 +1,4 @@
-"""The screen in docs/chat.md is one that a terminal has shown."""
+"""The screen in docs/use/chat.md is one that a terminal has shown."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_the_page_shows_what_the_terminal_shows(place: Path) -> None:
     screen = talk.prompted().replace(str(place), "~/project")
     assert talk.press("\x04").end() == 0
     assert (place / "NOTES.md").read_text() == "It is small.\n"
-    page = (PROJECT / "docs" / "chat.md").read_text()
+    page = (PROJECT / "docs" / "use" / "chat.md").read_text()
     shown = re.search(r"^```text screen\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert shown is not None
     assert timeless(screen) == timeless(shown[1].rstrip("\n"))

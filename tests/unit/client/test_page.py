@@ -1,4 +1,4 @@
-"""What docs/socket.md shows of the client is what happens."""
+"""What docs/build/socket.md shows of the client is what happens."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.client.instances import LIMIT_S, Served
 
-PAGE = Path(__file__).parents[3] / "docs" / "socket.md"
+PAGE = Path(__file__).parents[3] / "docs" / "build" / "socket.md"
 BLOCKS = re.findall(r"^```python[^\n]*\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 

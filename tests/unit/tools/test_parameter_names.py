@@ -18,7 +18,7 @@ from callgate.tools.memory.catalogue import CATALOGUE as MEMORY
 from callgate.tools.shell import Shell
 from callgate.tools.web.catalogue import CATALOGUE as WEB
 
-GOOGLE_PAGE = Path(__file__).parents[3] / "docs" / "google.md"
+GOOGLE_PAGE = Path(__file__).parents[3] / "docs" / "use" / "google.md"
 LOADED = [(row.definition, row.function) for row in (*CUSTOM, *FILES, *DOCUMENTS, *MEMORY, *WEB)]
 LOADED += [(spec.definition, spec.function) for spec in GOOGLE]
 TOOLS = {definition.name: definition for definition, _ in LOADED} | {"terminal_execute": Shell.definition}

@@ -448,7 +448,7 @@ async def test_settings_alone_make_a_gate_search_by_meaning(home: Path, ws: Path
 
 async def test_the_page_about_documents_shows_what_happens(home: Path, ws: Path, server: ModelServer) -> None:
     """`tests/docs` runs its other blocks; this one needs somebody who makes vectors."""
-    page = (Path(__file__).parents[4] / "docs" / "documents.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "use" / "documents.md").read_text()
     (block,) = re.findall(r"```text\n\$ callgate call search query=(\w+)\n(.+?)\n```", page, re.DOTALL)
     (path, said), = re.findall(r'With the file `(\S+)` that says "([^"]+)":', page)
     (ws / path).parent.mkdir()
