@@ -11,17 +11,21 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-pythons lint soak spec mcp-conformance bench pictures recording constraints clean
+.PHONY: help demo test quick test-pythons lint soak spec mcp-conformance bench docs reference pictures recording \
+  constraints clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
 	@echo "make test         set up, then lint, type-check and test"
+	@echo "make quick        a part of the tests that takes less than a minute"
 	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
 	@echo "make lint         ruff, mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
 	@echo "make bench        the benchmark table, beside other libraries"
+	@echo "make docs         the documentation as a site, in .build/site"
+	@echo "make reference    the pages about commands and settings, made anew from the code"
 	@echo "make pictures     the screenshots of the documentation, made anew"
 	@echo "make recording    the terminal recording of docs/first-hour.md, made anew (npm, PyPI)"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
@@ -69,6 +73,12 @@ spec: .venv/.ready-dev
 
 bench: .build/bench/.ready
 	@.build/bench/bin/python benchmarks/run.py
+
+docs: .venv/.ready-dev
+	@$(BIN)/python -m scripts.site
+
+reference: .venv/.ready-dev
+	@$(BIN)/python -m scripts.reference
 
 pictures: .venv/.ready-dev
 	@sh scripts/get_chromium.sh

@@ -28,7 +28,9 @@ class EnclosureTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """`[acp.mcp]`: what is around the programs that an editor wants started as MCP servers."""
 
     network: Literal["none", "loopback", "all"] | list[str] = "none"
+    """What they may reach; a list names hosts."""
     profile: Literal["workspace", "open"] = "workspace"
+    """`open`: no walls but the system's."""
     writable: list[str] = []
     """Directories beside the workspace in which they may write, such as a cache."""
 
@@ -37,6 +39,7 @@ class OAuthTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """`[mcp.NAME.oauth]`, where a server does not register its clients itself."""
 
     client_id: str | None = None
+    """As the server knows us."""
     client_secret_env: str | None = None
     """The variable that holds it."""
     client_metadata_url: Annotated[
@@ -44,13 +47,18 @@ class OAuthTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] | None = None
     """Where clients are described that have no registration: it is our name there."""
     scopes: list[str] = []
+    """What is asked for."""
     port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
-    """Where the browser comes back to on this machine; None: any that is free."""
+    """Where the browser comes back to on this machine; absent: any that is free."""
 
 
 class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[mcp.NAME]`: an MCP server, as a command that is started or as an address."""
+
     command: str | None = None
+    """The program; either this or `url`."""
     args: list[str] = []
+    """Its arguments."""
     cwd: str = "."
     """Counts from the workspace."""
     env: list[str] = []
@@ -58,10 +66,13 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     set_env: dict[str, str] = {}
     """`${NAME}` in a value stands for a variable of ours."""
     network: Literal["none", "loopback", "all"] | list[str] = "none"
+    """What it may reach; a list names hosts."""
     profile: Literal["workspace", "open"] = "workspace"
+    """`open`: no walls but the system's."""
     writable: list[str] = []
     """Directories beside the workspace in which it may write, such as a cache."""
     url: str | None = None
+    """The address of a server that runs elsewhere."""
     headers: dict[str, str] = {}
     """`${NAME}` in a value stands for a variable of ours."""
     oauth: OAuthTable | bool = True
@@ -71,15 +82,19 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trusted: bool = False
     """Whether what it claims of the effects of its tools counts."""
     effect: SideEffects = SideEffects.EXECUTE
+    """The most that its tools can do, where `effects` does not name them."""
     effects: dict[str, SideEffects] = {}
     """By tool."""
     tools: list[str] | None = None
     """Globs: only these tools are offered."""
     exclude: list[str] = []
+    """Globs: these tools are not offered."""
     paths: list[str] = []
     """Arguments that name files in the workspace."""
     timeout_s: Seconds | None = None
+    """Of one call."""
     start_timeout_s: Seconds = 30.0
+    """Until its tools are known."""
     fetch_timeout_s: Seconds = 600.0
     """For the packages of `npx`, `uvx` and `pipx run`, which are fetched before the first start."""
     fetch_max_bytes: Annotated[int, msgspec.Meta(gt=0)] = 2 * 1024**3

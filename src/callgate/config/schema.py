@@ -29,29 +29,48 @@ class RuleTable(_Table, frozen=True):
     """`[[policy.rules]]`: every condition given must hold."""
 
     decision: Outcome
+    """Of the rules that match a call, deny beats ask beats allow."""
     tool: str | None = None
+    """A glob over the tool's name."""
     path: str | None = None
+    """A glob over the files that the call touches; relative to the workspace, or absolute."""
     command: str | None = None
+    """A pattern of words, for each command of a command line."""
     caller: CallerKind | None = None
+    """Who calls."""
     arguments: dict[str, str] = {}
+    """Argument to glob."""
     arguments_sha256: str | None = None
+    """Exactly these arguments: the hash that a question shows."""
     workspace: str | None = None
+    """The directory in which the session works."""
     network: bool | list[str] | None = None
+    """Whether the command asks for the network; a list names the hosts that it gets."""
 
 
 class PolicyTable(_Table, frozen=True):
+    """`[policy]`: what runs, what asks, what never runs."""
+
     default: dict[str, str] = {}
     """Effect class (none, read, write, network, execute) to auto, prompt, prompt_once, deny."""
     per_tool: dict[str, str] = {}
+    """Tool to auto, prompt, prompt_once or deny, before its class is looked at."""
     trusted_workspaces: list[str] = []
+    """Directories in which writes need no question."""
     trusted_workspace_overrides: dict[str, str] = {}
+    """Effect class to auto, prompt, prompt_once or deny, in these."""
     rules: list[RuleTable] = []
     confirm_destructive: bool = False
+    """Whether mode write asks before a destructive tool all the same."""
 
 
 class ExtraRoot(_Table, frozen=True):
+    """`[[workspace.extra_roots]]`: directories beside the workspace."""
+
     path: str
+    """A directory."""
     access: Literal["read", "write"] = "read"
+    """What tools may do there."""
 
 
 class WorkspaceTable(_Table, frozen=True):
@@ -59,12 +78,20 @@ class WorkspaceTable(_Table, frozen=True):
 
 
 class LimitsTable(_Table, frozen=True):
+    """`[limits]`: times and sizes of calls."""
+
     concurrency: Count = 4
+    """Calls of a session that run at once; further ones wait."""
     confirmation_timeout_s: Seconds = 300.0
+    """How long a question waits for its answer."""
     max_timeout_s: Seconds = 3600.0
+    """The longest that any call may take, whatever its tool says."""
     cancel_grace_s: Seconds = 0.5
+    """How long a cancelled tool that does not react is left to itself."""
     abandon_s: Seconds = 30.0
+    """How long a cancelled tool that reacts may take to finish."""
     max_argument_bytes: Count = 8 * 1024 * 1024
+    """The size of a call's arguments as JSON."""
     stall_s: Seconds = 5.0
     """How long the event loop may stand still before its stack is logged."""
     stop_s: Seconds = 30.0
@@ -72,11 +99,17 @@ class LimitsTable(_Table, frozen=True):
 
 
 class AuditTable(_Table, frozen=True):
+    """`[audit]`: the size of the audit log."""
+
     max_bytes: Annotated[int, msgspec.Meta(ge=4096)] = 64 * 1024 * 1024
+    """At this size the file is closed, and a new one begun."""
     keep: Count = 8
+    """How many closed files are kept."""
 
 
 class ToolsTable(_Table, frozen=True):
+    """`[tools]`: which tools there are."""
+
     load: list[str] = []
     """Python files or modules whose `@tool` functions are registered."""
     disable: list[str] = []
@@ -87,14 +120,22 @@ class SandboxLimitsTable(_Table, frozen=True):
     """What is not here is as this machine suggests; 0 or "none": no limit."""
 
     cpu_seconds: Limit | None = None
+    """Processor time of each process."""
     memory_bytes: Limit | None = None
+    """Memory of a command with everything that it started."""
     processes: Limit | None = None
+    """Processes and threads, of all that it started."""
     open_files: Limit | None = None
+    """Files that each process has open."""
     file_bytes: Limit | None = None
+    """The size of each file that is written."""
     output_bytes: Limit | None = None
+    """What a command prints, on both streams."""
 
 
 class SandboxTable(_Table, frozen=True):
+    """`[sandbox]`: what is around the commands that callgate starts."""
+
     profile: Literal["workspace", "open"] = "workspace"
     """For modes ask and write; mode read has a profile of its own."""
     network: Literal["none", "loopback", "all"] | list[str] = "none"
@@ -102,7 +143,9 @@ class SandboxTable(_Table, frozen=True):
     readable: list[str] = []
     """Secrets that commands may see, and places in /tmp that stay there."""
     writable: list[str] = []
+    """Directories beside the workspace that commands may write."""
     hidden: list[str] = []
+    """What commands may not see, beside what is hidden anyway."""
     protected: list[str] = []
     """Beside what is protected anyway; relative to the workspace."""
     limits: SandboxLimitsTable = SandboxLimitsTable()
@@ -112,21 +155,29 @@ class HostTable(_Table, frozen=True):
     """`[hosts.NAME]`: a process that brings tools."""
 
     command: Annotated[list[str], msgspec.Meta(min_length=1)]
+    """The program and its arguments."""
     cwd: str = "."
     """Counts from the workspace."""
     env: list[str] = []
     """Names of variables that are passed on, beside the harmless ones."""
     set_env: dict[str, str] = {}
+    """Variables with their values."""
     config: dict[str, Any] = {}
+    """Handed to the host's `init`, checked against the host's own schema first."""
     trusted: bool = False
     """Whether what it claims of the effects of its tools counts."""
     effect: SideEffects = SideEffects.EXECUTE
+    """The most that its tools can do, where `effects` does not name them."""
     effects: dict[str, SideEffects] = {}
     """By tool."""
     network: Literal["none", "loopback", "all"] | list[str] = "none"
+    """What the host may reach; a list names hosts."""
     timeout_s: Seconds | None = None
+    """Of one call, where the tool says nothing."""
     start_timeout_s: Seconds = 30.0
+    """Until its tools are known."""
     max_in_flight: Count | None = None
+    """Calls that it is given at once."""
 
 
 class AgentTable(_Table, frozen=True):
@@ -137,11 +188,15 @@ class AgentTable(_Table, frozen=True):
     cycles: Count = 20
     """Requests to the model in one turn."""
     calls_per_cycle: Count = 20
+    """Calls in one reply of the model."""
     calls_per_turn: Count = 50
+    """Calls in one turn."""
     result_chars: Annotated[int, msgspec.Meta(ge=200)] = 8_000
     """Of one result that the model is shown."""
     tokens_per_turn: Count | None = None
+    """Tokens in one turn; absent: no limit."""
     turn_time_s: Seconds | None = None
+    """The time of one turn; absent: no limit."""
     speak: bool | Literal["client"] = False
     """Whether what a model says aloud is heard from this machine; `client`: from whoever shows
     the conversation. A model is told of speech only where it is heard."""
@@ -167,10 +222,11 @@ class PermissionsTable(_Table, frozen=True):
     """`[permissions]`: another spelling of `[acp] modes`."""
 
     enabled: Annotated[tuple[Mode, ...], msgspec.Meta(min_length=1)] | None = None
+    """Of `[acp] modes`, only these."""
 
 
 class GoogleTable(_Table, frozen=True):
-    """`[google]`."""
+    """`[google]`: the account that the tools for Google use."""
 
     client_file: str | None = None
     """As Google's console gives it out; counts from the home."""
@@ -179,12 +235,16 @@ class GoogleTable(_Table, frozen=True):
     endpoint: str | None = None
     """Of all services, where something else stands in for Google."""
     auth_endpoint: str | None = None
+    """Where a person logs in, instead of at Google."""
     token_endpoint: str | None = None
+    """Where tokens come from, instead of Google."""
     revoke_endpoint: str | None = None
+    """Where tokens are given back, instead of to Google."""
 
 
 class Settings(_Table, frozen=True):
     mode: Mode = Mode.ASK
+    """The ceiling of what may run, where a command or a client names no other."""
     tags: list[str] = []
     """Of every session, beside those of hosts and of its model: which tools it sees."""
     policy: PolicyTable = PolicyTable()
@@ -193,6 +253,7 @@ class Settings(_Table, frozen=True):
     audit: AuditTable = AuditTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
+    """`"off"`: commands run with nothing around them, and mode read has no shell."""
     hosts: dict[HostName, HostTable] = {}
     mcp: dict[McpName, McpTable] = {}
     agent: AgentTable = AgentTable()

@@ -30,10 +30,13 @@ class Price(msgspec.Struct, frozen=True, kw_only=True):
     """US dollars for a million tokens."""
 
     input: float = 0.0
+    """Of the prompt."""
     output: float = 0.0
+    """Of the reply."""
     cache_read: float | None = None
-    """None: as any input."""
+    """Of the prompt, where it came from the provider's cache; absent: as any input."""
     cache_write: float | None = None
+    """Of the prompt, where it went into that cache; absent: as any input."""
 
     def of(self, usage: Usage) -> float:
         read = self.input if self.cache_read is None else self.cache_read

@@ -24,13 +24,15 @@ class WebTable(_Table, frozen=True):
     allow: list[str] = []
     """Hosts and networks that are reached although they are not public."""
     only: list[str] | None = None
-    """No other hosts than these; None: every public one."""
+    """No other hosts than these; absent: every public one."""
     timeout_s: Seconds = 30.0
     """For one call, with all its redirects."""
     max_bytes: Bytes = 5 * 1024 * 1024
     """What is taken of an answer; the rest is left where it is."""
     max_redirects: Annotated[int, msgspec.Meta(ge=0, le=20)] = 8
+    """How often a page may lead elsewhere."""
     search: SearchKind | None = None
+    """Who searches for `web_search`."""
     search_url: str | None = None
     """Of your own SearXNG; or in place of a service's usual address."""
     key_env: str | None = None
@@ -54,12 +56,15 @@ class EmbeddingsTable(_Table, frozen=True):
     The texts of files and documents go there, so a workspace cannot say it."""
 
     model: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    """As the server calls it."""
     endpoint: str
     """Up to and with the version, such as `http://127.0.0.1:11434/v1`."""
     insecure_http: bool = False
     """Plain http:// also to other machines: whoever is on the way reads key and texts."""
     key_env: str | None = None
+    """The variable that has the key."""
     key_command: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None
+    """A program that prints the key; no shell reads it."""
     timeout_s: Seconds = 15.0
     """How long the server may be silent."""
     refresh_s: Seconds = 20.0
@@ -73,12 +78,14 @@ class EmbeddingsTable(_Table, frozen=True):
     query_prefix: str = ""
     """What a model wants before a query, such as `search_query: `."""
     document_prefix: str = ""
+    """What it wants before a passage."""
 
 
 class DocumentsTable(_Table, frozen=True):
     """`[documents]`: what `search` looks into."""
 
     max_files: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 50_000
+    """Of a workspace."""
     max_bytes: Bytes = 2 * 1024 * 1024
     """Of one file; of a PDF ten times as much."""
     refresh_s: Seconds = 20.0
