@@ -36,7 +36,7 @@ demo: .venv/.ready
 
 # bubblewrap and the dashboard are tested too; where the system has no bwrap and no chromium, they
 # are found here (in vain elsewhere).
-test soak pictures recording: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+test quick soak pictures recording: export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 
 test: lint
 	@sh scripts/get_bubblewrap.sh
@@ -45,6 +45,12 @@ test: lint
 	@sh scripts/get_mcp_suite.sh
 	$(BIN)/python -m pytest -n 4 -m "not soak" $(PYTEST_ARGS)
 	@echo "Left out: the long tests (make soak)."
+
+# The core: values, protocols, policy, settings, files, the road of a call. tests/README.md has more.
+QUICK := core policy protocol config events sessions workspace dispatch
+
+quick: .venv/.ready-dev
+	$(BIN)/python -m pytest -n 2 -q -m "not soak" $(QUICK:%=tests/unit/%) $(PYTEST_ARGS)
 
 test-pythons:
 	@sh scripts/test_pythons.sh $(PYTEST_ARGS)

@@ -9,6 +9,7 @@ anchor and a page that the navigation does not have are errors. Nothing is fetch
 
 from __future__ import annotations
 
+import logging
 import sys
 import tempfile
 from pathlib import Path
@@ -21,11 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"),
     *("docs", "examples", "protocols", "benchmarks/README.md", "tests/README.md"),
-    *("packages/client-node/README.md", "packages/tool-host-node/README.md"),
+    *(f"packages/client-node/{file}" for file in ("README.md", "callgate.mjs", "index.d.ts")),
+    *(f"packages/tool-host-node/{file}" for file in ("README.md", "index.d.ts")),
 )
 
 
 def main(site: Path) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
     with tempfile.TemporaryDirectory() as pages:
         for page in PAGES:
             link = Path(pages, page)
