@@ -1,8 +1,8 @@
 """callgate: every tool call of an AI agent through one guarded door.
 
-Most programs need `Gate` and `tool`. The names of seed 004 (`Tool`, `ToolDispatcher`, ...)
-are here as well, so that a tool written from that document runs. Each is loaded when it is
-first used, because a command line that prints its version must not import a validator.
+Most programs need `Gate` and `tool`. `Tool`, `ToolDispatcher` and the like are for a tool that is
+written as a class, and for a program that has a dispatcher of its own. Each name is loaded when it
+is first used, because a command line that prints its version must not import a validator.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a tool can do to the world: a set of capabilities, and the class derived from it.
 
-The set is canonical. The class (seed 004's `side_effects`) is the highest thing the set
+The set is canonical. The class (`side_effects` of a tool) is the highest thing the set
 allows: none < read < write < network < execute.
 """
 

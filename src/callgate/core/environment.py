@@ -16,7 +16,7 @@ from callgate.core.commands import Launcher
 
 
 class WorkspaceFiles(Protocol):
-    """The files of the session's workspace (seed 004 §5.1); `workspace.files` implements it."""
+    """The files of the session's workspace; `workspace.files` implements it."""
 
     @property
     def workspace_root(self) -> str: ...

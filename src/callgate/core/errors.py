@@ -31,7 +31,7 @@ GENERIC_FAILURE = "The tool failed unexpectedly."
 
 
 class ToolErrorClass(StrEnum):
-    """The closed list: the eight of seed 004, then the four that its wires do not know."""
+    """The closed list. Events and result blocks name the first eight; see `in_events`."""
 
     NOT_FOUND = "not_found"
     VALIDATION_ERROR = "validation_error"
@@ -48,7 +48,7 @@ class ToolErrorClass(StrEnum):
 
     @property
     def in_events(self) -> ToolErrorClass:
-        """The class under which events and seed 004's results report this one."""
+        """The class under which events and result blocks report this one."""
         return _IN_EVENTS.get(self, self)
 
 

@@ -1,4 +1,4 @@
-"""What was said in a conversation: one message, in seed 004's canonical blocks."""
+"""One message of a conversation, as a list of content blocks."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(block.text for block in self.content if isinstance(block, TextBlock))
 
     def block(self, tool_use_id: str) -> ToolResultBlock:
-        """The same for an agent loop that speaks seed 004's blocks."""
+        """The same as a content block, for an agent loop."""
         return ToolResultBlock(
             tool_use_id=tool_use_id,
             content=self.content,

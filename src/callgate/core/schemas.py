@@ -2,7 +2,7 @@
 
     schema --check_subset--> ArgumentSchema --check--> Checked (what the tool gets, and its bytes)
 
-The subset (seed 004 §7.1) is what every model provider understands. Beyond Draft 7 we refuse
+The subset is what every model provider understands. Beyond Draft 7 we refuse
 keys the schema does not name, fill in defaults, hand an int where the schema says integer,
 and bound depth and size. The tool receives what was decoded from the canonical bytes, so
 what a person approved, what is hashed and what runs are the same bytes.

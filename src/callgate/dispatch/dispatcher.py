@@ -1,6 +1,7 @@
 """The dispatcher: one road for every call, whoever makes it and whatever runs it.
 
-`run` is that road. Around it stands seed 004's interface, which speaks in an agent's blocks.
+`run` is that road. Around it stands an interface that takes and returns an agent's blocks
+(`ToolUseBlock`, `ToolResultBlock`).
 """
 
 from __future__ import annotations
@@ -312,7 +313,7 @@ class ToolDispatcher:
         """Refuse new calls and stop the ones under way."""
         await self.running.close()
 
-    # Seed 004 §3.4: the same in an agent's words.
+    # The same for an agent loop: blocks in, blocks out.
 
     def register(self, tool_factory: ToolFactory) -> None:
         """Register a tool; raise `ToolRegistrationError` where its definition is wrong."""

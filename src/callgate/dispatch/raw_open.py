@@ -1,6 +1,6 @@
 """A log line where a tool opens a file around the workspace wall.
 
-It is permitted (seed 004 test 12): the wall holds tools that use `workspace_files`, the
+It is permitted, and logged: the wall holds tools that use `workspace_files`, the
 sandbox holds processes. This says what the wall did not see. The interpreter's audit hook
 cannot be removed, so it is installed once, when the first dispatcher is made.
 """

@@ -63,7 +63,7 @@ class HostContext(ToolContext):
         self._pipe.emit(self.request, parts.log(message, level))
 
     def emit(self, event: Any) -> bool:
-        """Seed 001's `emit`: an event with a type, or else the payload of a part.
+        """A plugin's `emit`: an event with a type, or else the payload of a part.
 
         False if it was not said, because the call is over. Raises `Unsendable`.
         """

@@ -1,4 +1,4 @@
-"""What a file or a module offers to a host: `@tool` functions, or a plugin as seed 001 has it.
+"""What a file or a module offers to a host: `@tool` functions, or a plugin with methods.
 
 A plugin is a module, or a class, with `get_tool_schemas` and `execute_tool`, perhaps `init` and
 the optional methods, sync or async. Each takes what it needs, by name:

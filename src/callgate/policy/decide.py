@@ -270,7 +270,7 @@ def _opinion(question: Question, policy: Policy) -> Decision | None:
 
 
 def _table(question: Question, policy: Policy) -> Decision | None:
-    """Seed 004's table: per tool, trusted workspace, class."""
+    """What the settings say without rules: by tool, by trusted workspace, by effect."""
     settings = [policy.per_tool[name] for name in question.names if name in policy.per_tool]
     if settings:
         setting = max(settings, key=lambda each: _STRICT[each.mode])

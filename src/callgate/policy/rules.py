@@ -24,7 +24,7 @@ from callgate.policy.commands import CommandPattern
 
 
 class PolicyMode(StrEnum):
-    """Seed 004's four words for a class or a tool."""
+    """What the settings may say of an effect or of a tool."""
 
     AUTO = "auto"
     PROMPT_ONCE = "prompt_once"

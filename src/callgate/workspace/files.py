@@ -56,7 +56,8 @@ Entries = list[Entry]
 
 
 class WorkspaceFileAPI:
-    """Seed 004's file API. Paths are relative to the workspace or absolute inside a root."""
+    """`context.workspace_files` of a tool. Paths are relative to the workspace or absolute inside
+    a root."""
 
     def __init__(
         self,

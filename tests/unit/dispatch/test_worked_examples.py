@@ -1,4 +1,4 @@
-"""The worked examples of seed 004 §9, as it tells them, with the built-in tools."""
+"""Worked examples from the first call to the last, with the built-in tools."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
     Request     ->   Emitted, any number   ->   Returned or Failed, exactly one
 
-Either side may ask. The runtime asks a host for what seed 001 names (`OF_HOST`). A host may
+Either side may ask. The runtime asks a host for its tools and their calls (`OF_HOST`). A host may
 ask the runtime for what an isolated tool needs (`OF_RUNTIME`), if both said so in `init`. The
 ids of the two directions have nothing to do with each other.
 

@@ -236,7 +236,7 @@ class Failure(_Part, frozen=True, kw_only=True):
 
 
 class Envelope(_Part, frozen=True, kw_only=True):
-    """What a tool gave, or why it gave nothing: seed 000's `ToolResult`."""
+    """`ToolResult` on the wire: the tool's content, or why there is none."""
 
     ok: bool
     content: Any = UNSET

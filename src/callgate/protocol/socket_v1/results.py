@@ -1,4 +1,4 @@
-"""A call's result as the envelope that seed 000 gives every tool.
+"""A call's result as the envelope of the socket protocol.
 
 The runtime's own keys in `meta` and `details` stand above those that a tool chose alike.
 """

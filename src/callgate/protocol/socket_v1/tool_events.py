@@ -1,4 +1,4 @@
-"""What a running call says of itself, in the four kinds that seed 000 knows, and parts of hosts."""
+"""What a running call reports, in the four kinds of the socket protocol, and parts of hosts."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Operation(NamedTuple):
     errors: tuple[int, ...] = ()
     """Statuses beside those that any route of its shape may have."""
     short: bool = False
-    """Also without `/v1`, as seed 004 writes it."""
+    """Also at the same path without `/v1`."""
     unlocked: bool = False
     """Needs no token."""
     events: bool = False

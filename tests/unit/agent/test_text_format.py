@@ -19,7 +19,7 @@ from tests.unit.agent.talks import talk, text
 
 
 @tool(side_effects="read")
-async def gmail_list(maxResults: int = 10) -> list[dict[str, Any]]:  # noqa: N803  # the seed's name
+async def gmail_list(maxResults: int = 10) -> list[dict[str, Any]]:  # noqa: N803  # the catalogue's name
     """List emails."""
     return [{"id": f"m{n}", "subject": f"Mail {n}"} for n in range(maxResults)]
 
