@@ -148,14 +148,3 @@ def test_every_example_runs(example: Path, tmp_path: Path) -> None:
 
 def test_the_readme_fits_in_150_lines() -> None:
     assert len((PROJECT / "README.md").read_text().splitlines()) <= 150, "move what is long to a page"
-
-
-def test_links_between_pages_lead_somewhere() -> None:
-    pages = [*PAGES, *PROJECT.glob("*.md")]
-    broken = [
-        f"{page.name}: {target}"
-        for page in pages
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-        if not (page.parent / target).exists()
-    ]
-    assert broken == []
