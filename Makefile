@@ -27,7 +27,7 @@ help:
 	@echo "make docs         the documentation as a site, in .build/site"
 	@echo "make reference    the pages about commands and settings, made anew from the code"
 	@echo "make pictures     the screenshots of the documentation, made anew"
-	@echo "make recording    the terminal recording of docs/first-hour.md, made anew (npm, PyPI)"
+	@echo "make recording    the terminal recording of docs/start/first-hour.md, made anew (npm, PyPI)"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
 	@echo "make clean        remove everything that these commands made"
 

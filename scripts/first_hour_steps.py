@@ -1,4 +1,4 @@
-"""The commands of docs/first-hour.md in their order, and what a person presses when asked."""
+"""The commands of docs/start/first-hour.md in their order, and what a person presses when asked."""
 
 from __future__ import annotations
 

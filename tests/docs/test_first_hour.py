@@ -1,4 +1,4 @@
-"""The recording of docs/first-hour.md: nothing in it goes wrong, and the page lists its commands."""
+"""The recording of docs/start/first-hour.md: nothing in it goes wrong, and the page lists its commands."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from scripts.first_hour_steps import COMMANDS
 from tests.needs import needs
 
 PROJECT = Path(__file__).parents[2]
-PAGE = PROJECT / "docs/first-hour.md"
+PAGE = PROJECT / "docs/start/first-hour.md"
 IMAGES = PROJECT / "docs/images"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-9;?]*[a-zA-Z]|\][^\x07]*\x07)|\r")
 _WRONG = re.compile(r"^(?i:error|fatal|warning|traceback|npm err|bash: |hint: ).*", re.MULTILINE)
