@@ -36,8 +36,8 @@ import apsw
 
 from benchmarks import report
 from callgate import Gate
-from callgate.tools.documents.index import opened
-from callgate.tools.documents.vectors import Scope, Vectors, normalised
+from callgate_catalogue.documents.index import opened
+from callgate_catalogue.documents.vectors import Scope, Vectors, normalised
 
 WORDS = 400
 """Of a file; the rare ones stand in few files."""

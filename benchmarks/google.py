@@ -31,15 +31,14 @@ if not __package__:  # run as a file: its own directory is no place to import fr
 
 import httpx2
 
-from callgate.config.google import GoogleAccounts
-from callgate.config.places import Home
 from callgate.config.schema import GoogleTable
 from callgate.core.sessions import Mode, Session
-from callgate.tools.google.oauth import Client, Tokens
-from callgate.tools.google.tool import GoogleTools
+from callgate_catalogue.google.accounts import GoogleAccounts
+from callgate_catalogue.google.oauth import Client, Tokens
+from callgate_catalogue.google.tool import GoogleTools
+from tests.catalogue.google.desk import LETTER, MAIL
 from tests.google_server import SCOPE, GoogleServer
 from tests.support import Bench
-from tests.unit.tools.google.desk import LETTER, MAIL
 
 GOAL_MS = 5.0
 _START = """
@@ -90,7 +89,7 @@ async def calls(rounds: int, count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as base:
         async with GoogleServer() as google:
             google.mail.receive(LETTER)
-            accounts = GoogleAccounts(Home(base), GoogleTable(endpoint=google.url))
+            accounts = GoogleAccounts(base, GoogleTable(endpoint=google.url))
             token = google.let_in("gmail.readonly")
             tokens = Tokens(
                 access_token=token,

@@ -56,6 +56,7 @@ from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
 from callgate.sessions.conversations import Conversations
 from callgate.sessions.recovery import record, recover
+from callgate.shipped import PACKS, ShippedPack
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
 from callgate.tools.search import FindFiles, SearchText
 from callgate.tools.shell import Shell
@@ -66,17 +67,15 @@ if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.agent.skills import Skills
     from callgate.core.models import Model
     from callgate.sources.isolated import Isolates
-    from callgate.tools.google.tool import GoogleTools
     from callgate.wiring_brought import BroughtTools
     from callgate.wiring_hosts import HostedTools
     from callgate.wiring_mcp import AllBrought, McpTools
+    from callgate.wiring_packs import Packs
 
 BUILT_IN: tuple[ToolFactory, ...] = (
     ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
 )  # fmt: skip
 
-_GOOGLE = ("gmail_*", "drive_*", "calendar_*", "docs_*", "sheets_*", "tasks_*")
-_CATALOGUE = ("web_*", "api_call", "memory_*", "search", "file_*", "custom")
 _MCP = ("mcp__*", "mcp.*")
 """The names of tools that are loaded once one of them is looked at."""
 
@@ -113,10 +112,10 @@ class Wired:
         self.mcp: McpTools | None = None
         """The MCP servers, once their tools were registered."""
         self._isolates: Isolates | None = None
-        self._google: GoogleTools | None = None
+        self._packs: Packs | None = None
         self._agents: list[Agent] = []
         self.host_news: list[str] = []
-        """Hosts that were met for the first time, or bring no tools."""
+        """Hosts that were met for the first time, and packages and hosts that bring no tools."""
         history = History(os.path.join(home.path, "undo"))
         files = CallFiles(self.policies, home.path, history=history)
         environments = Environments(
@@ -167,19 +166,45 @@ class Wired:
         self.expect_catalogue()
 
     def expect_catalogue(self) -> None:
-        """Have the tools of the catalogue, without a look at them."""
-        self.dispatcher.registry.expect(_GOOGLE, self._register_google)
-        self.dispatcher.registry.expect(_CATALOGUE, self._register_catalogue)
+        """Have the tools of the packages that we ship, without a look at them."""
+        registry = self.dispatcher.registry
+        for pack in PACKS:
+            if pack.tools:
+                registry.expect(pack.tools, partial(self._use_shipped, pack))
+        registry.expect(("custom",), self._register_custom)
 
-    def _register_google(self) -> None:
-        from callgate.wiring_google import register_google  # lazy: once one is looked at  # noqa: PLC0415
+    def expect_enabled(self) -> None:
+        """Have the tools of the packages that the settings enable, once a tool is missed or all
+        are listed: their names are not known before."""
+        if self.settings.packs.enable:
+            self.dispatcher.registry.expect_unnamed(self._use_enabled)
 
-        self._google = register_google(self.runtime, self.home, self.settings)
+    @property
+    def packs(self) -> Packs:
+        """The packages of tools, once one is looked at."""
+        if self._packs is None:
+            from callgate.wiring_packs import Packs  # lazy: most calls need none  # noqa: PLC0415
 
-    def _register_catalogue(self) -> None:
-        from callgate.wiring_catalogue import register_catalogue  # lazy: once one is looked at  # noqa: PLC0415
+            self._packs = Packs(
+                self.runtime, self.home, self.settings, self._bare_launcher, self.isolated
+            )
+        return self._packs
 
-        register_catalogue(self.runtime, self.home, self.settings)
+    def _use_shipped(self, pack: ShippedPack) -> None:
+        self.packs.use_shipped(pack)
+
+    def _use_enabled(self) -> None:
+        self.packs.use_enabled()
+        self.host_news += self.packs.news
+
+    def _register_custom(self) -> None:
+        from callgate.tools.catalogue import CUSTOM  # lazy: few models call it  # noqa: PLC0415
+        from callgate.tools.loading import factories  # lazy: as above  # noqa: PLC0415
+
+        for factory in factories(CUSTOM, self.runtime.call):
+            self.runtime.register(factory)
+        for row in CUSTOM:
+            self.dispatcher.registry.unlist(row.definition.name)
 
     def isolated(self, factory: ToolFactory) -> ToolFactory:
         """The tool of a sync function in a process of its own; any other as it is."""
@@ -214,8 +239,8 @@ class Wired:
         else:
             opened = model
         agent = make_agent(
-            self.runtime, self.home, self.settings, opened, self._bare_launcher, self.skills,
-            self.subagents,
+            self.runtime, self.home, self.settings, opened, self.skills,
+            self.subagents, self.packs,
         )  # fmt: skip
         self._agents.append(agent)
         return agent
@@ -316,8 +341,8 @@ class Wired:
             await self.mcp.close()
         if self._isolates is not None:
             await self._isolates.close()
-        if self._google is not None:
-            await self._google.close()
+        if self._packs is not None:
+            await self._packs.close()
         self.sandbox.close()
         await self.log.close()
         if self._audit is not None:
@@ -365,6 +390,7 @@ def register_expecting(wired: Wired, workspace: str) -> None:
         met = learn(wired.home, wired.settings, surrounding, workspace)
         wired.host_news += _register_hosts(wired, workspace).news(met)
     _expect_mcp(wired, workspace)
+    wired.expect_enabled()
 
 
 async def register_brought(wired: Wired, workspace: str) -> None:
@@ -376,6 +402,7 @@ async def register_brought(wired: Wired, workspace: str) -> None:
         met = await asyncio.to_thread(learn, wired.home, wired.settings, surrounding, workspace)
         wired.host_news += _register_hosts(wired, workspace).news(met)
     _expect_mcp(wired, workspace)
+    wired.expect_enabled()
     wired.dispatcher.registry.meet_all()
 
 
@@ -385,6 +412,7 @@ def register_known(wired: Wired, workspace: str) -> None:
     if wired.settings.hosts:
         _register_hosts(wired, workspace)
     _expect_mcp(wired, workspace)
+    wired.expect_enabled()
     wired.dispatcher.registry.meet_all()
 
 

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
 from functools import partial
 
 from callgate.agent.agent import Agent
 from callgate.agent.limits import TurnLimits
 from callgate.agent.skill_tool import UseSkill
 from callgate.agent.skills import Skills
-from callgate.agent.speech import Speaker
 from callgate.agent.subagents import Subagents
 from callgate.config.keys import find_key
 from callgate.config.load import SettingsError
 from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.config.trust import admits_skills, is_trusted
-from callgate.core.commands import Launcher
 from callgate.core.errors import ToolError
 from callgate.core.models import Model
 from callgate.core.sessions import Mode, Session
 from callgate.models.make import find_table, make_model
 from callgate.runtime import Runtime
+from callgate.wiring_packs import Packs
 from callgate.workspace.files import WorkspaceFileAPI
 
 _log = logging.getLogger("callgate.agent")
@@ -57,11 +55,11 @@ def make_agent(
     home: Home,
     settings: Settings,
     model: Model,
-    launcher: Callable[[], Launcher],
     skills: Skills,
     subagents: Subagents,
+    packs: Packs,
 ) -> Agent:
-    """An agent at work in a runtime; `launcher` starts the program that speaks."""
+    """An agent at work in a runtime; `packs` add to what it is told, and let it speak."""
     said = settings.agent
     limits = TurnLimits(
         cycles=said.cycles,
@@ -74,21 +72,10 @@ def make_agent(
 
     def extra_instructions(session: Session) -> str:
         project = _project(session.workspace) if is_trusted(home, session.workspace) else ""
-        parts = (said.instructions, project, _told(runtime, skills, session), noted(session))
+        parts = (said.instructions, project, _told(runtime, skills, session), packs.prompt(session))
         return "\n\n".join(parts).strip()
 
-    def noted(session: Session) -> str:
-        table = settings.memory
-        if not table.told_chars or session.is_worker:
-            return ""
-        from callgate.tools.memory.store import Memory, told  # lazy: most settings ask for none  # noqa: PLC0415
-
-        memory = Memory(
-            home.path, session.workspace, max_entries=table.max_entries, max_chars=table.max_chars
-        )
-        return told(memory, table.told_chars)
-
-    speaker = Speaker(launcher, on_failure=_log.warning) if said.speak is True else None
+    speaker = packs.speaker() if said.speak is True else None
     return Agent(
         runtime.dispatcher,
         runtime.conversations,

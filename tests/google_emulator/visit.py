@@ -22,13 +22,12 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from callgate.config.google import GoogleAccounts, endpoints
-from callgate.config.places import Home
 from callgate.config.schema import GoogleTable
 from callgate.core.sessions import Mode
-from callgate.tools.google import oauth
-from callgate.tools.google.credentials import SCOPE
-from callgate.tools.google.tool import GoogleTools
+from callgate_catalogue.google import oauth
+from callgate_catalogue.google.accounts import GoogleAccounts, endpoints
+from callgate_catalogue.google.credentials import SCOPE
+from callgate_catalogue.google.tool import GoogleTools
 from tests.support import Bench
 
 PORT, BACK = 4002, 4180
@@ -84,7 +83,7 @@ async def visit(home: Path, workspace: Path) -> dict[str, Any]:
 
     tokens = await oauth.log_in(endpoints(table), CLIENT, SCOPES, show, port=BACK)
     await asyncio.gather(*visits)
-    accounts = GoogleAccounts(Home(str(home)), table)
+    accounts = GoogleAccounts(str(home), table)
     accounts.put("default", tokens, CLIENT, read_only=False)
     tools = GoogleTools(accounts, URL)
     bench = Bench(workspace, *(factory for _, factory in tools.factories()), mode=Mode.WRITE)

@@ -11,8 +11,7 @@ from typing import Any
 from callgate.agent.context import Context
 from callgate.agent.history import History, last_words
 from callgate.agent.limits import TurnLimits
-from callgate.agent.shows import Screen, Show, nobody
-from callgate.agent.speech import Speaker, screen_with_speech
+from callgate.agent.shows import Screen, Show, Speaker, nobody, screen_with_speech
 from callgate.agent.subagents import Subagents
 from callgate.agent.turns import Turn, TurnEnd
 from callgate.core.messages import Message

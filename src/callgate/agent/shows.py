@@ -7,7 +7,7 @@ others read too and which are kept, carry it without secrets.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -102,3 +102,30 @@ Screen = Callable[[Show], None]
 
 def nobody(show: Show) -> None:
     """For a turn that nobody watches."""
+
+
+class Speaker(Protocol):
+    """Makes heard what a model says aloud. A package of tools brings one."""
+
+    def speak(self, spoken: Spoken) -> None:
+        """Have it heard after what was to be heard before. Never waits, never raises."""
+
+    def stop(self) -> None:
+        """Be silent now, and forget what waits; what is said later is heard again."""
+
+    async def heard(self) -> None:
+        """Wait until nothing is left to be heard."""
+
+    async def close(self) -> None:
+        """Be silent for ever."""
+
+
+def screen_with_speech(screen: Screen, speaker: Speaker) -> Screen:
+    """Shows what it showed before, and has spoken what is to be heard."""
+
+    def show(each: Show) -> None:
+        screen(each)
+        if isinstance(each, Spoken):
+            speaker.speak(each)
+
+    return show

@@ -19,10 +19,6 @@ def command_module(first: str) -> ModuleType:
             from callgate.cli import audit  # lazy: this command alone  # noqa: PLC0415
 
             return audit
-        case "auth":
-            from callgate.cli import auth  # lazy: this command alone  # noqa: PLC0415
-
-            return auth
         case "call":
             from callgate.cli import call  # lazy: this command alone  # noqa: PLC0415
 
@@ -71,10 +67,6 @@ def command_module(first: str) -> ModuleType:
             from callgate.cli import mcp  # lazy: this command alone  # noqa: PLC0415
 
             return mcp
-        case "memory":
-            from callgate.cli import memory  # lazy: this command alone  # noqa: PLC0415
-
-            return memory
         case "parse":
             from callgate.cli import parse  # lazy: this command alone  # noqa: PLC0415
 

@@ -7,8 +7,10 @@ name or a value that came from elsewhere can never become an option (`read`).
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 
+from callgate import shipped
 from callgate.cli.exits import described
 from callgate.cli.families.parts import Parser, add
 from callgate.cli.options import DEBUG, VERBOSE
@@ -27,7 +29,11 @@ FAMILIES: Mapping[str, tuple[str, ...]] = {
     "knowledge": ("skills", "memory"),
     "instances": ("serve", "status", "stop", "dashboard", "acp", "mcp"),
 }
-"""With the first words of their commands: a command waits for its own family alone."""
+"""With the first words of their commands: a command waits for its own family alone. Those that
+`shipped` names too are described by a package."""
+
+_of_packages: dict[str, Mapping[str, Command]] = {}
+"""Commands of packages of others that were looked for, by their first word."""
 
 VERBOSE_THEMSELVES = ("call", "acp")
 """Commands whose own -v says more than who answered."""
@@ -45,15 +51,28 @@ environment:
 
 def every() -> dict[str, Command]:
     """All commands by name, in the order in which the help shows them."""
-    return {name: each for family in FAMILIES for name, each in _loaded(family).COMMANDS.items()}
+    return {name: each for family in FAMILIES for name, each in of_family(family).items()}
+
+
+def of_family(family: str) -> dict[str, Command]:
+    """Those that the help shows under one heading."""
+    found = dict(_loaded(family).COMMANDS)
+    for word in FAMILIES[family]:
+        if word in shipped.COMMANDS:
+            found |= _shipped(word)
+    return found
 
 
 def beginning(first: str) -> dict[str, Command]:
     """Those with this first word: a command, a group, or both; none where there is neither."""
+    if first in shipped.COMMANDS:
+        return dict(_shipped(first))
+    families = [family for family, words in FAMILIES.items() if first in words]
+    if not families:
+        return dict(_of_package(first))
     return {
         name: each
-        for family, words in FAMILIES.items()
-        if first in words
+        for family in families
         for name, each in _loaded(family).COMMANDS.items()
         if name.split()[0] == first
     }
@@ -61,7 +80,8 @@ def beginning(first: str) -> dict[str, Command]:
 
 def is_local(name: str) -> bool:
     """Whether a command has to do with no instance, no runtime and none of their records."""
-    return name in _LOCAL or name.split()[0] in _LOCAL
+    first = name.split()[0]
+    return name in _LOCAL or first in _LOCAL or first in _of_packages
 
 
 def parser_of(name: str) -> Parser:
@@ -142,7 +162,7 @@ def _help_on_all() -> str:
     parts = [
         "usage: callgate [--version] [--help] [--debug] COMMAND ...",
         "Every tool call of an AI agent through one guarded door.",
-        *(_listed(family.HEADING, family.COMMANDS) for family in map(_loaded, FAMILIES)),
+        *(_listed(_loaded(family).HEADING, of_family(family)) for family in FAMILIES),
         described(),
         _ENVIRONMENT,
         "callgate help COMMAND says more.",
@@ -195,3 +215,20 @@ def _loaded(family: str) -> Family:
 
             return instances
     raise ValueError(family)
+
+
+def _shipped(first: str) -> Mapping[str, Command]:
+    module, _, table = shipped.COMMANDS[first].partition(":")
+    __import__(module)
+    found: Mapping[str, Command] = getattr(sys.modules[module], table)
+    return found
+
+
+def _of_package(first: str) -> Mapping[str, Command]:
+    if not first.replace("-", "_").isidentifier() or first.startswith("-"):
+        return {}
+    if first not in _of_packages:
+        from callgate.cli.pack_commands import commands_of  # lazy: it reads all metadata  # noqa: PLC0415
+
+        _of_packages[first] = commands_of(first)
+    return _of_packages[first]

@@ -76,6 +76,9 @@ def _run(given: list[str]) -> int:
         return OK
     name, rest = commands.split(given)
     options = commands.read(name, rest)
+    run = commands.beginning(name.split()[0])[name].run
+    if run is not None:
+        return int(run(options))
     work = getattr(command_module(name.split()[0]), name.split()[-1])
     if commands.is_local(name):
         return int(work(options))

@@ -12,10 +12,11 @@ from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
 from callgate.models.tables import ModelTable
 from callgate.policy.rules import Outcome
-from callgate.tools.tables import DocumentsTable, MemoryTable, WebTable
+from callgate.tools.tables import DocumentsTable, GoogleTable, MemoryTable, WebTable
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
+PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
@@ -225,21 +226,13 @@ class PermissionsTable(_Table, frozen=True):
     """Of `[acp] modes`, only these."""
 
 
-class GoogleTable(_Table, frozen=True):
-    """`[google]`: the account that the tools for Google use."""
+class PacksTable(_Table, frozen=True):
+    """`[packs]`: packages of tools that are installed beside ours."""
 
-    client_file: str | None = None
-    """As Google's console gives it out; counts from the home."""
-    account: str | None = None
-    """The usual one, instead of the one that was logged in first."""
-    endpoint: str | None = None
-    """Of all services, where something else stands in for Google."""
-    auth_endpoint: str | None = None
-    """Where a person logs in, instead of at Google."""
-    token_endpoint: str | None = None
-    """Where tokens come from, instead of Google."""
-    revoke_endpoint: str | None = None
-    """Where tokens are given back, instead of to Google."""
+    enable: list[PackName] = []
+    """Those that are used. None is before it is named here."""
+    settings: dict[PackName, dict[str, Any]] = {}
+    """What a package is told, by its name."""
 
 
 class Settings(_Table, frozen=True):
@@ -259,6 +252,7 @@ class Settings(_Table, frozen=True):
     agent: AgentTable = AgentTable()
     acp: AcpTable = AcpTable()
     permissions: PermissionsTable = PermissionsTable()
+    packs: PacksTable = PacksTable()
     google: GoogleTable = GoogleTable()
     web: WebTable = WebTable()
     memory: MemoryTable = MemoryTable()

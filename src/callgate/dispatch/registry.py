@@ -77,6 +77,10 @@ class _Expected(msgspec.Struct, frozen=True, eq=False):
     bring: Callable[[], None]
     position: int
 
+    @property
+    def is_unnamed(self) -> bool:
+        return not self.names and not self.begins
+
     def may_have(self, name: str) -> bool:
         return name in self.names or name.startswith(self.begins)
 
@@ -124,6 +128,12 @@ class Registry:
         self._expected.append(_Expected(exact, begins, bring, self._position + 1))
         self._position += 2
         self._meet(*self._names)  # where one is taken already, the clash is one of now
+
+    def expect_unnamed(self, bring: Callable[[], None]) -> None:
+        """Have `bring` register tools whose names nobody knows yet, once a tool is found nowhere
+        else, or all are listed. The names of all others are theirs before."""
+        self._position += 2
+        self._expected.append(_Expected(frozenset(), (), bring, self._position - 1))
 
     def file_tools(self) -> dict[str, SideEffects]:
         """The tools that read and write files themselves, by every name that they have."""
@@ -225,9 +235,12 @@ class Registry:
         if self._expected and self._meet(str(name)):
             return self.find(name, session)
         given = self._given_to(session)
-        if given is None or (owner := given.names.get(name)) is None:
-            return None
-        return given.tools[owner]
+        if given is not None and (owner := given.names.get(name)) is not None:
+            return given.tools[owner]
+        unnamed = [each for each in self._expected if each.is_unnamed]
+        for expected in unnamed:
+            self._bring(expected)
+        return self.find(name, session) if unnamed else None
 
     def _given_to(self, session: Session | None) -> _Given | None:
         """What a session was given, or the one that it works for."""

@@ -1,4 +1,5 @@
-"""What the settings say of the built-in tools: `[web]`, `[memory]`, `[documents]`."""
+"""What the settings say of the tools that we ship: `[google]`, `[web]`, `[memory]`,
+`[documents]`."""
 
 from __future__ import annotations
 
@@ -91,3 +92,20 @@ class DocumentsTable(_Table, frozen=True):
     refresh_s: Seconds = 20.0
     """How long a search may take to read what is new; it goes on the next time."""
     embeddings: EmbeddingsTable | None = None
+
+
+class GoogleTable(_Table, frozen=True):
+    """`[google]`: the account that the tools for Google use."""
+
+    client_file: str | None = None
+    """As Google's console gives it out; counts from the home."""
+    account: str | None = None
+    """The usual one, instead of the one that was logged in first."""
+    endpoint: str | None = None
+    """Of all services, where something else stands in for Google."""
+    auth_endpoint: str | None = None
+    """Where a person logs in, instead of at Google."""
+    token_endpoint: str | None = None
+    """Where tokens come from, instead of Google."""
+    revoke_endpoint: str | None = None
+    """Where tokens are given back, instead of to Google."""

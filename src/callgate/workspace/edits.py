@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from difflib import SequenceMatcher
 
 from callgate.core.errors import ToolExecutionError, ToolValidationError
 
@@ -92,6 +91,8 @@ def _changes(before: list[str], after: list[str]) -> list[_Change]:
         return []
     if len(old) * len(new) > _COMPARABLE or _equal_pairs(old, new) > _MOST_EQUAL:
         return [("replace", head, head + len(old), head, head + len(new))]
+    from difflib import SequenceMatcher  # lazy: most calls show no change  # noqa: PLC0415
+
     return [
         (kind, i + head, j + head, k + head, m + head)
         for kind, i, j, k, m in SequenceMatcher(None, old, new).get_opcodes()

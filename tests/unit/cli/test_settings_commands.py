@@ -10,7 +10,7 @@ import pytest
 
 from callgate.cli.exits import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
-from callgate.tools.google.catalogue import CATALOGUE
+from callgate_catalogue.google.catalogue import CATALOGUE
 from tests.unit.cli.running import callgate
 
 NO_ACCOUNT = "no Google account is logged in; run: callgate auth google login"

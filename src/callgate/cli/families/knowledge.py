@@ -1,4 +1,4 @@
-"""Commands for what agents know: skills that people write, and memory of their own."""
+"""Commands for what agents know: skills that people write."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from callgate.cli.options import JSON, Option
 
 HEADING = "keep skills and memory"
 
-_SCOPE = Option("--scope", choices=("user", "workspace"), help="only these")
-
 COMMANDS: Mapping[str, Command] = {
     "skills list": Command(
         "list the skills: instructions that are asked for by name", "", takes(NAMES, *HERE),
@@ -20,15 +18,5 @@ COMMANDS: Mapping[str, Command] = {
     "skills new": Command(
         "write a skill to begin with", "NAME",
         takes(Option("--workspace", help="for everyone who works in this directory"), JSON),
-    ),
-    "memory list": Command("list what agents noted for later, newest first", "",
-                           takes(_SCOPE, *HERE)),
-    "memory edit": Command(
-        "put an entry right", "ID [TEXT]", takes(*HERE),
-        "Without a TEXT it is read from stdin; at a terminal your EDITOR opens.",
-    ),
-    "memory forget": Command(
-        "have entries forgotten", "ID ...",
-        takes(Option("--for-good", help="also what it said before"), *HERE),
     ),
 }  # fmt: skip

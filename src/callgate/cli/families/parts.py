@@ -57,6 +57,8 @@ class Command(NamedTuple):
     describe: Callable[[Parser], None]
     """Adds the options."""
     more: str = ""
+    run: Callable[[argparse.Namespace], int] | None = None
+    """Does it. None for a command of ours: the module of its first word does."""
 
 
 def add(parser: Adds, *added: Option) -> None:

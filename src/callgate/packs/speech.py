@@ -1,0 +1,6 @@
+"""What is said aloud, and who makes it heard."""
+
+from callgate.agent.shows import Screen as Screen
+from callgate.agent.shows import Show as Show
+from callgate.agent.shows import Speaker as Speaker
+from callgate.agent.shows import Spoken as Spoken

@@ -1,0 +1,1 @@
+"""Packages of tools: what one gives (`values`), and which are installed (`installed`)."""

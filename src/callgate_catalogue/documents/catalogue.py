@@ -1,0 +1,122 @@
+"""Which document tools there are: a table."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from callgate import Capability, SideEffects, ToolDefinition
+from callgate.packs.tools import Row
+
+_NAME = {
+    "type": "string",
+    "minLength": 1,
+    "maxLength": 200,
+    "description": "What the document is called; one of that name is replaced.",
+}
+_MIME = {"type": "string", "minLength": 3, "maxLength": 100}
+
+CATALOGUE: tuple[Row, ...] = (
+    Row(
+        ToolDefinition(
+            name="search",
+            description=(
+                "Search the files of the workspace and the ingested documents for words; the best"
+                " come first, each with the place where the words stand. For exact texts and"
+                " regular expressions use search_text."
+            ),
+            input_schema={
+                "type": "object",
+                "properties": {
+                    "query": {
+                        "type": "string",
+                        "minLength": 1,
+                        "maxLength": 400,
+                        "description": 'Words; "a phrase"; begin* for what begins so.',
+                    },
+                    "scope": {
+                        "type": "string",
+                        "minLength": 1,
+                        "default": "all",
+                        "description": (
+                            "all, workspace, documents (the ingested ones), or a directory of the"
+                            " workspace such as ./docs."
+                        ),
+                    },
+                    "limit": {"type": "integer", "minimum": 1, "maximum": 100, "default": 10},
+                },
+                "required": ["query"],
+            },
+            side_effects=SideEffects.READ,
+            capabilities=frozenset({Capability.READ_ONLY}),
+            path_params=(),  # a scope is not always a path; where it is one, the wall judges it
+            kind="search",
+            source="builtin",
+        ),
+        lambda: _searching().search,
+    ),
+    Row(
+        ToolDefinition(
+            name="file_ingest",
+            description="Keep a text as a document that `search` finds.",
+            input_schema={
+                "type": "object",
+                "properties": {
+                    "content": {"type": "string", "minLength": 1},
+                    "filename": _NAME,
+                    "mimeType": _MIME,
+                },
+                "required": ["content", "filename"],
+            },
+            side_effects=SideEffects.WRITE,
+            capabilities=frozenset({Capability.WRITES_FILES}),
+            path_params=(),
+            kind="other",
+            source="builtin",
+        ),
+        lambda: _storing().ingest,
+    ),
+    Row(
+        ToolDefinition(
+            name="file_upload",
+            description=(
+                "Keep a copy of a file as a document that `search` finds, if there is text in it:"
+                " a file of the workspace, or bytes in Base64."
+            ),
+            input_schema={
+                "type": "object",
+                "properties": {
+                    "path": {
+                        "type": "string",
+                        "minLength": 1,
+                        "description": "A file of the workspace.",
+                    },
+                    "content": {
+                        "type": "string",
+                        "minLength": 1,
+                        "description": "Base64, instead of path.",
+                    },
+                    "filename": _NAME,
+                    "mimeType": _MIME,
+                },
+            },
+            side_effects=SideEffects.WRITE,
+            capabilities=frozenset({Capability.WRITES_FILES}),
+            path_params=("path",),
+            kind="other",
+            source="builtin",
+        ),
+        lambda: _storing().upload,
+    ),
+)
+
+
+def _searching() -> ModuleType:
+    from callgate_catalogue.documents import searching  # lazy: with the first call  # noqa: PLC0415
+
+    return searching
+
+
+def _storing() -> ModuleType:
+    from callgate_catalogue.documents import storing  # lazy: with the first call  # noqa: PLC0415
+
+    return storing

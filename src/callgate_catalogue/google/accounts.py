@@ -1,0 +1,217 @@
+"""The Google accounts of a home: who is logged in, with what leave, and tokens that are good.
+
+    google.json (0600): the usual account, and of each its client, scopes and tokens
+
+Light to import: what talks to Google is loaded when a token has run out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from callgate import ToolError, ToolExecutionError, ToolPermissionDenied
+from callgate.packs.files import TokenFile, alone_in, make_private_directory
+from callgate.packs.settings import GoogleTable
+from callgate_catalogue.google.credentials import Granted, login_command, not_allowed, whole
+
+if TYPE_CHECKING:  # loaded where someone logs in, or a token has run out
+    from callgate_catalogue.google.oauth import Client, Endpoints, Tokens
+
+USUAL = "default"
+"""What an account is called that was given no name."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
+_MARGIN_S = 60.0
+"""A token that runs out sooner is not sent any more."""
+_NOBODY = f"no Google account is logged in; run: {login_command()}"
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    client_id: str
+    refresh_token: str
+    client_secret: str = ""
+    access_token: str = ""
+    expires_at: float = 0.0
+    scopes: tuple[str, ...] = ()
+    email: str = ""
+    read_only: bool = False
+
+    def __repr__(self) -> str:
+        return f"Account({self.email!r})"
+
+
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the file says."""
+
+    usual: str | None = None
+    accounts: dict[str, Account] = {}
+
+
+def check_name(name: str) -> str:
+    """`ValueError` where no account can be called so."""
+    if not _NAME.match(name):
+        raise ValueError(f"{name!r} is no name of an account: a-z, 0-9, '.', '_', '-', at most 64")
+    return name
+
+
+def endpoints(table: GoogleTable) -> Endpoints:
+    """Where people log in, and where tokens come from."""
+    urls = {"auth": table.auth_endpoint, "token": table.token_endpoint,
+            "revoke": table.revoke_endpoint}  # fmt: skip
+    from callgate_catalogue.google.oauth import Endpoints  # lazy: heavy, only for a login  # noqa: PLC0415
+
+    return Endpoints(**{name: url for name, url in urls.items() if url})
+
+
+class GoogleAccounts:
+    """Implements `tools.google.credentials.Credentials`."""
+
+    def __init__(self, home: str, table: GoogleTable) -> None:
+        self._table = table
+        self._path = os.path.join(home, "google.json")
+        self._file = TokenFile(self._path)
+        self._seen: tuple[tuple[int, ...] | None, Known | ToolError] = (None, Known())
+        self._renewing: dict[str, asyncio.Lock] = {}
+
+    def known(self) -> Known:
+        """Read again only where the file has changed. Raises a `ToolError` where others could
+        have read it."""
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return Known()
+        mark = (status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode)
+        if self._seen[0] != mark:
+            self._seen = (mark, self._read())
+        found = self._seen[1]
+        if isinstance(found, ToolError):
+            raise ToolExecutionError(found.message, reason="google_login")
+        return found
+
+    def _read(self) -> Known | ToolError:
+        try:
+            return msgspec.convert(self._file.read(), Known)
+        except ToolError as error:
+            return error
+        except msgspec.ValidationError:
+            return ToolExecutionError(f"{self._path} is not what callgate auth google writes")
+
+    def usual(self) -> str | None:
+        """The account that is meant where none is named."""
+        return self._table.account or self.known().usual
+
+    def why_not(self, *, writes: bool) -> str | None:
+        try:
+            accounts = self.known().accounts
+        except ToolError as error:
+            return error.message
+        if not accounts:
+            return _NOBODY
+        if writes and all(each.read_only for each in accounts.values()):
+            return f"the Google account is for reading only; run: {login_command()} SERVICE"
+        return None
+
+    async def token(self, account: str | None, scopes: Collection[str], *, writes: bool) -> Granted:
+        name, found = self._find(account)
+        if writes and found.read_only:
+            raise ToolPermissionDenied(
+                f"The Google account {name} is for reading only; run: {login_command(name)}"
+                " SERVICE",
+                reason="google_read_only",
+            )
+        if not {whole(each) for each in scopes} & set(found.scopes):
+            raise not_allowed(name, next(iter(scopes)))
+        if found.expires_at - _MARGIN_S > time.time():
+            return Granted(name, found.access_token)
+        return await self.renewed(Granted(name, found.access_token))
+
+    async def renewed(self, refused: Granted) -> Granted:
+        """Of several who need one, the first asks for it."""
+        name = refused.account
+        async with self._renewing.setdefault(name, asyncio.Lock()):
+            _, found = self._find(name)
+            fresh = found.expires_at - _MARGIN_S > time.time()
+            if not fresh or found.access_token in ("", refused.token):
+                found = await self._refresh(name, found)
+            return Granted(name, found.access_token)
+
+    def _find(self, account: str | None) -> tuple[str, Account]:
+        name, accounts = account or self.usual(), self.known().accounts
+        if name is not None and name in accounts:
+            return name, accounts[name]
+        if not accounts:
+            text = f"{_NOBODY[0].upper()}{_NOBODY[1:]}"
+        else:
+            text = f"There is no Google account {name!r}, but: {', '.join(sorted(accounts))}"
+        raise ToolExecutionError(text + ".", reason="google_login")
+
+    async def _refresh(self, name: str, account: Account) -> Account:
+        from callgate_catalogue.google import oauth  # lazy: heavy, once a token has run out  # noqa: PLC0415
+
+        client = oauth.Client(account.client_id, account.client_secret)
+        known = oauth.Tokens(
+            access_token=account.access_token,
+            expires_at=account.expires_at,
+            refresh_token=account.refresh_token,
+            scopes=account.scopes,
+            email=account.email,
+        )
+        try:
+            tokens = await oauth.refresh(endpoints(self._table), client, known)
+        except oauth.LoginExpired as error:
+            raise ToolExecutionError(
+                f"{error.message.rstrip('.')}; run: {login_command(name)}", reason="google_login"
+            ) from None
+        account_ = _account(tokens, client, read_only=account.read_only)
+        with self._locked():
+            now = self.known()
+            current = now.accounts.get(name)
+            # Whoever logged in or out meanwhile has the last word.
+            if current is not None and current.refresh_token == account.refresh_token:
+                self._write(now.usual, {**now.accounts, name: account_})
+        return account_
+
+    def put(self, name: str, tokens: Tokens, client: Client, *, read_only: bool) -> None:
+        """Keep what a login brought. The first account is the usual one."""
+        with self._locked():
+            now = self.known()
+            account = _account(tokens, client, read_only=read_only)
+            self._write(now.usual or name, {**now.accounts, name: account})
+
+    def forget(self, name: str) -> None:
+        with self._locked():
+            now = self.known()
+            left = {each: account for each, account in now.accounts.items() if each != name}
+            usual = now.usual if now.usual in left else next(iter(left), None)
+            self._write(usual, left)
+
+    def _write(self, usual: str | None, accounts: dict[str, Account]) -> None:
+        document: dict[str, Any] = msgspec.to_builtins(Known(usual=usual, accounts=accounts))
+        self._file.write(document)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        directory = os.path.dirname(self._path)
+        make_private_directory(directory)
+        with alone_in(directory):
+            yield
+
+
+def _account(tokens: Tokens, client: Client, *, read_only: bool) -> Account:
+    return Account(
+        client_id=client.client_id,
+        client_secret=client.client_secret,
+        refresh_token=tokens.refresh_token,
+        access_token=tokens.access_token,
+        expires_at=tokens.expires_at,
+        scopes=tokens.scopes,
+        email=tokens.email,
+        read_only=read_only,
+    )

@@ -1,0 +1,128 @@
+"""The text of a PDF, by pypdf where it is installed (`callgate[documents]`).
+
+It is read in a process of its own, which is ended when it takes too long: what it had read by then
+counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import util
+
+from callgate import ToolCancelled, ToolContext, ToolExecutionError
+from callgate.packs.files import opening
+from callgate_catalogue import pdf_pages
+
+MOST_PAGES = 500
+MOST_CHARACTERS = 5_000_000
+SECONDS = 20.0
+_MOST_BYTES = 8 * MOST_CHARACTERS
+_LOOK_UP_MS = 50
+"""Between two looks at whether to go on."""
+_LEFT_OUT = "[more pages are left out]"
+_LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+
+async def text_of(content: bytes, context: ToolContext) -> str:
+    return await asyncio.to_thread(read, content, context.cancel_event.is_set)
+
+
+def read(
+    content: bytes, should_stop: Callable[[], bool] = lambda: False, *, seconds: float = SECONDS
+) -> str:
+    """The text, page by page. Raises a `ToolExecutionError` of one sentence."""
+    with _started(_where()) as process:
+        try:
+            said, ended = _answer(process, content, should_stop, time.monotonic() + seconds)
+        finally:
+            process.kill()
+    if ended and process.returncode == pdf_pages.PASSWORD:
+        raise ToolExecutionError("The PDF has a password.", reason="not_text")
+    pages = _pages(said)
+    if not any(pages):
+        if ended and process.returncode == pdf_pages.ALL:
+            raise ToolExecutionError(
+                "The PDF has no text: it may be made of pictures.", reason="not_text"
+            )
+        raise ToolExecutionError("The PDF cannot be read.", reason="not_text")
+    texts = [f"[page {number}]\n{text}" for number, text in enumerate(pages, start=1)]
+    if not ended or process.returncode != pdf_pages.ALL:
+        texts.append(_LEFT_OUT)
+    return "\n\n".join(texts)
+
+
+def _where() -> str:
+    """The directory in which pypdf lies."""
+    try:
+        found = util.find_spec("pypdf")
+    except ValueError:  # somebody has put another thing in its place
+        found = None
+    if found is None or found.origin is None:
+        raise ToolExecutionError(
+            "To read a PDF, install what it takes: pip install 'callgate[documents]'.",
+            reason="not_installed",
+        )
+    return os.path.dirname(os.path.dirname(found.origin))
+
+
+def _started(where: str) -> subprocess.Popen[bytes]:
+    words = (where, str(MOST_PAGES), str(MOST_CHARACTERS))
+    try:
+        with opening():
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", pdf_pages.__file__, *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={name: os.environ[name] for name in _LIBRARIES if name in os.environ},
+            )
+    except OSError as error:
+        raise ToolExecutionError("The PDF cannot be read.", reason="not_text") from error
+
+
+def _answer(
+    process: subprocess.Popen[bytes],
+    content: bytes,
+    should_stop: Callable[[], bool],
+    deadline: float,
+) -> tuple[bytes, bool]:
+    """What it wrote, and whether it came to its end in time."""
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        process.stdin.write(content)  # it takes all of it before it does anything else
+        process.stdin.close()
+    except OSError:
+        pass  # how it ended says more
+    said, fd = bytearray(), process.stdout.fileno()
+    answers = select.poll()
+    answers.register(fd, select.POLLIN)
+    while time.monotonic() < deadline and len(said) < _MOST_BYTES:
+        if should_stop():
+            raise ToolCancelled
+        if not answers.poll(_LOOK_UP_MS):
+            continue
+        part = os.read(fd, 1 << 16)
+        if not part:
+            process.wait()
+            return bytes(said), True
+        said += part
+    return bytes(said), False
+
+
+def _pages(said: bytes) -> list[str]:
+    """Those that are there whole."""
+    pages, at = [], 0
+    while len(said) >= at + 4:
+        (length,) = struct.unpack_from("<I", said, at)
+        at += 4 + length
+        if len(said) >= at:
+            pages.append(said[at - length : at].decode("utf-8", "replace"))
+    return pages
