@@ -12,14 +12,14 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from re._constants import MAXREPEAT  # type: ignore[import-not-found]
 from re._parser import parse  # type: ignore[import-not-found]
 from typing import Any
 
 import callgate
+import callgate_catalogue
+from tests.spec.test_process_starts import modules
 
-PACKAGE = Path(callgate.__file__).parent
 LISTED = {
     "core/wildcards.py": "pieces of a glob between its stars, in which nothing repeats",
     "workspace/matching.py": "checks a model's pattern; matches it only where one repetition is all",
@@ -32,7 +32,7 @@ LISTED = {
     "outgoing/said.py": "a secret, as it stands",
     "protocol/toolcalls/stream.py": "an object in objects, put together from the module's own patterns",
     "protocol/toolcalls/tokens.py": "all but one of three quotation marks",
-    "tools/web/html.py": "the end tag of a fixed list of names",
+    "callgate_catalogue/web/html.py": "the end tag of a fixed list of names",
 }
 VALIDATOR = "core/validators.py"
 SCANS = "audit/scans.py"
@@ -87,13 +87,8 @@ def _is_written_out(node: ast.expr) -> bool:
     return False
 
 
-def _modules() -> Iterator[tuple[str, str]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield str(path.relative_to(PACKAGE)), path.read_text()
-
-
 def test_only_patterns_of_our_own_are_given_to_re() -> None:
-    found = {name: list(matchers(source)) for name, source in _modules()}
+    found = {name: list(matchers(source)) for name, source in modules()}
     assert {name: ways for name, ways in found.items() if ways and name not in LISTED} == {}
     assert [name for name in LISTED if not found.get(name)] == []
 
@@ -102,7 +97,7 @@ def test_only_one_module_makes_validators() -> None:
     """Two more use its engine, both with bounded patterns: one reckons what those of a schema cost,
     the other looks for words of our own."""
     beside = [VALIDATOR.replace("validators", "pattern_costs"), SCANS]
-    found = [name for name, source in _modules() if "jsonschema_rs" in source]
+    found = [name for name, source in modules() if "jsonschema_rs" in source]
     assert sorted(found) == sorted([VALIDATOR, *beside])
 
 
@@ -181,7 +176,10 @@ def _patterns(value: Any) -> Iterator[re.Pattern[Any]]:
 def _own_patterns() -> dict[str, re.Pattern[Any]]:
     """By where each is first found."""
     found: dict[tuple[Any, int], str] = {}
-    for info in pkgutil.walk_packages(callgate.__path__, "callgate."):
+    for info in (
+        *pkgutil.walk_packages(callgate.__path__, "callgate."),
+        *pkgutil.walk_packages(callgate_catalogue.__path__, "callgate_catalogue."),
+    ):
         if info.name.endswith("__main__"):
             continue
         for name, value in vars(importlib.import_module(info.name)).items():

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import callgate
+import callgate_catalogue
 
 PACKAGE = Path(callgate.__file__).parent
+CATALOGUE = Path(callgate_catalogue.__file__).parent
 STARTERS = {
     "sandbox/broker_client.py": "starts the broker",
     "sandbox/broker.py": "forks the keeper of a command",
@@ -18,13 +20,13 @@ STARTERS = {
     "sandbox/meters.py": "forks a child that tries whether it may fork, and ends",
     "sandbox/processes.py": "`BareLauncher`, which nothing in the package uses",
     "config/keys.py": "runs the user's own key_command, which no model and no workspace can set",
-    "cli/memory.py": "the user's own EDITOR, at their terminal",
+    "callgate_catalogue/memory/command_line.py": "the user's own EDITOR, at their terminal",
     "cli/watchdog.py": "forks what watches our own loop: it runs no command",
     "cli/detaching.py": "callgate itself, into the background",
     "sandbox/cgroups.py": "forks a keeper into its group",
     "host/scripts.py": "runs scripts inside a host's own jail",
     "host/zygote.py": "forks hosts, which are ours and run no command",
-    "tools/pdfs.py": "our own reader of PDFs: it runs no command, and takes only bytes",
+    "callgate_catalogue/pdfs.py": "our own reader of PDFs: it runs no command, and takes only bytes",
     "workspace/matching.py": "our own matcher: it runs no command, and takes only text",
 }
 MODULES = frozenset({"subprocess", "multiprocessing", "pty", "_posixsubprocess", "concurrent.futures.process"})
@@ -73,20 +75,20 @@ def _name(node: ast.expr) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+def modules() -> Iterator[tuple[str, str]]:
+    """Each of both packages, and what it says."""
+    for package, above in ((PACKAGE, PACKAGE), (CATALOGUE, CATALOGUE.parent)):
+        for path in sorted(package.rglob("*.py")):
+            yield str(path.relative_to(above)), path.read_text()
+
+
 def test_no_module_starts_a_process_but_those_that_are_named() -> None:
-    found = {
-        str(path.relative_to(PACKAGE)): list(starts(path.read_text()))
-        for path in sorted(PACKAGE.rglob("*.py"))
-    }
+    found = {name: list(starts(source)) for name, source in modules()}
     assert {name for name, ways in found.items() if ways} == set(STARTERS)
 
 
 def test_nothing_in_the_package_runs_a_command_bare() -> None:
-    users = [
-        str(path.relative_to(PACKAGE))
-        for path in PACKAGE.rglob("*.py")
-        if "BareLauncher" in path.read_text()
-    ]
+    users = [name for name, source in modules() if "BareLauncher" in source]
     assert users == ["sandbox/launch.py"]
 
 

@@ -7,11 +7,13 @@ others read too and which are kept, carry it without secrets.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from callgate.core.content import ToolResultBlock, ToolUseBlock
+from callgate.core.messages import Speaker as Speaker
+from callgate.core.messages import Spoken as Spoken
 
 SPAWN_AGENT = "spawn_agent"
 """The tool by which another agent does a task; its calls are `Delegated`."""
@@ -34,15 +36,6 @@ class Writing(msgspec.Struct, frozen=True):
 
     tool: str
     text: str
-
-
-class Spoken(msgspec.Struct, frozen=True, kw_only=True):
-    """To be heard."""
-
-    utterance: str
-    voice: str | None = None
-    style: str | None = None
-    locale: str | None = None
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -102,22 +95,6 @@ Screen = Callable[[Show], None]
 
 def nobody(show: Show) -> None:
     """For a turn that nobody watches."""
-
-
-class Speaker(Protocol):
-    """Makes heard what a model says aloud. A package of tools brings one."""
-
-    def speak(self, spoken: Spoken) -> None:
-        """Have it heard after what was to be heard before. Never waits, never raises."""
-
-    def stop(self) -> None:
-        """Be silent now, and forget what waits; what is said later is heard again."""
-
-    async def heard(self) -> None:
-        """Wait until nothing is left to be heard."""
-
-    async def close(self) -> None:
-        """Be silent for ever."""
 
 
 def screen_with_speech(screen: Screen, speaker: Speaker) -> Screen:

@@ -2,5 +2,5 @@
 
 from callgate.agent.shows import Screen as Screen
 from callgate.agent.shows import Show as Show
-from callgate.agent.shows import Speaker as Speaker
-from callgate.agent.shows import Spoken as Spoken
+from callgate.core.messages import Speaker as Speaker
+from callgate.core.messages import Spoken as Spoken

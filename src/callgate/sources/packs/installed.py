@@ -20,11 +20,11 @@ from callgate import shipped
 Group = Literal["callgate.tools", "callgate.commands"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}\Z")
-_VALUE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*:[A-Za-z_][A-Za-z0-9_]*\Z")
 _SHOWN = 80
 """Characters that are shown of a name from metadata."""
 _LARGEST = 100_000
 """Characters of entry points that one package may have."""
+_NAMELESS = "a package without a name"
 _SHIPPED = {
     "callgate.tools": {each.name: each.entry for each in shipped.PACKS},
     "callgate.commands": shipped.COMMANDS,
@@ -100,17 +100,25 @@ def _about(package: metadata.Distribution) -> str:
         version = str(package.metadata["Version"] or "")
     except Exception:  # metadata that cannot be read
         version = ""
-    name = _name_of(package) or "a package without a name"
+    name = _name_of(package) or _NAMELESS
     return f"{name[:_SHOWN]} {version[:_SHOWN]}".strip()
 
 
 def _entry(name: str, value: str, about: str) -> Entry:
     problem = None
-    if not _NAME.match(name):
+    if about.startswith(_NAMELESS):
+        problem = "its metadata have no name"
+    elif not _NAME.match(name):
         problem = "its name must be a-z, 0-9, '_' and '-', at most 64"
-    elif not _VALUE.match(value):
+    elif not _is_reference(value):
         problem = f"its entry point must be module:attribute, not {value[:_SHOWN]!r}"
     return Entry(name=name[:_SHOWN], value=value, package=about, problem=problem)
+
+
+def _is_reference(value: str) -> bool:
+    """`module:attribute`, of plain names."""
+    module, _, attribute = value.partition(":")
+    return value.isascii() and all(map(str.isidentifier, (*module.split("."), attribute)))
 
 
 def _without_clashes(entries: Iterable[Entry], own: dict[str, str]) -> Iterator[Entry]:

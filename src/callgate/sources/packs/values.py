@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgspec
 
 if TYPE_CHECKING:
-    from callgate.agent.shows import Speaker
     from callgate.core.commands import Launcher
+    from callgate.core.messages import Speaker
     from callgate.core.models import Key
     from callgate.core.sessions import Session
     from callgate.core.tools import ToolFactory
-    from callgate.tools.tables import EmbeddingsTable
 
 
 class Embedder(Protocol):
@@ -48,7 +47,8 @@ class PackContext(msgspec.Struct, frozen=True, kw_only=True):
     settings: Any
     """Of this package: `[packs.settings.NAME]`; for those that we ship a table of their own."""
     find_key: FindKey
-    open_embedder: Callable[[EmbeddingsTable], Embedder]
+    open_embedder: Callable[[Any], Embedder]
+    """Of an `EmbeddingsTable`."""
     launcher: Callable[[], Launcher]
     """Starts programs of the package itself, without a sandbox. A tool starts what a call wants
     with the launcher of that call."""
