@@ -26,6 +26,10 @@ def tools(options: Namespace) -> int:
     if options.words:
         return _describe([_named(word, known) for word in options.words], options)
     listed = [each for each in known if options.all or each["visible"]]
+    if options.all and not options.names:
+        from callgate.cli.pack_rows import pack_rows  # lazy: it reads all metadata
+
+        listed += pack_rows()
     if options.json:
         print_json(listed)
     elif options.names:
