@@ -82,3 +82,12 @@ def test_what_is_shipped_is_what_the_entry_points_say() -> None:
     points = ABOUT["project"]["entry-points"]
     assert points["callgate.tools"] == {each.name: each.entry for each in shipped.PACKS}
     assert points["callgate.commands"] == shipped.COMMANDS
+
+
+def test_the_page_on_packages_names_all_that_is_public() -> None:
+    [page] = PROJECT.glob("docs/**/packages.md")
+    rows = dict(re.findall(r"^\| `callgate\.packs\.(\w+)` \| (.*) \|$", page.read_text(), re.MULTILINE))
+    public = {path.stem: path.read_text() for path in (CORE / "packs").glob("*.py") if path.stem != "__init__"}
+    assert {module: sorted(re.findall(r"`(\w+)`", names)) for module, names in rows.items()} == {
+        module: sorted(re.findall(r" as (\w+)$", source, re.MULTILINE)) for module, source in public.items()
+    }
