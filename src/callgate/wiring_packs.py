@@ -62,12 +62,12 @@ class Packs:
 
     def use_shipped(self, pack: shipped.ShippedPack) -> None:
         """Register the tools of a package of ours."""
-        self._register(self._made(pack), lambda factory: factory)
+        self._register(self._load(pack), lambda factory: factory)
 
-    def _made(self, pack: shipped.ShippedPack) -> Pack:
+    def _load(self, pack: shipped.ShippedPack) -> Pack:
         if pack.name not in self._shipped:
-            made: Pack = load_entry(pack.entry)(self._context(pack.name))
-            self._shipped[pack.name] = made
+            loaded: Pack = load_entry(pack.entry)(self._context(pack.name))
+            self._shipped[pack.name] = loaded
         return self._shipped[pack.name]
 
     def use_enabled(self) -> None:
@@ -92,11 +92,11 @@ class Packs:
         problem = entry.problem
         if problem is None:
             try:
-                made = load_entry(entry.value)(self._context(entry.name))
-                if not isinstance(made, Pack):
-                    raise TypeError(f"{entry.value} gave {type(made).__name__}, not a Pack")
-                self._register(made, self._foreign)
-                self._enabled[entry.name] = made
+                loaded = load_entry(entry.value)(self._context(entry.name))
+                if not isinstance(loaded, Pack):
+                    raise TypeError(f"{entry.value} gave {type(loaded).__name__}, not a Pack")
+                self._register(loaded, self._foreign)
+                self._enabled[entry.name] = loaded
                 return
             except ToolRegistrationError as error:
                 problem = str(error)
@@ -141,14 +141,14 @@ class Packs:
 
     def prompt(self, session: Session) -> str:
         """What the packages tell a model in a session."""
-        parts = []
+        texts = []
         for name, pack in self._all().items():
             if pack.prompt is not None:
                 try:
-                    parts.append(str(pack.prompt(session)))
+                    texts.append(str(pack.prompt(session)))
                 except Exception as error:  # a package's own code: the turn goes on without it
                     log_failure(_log, error, "package %s failed to say what models are told", name)
-        return "\n\n".join(filter(None, parts))
+        return "\n\n".join(filter(None, texts))
 
     def speaker(self) -> Speaker | None:
         """Of the first package that brings one."""
@@ -156,7 +156,7 @@ class Packs:
         return next((each() for each in speakers if each is not None), None)
 
     def _all(self) -> dict[str, Pack]:
-        return {each.name: self._made(each) for each in shipped.PACKS} | self._enabled
+        return {each.name: self._load(each) for each in shipped.PACKS} | self._enabled
 
     async def close(self) -> None:
         for name, pack in (self._shipped | self._enabled).items():

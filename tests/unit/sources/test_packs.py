@@ -113,3 +113,13 @@ def test_a_package_is_read_once_where_two_versions_are_on_the_path(
 
 def test_what_we_ship_is_not_listed_as_somebody_else_s() -> None:
     assert [each for each in installed("callgate.tools") if each.package.startswith("callgate ")] == []
+
+
+def test_of_two_versions_the_one_counts_that_python_would_import(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(site, tools={})
+    older = tmp_path / "older"
+    install(older)
+    monkeypatch.setattr("sys.path", [str(site), str(older)])
+    assert installed("callgate.tools") == []

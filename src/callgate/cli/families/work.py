@@ -50,7 +50,8 @@ def _run(parser: Parser) -> None:
 
 
 def _tools(parser: Parser) -> None:
-    add(parser, Option("--all", help="also those not visible and packages not enabled, and why"), NAMES, JSON, *PLACE)
+    hidden = Option("--all", help="also those not visible, and packages not enabled, and why")
+    add(parser, hidden, NAMES, JSON, *PLACE)
     add(parser.add_mutually_exclusive_group(), *options.TARGETS)
 
 

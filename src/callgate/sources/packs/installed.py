@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from callgate import shipped
+from callgate.audit.redaction import redact
 
 Group = Literal["callgate.tools", "callgate.commands"]
 
@@ -45,27 +46,46 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 
 def installed(group: Group) -> list[Entry]:
     """Those of a group that we do not ship, by name."""
-    found = [entry for each in _packages() for entry in _entries(each, group)]
-    own = _SHIPPED[group]
-    others = [each for each in found if own.get(each.name) != each.value or each.problem]
-    return sorted(_without_clashes(others, own), key=lambda each: (each.name, each.package))
+    shipped_here = _SHIPPED[group]
+    others = [
+        each
+        for each in _entries(group)
+        if shipped_here.get(each.name) != each.value or each.problem
+    ]
+    judged = _without_clashes(others, shipped_here)
+    return sorted(judged, key=lambda each: (each.name, each.package))
 
 
 def why(error: BaseException) -> str:
     """What foreign code raised, in one line."""
-    text = " ".join(str(error).split())[:200]
+    text = " ".join(redact(str(error)).split())[:200]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _packages() -> Iterator[metadata.Distribution]:
-    """Each once: of two versions Python finds the first."""
+def _entries(group: Group) -> Iterator[Entry]:
     seen: set[str] = set()
-    for each in metadata.distributions():
-        name = _name_of(each)
+    for package in metadata.distributions():
+        try:
+            text = package.read_text("entry_points.txt") or ""
+        except (OSError, ValueError) as error:
+            yield _unreadable(package, error)
+            continue
+        if group not in text:
+            continue
+        name = _name_of(package)
         folded = re.sub(r"[-_.]+", "-", name).lower()
-        if not name or folded not in seen:
-            seen.add(folded)
-            yield each
+        if name and (folded in seen or _is_shadowed(name, text)):
+            continue
+        seen.add(folded)
+        yield from _parsed(package, text, group)
+
+
+def _is_shadowed(name: str, text: str) -> bool:
+    """Whether Python finds another version first."""
+    try:
+        return metadata.distribution(name).read_text("entry_points.txt") != text
+    except (metadata.PackageNotFoundError, OSError, ValueError):
+        return False
 
 
 def _name_of(package: metadata.Distribution) -> str:
@@ -75,24 +95,26 @@ def _name_of(package: metadata.Distribution) -> str:
         return ""
 
 
-def _entries(package: metadata.Distribution, group: Group) -> Iterator[Entry]:
-    about = _about(package)
+def _parsed(package: metadata.Distribution, text: str, group: Group) -> Iterator[Entry]:
     try:
-        text = package.read_text("entry_points.txt") or ""
-        if group not in text:
-            return
         if len(text) > _LARGEST:
-            raise ValueError("its entry points are too many")
+            raise ValueError("they are too many")
         read = configparser.ConfigParser(delimiters=("=",), interpolation=None)
         read.optionxform = str  # type: ignore[method-assign, assignment]
         read.read_string(text)
-        pairs = list(read.items(group)) if read.has_section(group) else []
-    except (OSError, ValueError, configparser.Error) as error:
-        problem = f"its entry points cannot be read: {why(error)}"
-        yield Entry(name=about, package=about, problem=problem)
+        items = list(read.items(group)) if read.has_section(group) else []
+    except (ValueError, configparser.Error) as error:
+        yield _unreadable(package, error)
         return
-    for name, value in pairs:
+    about = _about(package)
+    for name, value in items:
         yield _entry(name, value.strip(), about)
+
+
+def _unreadable(package: metadata.Distribution, error: Exception) -> Entry:
+    about = _about(package)
+    problem = f"its entry points cannot be read: {why(error)}"
+    return Entry(name=about, package=about, problem=problem)
 
 
 def _about(package: metadata.Distribution) -> str:
@@ -121,11 +143,11 @@ def _is_reference(value: str) -> bool:
     return value.isascii() and all(map(str.isidentifier, (*module.split("."), attribute)))
 
 
-def _without_clashes(entries: Iterable[Entry], own: dict[str, str]) -> Iterator[Entry]:
+def _without_clashes(entries: Iterable[Entry], ours: dict[str, str]) -> Iterator[Entry]:
     """Nobody takes a name of ours, and of two who want one neither gets it."""
     all_of_them = list(entries)
     for entry in all_of_them:
-        if entry.problem is None and entry.name in own:
+        if entry.problem is None and entry.name in ours:
             yield msgspec.structs.replace(entry, problem="callgate itself has that name")
             continue
         rivals = [each.package for each in all_of_them if each.name == entry.name]
