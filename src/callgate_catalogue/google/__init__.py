@@ -3,5 +3,5 @@
     catalogue (a table: name, schema, effect, function) -> tool -> gmail, drive, ... -> requests
 
 Having them registered costs a table: what makes requests is loaded with the first call. Start
-with `catalogue`, then `requests`. `oauth` logs in; who is logged in is a matter of `config.google`.
+with `catalogue`, then `requests`. `oauth` logs in; `accounts` knows who is logged in.
 """

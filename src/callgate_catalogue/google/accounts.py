@@ -71,7 +71,7 @@ def endpoints(table: GoogleTable) -> Endpoints:
 
 
 class GoogleAccounts:
-    """Implements `tools.google.credentials.Credentials`."""
+    """Implements `requests.Credentials`."""
 
     def __init__(self, home: str, table: GoogleTable) -> None:
         self._table = table

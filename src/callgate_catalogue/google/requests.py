@@ -63,7 +63,7 @@ _BASES = {
 
 
 class Credentials(Protocol):
-    """`config.google` implements it."""
+    """`accounts` implements it."""
 
     def why_not(self, *, writes: bool) -> str | None:
         """Why no account can be used, as the end of a sentence; None where one can."""
