@@ -27,7 +27,7 @@ def tools(options: Namespace) -> int:
         return _describe([_named(word, known) for word in options.words], options)
     listed = [each for each in known if options.all or each["visible"]]
     if options.all and not options.names:
-        from callgate.cli.pack_rows import pack_rows  # lazy: it reads all metadata
+        from callgate.cli.pack_rows import pack_rows  # lazy: it reads all metadata  # noqa: PLC0415
 
         listed += pack_rows()
     if options.json:
