@@ -14,15 +14,19 @@ import grimp
 import pytest
 
 import callgate
+import callgate_catalogue
 
 PACKAGE = Path(callgate.__file__).parent
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+CATALOGUE = Path(callgate_catalogue.__file__).parent
+SOURCES = sorted([*PACKAGE.rglob("*.py"), *CATALOGUE.rglob("*.py")])
 BY_NAME = {
     "__init__.py": "the names of the package, each loaded when it is first used",
     "sources/modules.py": "the user's own tools",
-    "agent/voice.py": "a package that may be missing",
+    "sources/packs/loading.py": "what an entry point names",
+    "cli/commands.py": "the commands of packages that we ship, by their entry points",
+    "callgate_catalogue/speech/voice.py": "a package that may be missing",
     "models/local.py": "a package that may be missing",
-    "tools/web/searches.py": "a package that may be missing",
+    "callgate_catalogue/web/searches.py": "a package that may be missing",
 }
 """Who may import what a text names, and what that is."""
 IMPORTS = frozenset({"import_module", "__import__"})
@@ -30,7 +34,9 @@ ENTRIES = {
     "callgate.__main__": "python -m callgate",
     "callgate.host.__main__": "python -m callgate.host",
     "callgate.host.zygote": "its own process, by `sandbox/zygotes.py`",
-    "callgate.agent.voice": "its own process, by `agent/speech.py`",
+    "callgate_catalogue.speech.voice": "its own process, by `speech/speaker.py`",
+    **{f"callgate_catalogue.{name}.pack": "an entry point" for name in ("google", "web", "memory", "documents", "speech")},
+    "callgate_catalogue.commands": "an entry point",
     "callgate.sandbox.seatbelt": "the profile of macOS, where nothing is started yet",
     "callgate.storage.memory": "the store of tests",
 }
@@ -94,7 +100,7 @@ def inner_imports(source: str) -> Iterator[int]:
 
 
 def test_every_module_is_imported_by_another_or_started_by_itself() -> None:
-    graph = grimp.build_graph("callgate", cache_dir=None)
+    graph = grimp.build_graph("callgate", "callgate_catalogue", cache_dir=None)
     alone = {
         module
         for module in graph.modules
@@ -126,4 +132,5 @@ def test_type_checkers_see_every_name_of_the_package_where_it_is_loaded_from() -
 
 
 def relative(path: Path) -> str:
-    return path.relative_to(PACKAGE).as_posix()
+    above = PACKAGE if path.is_relative_to(PACKAGE) else CATALOGUE.parent
+    return path.relative_to(above).as_posix()
