@@ -15,7 +15,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from callgate import shipped
-from callgate.config.packs import settings_of
 from callgate.config.places import Home
 from callgate.config.schema import Settings
 from callgate.core.errors import ToolRegistrationError
@@ -24,8 +23,7 @@ from callgate.core.spelling import nearest
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.failures import log_failure
 from callgate.runtime import Runtime
-from callgate.sources.packs.loading import load_entry
-from callgate.sources.packs.values import Embedder, Pack, PackContext, PackTool
+from callgate.sources.packs.values import Embedder, Pack, PackContext, PackTool, load_entry
 from callgate.tools.tables import EmbeddingsTable
 
 if TYPE_CHECKING:
@@ -133,7 +131,7 @@ class Packs:
     def _context(self, name: str) -> PackContext:
         return PackContext(
             home=self._home.path,
-            settings=settings_of(self._settings, name),
+            settings=self._settings.of_pack(name),
             find_key=partial(_find_key, self._home),
             open_embedder=partial(_open_embedder, self._home),
             launcher=self._launcher,

@@ -14,7 +14,7 @@ from callgate.core.tools import ToolDefinition
 from callgate.tools.catalogue import CUSTOM
 from callgate.tools.shell import Shell
 from callgate_catalogue.documents.catalogue import CATALOGUE as DOCUMENTS
-from callgate_catalogue.documents.file_catalogue import FILES
+from callgate_catalogue.documents.catalogue import FILES
 from callgate_catalogue.google.catalogue import CATALOGUE as GOOGLE
 from callgate_catalogue.memory.catalogue import CATALOGUE as MEMORY
 from callgate_catalogue.web.catalogue import CATALOGUE as WEB

@@ -22,7 +22,7 @@ SOURCES = sorted([*PACKAGE.rglob("*.py"), *CATALOGUE.rglob("*.py")])
 BY_NAME = {
     "__init__.py": "the names of the package, each loaded when it is first used",
     "sources/modules.py": "the user's own tools",
-    "sources/packs/loading.py": "what an entry point names",
+    "sources/packs/values.py": "what an entry point names",
     "cli/commands.py": "the commands of packages that we ship, by their entry points",
     "callgate_catalogue/speech/voice.py": "a package that may be missing",
     "models/local.py": "a package that may be missing",
@@ -35,7 +35,7 @@ ENTRIES = {
     "callgate.host.__main__": "python -m callgate.host",
     "callgate.host.zygote": "its own process, by `sandbox/zygotes.py`",
     "callgate_catalogue.speech.voice": "its own process, by `speech/speaker.py`",
-    **{f"callgate_catalogue.{name}.pack": "an entry point" for name in ("google", "web", "memory", "documents", "speech")},
+    **{f"callgate_catalogue.{name}.pack": "an entry point" for name in ("google", "web", "documents", "speech")},
     "callgate_catalogue.commands": "an entry point",
     "callgate.sandbox.seatbelt": "the profile of macOS, where nothing is started yet",
     "callgate.storage.memory": "the store of tests",

@@ -12,7 +12,7 @@ from callgate.config.load import SettingsError, load_user
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.sources.packs.installed import Entry, installed, why
-from callgate.sources.packs.loading import load_entry
+from callgate.sources.packs.values import load_entry
 
 
 def commands_of(first: str) -> Mapping[str, Command]:

@@ -12,6 +12,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
 from callgate.models.tables import ModelTable
 from callgate.policy.rules import Outcome
+from callgate.shipped import PACKS
 from callgate.tools.tables import DocumentsTable, GoogleTable, MemoryTable, WebTable
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -260,6 +261,12 @@ class Settings(_Table, frozen=True):
     model: str | None = None
     """The model to use where none is named: one of `models`, or kind and model at once."""
     models: dict[ModelName, ModelTable] = {}
+
+    def of_pack(self, name: str) -> Any:
+        """Packages that we ship have tables of their own, others `[packs.settings.NAME]`."""
+        if name in (each.name for each in PACKS):
+            return getattr(self, name, None)
+        return self.packs.settings.get(name, {})
 
     @property
     def editor_modes(self) -> tuple[Mode, ...]:

@@ -6,8 +6,7 @@ from functools import partial
 
 from callgate.packs.settings import DocumentsTable
 from callgate.packs.tools import Pack, PackContext, PackTool, factories
-from callgate_catalogue.documents.catalogue import CATALOGUE
-from callgate_catalogue.documents.file_catalogue import FILES
+from callgate_catalogue.documents.catalogue import CATALOGUE, FILES
 from callgate_catalogue.documents.shares import Documents
 
 

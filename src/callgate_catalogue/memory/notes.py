@@ -7,7 +7,7 @@ from typing import Any
 from callgate import TextBlock, ToolContext, ToolError, ToolOutput
 from callgate.packs.files import redact
 from callgate.packs.tools import Environment
-from callgate_catalogue.memory.shares import Notes
+from callgate_catalogue.memory.pack import Notes
 from callgate_catalogue.memory.store import Entry, Memory
 
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from callgate import Session
 from callgate.packs.settings import MemoryTable
 from callgate.packs.tools import Pack, PackContext, factories
 from callgate_catalogue.memory.catalogue import CATALOGUE
-from callgate_catalogue.memory.shares import Notes
+
+
+class Notes(msgspec.Struct, frozen=True):
+    """What the tools share of the runtime: where they keep things, and their settings."""
+
+    home: str
+    table: MemoryTable
 
 
 def pack(context: PackContext) -> Pack:

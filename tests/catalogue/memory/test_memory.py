@@ -17,7 +17,7 @@ from callgate.sandbox.trees import MARK
 from callgate.tools.loading import factories
 from callgate.tools.tables import MemoryTable
 from callgate_catalogue.memory.catalogue import CATALOGUE
-from callgate_catalogue.memory.shares import Notes
+from callgate_catalogue.memory.pack import Notes
 from callgate_catalogue.memory.store import Memory, told
 from tests.support import Bench, FakeHuman
 from tests.unit.agent.talks import PlayedModel, text

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -74,3 +75,9 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True):
     """Makes heard what a model says aloud, where `[agent] speak` is on."""
     close: Callable[[], Awaitable[None]] | None = None
     """Called once, at the end of a runtime that used the package."""
+
+
+def load_entry(value: str) -> Any:
+    """What `module:attribute` names: this runs the package's code, which may raise anything."""
+    module, _, attribute = value.partition(":")
+    return getattr(import_module(module), attribute)
