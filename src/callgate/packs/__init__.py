@@ -10,7 +10,7 @@
     commands    commands of the command line: what they are called, what they take
     terminal    what a command prints, and how it reads its settings
 
-These modules are public: docs/packages.md says what they promise. Each only names what others
+These modules are public: docs/build/packages.md says what they promise. Each only names what others
 define, and nothing of callgate imports them. A module is loaded when it is imported, so import
 `terminal`, `http` and `files` where they are used, not where a package says which tools it has.
 """
