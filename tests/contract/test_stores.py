@@ -487,6 +487,26 @@ async def test_a_deleted_session_leaves_nothing(store: Store) -> None:
     assert [s.id for s in (await store.list_sessions(workers=True)).sessions] == [kept]
 
 
+async def test_a_session_that_is_created_and_deleted_at_once_was_never_there(store: Store) -> None:
+    other, session = await new_session(store), "created-and-deleted"
+    question = ask(store, session)
+    await store.commit(
+        NewSession(session=session, workspace="/w", at=1.0),
+        NewSession(session="its-worker", workspace="/w", parent=session, at=1.0),
+        Append(session=session, events=(event(session),)),
+        question,
+        AppendMessages(session=session, messages=(StoredMessage(id=ulid(), body={}),), at=1.0),
+        Append(session=other, events=(event(other),)),
+        DeleteSession(session=session),
+    )
+    for gone in (session, "its-worker"):
+        with pytest.raises(SessionNotFound):
+            await store.read_events(gone)
+    assert await store.get_call(question.call) is None
+    assert await types(store, other) == ["note"]
+    assert [s.id for s in (await store.list_sessions(workers=True)).sessions] == [other]
+
+
 async def test_a_session_in_use_elsewhere_is_not_deleted(world: World) -> None:
     store, other = await world.open(), await world.open()
     session = await new_session(store)

@@ -54,10 +54,13 @@ class Saving:
             changes = view.rows.get(kind)
             if changes:
                 rows = [row for row in changes.values() if row is not None]
+                if view.deleted:  # by the batch that may have created the session
+                    rows = [row for row in rows if _session_of(row) not in view.deleted]
                 if rows:
                     save(self, rows)
-                if len(rows) < len(changes):
-                    self._remove(kind, [key for key, row in changes.items() if row is None])
+                removed = [key for key, row in changes.items() if row is None]
+                if removed:
+                    self._remove(kind, removed)
         for session in view.deleted:
             self._delete(session)
         if view.deleted:
@@ -189,12 +192,19 @@ class Saving:
             self._db.execute(f"delete from {TABLES[kind]} where {where}", values)  # noqa: S608
 
     def _delete(self, session: str) -> None:
-        ord, _ = self._cache.sessions.pop(session)
+        known = self._cache.sessions.pop(session, None)
+        if known is None:  # created by the same batch
+            return
+        ord, _ = known
         span = (position_of(ord, 0), position_of(ord + 1, 0))
         for table in ("events", "messages"):
             self._db.execute(f"delete from {table} where place > ? and place < ?", span)  # noqa: S608
         for table in ("calls", "confirmations", "grants", "sessions"):
             self._db.execute(f"delete from {table} where ord = ?", (ord,))  # noqa: S608
+
+
+def _session_of(row: Any) -> str | None:
+    return getattr(row, "session_id", None)
 
 
 _SAVE: dict[_Kind, Any] = {
