@@ -361,7 +361,7 @@ class Wired:
             workspace=call.session.workspace,
             arguments=subject.checked.arguments,
             arguments_sha256=subject.checked.sha256,
-            places=subject.places,
+            resolved_paths=subject.resolved_paths,
             pattern=answer.pattern,
             network=subject.widened,
         )

@@ -176,7 +176,7 @@ def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
             workspace=made.session.workspace,
             arguments=subject.checked.arguments,
             arguments_sha256=subject.checked.sha256,
-            places=subject.places,
+            resolved_paths=subject.resolved_paths,
             network=subject.widened,
         )
 

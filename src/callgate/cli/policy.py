@@ -119,7 +119,7 @@ def _show(
         print(f"  sandbox    {subject.enclosure}")
     for each in restrictions:
         print(f"  {each.how:<9}  {visible(f'{each.path} ({each.rule}, {each.origin})')}")
-    for place in subject.places:
+    for place in subject.resolved_paths:
         print(f"  path       {visible(place.real)}")
     for part in parts:
         print(f"  command    {visible(str(part))}")
@@ -143,7 +143,7 @@ def _described(
         "mode": made.session.mode,
         "workspace": made.session.workspace,
         "sandbox": None if subject.enclosure is None else str(subject.enclosure),
-        "paths": [place.real for place in subject.places],
+        "paths": [place.real for place in subject.resolved_paths],
         "arguments_sha256": subject.checked.sha256,
         "commands": [part.described() for part in parts],
         "restrictions": [

@@ -223,7 +223,7 @@ class _Comparison:
         old, new = (self._view(side, call, *found) for side in self._sides)
         rules = [*old.rules, *new.rules]
         if old.roots == new.roots and all(rule.path is None for rule in rules):
-            old, new = (msgspec.structs.replace(view, needs_places=False) for view in (old, new))
+            old, new = (msgspec.structs.replace(view, needs_paths=False) for view in (old, new))
         alike = old.grounds(call) == new.grounds(call)
         looks = bool(call.path_params) or call.sandboxed or any(map(_looks, rules))
         return _Kind(old, new, alike, looks)
@@ -274,7 +274,7 @@ def _answer(kind: _Kind, call: RecordedCall) -> _Answer:
     old = decision_of(kind.old, call)
     if isinstance(old, Doubt):
         return old
-    if call.refused_by_place is not (old.reason in REFUSED_PLACES):
+    if call.refused_by_path is not (old.reason in REFUSED_PLACES):
         return Doubt.LINK  # its text alone does not show where it led
     new = decision_of(kind.new, call)
     return new if isinstance(new, Doubt) else (old, new)

@@ -22,7 +22,7 @@ from callgate.audit.values import MASK
 from callgate.core.calls import CallerKind
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.dispatch.registry import Registered
 from callgate.policy.rules import is_within
@@ -78,11 +78,11 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
         return (self.record.policy or "").startswith("repaired ")
 
     @property
-    def refused_by_place(self) -> bool:
+    def refused_by_path(self) -> bool:
         return self.record.policy is None and self.record.reason in REFUSED_PLACES
 
     @property
-    def knows_places(self) -> bool:
+    def knows_paths(self) -> bool:
         return self.tool is not None and all(map(self.arguments.knows, self.path_params))
 
     def paths(self) -> list[str]:
@@ -131,7 +131,7 @@ def _untouched(value: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def place_of(path: str, spelled: str, roots: tuple[Root, ...]) -> Place | None:
+def resolve_recorded(path: str, spelled: str, roots: tuple[Root, ...]) -> ResolvedPath | None:
     """Where a path leads by its text; None if out of all roots, of which the first is the
     workspace. `spelled` is the workspace as its session names it."""
     workspace = roots[0].path
@@ -141,7 +141,7 @@ def place_of(path: str, spelled: str, roots: tuple[Root, ...]) -> Place | None:
     for root in roots:
         if is_within(real, root.path):
             relative = real[len(root.path.rstrip("/")) + 1 :] or "."
-            return Place(
+            return ResolvedPath(
                 given=path,
                 real=real,
                 root=root.path,

@@ -17,10 +17,10 @@ import msgspec
 from callgate.config.lines import key_lines, line_of
 from callgate.config.load import load_changed, load_user
 from callgate.config.places import Home
-from callgate.config.recorded_calls import RecordedCall, place_of
+from callgate.config.recorded_calls import RecordedCall, resolve_recorded
 from callgate.config.schema import SandboxTable, Settings
 from callgate.core.effects import SideEffects
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode, Root
 from callgate.policy.decide import (
     Decision,
@@ -93,7 +93,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     roots: tuple[Root, ...]
     own: str
     """Our home, in which no tool writes."""
-    needs_places: bool = True
+    needs_paths: bool = True
     """Whether it matters where exactly a call went that was found inside."""
 
     @property
@@ -145,13 +145,13 @@ def decision_of(view: View, call: RecordedCall) -> Decision | Doubt:
     disabled = view.side.disabled.get(call.record.tool)
     if disabled is not None:
         return _refusal("disabled", f"{call.record.tool} is disabled.", disabled)
-    known = not call.path_params or call.knows_places
-    if not known and (view.needs_places or call.refused_by_place):
+    known = not call.path_params or call.knows_paths
+    if not known and (view.needs_paths or call.refused_by_path):
         return Doubt.ARGUMENTS
     paths = call.paths() if known else []
-    places = [place_of(path, call.record.cwd, _roots(view, call)) for path in paths]
-    inside = tuple(place for place in places if place is not None)
-    if len(inside) < len(places):
+    resolved_paths = [resolve_recorded(path, call.record.cwd, _roots(view, call)) for path in paths]
+    inside = tuple(resolved for resolved in resolved_paths if resolved is not None)
+    if len(inside) < len(resolved_paths):
         return _refusal("workspace_escape", "A path leads out of the workspace.")
     workspace = view.workspace
     narrowings = [None] if workspace is None else _worlds(workspace, call)
@@ -192,13 +192,13 @@ def _judged(
 
 def _confined(view: View, question: Question, user: Policy) -> Decision | None:
     """Where a place among those of a call is not written."""
-    unplaced = msgspec.structs.replace(question, places=())
-    for place in question.places:
-        if not place.writable:
-            sentence = f"{place.root} is open for reading only."
+    without_paths = msgspec.structs.replace(question, resolved_paths=())
+    for resolved in question.resolved_paths:
+        if not resolved.writable:
+            sentence = f"{resolved.root} is open for reading only."
             return _refusal("read_only_root", sentence)
-        if is_within(place.real, view.own) or (
-            place.protected and not lifts_protection(place, unplaced, user)
+        if is_within(resolved.real, view.own) or (
+            resolved.protected and not lifts_protection(resolved, without_paths, user)
         ):
             return _refusal("protected_path", "What is written there runs later by itself.")
     return None
@@ -209,7 +209,7 @@ def _refusal(reason: str, sentence: str, origin: Origin = BUILT_IN) -> Decision:
 
 
 def _questions(
-    view: View, call: RecordedCall, places: tuple[Place, ...]
+    view: View, call: RecordedCall, resolved_paths: tuple[ResolvedPath, ...]
 ) -> Iterator[Question]:
     """What the policy is asked, in each way that the record leaves open."""
     networks, jails = _surroundings(view, call)
@@ -224,7 +224,7 @@ def _questions(
                     mode=view.mode,
                     caller=call.caller,
                     workspace=view.directory,
-                    places=places,
+                    resolved_paths=resolved_paths,
                     arguments=call.arguments.values,
                     arguments_sha256=call.record.args_hash or "",
                     read_only_sandbox=read_only,
@@ -272,7 +272,7 @@ def _worlds(policy: Policy, call: RecordedCall) -> list[Policy]:
 def _known_part(rule: Rule, call: RecordedCall) -> Rule:
     """A rule without those conditions of which the record does not tell whether they hold."""
     conditions: dict[str, Any] = {}
-    if rule.path is not None and not call.knows_places:
+    if rule.path is not None and not call.knows_paths:
         conditions["path"] = None
     if rule.command is not None and not call.arguments.knows("command"):
         conditions["command"] = None

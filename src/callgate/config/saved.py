@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from callgate.config.places import Home
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.policy.commands import generalise, parse_pattern, read_command
 from callgate.policy.rules import Outcome, is_within
 
@@ -27,7 +27,7 @@ def saved_rule(
     workspace: str,
     arguments: Mapping[str, Any],
     arguments_sha256: str,
-    places: tuple[Place, ...],
+    resolved_paths: tuple[ResolvedPath, ...],
     pattern: str | None = None,
     network: bool = False,
 ) -> dict[str, str | bool]:
@@ -36,23 +36,23 @@ def saved_rule(
     rule: dict[str, str | bool] = {"decision": decision.value, "tool": tool, "workspace": here}
     if network:
         rule["network"] = True
-    places_named = [_named(place, here) for place in places]
-    plain = not any(set("*?") & set(name) for name in places_named)
+    names = [_named(resolved, here) for resolved in resolved_paths]
+    plain = not any(set("*?") & set(name) for name in names)
     command = arguments.get("command")
     if isinstance(command, str):
         suggested = pattern or generalise(read_command(command))
-        if suggested is not None and plain and len(places) <= 1:
+        if suggested is not None and plain and len(resolved_paths) <= 1:
             parse_pattern(suggested)  # a ValueError now, not at the next start
-            where = {"path": places_named[0]} if places else {}
+            where = {"path": names[0]} if resolved_paths else {}
             return {**rule, "command": suggested, **where}
-    elif len(places) == 1 and (pattern or plain):
-        return {**rule, "path": pattern or places_named[0]}
+    elif len(resolved_paths) == 1 and (pattern or plain):
+        return {**rule, "path": pattern or names[0]}
     return {**rule, "arguments_sha256": arguments_sha256}
 
 
-def _named(place: Place, workspace: str) -> str:
+def _named(resolved: ResolvedPath, workspace: str) -> str:
     """How a rule names a place: relative in the workspace, in full elsewhere."""
-    return place.relative if is_within(place.real, workspace) else place.real
+    return resolved.relative if is_within(resolved.real, workspace) else resolved.real
 
 
 def save_rule(home: Home, rule: Mapping[str, str | bool]) -> None:

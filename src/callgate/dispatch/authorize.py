@@ -21,7 +21,7 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.ids import ulid
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.schemas import Checked
 from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
@@ -44,10 +44,10 @@ class Subject(msgspec.Struct, frozen=True):
 
     tool: Registered
     checked: Checked
-    places: tuple[Place, ...]
+    resolved_paths: tuple[ResolvedPath, ...]
     enclosure: Enclosure | None = None
     """What its commands run in, for a tool that does all by commands."""
-    named: tuple[Place, ...] = ()
+    named: tuple[ResolvedPath, ...] = ()
     """Places in the words of its command that a rule asks about."""
 
     @property
@@ -177,7 +177,7 @@ def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
         mode=Mode(session.mode),  # both may have been given as words
         caller=CallerKind(call.caller),
         workspace=book.directory or session.workspace,
-        places=(*subject.places, *subject.named),
+        resolved_paths=(*subject.resolved_paths, *subject.named),
         arguments=subject.checked.arguments,
         arguments_sha256=subject.checked.sha256,
         read_only_sandbox=subject.enclosure is not None and subject.enclosure.read_only,
@@ -313,7 +313,9 @@ def _confirmation(
         preview=None if preview is None else preview.text,
         preview_is_ours=tool.definition.source == "builtin",
         diffs=() if preview is None else preview.diffs,
-        projected_modifications=tuple(place.relative for place in subject.places if writes),
+        projected_modifications=tuple(
+            resolved.relative for resolved in subject.resolved_paths if writes
+        ),
         command_summary=summarize(redact(command)) if isinstance(command, str) else None,
         expires_at=time.time() + authority.confirmations.timeout_s,
     )

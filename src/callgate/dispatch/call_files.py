@@ -16,7 +16,7 @@ from callgate.core.calls import ToolCall
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolPermissionDenied, ToolValidationError, WorkspaceEscapeError
 from callgate.core.events import EFFECT_MISMATCH
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.dispatch.authorize import Subject, question
 from callgate.dispatch.registry import Registered
@@ -98,36 +98,36 @@ class CallFiles:
         def guard(real: str, access: Literal["read", "write"]) -> None:
             if is_ours(real, access):
                 raise WorkspaceEscapeError(
-                    f"{files.place(real).relative!r} is protected.", reason="protected_path"
+                    f"{files.resolved(real).relative!r} is protected.", reason="protected_path"
                 )
             if access == "read" and not rules:
                 return
             if access == "write" and not subject.tool.has_effects:
-                raise _undeclared(subject.tool, files.place(real).relative, report)
-            place, asking = files.place(real), question(call, subject, book)
+                raise _undeclared(subject.tool, files.resolved(real).relative, report)
+            resolved, asking = files.resolved(real), question(call, subject, book)
             if (
                 access == "write"
-                and place.protected
-                and not lifts_protection(place, asking, book.user)
+                and resolved.protected
+                and not lifts_protection(resolved, asking, book.user)
             ):
                 raise WorkspaceEscapeError(
-                    f"{place.relative!r} is protected.", reason="protected_path"
+                    f"{resolved.relative!r} is protected.", reason="protected_path"
                 )
-            authorized = any(real == each.real for each in subject.places)
+            authorized = any(real == each.real for each in subject.resolved_paths)
             for rule in rules:
                 # What a rule wants to be asked about was asked only for the places in question.
                 if authorized and rule.decision is not Outcome.DENY:
                     continue
-                if applies(rule, asking, place):
+                if applies(rule, asking, resolved):
                     raise ToolPermissionDenied(
                         f"Rule: {rule}. ({rule.origin})", reason="policy_deny"
                     )
 
         return guard
 
-    def is_own(self, place: Place) -> bool:
+    def is_own(self, resolved: ResolvedPath) -> bool:
         """Whether a place is part of our home: writing there would be approving oneself."""
-        return self._home is not None and is_within(place.real, self._home)
+        return self._home is not None and is_within(resolved.real, self._home)
 
     def artifact(self, call: ToolCall, name: str) -> str | None:
         """A path for one call's output; None where there is no home to keep it in.

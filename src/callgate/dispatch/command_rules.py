@@ -10,7 +10,7 @@ import msgspec
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.dispatch.authorize import Subject, question
 from callgate.dispatch.path_search import Matches, find
 from callgate.dispatch.registry import Registry
@@ -37,26 +37,28 @@ class CommandRules:
         return binding(book, asking, self._registry.file_tools())
 
     def named(
-        self, call: ToolCall, subject: Subject, locate: Callable[[str], Place]
-    ) -> tuple[Place, ...]:
+        self, call: ToolCall, subject: Subject, locate: Callable[[str], ResolvedPath]
+    ) -> tuple[ResolvedPath, ...]:
         """Places that the command names, that a rule asks about and none denies: the question is
         about these too, and a yes to it is one to them."""
         command = subject.checked.arguments.get("command")
         rules = self.of(call, subject)
         if not isinstance(command, str) or all(rule.denies for rule in rules):
             return ()
-        found = {place.real: place for place in _places(command, subject, locate)}
-        return tuple(place for place in found.values() if _is_asked_about(place, rules))
+        found = {resolved.real: resolved for resolved in _resolved_paths(command, subject, locate)}
+        return tuple(resolved for resolved in found.values() if _is_asked_about(resolved, rules))
 
     def matches(self, call: ToolCall, subject: Subject) -> Matches:
         """What a command would be kept from now. Blocks; raises `PathRuleUnkept`."""
         session = call.session
         roots = (session.workspace, *(root.path for root in session.extra_roots))
-        return find(self.of(call, subject), roots, (*subject.places, *subject.named))
+        return find(self.of(call, subject), roots, (*subject.resolved_paths, *subject.named))
 
 
-def _places(command: str, subject: Subject, locate: Callable[[str], Place]) -> Iterator[Place]:
-    directory = subject.places[0].given if subject.places else "."
+def _resolved_paths(
+    command: str, subject: Subject, locate: Callable[[str], ResolvedPath]
+) -> Iterator[ResolvedPath]:
+    directory = subject.resolved_paths[0].given if subject.resolved_paths else "."
     for word in islice(dict.fromkeys(words(command)), _MOST_WORDS):
         try:
             yield locate(os.path.join(directory, word))
@@ -64,6 +66,6 @@ def _places(command: str, subject: Subject, locate: Callable[[str], Place]) -> I
             continue  # outside, or no path at all
 
 
-def _is_asked_about(place: Place, rules: tuple[PathRule, ...]) -> bool:
-    matching = [rule for rule in rules if rule.covers(place)]
+def _is_asked_about(resolved: ResolvedPath, rules: tuple[PathRule, ...]) -> bool:
+    matching = [rule for rule in rules if rule.covers(resolved)]
     return bool(matching) and not any(rule.denies for rule in matching)

@@ -12,37 +12,37 @@ from typing import Any
 
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.dispatch.registry import Registered
 
-Locate = Callable[[str], Place]
+Locate = Callable[[str], ResolvedPath]
 
 
 def confine(
     arguments: dict[str, Any],
     tool: Registered,
     locate: Locate,
-    writable: Callable[[Place], bool],
-) -> tuple[Place, ...]:
+    writable: Callable[[ResolvedPath], bool],
+) -> tuple[ResolvedPath, ...]:
     """The places that the path arguments name; raises where one may not be touched."""
     if not tool.path_params:
         return ()
-    places = tuple(locate(path) for path in _paths(arguments, tool.path_params))
+    resolved_paths = tuple(locate(path) for path in _paths(arguments, tool.path_params))
     if tool.effect is SideEffects.WRITE:
-        for place in places:
-            _check_writable(place, writable)
-    return places
+        for resolved in resolved_paths:
+            _check_writable(resolved, writable)
+    return resolved_paths
 
 
-def _check_writable(place: Place, writable: Callable[[Place], bool]) -> None:
-    if not place.writable:
+def _check_writable(resolved: ResolvedPath, writable: Callable[[ResolvedPath], bool]) -> None:
+    if not resolved.writable:
         raise ToolPermissionDenied(
-            f"Path {place.given!r} lies in a directory that is open for reading only.",
+            f"Path {resolved.given!r} lies in a directory that is open for reading only.",
             reason="read_only_root",
         )
-    if not writable(place):
+    if not writable(resolved):
         raise WorkspaceEscapeError(
-            f"Path {place.given!r} is protected: what is written there runs later by itself. "
+            f"Path {resolved.given!r} is protected: what is written there runs later by itself. "
             "A rule that names the path can allow it.",
             reason="protected_path",
         )

@@ -26,7 +26,7 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.results import ToolResult
 from callgate.core.schemas import Checked
 from callgate.core.sessions import Session
@@ -171,20 +171,20 @@ class ToolDispatcher:
                 terminals=self._terminals(call, tool, checked),
             )
             journal.sandbox = str(enclosure)
-        unplaced = Subject(tool, checked, (), enclosure)
+        without_paths = Subject(tool, checked, (), enclosure)
         if not tool.path_params:
-            return self._confined(call, unplaced, journal)
+            return self._confined(call, without_paths, journal)
         book = self.authority.policies(call.session.workspace)
 
-        def writable(place: Place) -> bool:
-            if self._files.is_own(place):
+        def writable(resolved: ResolvedPath) -> bool:
+            if self._files.is_own(resolved):
                 return False
-            asking = question(call, unplaced, book)
-            return not place.protected or lifts_protection(place, asking, book.user)
+            asking = question(call, without_paths, book)
+            return not resolved.protected or lifts_protection(resolved, asking, book.user)
 
         locate = self._files.open(call).locate
-        places = confine(checked.arguments, tool, locate, writable)
-        subject = Subject(tool, checked, places, enclosure)
+        resolved_paths = confine(checked.arguments, tool, locate, writable)
+        subject = Subject(tool, checked, resolved_paths, enclosure)
         if enclosure is not None and book.has_rules:
             named = self.command_rules.named(call, subject, locate)
             subject = msgspec.structs.replace(subject, named=named)
@@ -258,7 +258,7 @@ class ToolDispatcher:
         rules = self.command_rules.of(call, subject)
         if not rules:
             return self._sandbox.launcher(subject.enclosure, call.session)
-        allowed = (*subject.places, *subject.named)
+        allowed = (*subject.resolved_paths, *subject.named)
         return self._sandbox.rule_launcher(subject.enclosure, call.session, rules, allowed)
 
     def _terminals(self, call: ToolCall, tool: Registered, checked: Checked) -> Launcher | None:

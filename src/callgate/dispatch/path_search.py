@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from callgate.core.errors import ToolPermissionDenied
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.policy.path_rules import PathRule
 from callgate.policy.rules import is_within
 
@@ -71,7 +71,9 @@ class Matches(msgspec.Struct, frozen=True):
         return tuple(new[path] for path in sorted(new))
 
 
-def find(rules: Sequence[PathRule], roots: Iterable[str], allowed: Sequence[Place] = ()) -> Matches:
+def find(
+    rules: Sequence[PathRule], roots: Iterable[str], allowed: Sequence[ResolvedPath] = ()
+) -> Matches:
     """Search all roots. `allowed`: places with which the call was allowed. What a rule asks about
     is left to the command there, and in them. Blocks: for a thread."""
     real = tuple(dict.fromkeys(os.path.realpath(root) for root in roots))
@@ -92,7 +94,7 @@ class _Ended(Exception):
 
 
 class _Search:
-    def __init__(self, roots: tuple[str, ...], allowed: Sequence[Place]) -> None:
+    def __init__(self, roots: tuple[str, ...], allowed: Sequence[ResolvedPath]) -> None:
         self._roots = roots
         self._allowed = allowed
         self._entries = 0
@@ -176,10 +178,10 @@ class _Search:
 
     def _add(self, rule: PathRule, path: str, shown: str) -> None:
         allowed = () if rule.denies else self._allowed
-        paths = [place.real for place in allowed if rule.covers(place)]
-        if any(is_within(path, place) for place in paths):
+        paths = [resolved.real for resolved in allowed if rule.covers(resolved)]
+        if any(is_within(path, resolved) for resolved in paths):
             return
-        if any(is_within(place, path) for place in paths):
+        if any(is_within(resolved, path) for resolved in paths):
             self._add_around(rule, path, shown)
         else:
             self.found.append(Match(path, shown, rule))

@@ -29,7 +29,7 @@ import msgspec
 
 from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.errors import ToolExecutionError
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.path_search import find
 from callgate.dispatch.raw_open import our_own
@@ -240,7 +240,7 @@ class Sandbox:
         enclosure: Enclosure,
         session: Session,
         rules: Sequence[PathRule],
-        allowed: Sequence[Place] = (),
+        allowed: Sequence[ResolvedPath] = (),
         *,
         report: bool = True,
     ) -> Launcher:

@@ -17,7 +17,7 @@ import msgspec
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.policy.commands import judge, read_command
 from callgate.policy.rules import (
@@ -48,7 +48,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode = Mode.ASK
     caller: CallerKind = CallerKind.LIBRARY
     workspace: str = "/"
-    places: tuple[Place, ...] = ()
+    resolved_paths: tuple[ResolvedPath, ...] = ()
     arguments: Mapping[str, Any] = {}
     arguments_sha256: str = ""
     read_only_sandbox: bool = False
@@ -178,26 +178,26 @@ def ask_always(decision: Decision) -> Decision:
     )
 
 
-def lifts_protection(place: Place, question: Question, user: Policy) -> bool:
+def lifts_protection(resolved: ResolvedPath, question: Question, user: Policy) -> bool:
     """Whether an explicit rule of the user that speaks of this call names the protected place
     and does not deny it. A rule about everything names nothing."""
     return any(
         rule.decision is not Outcome.DENY
         and rule.path is not None
         and rule.path.lstrip("*/")
-        and applies(rule, question, place)
+        and applies(rule, question, resolved)
         for rule in user.rules
     )
 
 
-def applies(rule: Rule, question: Question, place: Place | None = None) -> bool:
+def applies(rule: Rule, question: Question, resolved: ResolvedPath | None = None) -> bool:
     """Whether a rule speaks of a call, or of one place in it; its command is judged apart."""
     return rule_applies(
         rule,
         tools=question.names,
         caller=question.caller,
         workspace=question.workspace,
-        places=question.places if place is None else (place,),
+        resolved_paths=question.resolved_paths if resolved is None else (resolved,),
         arguments=question.arguments,
         arguments_sha256=question.arguments_sha256,
         network=question.network,

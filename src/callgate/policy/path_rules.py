@@ -16,7 +16,7 @@ import msgspec
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.policy.commands import read_command
 from callgate.policy.decide import Question, Rulebook, applies, speaks_of_command
 from callgate.policy.rules import Outcome, Rule, glob_matches
@@ -53,8 +53,8 @@ class PathRule(msgspec.Struct, frozen=True):
         """Whether it covers a path: absolute if the rule is, else relative to its root."""
         return glob_matches(self.pattern, path, paths=True, fold=True)
 
-    def covers(self, place: Place) -> bool:
-        return self.matches(place.real if self.is_absolute else place.relative)
+    def covers(self, resolved: ResolvedPath) -> bool:
+        return self.matches(resolved.real if self.is_absolute else resolved.relative)
 
     def may_match_below(self, path: str) -> bool:
         """Whether something in this directory, or deeper, could match."""

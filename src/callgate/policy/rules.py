@@ -18,7 +18,7 @@ import msgspec
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.path_globs import RuleGlob
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.wildcards import Match, compile_tokens, parse_wildcards
 from callgate.policy.commands import CommandPattern
 
@@ -146,11 +146,11 @@ def glob_matches(pattern: str, text: str, *, paths: bool, fold: bool) -> bool:
     return compile_glob(pattern, paths=paths)(text)
 
 
-def covers_path(rule: Rule, place: Place) -> bool:
+def covers_path(rule: Rule, resolved: ResolvedPath) -> bool:
     """Whether the rule's path glob matches this place."""
     if rule.path is None:
         return False
-    text = place.real if rule.path.startswith("/") else place.relative
+    text = resolved.real if rule.path.startswith("/") else resolved.relative
     return glob_matches(rule.path, text, paths=True, fold=rule.decision is not Outcome.ALLOW)
 
 
@@ -160,7 +160,7 @@ def rule_applies(
     tools: tuple[str, ...],
     caller: CallerKind,
     workspace: str,
-    places: tuple[Place, ...],
+    resolved_paths: tuple[ResolvedPath, ...],
     arguments: Mapping[str, Any],
     arguments_sha256: str,
     network: bool = False,
@@ -182,7 +182,7 @@ def rule_applies(
     if rule.arguments_sha256 is not None and rule.arguments_sha256 != arguments_sha256:
         return False
     if rule.path is not None:
-        covered = [covers_path(rule, place) for place in places]
+        covered = [covers_path(rule, resolved) for resolved in resolved_paths]
         if not covered or not (any(covered) if fold else all(covered)):
             return False
     return all(

@@ -214,7 +214,7 @@ def _unknown(message: str) -> ToolError:
 
 def _name(files: WorkspaceFileAPI, real: str) -> str:
     try:
-        return files.called(files.place(real))
+        return files.called(files.resolved(real))
     except ToolError:
         return sayable(real)
 

@@ -19,7 +19,7 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolValidationError,
 )
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.workspace import refusals
 from callgate.workspace.edits import replace_once
@@ -85,23 +85,27 @@ class WorkspaceFileAPI:
         other._changes = changes
         return other
 
-    def locate(self, path: str) -> Place:
+    def locate(self, path: str) -> ResolvedPath:
         """Where a path leads, for whoever decides about it before anything is opened."""
         return self.wall.locate(path)
 
-    def place(self, real: str) -> Place:
+    def resolved(self, real: str) -> ResolvedPath:
         """The place of a real path, such as a guard is given; asks the disk nothing."""
-        return self.wall.place(real)
+        return self.wall.resolved(real)
 
-    def called(self, place: Place) -> str:
+    def called(self, resolved: ResolvedPath) -> str:
         """How to name a place: from the workspace, or absolute where it lies in another root."""
-        return place.relative if place.root == sayable(self.wall.workspace.real) else place.real
+        return (
+            resolved.relative
+            if resolved.root == sayable(self.wall.workspace.real)
+            else resolved.real
+        )
 
-    def absolute(self, place: Place) -> str:
+    def absolute(self, resolved: ResolvedPath) -> str:
         """The same for other programs, which open their files from the roots as given."""
-        return self.wall.spelled(place)
+        return self.wall.spelled(resolved)
 
-    def judged(self, path: str, *access: Access) -> Place | None:
+    def judged(self, path: str, *access: Access) -> ResolvedPath | None:
         """Where a path leads, for whoever opens it elsewhere: all is refused that would be here.
 
         None where no text can name the place."""
@@ -110,7 +114,7 @@ class WorkspaceFileAPI:
             real = self.wall.real(spot, path)
             for kind in access:
                 self.judge(real, kind, spot.root, path)
-        return self.place(real) if sayable(real) == real else None
+        return self.resolved(real) if sayable(real) == real else None
 
     def status(self, path: str) -> os.stat_result:
         """What the system knows about a file; of a link, about the link."""
@@ -166,12 +170,12 @@ class WorkspaceFileAPI:
     def exists(self, path: str) -> bool:
         """Whether something is there; False as well for what may not be seen."""
         try:
-            place = self.wall.locate(path)
-            if place.exists and self._guard is not None:
-                self._guard(place.real, "read")
+            resolved = self.wall.locate(path)
+            if resolved.exists and self._guard is not None:
+                self._guard(resolved.real, "read")
         except (ToolPermissionDenied, ToolExecutionError):
             return False
-        return place.exists
+        return resolved.exists
 
     def list(self, path: str) -> list[str]:
         return [entry.name for entry in self.entries(path)]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from callgate.core.errors import ToolError
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.workspace import refusals
 from callgate.workspace.opening import DIRECTORY, LOOK, UNDECIDED, Opener
@@ -72,7 +72,7 @@ class Wall:
                 break
         raise refusals.escape(path)
 
-    def locate(self, path: str) -> Place:
+    def locate(self, path: str) -> ResolvedPath:
         """Where a path leads. Raises for what leaves or cannot be a path, not for missing."""
         root, rest = self._enter(path)
         try:
@@ -85,19 +85,19 @@ class Wall:
         os.close(fd)
         if not root.holds(real):
             return self._locate_walked(path)
-        return _place(path, rest, root, root.relative(real), exists=True)
+        return _resolved(path, rest, root, root.relative(real), exists=True)
 
-    def place(self, real: str) -> Place:
+    def resolved(self, real: str) -> ResolvedPath:
         """A real path that was opened here, described without looking again."""
         root = self._holding(real)
         relative = root.relative(real)
-        return _place(real, os.fsencode(relative), root, relative, exists=True)
+        return _resolved(real, os.fsencode(relative), root, relative, exists=True)
 
-    def spelled(self, place: Place) -> str:
+    def spelled(self, resolved: ResolvedPath) -> str:
         """The absolute path of a place, with its root as whoever opened it spells that."""
-        spellings = (root.spelled for root in self._all() if sayable(root.real) == place.root)
-        root = sayable(next(spellings, place.root))
-        return root if place.relative == "." else f"{root.rstrip('/')}/{place.relative}"
+        spellings = (root.spelled for root in self._all() if sayable(root.real) == resolved.root)
+        root = sayable(next(spellings, resolved.root))
+        return root if resolved.relative == "." else f"{root.rstrip('/')}/{resolved.relative}"
 
     def spot(self, path: str, *, follow: bool = True) -> Spot:
         """The directory in which what a path leads to lies, or would be made."""
@@ -178,7 +178,7 @@ class Wall:
             os.close(fd)
             raise refusals.escape(path)
 
-    def _locate_new(self, path: str, root: Directory, rest: bytes) -> Place | None:
+    def _locate_new(self, path: str, root: Directory, rest: bytes) -> ResolvedPath | None:
         """The common case of a missing file: only its name is missing, and no link is there."""
         parent, _, name = rest.rpartition(b"/")
         if name in _NO_NAMES:
@@ -195,9 +195,9 @@ class Wall:
             os.close(fd)
         if not root.holds(real) or not root.in_place():
             return None
-        return _place(path, rest, root, root.relative(real), exists=False)
+        return _resolved(path, rest, root, root.relative(real), exists=False)
 
-    def _locate_walked(self, path: str) -> Place:
+    def _locate_walked(self, path: str) -> ResolvedPath:
         with self.spot(path) as spot, refusals.answering(path):
             base = spot.root.relative(self.opener.real(spot.fd, spot.walked))
             names = [] if base == "." else base.split("/")
@@ -209,7 +209,7 @@ class Wall:
                 else:
                     raise refusals.escape(path)
             whole = len(spot.rest) == 1 and spot.status is not None and not spot.slash
-            return _place(
+            return _resolved(
                 path,
                 self._enter(path)[1],
                 spot.root,
@@ -297,8 +297,10 @@ class Wall:
         return True
 
 
-def _place(path: str, rest: bytes, root: Directory, relative: str, *, exists: bool) -> Place:
-    return Place(
+def _resolved(
+    path: str, rest: bytes, root: Directory, relative: str, *, exists: bool
+) -> ResolvedPath:
+    return ResolvedPath(
         given=path,
         real=sayable(root.real if relative == "." else root.prefix + relative),
         root=sayable(root.real),

@@ -129,11 +129,11 @@ def _cancel_again(bench: Bench, turn: asyncio.Task[TurnEnd], how: str) -> None:
 
 
 async def test_instructions_that_cannot_be_had_end_the_turn(tmp_path: Path) -> None:
-    def own(session: Session) -> str:
+    def extra_instructions(session: Session) -> str:
         raise OSError
 
     async with talk(tmp_path, native=True) as bench:
-        bench.agent._own = own
+        bench.agent._extra_instructions = extra_instructions
         with pytest.raises(OSError):
             await bench.turn()
         assert bench.gate.session.turn_id is None

@@ -40,7 +40,9 @@ def command(served: Served, *given: str) -> tuple[int, Any]:
         [sys.executable, "-m", "callgate", *given, "--json"], capture_output=True, text=True,
         cwd=served.ws.parent, env={**os.environ, "CALLGATE_HOME": str(served.home)},
     )  # fmt: skip
-    return ran.returncode, json.loads(ran.stdout)
+    answer = json.loads(ran.stdout)
+    answer.pop("answered_by", None)
+    return ran.returncode, answer
 
 
 def wait_for(seen: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from callgate.config.trust import distrust, is_trusted, trust, trusted
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import Origin, Outcome, Policy, PolicyMode, Rule, Setting
@@ -195,7 +195,7 @@ def test_a_damaged_trust_file_trusts_nobody(user: Home) -> None:
         trusted(user)
 
 
-PLACE = Place(given="a", real="/ws/a.txt", root="/ws", relative="a.txt", exists=True, protected=False, writable=True)
+PLACE = ResolvedPath(given="a", real="/ws/a.txt", root="/ws", relative="a.txt", exists=True, protected=False, writable=True)
 
 
 @pytest.mark.spec("T15")
@@ -209,7 +209,7 @@ PLACE = Place(given="a", real="/ws/a.txt", root="/ws", relative="a.txt", exists=
     ],
 )
 def test_an_answer_for_good_is_bound_to_its_arguments(user: Home, arguments: Any, places: Any, condition: Any) -> None:
-    rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab" * 32, places=places)
+    rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab" * 32, resolved_paths=places)
     assert rule == {"decision": "allow", "tool": "t", "workspace": "/ws", **condition}
     save_rule(user, rule)
     save_rule(user, {**rule, "decision": "deny"})
@@ -244,17 +244,17 @@ def test_links_in_a_path_of_a_rule_are_resolved(user: Home, tmp_path: Path) -> N
 
 
 def test_a_saved_rule_is_no_wider_than_what_was_seen() -> None:
-    elsewhere = Place(given="x", real="/extra/Makefile", root="/extra", relative="Makefile", exists=True, protected=False, writable=True)
-    inside = Place(given="x", real="/ws/sub", root="/ws", relative="sub", exists=True, protected=False, writable=True)
+    elsewhere = ResolvedPath(given="x", real="/extra/Makefile", root="/extra", relative="Makefile", exists=True, protected=False, writable=True)
+    inside = ResolvedPath(given="x", real="/ws/sub", root="/ws", relative="sub", exists=True, protected=False, writable=True)
 
     def saved(places: Any, arguments: Any = {}) -> dict[str, str]:
-        rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab", places=places)
+        rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab", resolved_paths=places)
         return {key: rule[key] for key in rule if key not in ("decision", "tool", "workspace")}
 
     assert saved((elsewhere,)) == {"path": "/extra/Makefile"}
     assert saved((inside,), {"command": "./b.sh"}) == {"command": "./b.sh", "path": "sub"}
     with pytest.raises(ValueError):
-        saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "git log"}, arguments_sha256="ab", places=(), pattern="git 'unclosed")
+        saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "git log"}, arguments_sha256="ab", resolved_paths=(), pattern="git 'unclosed")
 
 
 def test_permissions_enabled_is_another_spelling_of_the_modes_of_an_editor(user: Home) -> None:

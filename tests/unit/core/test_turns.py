@@ -130,8 +130,8 @@ async def test_what_is_in_a_pipe_when_it_is_cut_is_handed_on() -> None:
 
 
 def test_a_long_line_without_end_is_held_back_as_cheaply_as_a_short_one() -> None:
-    sayings = OutputRedactor()
+    output = OutputRedactor()
     line = "a" * 200_000
-    (shown,) = sayings.of(OUTPUT_DELTA, {"stream": "stdout", "text": f"{line}\n{line} b"})
+    (shown,) = output.of(OUTPUT_DELTA, {"stream": "stdout", "text": f"{line}\n{line} b"})
     assert shown["text"] == f"{line}\n{line} "
-    assert list(sayings.rest()) == [{"stream": "stdout", "text": "b"}]
+    assert list(output.flush()) == [{"stream": "stdout", "text": "b"}]

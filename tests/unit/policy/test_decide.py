@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.policy.commands import parse_pattern
 from callgate.policy.decide import Question, decide, lifts_protection
@@ -27,8 +27,8 @@ def question(tool: str = "t", effect: SideEffects = W, **more: Any) -> Question:
     return Question(tool=tool, effect=effect, **more)
 
 
-def place(relative: str, root: str = "/ws", protected: bool = False) -> Place:
-    return Place(given=relative, real=f"{root}/{relative}", root=root, relative=relative, exists=True, protected=protected, writable=True)
+def place(relative: str, root: str = "/ws", protected: bool = False) -> ResolvedPath:
+    return ResolvedPath(given=relative, real=f"{root}/{relative}", root=root, relative=relative, exists=True, protected=protected, writable=True)
 
 
 def outcome(asked: Question, policy: Policy = Policy(), workspace: Policy | None = None) -> Outcome:
@@ -93,7 +93,7 @@ def test_an_override_speaks_only_in_trusted_workspaces() -> None:
 def test_of_matching_rules_the_strictest_decides_whatever_their_order(first: Outcome, second: Outcome) -> None:
     rules = (Rule(decision=first, tool="t"), Rule(decision=second, path="src/**"))
     expected = max(first, second, key=lambda each: each.strictness)
-    assert outcome(question(places=(place("src/a"),)), Policy(rules=rules)) is expected
+    assert outcome(question(resolved_paths=(place("src/a"),)), Policy(rules=rules)) is expected
 
 
 def test_a_rule_beats_the_table_but_a_deny_anywhere_is_final() -> None:
@@ -117,10 +117,10 @@ def test_a_word_about_an_alias_is_about_the_tool() -> None:
         (Rule(decision=DENY, tool="gmail_*"), {"tool": "gmail_send"}, {"tool": "drive_send"}),
         (Rule(decision=DENY, caller=CallerKind.MCP), {"caller": CallerKind.MCP}, {"caller": CallerKind.CLI}),
         (Rule(decision=DENY, workspace="/ws"), {"workspace": "/ws/a"}, {"workspace": "/ws2"}),
-        (Rule(decision=DENY, path="secrets/**"), {"places": (place("secrets/k"),)}, {"places": (place("src/secrets"),)}),
-        (Rule(decision=DENY, path="**/*.pem"), {"places": (place("a/b/k.pem"),)}, {"places": (place("k.pem.txt"),)}),
-        (Rule(decision=DENY, path="/ws/x"), {"places": (place("x"),)}, {"places": (place("x", "/other"),)}),
-        (Rule(decision=DENY, path="SECRETS/**"), {"places": (place("Secrets/k"),)}, {"places": ()}),
+        (Rule(decision=DENY, path="secrets/**"), {"resolved_paths": (place("secrets/k"),)}, {"resolved_paths": (place("src/secrets"),)}),
+        (Rule(decision=DENY, path="**/*.pem"), {"resolved_paths": (place("a/b/k.pem"),)}, {"resolved_paths": (place("k.pem.txt"),)}),
+        (Rule(decision=DENY, path="/ws/x"), {"resolved_paths": (place("x"),)}, {"resolved_paths": (place("x", "/other"),)}),
+        (Rule(decision=DENY, path="SECRETS/**"), {"resolved_paths": (place("Secrets/k"),)}, {"resolved_paths": ()}),
         (Rule(decision=DENY, arguments={"url": "http://*"}), {"arguments": {"url": "HTTP://x"}}, {"arguments": {"url": "https://x"}}),
         (Rule(decision=DENY, arguments={"n": "1*"}), {"arguments": {"n": 12}}, {"arguments": {}}),
         (Rule(decision=DENY, arguments_sha256="ab"), {"arguments_sha256": "ab"}, {"arguments_sha256": "ac"}),
@@ -135,10 +135,10 @@ def test_a_rule_matches_what_it_says(rule: Rule, matching: Any, other: Any) -> N
 @pytest.mark.spec("T08")
 def test_an_allow_must_cover_every_place_and_match_exactly() -> None:
     policy = Policy(rules=(Rule(decision=ALLOW, path="src/**"),))
-    assert outcome(question(places=(place("src/a"), place("src/b"))), policy) is ALLOW
-    assert outcome(question(places=(place("src/a"), place("etc/b"))), policy) is ASK
-    assert outcome(question(places=(place("SRC/a"),)), policy) is ASK
-    assert outcome(question(places=()), policy) is ASK
+    assert outcome(question(resolved_paths=(place("src/a"), place("src/b"))), policy) is ALLOW
+    assert outcome(question(resolved_paths=(place("src/a"), place("etc/b"))), policy) is ASK
+    assert outcome(question(resolved_paths=(place("SRC/a"),)), policy) is ASK
+    assert outcome(question(resolved_paths=()), policy) is ASK
 
 
 @pytest.mark.spec("T11")
@@ -240,7 +240,7 @@ questions = st.builds(
     mode=st.sampled_from(list(Mode)),
     caller=st.sampled_from(list(CallerKind)),
     workspace=st.sampled_from(["/ws", "/other"]),
-    places=st.sampled_from([(), (place("src/a"),), (place("b"),)]),
+    resolved_paths=st.sampled_from([(), (place("src/a"),), (place("b"),)]),
 )
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from callgate.core.errors import WorkspaceEscapeError
-from callgate.core.places import Place
+from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.opening import Opener
 from tests.support import descriptors
 
 
-def place(root: Path, given: str, relative: str, **more: bool) -> Place:
+def place(root: Path, given: str, relative: str, **more: bool) -> ResolvedPath:
     real = str(root) if relative == "." else f"{root}/{relative}"
     told = {"exists": True, "protected": False, "writable": True, **more}
-    return Place(given=given, real=real, root=str(root), relative=relative, **told)
+    return ResolvedPath(given=given, real=real, root=str(root), relative=relative, **told)
 
 
 def test_a_place_is_named_as_it_really_is(files: WorkspaceFileAPI, root: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_place_tells_its_root_and_whether_it_may_be_written(
     given = f"{lib}/a.txt"
     there = place(lib, given, "a.txt", writable=False)
     assert files.locate(given) == there
-    assert files.place(given) == there
+    assert files.resolved(given) == there
     assert files.called(there) == given
     assert files.called(files.locate("b.txt")) == "b.txt"
 

@@ -75,7 +75,7 @@ async def explained(door: Door, asked: Asked) -> Explained:
         sentence=decision.sentence,
         origin=_place(origin),
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
-        paths=[place.real for place in subject.places],
+        paths=[place.real for place in subject.resolved_paths],
     )
 
 

@@ -1,11 +1,11 @@
-"""Where a path argument leads: a place inside the workspace or one of its extra roots."""
+"""Where a path argument leads: inside the workspace or one of its extra roots, links resolved."""
 
 from __future__ import annotations
 
 import msgspec
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class ResolvedPath(msgspec.Struct, frozen=True, kw_only=True):
     given: str
     """The path as the caller wrote it."""
     real: str
