@@ -101,7 +101,7 @@ def test_a_rule_says_whether_it_covers_the_network(home: Path) -> None:
     (home / "settings.toml").write_text('[[policy.rules]]\ndecision = "deny"\nnetwork = true\n')
     rule = saved_rule(
         tool="shell", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "make"},
-        arguments_sha256="0" * 64, places=(), network=True,
+        arguments_sha256="0" * 64, resolved_paths=(), network=True,
     )  # fmt: skip
     assert rule == {
         "decision": "allow", "tool": "shell", "workspace": "/ws", "network": True, "command": "make",
