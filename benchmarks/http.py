@@ -41,9 +41,9 @@ from callgate.core.sessions import Mode, Session
 from callgate.core.stores import EventPage
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
+from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.frames import event_tail
-from callgate.surfaces.http.parts import Parts, Served
 from callgate.surfaces.http.server import HttpServer
 from callgate.surfaces.http.serving import Serving
 from callgate.wiring import Wired
@@ -137,7 +137,7 @@ class Instance:
             audit=str(home / "audit.jsonl"),
         )  # fmt: skip
         self.serving = Serving(
-            Parts(
+            Dependencies(
                 runtime=self.wired.runtime, open_session=self.open_session,
                 open_agent=self.wired.open_agent, hosts=None, served=served, access=self.access,
                 names=Names(Address("127.0.0.1", self.port)),
@@ -217,12 +217,12 @@ async def fan_out(rounds: int, clients: int) -> dict[str, Any]:
     ) as process:
         assert process.stdout is not None
         await process.stdout.readline()
-        fanout = instance.serving.door.fanout
+        fanout = instance.serving.context.fanout
 
         async def tell(some: EventPage) -> None:
             places = zip(some.events, some.seqs, some.cursors, strict=True)
-            fanout._tell_page(some, [event_tail(*each) for each in places])
-            await fanout._told_all.wait()
+            fanout._send_page(some, [event_tail(*each) for each in places])
+            await fanout._all_sent.wait()
 
         for told in (1, BURST):
             found[f"stream_{told}"] = await measure(rounds, told, tell) / clients / told * 1e6
@@ -276,8 +276,8 @@ async def asked(port: int, token: str, session: str) -> tuple[float, float]:
 
 async def calls(rounds: int) -> dict[str, Any]:
     async with serving() as instance:
-        door = instance.serving.door
-        session = await door.sessions.open(None, None, None)
+        context = instance.serving.context
+        session = await context.sessions.open(None, None, None)
         call = ToolCall(tool="noop", arguments={}, session=session, caller=CallerKind.HTTP)
         body = encode(await instance.wired.runtime.call(call))
 
@@ -335,7 +335,7 @@ print(paged, streamed)
 
 async def replay() -> dict[str, Any]:
     async with serving() as instance:
-        session = await instance.serving.door.sessions.open(None, None, None)
+        session = await instance.serving.context.sessions.open(None, None, None)
         conversations = instance.wired.runtime.conversations
         for n in range(KEPT - 1):
             conversations.emit(session, "test.counted", "system", {"n": n, "text": "x" * 100})

@@ -108,7 +108,7 @@ class Runtime:
             tasks = [group.create_task(self.call_promptly(call)) for call in calls]
         return [task.result() for task in tasks]
 
-    def under_way(self) -> list[RunningCall]:
+    def in_flight(self) -> list[RunningCall]:
         """The calls of this process that have not ended."""
         return list(self.dispatcher.running)
 

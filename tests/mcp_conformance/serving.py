@@ -19,9 +19,9 @@ from callgate.live_sessions import LiveSessions
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.application import make_application
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.dependencies import Served
 from callgate.surfaces.http.fanout import Fanout
-from callgate.surfaces.http.parts import Served
 from callgate.surfaces.http.server import HttpServer
 from callgate.surfaces.mcp.client_sessions import Wish
 from callgate.surfaces.mcp.http import Endpoint
@@ -54,25 +54,25 @@ async def suite_server(directory: Path) -> AsyncIterator[str]:
     await endpoint.start()
     listening = bind(Address("127.0.0.1", 0))
     names = Names(Address("127.0.0.1", listening.getsockname()[1]), None)
-    door = _door(wired, home, workspace, names)
-    token = Path(door.access.path).read_text().strip()
-    server = HttpServer(_with_token(make_application(door, mcp=endpoint), token))
+    context = _context(wired, home, workspace, names)
+    token = Path(context.access.path).read_text().strip()
+    server = HttpServer(_with_token(make_application(context, mcp=endpoint), token))
     server.start(listening)
     try:
         yield f"http://127.0.0.1:{names.address.port}/mcp"
     finally:
         await endpoint.close()
         await server.close()
-        door.fanout.close()
+        context.fanout.close()
         await wired.close()
 
 
-def _door(wired: Wired, home: Path, workspace: Path, names: Names) -> Door:
+def _context(wired: Wired, home: Path, workspace: Path, names: Names) -> Context:
     served = Served(
         pid=1, version="test", started_at=0.0, workspaces=[str(workspace)], mode=Mode.WRITE,
         ceiling=None, model=None, models=[], home=str(home), audit=str(home / "audit.jsonl"),
     )  # fmt: skip
-    return Door(
+    return Context(
         runtime=wired.runtime,
         sessions=LiveSessions(
             wired.runtime, lambda path, id: wired.session(str(workspace)), wired.open_agent

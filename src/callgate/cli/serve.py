@@ -39,8 +39,8 @@ from callgate.surfaces.http.addresses import (
     bind,
     read_address,
 )
-from callgate.surfaces.http.parts import Parts, Served
-from callgate.surfaces.http.waiting import HttpDoor
+from callgate.surfaces.http.dependencies import Dependencies, Served
+from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.socket.instances import Instance, publish, reap, usual_socket, withdraw
 from callgate.surfaces.socket.listening import (
     CannotListen,
@@ -107,7 +107,7 @@ def _http(
     instance: Instance,
     home: Home,
     unfinished: Unfinished,
-) -> HttpDoor | None:
+) -> LazyHttpServer | None:
     """The HTTP address: the one that was asked for, the usual one, or any if that is taken."""
     if options.no_http:
         return None
@@ -135,7 +135,7 @@ def _http(
         home=home.path,
         audit=home.audit,
     )
-    parts = Parts(
+    dependencies = Dependencies(
         runtime=wired.runtime,
         open_session=partial(_session, wired, session, roots),
         open_agent=wired.open_agent,
@@ -147,7 +147,7 @@ def _http(
         refresh=wired.policies.refresh,
         unfinished=unfinished,
     )
-    return HttpDoor(listening, parts)
+    return LazyHttpServer(listening, dependencies)
 
 
 def _address(options: Namespace) -> Address:
@@ -196,7 +196,7 @@ async def _serve(
     unfinished: Unfinished,
     ready: Callable[[], None] | None,
     beside: Callable[[], Coroutine[Any, Any, None]] | None = None,
-    http: HttpDoor | None = None,
+    http: LazyHttpServer | None = None,
 ) -> str | None:
     """Returns why it ended, if nobody asked for that. `beside` is done meanwhile."""
     stopped = asyncio.Event()

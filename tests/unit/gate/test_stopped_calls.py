@@ -82,7 +82,7 @@ async def ended(runtime: Runtime) -> None:
     """Every call under way has ended."""
     Free.event.set()
     async with asyncio.timeout(60):
-        while runtime.under_way():
+        while runtime.in_flight():
             await asyncio.sleep(0)
     await runtime.conversations.flush()
 
@@ -95,7 +95,7 @@ async def test_the_library_answers_at_once_and_the_record_has_the_true_end(home:
         stopping = asyncio.create_task(gate.cancel()) if why == "cancelled" else None
         async with asyncio.timeout(60):
             result = await call
-        (running,) = gate.runtime.under_way()  # it was not abandoned either
+        (running,) = gate.runtime.in_flight()  # it was not abandoned either
         assert running.call.id == result.call_id and result.duration_ms > 0
         assert (result.error.error_class, result.error.details) == (ToolErrorClass(why), {"stopped": False})
         assert not list(newest_first(str(home / "audit.jsonl")))
@@ -157,7 +157,7 @@ async def test_a_caller_who_is_cancelled_leaves_nothing_behind(tmp_path: Path) -
         async with asyncio.timeout(60):
             with pytest.raises(asyncio.CancelledError):
                 await call
-        assert not gate.runtime.under_way()
+        assert not gate.runtime.in_flight()
 
 
 async def test_time_limits_and_groups_inside_a_tool_work_and_leave_the_caller_alone(tmp_path: Path) -> None:
@@ -194,15 +194,15 @@ async def test_http_answers_a_call_that_is_out_of_time_at_once(home: Path, tmp_p
         result = (await made.client().post("/v1/calls", tool="deaf", timeout_s=0.05)).json()
         assert (result["error"]["class"], result["error"]["details"]) == ("timeout", {"stopped": False})
         assert result["duration_ms"] >= 50
-        assert [each.call.id for each in made.runtime.under_way()] == [result["call_id"]]
+        assert [each.call.id for each in made.runtime.in_flight()] == [result["call_id"]]
 
 
 async def test_http_answers_a_cancelled_call_and_who_cancelled_it_at_once(home: Path, tmp_path: Path) -> None:
     async with instance(home, tmp_path) as made, asyncio.timeout(60):
         call = await begun(made.runtime, lambda: made.client().call("deaf"))
-        (running,) = made.runtime.under_way()
+        (running,) = made.runtime.in_flight()
         stopped = await made.client().http.delete(f"/v1/calls/{running.call.id}")
         assert stopped.json() == {"cancelled": True}
         result = await call
         assert (result["error"]["class"], result["error"]["details"]) == ("cancelled", {"stopped": False})
-        assert [each.call.id for each in made.runtime.under_way()] == [result["call_id"]]
+        assert [each.call.id for each in made.runtime.in_flight()] == [result["call_id"]]

@@ -155,7 +155,7 @@ async def test_many_clients_are_told_one_after_another_in_turns_and_all_in_one_o
     (tmp_path / "home").mkdir(mode=0o700)
     async with serving(tmp_path / "home", tmp_path / "ws") as instance:
         fanout = Fanout(instance.runtime)
-        await fanout.enter()
+        await fanout.acquire()
         clients = [Client() for _ in range(MANY)]
         joined = [Joined(Kind.of("a", None, None), each) for each in clients]
         for each in joined:
@@ -170,7 +170,7 @@ async def test_many_clients_are_told_one_after_another_in_turns_and_all_in_one_o
             while clients[-2].frames < 2:
                 await asyncio.sleep(0)
             assert passing.turns >= MANY // 2
-        fanout.leave()
+        fanout.release()
     assert len({client.data for client in clients[:-1]}) == 1
     assert clients[0].data.index(b'"n":1') < clients[0].data.index(b'"n":2')
     assert clients[-1].frames == late.frames == 0

@@ -60,17 +60,17 @@ class Access:
         write_private(path, self._token + "\n")
 
     def close(self) -> None:
-        """Take the token back. Twice equals once."""
+        """Take the token back. Idempotent."""
         try:
             os.unlink(self.path)
         except OSError:
             pass
 
-    def is_token(self, said: str) -> bool:
-        return hmac.compare_digest(said.encode(), self._token.encode())
+    def is_token(self, value: str) -> bool:
+        return hmac.compare_digest(value.encode(), self._token.encode())
 
-    def is_cookie(self, said: str) -> bool:
-        return _hash(said) in self._cookies
+    def is_cookie(self, value: str) -> bool:
+        return _hash(value) in self._cookies
 
     def new_code(self) -> str:
         code = secrets.token_urlsafe(32)
@@ -104,13 +104,13 @@ class Access:
         self._codes.clear()
         self._cookies.clear()
         self._attaching.clear()
-        for told in list(self._rotated):
-            told()
+        for callback in list(self._rotated):
+            callback()
 
-    def on_rotate(self, told: Callable[[], None]) -> Callable[[], None]:
+    def on_rotate(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call a function when everything is void; returns the function that ends it."""
-        self._rotated.append(told)
-        return lambda: self._rotated.remove(told) if told in self._rotated else None
+        self._rotated.append(callback)
+        return lambda: self._rotated.remove(callback) if callback in self._rotated else None
 
 
 def token_path(home: str, pid: int) -> str:
@@ -127,9 +127,9 @@ def private_name(home: str) -> str:
             return known
     except (OSError, UnicodeError):
         pass
-    made = f"cg-{secrets.token_hex(8)}.localhost"
-    write_private(path, made + "\n")
-    return made
+    name = f"cg-{secrets.token_hex(8)}.localhost"
+    write_private(path, name + "\n")
+    return name
 
 
 def reap_tokens(home: str) -> None:
@@ -157,11 +157,11 @@ def _is_there(pid: int) -> bool:
     return True
 
 
-def _hash(said: str) -> bytes:
-    return hashlib.sha256(said.encode("utf-8", "surrogateescape")).digest()
+def _hash(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
-def _keep(kept: dict[bytes, V], key: bytes, value: V) -> None:
-    while len(kept) >= _MOST:
-        del kept[next(iter(kept))]
-    kept[key] = value
+def _keep(entries: dict[bytes, V], key: bytes, value: V) -> None:
+    while len(entries) >= _MOST:
+        del entries[next(iter(entries))]
+    entries[key] = value

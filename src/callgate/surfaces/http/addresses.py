@@ -82,8 +82,8 @@ def bind(address: Address) -> socket.socket:
         listening.setblocking(False)
     except OSError as error:
         listening.close()
-        said = error.strerror or str(error)
-        raise BadAddress(f"{address.written} cannot be listened at: {said}") from error
+        detail = error.strerror or str(error)
+        raise BadAddress(f"{address.written} cannot be listened at: {detail}") from error
     return listening
 
 
@@ -126,8 +126,8 @@ def _split(host: str, port: int) -> tuple[str, str]:
     """Name and port of a `Host`; one without a port means 80."""
     if port == 80 and (host.endswith("]") or ":" not in host):
         return host, "80"
-    name, _, said = host.rpartition(":")
-    return name, said
+    name, _, port_text = host.rpartition(":")
+    return name, port_text
 
 
 def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

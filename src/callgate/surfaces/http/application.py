@@ -24,13 +24,13 @@ from callgate.surfaces.http import (
     turns,
     undo,
 )
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.files import File, Files, find_files
 from callgate.surfaces.http.guard import STREAM, Guard
-from callgate.surfaces.http.mcp_door import MCP
+from callgate.surfaces.http.mcp_endpoint import MCP
 from callgate.surfaces.http.openapi import describe
-from callgate.surfaces.http.operations import Asked, Endpoint, Operation
+from callgate.surfaces.http.operations import Endpoint, Operation, Request
 from callgate.surfaces.http.problems import not_found
 from callgate.surfaces.http.stream import PING_S, Stream
 
@@ -41,7 +41,7 @@ _RESOURCES: tuple[Operation, ...] = (
 )  # fmt: skip
 
 
-async def _described(door: Door, asked: Asked) -> msgspec.Raw:
+async def _described(context: Context, request: Request) -> msgspec.Raw:
     return msgspec.Raw(encode(describe(OPERATIONS)))
 
 
@@ -52,7 +52,7 @@ OPERATIONS: tuple[Operation, ...] = (
 
 
 def make_application(
-    door: Door,
+    context: Context,
     *,
     ping_s: float = PING_S,
     files: Mapping[str, File] | None = None,
@@ -65,10 +65,10 @@ def make_application(
         key=lambda each: each[0],
     )
     routes: list[Route | WebSocketRoute] = [
-        Route(path, Endpoint(door, [operation for _, operation in some]), methods=None)
+        Route(path, Endpoint(context, [operation for _, operation in some]), methods=None)
         for path, some in groupby(placed, key=lambda each: each[0])
     ]
-    routes.append(WebSocketRoute(STREAM, Stream(door, ping_s)))
+    routes.append(WebSocketRoute(STREAM, Stream(context, ping_s)))
     if mcp is not None:
         routes.append(Route(MCP, mcp, methods=None))
     serve_file = Files(files)
@@ -79,7 +79,7 @@ def make_application(
         await (serve_file if is_file else router)(scope, receive, send)
 
     unlocked = [path for each in OPERATIONS if each.unlocked for path in each.paths]
-    return Guard(inside, door.access, door.names, [*unlocked, *files])
+    return Guard(inside, context.access, context.names, [*unlocked, *files])
 
 
 class _Nothing:

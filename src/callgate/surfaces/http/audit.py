@@ -10,8 +10,8 @@ from msgspec import Meta
 from callgate.audit.reading import Filter, page
 from callgate.audit.records import CallRecord
 from callgate.surfaces.http.calls import Limit
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.values import Input, Value
 
 Moment = Annotated[float, Meta(ge=0, lt=1e11)]
@@ -33,8 +33,8 @@ class RecordList(Value, frozen=True, kw_only=True):
     before: str | None
 
 
-async def found(door: Door, asked: Asked) -> RecordList:
-    query: AuditQuery = asked.query
+async def found(context: Context, request: Request) -> RecordList:
+    query: AuditQuery = request.query
     wanted = Filter(
         text=query.text,
         tool=query.tool,
@@ -44,7 +44,7 @@ async def found(door: Door, asked: Asked) -> RecordList:
         since_ms=None if query.since is None else int(query.since * 1000),
     )
     records, before = await asyncio.to_thread(
-        page, door.served.audit, wanted, query.limit, before=query.before
+        page, context.served.audit, wanted, query.limit, before=query.before
     )
     return RecordList(records=records, before=before)
 

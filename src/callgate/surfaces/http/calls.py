@@ -25,9 +25,9 @@ from callgate.core.stores import ConfirmationNotFound, Store
 from callgate.core.turns import Pace
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.dispatch.questions import closed, read_question
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
-from callgate.surfaces.http.operations import Asked, Operation, Streamed
+from callgate.surfaces.http.operations import Operation, Request, Streamed
 from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
 from callgate.surfaces.http.rows import open_rows, row_of_record, state_of
 from callgate.surfaces.http.values import (
@@ -82,46 +82,46 @@ class Cancelled(Value, frozen=True, kw_only=True):
     cancelled: bool
 
 
-async def make(door: Door, asked: Asked) -> Result | Streamed:
-    body: NewCall = asked.body
-    if len(door.runtime.under_way()) >= _MOST_AT_ONCE:
-        said = "Too many calls are under way."
-        raise Problem(429, ToolErrorClass.EXECUTION_ERROR, said, "too_many")
-    session = await _session(door, body, asked.client)
+async def make(context: Context, request: Request) -> Result | Streamed:
+    body: NewCall = request.body
+    if len(context.runtime.in_flight()) >= _MOST_AT_ONCE:
+        message = "Too many calls are under way."
+        raise Problem(429, ToolErrorClass.EXECUTION_ERROR, message, "too_many")
+    session = await _session(context, body, request.client)
     call = ToolCall(
         tool=body.tool,
         arguments=body.arguments,
         session=session,
         caller=CallerKind.HTTP,
-        client=asked.client,
+        client=request.client,
         timeout_s=body.timeout_s,
     )
-    if "text/event-stream" in asked.accepts.lower():
-        return Streamed(_told(door, asked, call), "text/event-stream")
-    return result_of(await _run(door, asked, call))
+    if "text/event-stream" in request.accepts.lower():
+        return Streamed(_event_stream(context, request, call), "text/event-stream")
+    return result_of(await _run(context, request, call))
 
 
-async def _session(door: Door, body: NewCall, client: Client) -> Session:
+async def _session(context: Context, body: NewCall, client: Client) -> Session:
     if body.session is None:
-        return door.sessions.fresh(body.workspace, client=client)
-    session = await door.sessions.take(body.session)
+        return context.sessions.fresh(body.workspace, client=client)
+    session = await context.sessions.take(body.session)
     ensure_same(body.workspace, session.workspace)
     return session
 
 
-def ensure_same(said: str | None, workspace: str) -> None:
-    if said not in (None, workspace):
+def ensure_same(requested: str | None, workspace: str) -> None:
+    if requested not in (None, workspace):
         raise conflict("The session has another workspace.", "workspace")
 
 
-async def _run(door: Door, asked: Asked, call: ToolCall) -> Any:
+async def _run(context: Context, request: Request, call: ToolCall) -> Any:
     try:
-        return await while_there(asked, door.runtime.call_promptly(call))
+        return await while_connected(request, context.runtime.call_promptly(call))
     finally:
-        door.sessions.let_go(call.session)
+        context.sessions.let_go(call.session)
 
 
-async def _told(door: Door, asked: Asked, call: ToolCall) -> AsyncIterator[bytes]:
+async def _event_stream(context: Context, request: Request, call: ToolCall) -> AsyncIterator[bytes]:
     """What happens in a call, and its end, as server-sent events."""
     queue: asyncio.Queue[Event | None] = asyncio.Queue()
 
@@ -129,8 +129,8 @@ async def _told(door: Door, asked: Asked, call: ToolCall) -> AsyncIterator[bytes
         if event.payload.get("call_id") == call.id and queue.qsize() < _QUEUE:
             queue.put_nowait(event)
 
-    unlisten, pace = door.runtime.listen(hear, call.session.id), Pace()
-    running = asyncio.get_running_loop().create_task(_run(door, asked, call))
+    unlisten, pace = context.runtime.listen(hear, call.session.id), Pace()
+    running = asyncio.get_running_loop().create_task(_run(context, request, call))
     running.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while (event := await queue.get()) is not None:
@@ -146,23 +146,23 @@ async def _told(door: Door, asked: Asked, call: ToolCall) -> AsyncIterator[bytes
         running.cancel()
 
 
-async def while_there(asked: Asked, work: Awaitable[T]) -> T:
-    """Do something for as long as whoever asked for it is there."""
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Do something while the client of the request is connected."""
     task = asyncio.current_task()
     assert task is not None
     left = False
 
-    def leave(watching: asyncio.Task[None]) -> None:
+    def on_disconnect(watching: asyncio.Task[None]) -> None:
         nonlocal left
         if not watching.cancelled():
             left = True
             task.cancel()
 
     async def watch() -> None:
-        await asked.gone()
+        await request.disconnected()
 
     watching = asyncio.get_running_loop().create_task(watch())
-    watching.add_done_callback(leave)
+    watching.add_done_callback(on_disconnect)
     try:
         return await work
     except asyncio.CancelledError:
@@ -170,12 +170,12 @@ async def while_there(asked: Asked, work: Awaitable[T]) -> T:
             raise bad_request("Whoever asked has gone.", "gone") from None
         raise
     finally:
-        watching.remove_done_callback(leave)
+        watching.remove_done_callback(on_disconnect)
         watching.cancel()
 
 
-async def listed(door: Door, asked: Asked) -> CallList:
-    query: CallQuery = asked.query
+async def listed(context: Context, request: Request) -> CallList:
+    query: CallQuery = request.query
     wanted = Filter(text=query.search, tool=query.tool, session=query.session)
 
     def is_wanted(line: CallRecord) -> bool:
@@ -183,19 +183,19 @@ async def listed(door: Door, asked: Asked) -> CallList:
 
     open_rows: list[CallRow] = []
     if query.before is None and query.state in (None, "asked", "running"):
-        open_rows = [each for each in await _under_way(door) if _matches(each, query)]
+        open_rows = [each for each in await _in_flight(context) if _matches(each, query)]
     if query.state in ("asked", "running"):
         return CallList(calls=open_rows[: query.limit], before=None)
     found, before = await asyncio.to_thread(
-        page, door.served.audit, wanted, query.limit, before=query.before, also=is_wanted
+        page, context.served.audit, wanted, query.limit, before=query.before, also=is_wanted
     )
     return CallList(calls=[*open_rows, *map(row_of_record, found)], before=before)
 
 
-async def _under_way(door: Door) -> list[CallRow]:
+async def _in_flight(context: Context) -> list[CallRow]:
     """Those that have not ended, of every process, newest first."""
-    store = await door.runtime.store()
-    return open_rows(await store.open_calls(), door.runtime.under_way())
+    store = await context.runtime.store()
+    return open_rows(await store.open_calls(), context.runtime.in_flight())
 
 
 def _matches(row: CallRow, query: CallQuery) -> bool:
@@ -208,11 +208,11 @@ def _matches(row: CallRow, query: CallQuery) -> bool:
     )
 
 
-async def shown(door: Door, asked: Asked) -> CallDetail:
-    id = asked.path["id"]
-    await door.runtime.conversations.flush()
-    store = await door.runtime.store()
-    row, question_id = await _row(door, store, id)
+async def shown(context: Context, request: Request) -> CallDetail:
+    id = request.path["id"]
+    await context.runtime.conversations.flush()
+    store = await context.runtime.store()
+    row, question_id = await _row(context, store, id)
     question = closing = None
     if question_id is not None:
         try:
@@ -230,15 +230,15 @@ async def shown(door: Door, asked: Asked) -> CallDetail:
     )
 
 
-async def _row(door: Door, store: Store, id: str) -> tuple[CallRow, str | None]:
+async def _row(context: Context, store: Store, id: str) -> tuple[CallRow, str | None]:
     """The row of a call, and the id of the question about it."""
     stored = await store.get_call(id)
-    kept = [stored] if stored is not None and stored.state is not Stage.ENDED else []
-    running = [each for each in door.runtime.under_way() if each.call.id == id]
-    for row in open_rows(kept, running):
+    open_calls = [stored] if stored is not None and stored.state is not Stage.ENDED else []
+    running = [each for each in context.runtime.in_flight() if each.call.id == id]
+    for row in open_rows(open_calls, running):
         return row, None if stored is None else stored.confirmation
     found, _ = await asyncio.to_thread(
-        page, door.served.audit, Filter(text=id), 1, also=lambda line: line.call_id == id
+        page, context.served.audit, Filter(text=id), 1, also=lambda line: line.call_id == id
     )
     if not found:
         raise not_found("call")
@@ -247,24 +247,24 @@ async def _row(door: Door, store: Store, id: str) -> tuple[CallRow, str | None]:
 
 async def _events(store: Store, session: str, id: str) -> list[Event]:
     """The events of a call: none is older than its id, so we look back from the last."""
-    made = id.removeprefix("tu_")[:10]
+    created = id.removeprefix("tu_")[:10]
     end = (await store.get_session(session)).last_seq
     found: list[Event] = []
     while end > 0:
         begin = max(0, end - _PAGE)
         events = [*await store.read_events(session, begin, end - begin)]
         found[:0] = [each for each in events if each.payload.get("call_id") == id]
-        if events and events[0].id[:10] < made:
+        if events and events[0].id[:10] < created:
             break
         end = begin
     return found
 
 
-async def cancel(door: Door, asked: Asked) -> Cancelled:
-    id = asked.path["id"]
-    if await door.runtime.cancel_promptly(id):
+async def cancel(context: Context, request: Request) -> Cancelled:
+    id = request.path["id"]
+    if await context.runtime.cancel_promptly(id):
         return Cancelled(cancelled=True)
-    await _row(door, await door.runtime.store(), id)  # 404 for one that never was
+    await _row(context, await context.runtime.store(), id)  # 404 for one that never was
     return Cancelled(cancelled=False)
 
 

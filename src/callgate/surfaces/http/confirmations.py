@@ -11,8 +11,8 @@ from callgate.core.stores import ConfirmationNotFound
 from callgate.dispatch.confirmations import Answer, Confirmation, Scope
 from callgate.dispatch.questions import closed, read_question
 from callgate.policy.rules import Outcome
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import Settled, conflict, invalid, not_found
 from callgate.surfaces.http.values import Input, Value
 
@@ -48,23 +48,23 @@ class Decided(Value, frozen=True, kw_only=True):
     applied: bool
 
 
-async def listed(door: Door, asked: Asked) -> ConfirmationList:
-    query: ConfirmationQuery = asked.query
-    found = await door.runtime.open_confirmations(query.session)
+async def listed(context: Context, request: Request) -> ConfirmationList:
+    query: ConfirmationQuery = request.query
+    found = await context.runtime.open_confirmations(query.session)
     return ConfirmationList(confirmations=found)
 
 
-async def answered(door: Door, asked: Asked) -> Decided:
+async def answered(context: Context, request: Request) -> Decided:
     """Answer a question; in a session and a turn, only one of theirs."""
-    id = asked.path["request"]
-    question = await _question(door, id)
+    id = request.path["request"]
+    question = await _question(context, id)
     of_turn = (question.session_id, question.turn_id or _DIRECT)
-    if "turn" in asked.path and (asked.path["id"], asked.path["turn"]) != of_turn:
+    if "turn" in request.path and (request.path["id"], request.path["turn"]) != of_turn:
         raise not_found("question")
-    if asked.body.arguments_sha256 not in (None, question.arguments_sha256):
+    if request.body.arguments_sha256 not in (None, question.arguments_sha256):
         raise conflict("The question is about other arguments.", "other_arguments")
     try:
-        receipt = await door.runtime.answer(id, _answer(asked.body))
+        receipt = await context.runtime.answer(id, _answer(request.body))
     except KeyError:
         raise not_found("question") from None
     except ValueError as error:
@@ -72,23 +72,23 @@ async def answered(door: Door, asked: Asked) -> Decided:
     if receipt.applied:
         assert receipt.answer is not None
         return _decided(id, receipt.answer, applied=True)
-    raise Settled(await _standing(door, id, receipt.answer))
+    raise Settled(await _standing(context, id, receipt.answer))
 
 
-async def _question(door: Door, id: str) -> Confirmation:
+async def _question(context: Context, id: str) -> Confirmation:
     try:
-        return read_question(await (await door.runtime.store()).get_confirmation(id))
+        return read_question(await (await context.runtime.store()).get_confirmation(id))
     except ConfirmationNotFound:
         raise not_found("question") from None
 
 
-async def _standing(door: Door, id: str, answer: Answer | None) -> Decided:
+async def _standing(context: Context, id: str, answer: Answer | None) -> Decided:
     """What was decided instead."""
     if answer is not None:
         return _decided(id, answer, applied=False)
-    ended = closed(await (await door.runtime.store()).get_confirmation(id))
-    said = "cancelled" if ended is None else str(ended.event.payload["decision"])
-    return Decided(request_id=id, decision=said, scope=None, by=None, applied=False)
+    ended = closed(await (await context.runtime.store()).get_confirmation(id))
+    decision = "cancelled" if ended is None else str(ended.event.payload["decision"])
+    return Decided(request_id=id, decision=decision, scope=None, by=None, applied=False)
 
 
 def _decided(id: str, answer: Answer, *, applied: bool) -> Decided:
@@ -97,16 +97,16 @@ def _decided(id: str, answer: Answer, *, applied: bool) -> Decided:
     )
 
 
-def _answer(said: Decision) -> Answer:
-    always = said.decision == "always-allow-this-tool"
-    if always and said.scope not in (None, "session"):
+def _answer(body: Decision) -> Answer:
+    always = body.decision == "always-allow-this-tool"
+    if always and body.scope not in (None, "session"):
         raise invalid("always-allow-this-tool is for the session.")
     return Answer(
-        decision=Outcome.DENY if said.decision == "deny" else Outcome.ALLOW,
-        scope=Scope.SESSION if always else Scope(said.scope or "once"),
-        arguments=said.arguments,
-        pattern=said.pattern,
-        reason=said.reason,
+        decision=Outcome.DENY if body.decision == "deny" else Outcome.ALLOW,
+        scope=Scope.SESSION if always else Scope(body.scope or "once"),
+        arguments=body.arguments,
+        pattern=body.pattern,
+        reason=body.reason,
         by=_BY,
     )
 

@@ -4,8 +4,8 @@
     bus ----------> what is not kept (deltas of chat), behind the events that came before it
 
 A subscription first reads for itself what it missed (`subscriptions`) and joins where that meets
-what is told here. Nobody waits for a client: what it does not read in time is its own loss. Many
-events, or many clients, are told in fair turns, in one order for all.
+what is sent here. Nobody waits for a client: what it does not read in time is its own loss. Many
+events, or many clients, are served in fair turns, in one order for all.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from callgate.core.turns import SLICE_S, Pace, fair_turns
 from callgate.runtime import Runtime
 from callgate.surfaces.http.frames import event_head, event_tail, packed, wants
 
-_HELD_S = 1.0
+_DEFER_S = 1.0
 """How long a delta waits for the event before it, which may never be kept."""
 _log = logging.getLogger("callgate.http")
 
@@ -58,10 +58,10 @@ class Joined:
         self.kind = kind
         self.client = client
         self.seq = seq
-        """Of one session: it has read so far by itself, maybe further than was told here."""
+        """Of one session: it has read so far by itself, maybe further than was sent here."""
 
 
-class _Told(NamedTuple):
+class _Outgoing(NamedTuple):
     """An event on its way, written when someone wants it."""
 
     event: Event
@@ -74,26 +74,26 @@ class Fanout:
         self._runtime = runtime
         self._kinds: dict[Kind, dict[Joined, None]] = {}
         self._ahead: dict[Joined, None] = {}
-        """Those who have read further than was told here."""
+        """Those who have read further than was sent here."""
         self._users = 0
         self._reading: asyncio.Task[None] | None = None
         self._unlisten: Callable[[], None] | None = None
         self._moved = asyncio.Event()
         self.cursor = ""
-        """Behind what was told."""
+        """The position behind the last event sent."""
         self._seqs: dict[str, int] = {}
-        """Of each session of which anything was told: up to where."""
+        """By session: the number of its last event sent."""
         self._before: dict[str, str] = {}
-        """By session: the last kept event that was heard, and is not told yet."""
-        self._held: dict[str, list[Event]] = {}
-        """By such an event: what is to be told after it."""
-        self._telling: deque[Iterator[None]] = deque()
-        """What is being told, client by client, and what follows."""
-        self._told_all = asyncio.Event()
-        self._told_all.set()
+        """By session: the last kept event that was heard, and is not sent yet."""
+        self._deferred: dict[str, list[Event]] = {}
+        """By such an event: what is to be sent after it."""
+        self._sending: deque[Iterator[None]] = deque()
+        """What is being sent, client by client, and what follows."""
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
         self._starting = asyncio.Lock()
 
-    async def enter(self) -> Store:
+    async def acquire(self) -> Store:
         """Begin to use it: from now on nothing that is kept escapes it. Leave it once."""
         self._users += 1
         try:
@@ -105,16 +105,16 @@ class Fanout:
                     self._reading = asyncio.get_running_loop().create_task(self._read(store))
                 return store
         except BaseException:
-            self.leave()
+            self.release()
             raise
 
-    def leave(self) -> None:
+    def release(self) -> None:
         self._users -= 1
         if not self._users:
             self.close()
 
     def close(self) -> None:
-        """Stop reading: nobody wants to know. Twice equals once."""
+        """Stop reading: nobody wants to know. Idempotent."""
         if self._reading is not None:
             self._reading.cancel()
             self._reading = None
@@ -123,16 +123,16 @@ class Fanout:
             self._unlisten = None
         self._seqs.clear()
         self._before.clear()
-        self._held.clear()
-        self._telling.clear()
-        self._told_all.set()
+        self._deferred.clear()
+        self._sending.clear()
+        self._all_sent.set()
 
-    def told(self, session: str) -> int:
-        """The number up to which a session's events were told; 0 if none was since we read."""
+    def last_sent(self, session: str) -> int:
+        """The number of a session's last event sent; 0 if none was since we read."""
         return self._seqs.get(session, 0)
 
     async def moved(self) -> None:
-        """Wait until more was told, or for a while."""
+        """Wait until more was sent, or for a while."""
         try:
             async with asyncio.timeout(POLL_S):
                 await self._moved.wait()
@@ -141,7 +141,7 @@ class Fanout:
 
     def join(self, joined: Joined) -> None:
         self._kinds.setdefault(joined.kind, {})[joined] = None
-        if joined.seq > self.told(joined.kind.session or ""):
+        if joined.seq > self.last_sent(joined.kind.session or ""):
             self._ahead[joined] = None
 
     def quit(self, joined: Joined) -> None:
@@ -152,7 +152,7 @@ class Fanout:
                 del self._kinds[joined.kind]
         self._ahead.pop(joined, None)
 
-    # Telling.
+    # Sending.
 
     async def _read(self, store: Store) -> None:
         with store.wake() as hint:
@@ -164,48 +164,48 @@ class Fanout:
                     await hint.wait()
                     continue
                 if page.events:
-                    self._tell_page(page, await _written(page))
-                    await self._told_all.wait()
+                    self._send_page(page, await _written(page))
+                    await self._all_sent.wait()
                 else:
                     await hint.wait()
 
-    def _tell_page(self, page: EventPage, tails: list[bytes]) -> None:
+    def _send_page(self, page: EventPage, tails: list[bytes]) -> None:
         """All at once as far as anybody knows: who joins from now on has read it already."""
-        told: list[_Told] = []
+        outgoing: list[_Outgoing] = []
         for event, seq, tail in zip(page.events, page.seqs, tails, strict=True):
-            told.append(_Told(event, seq, tail))
+            outgoing.append(_Outgoing(event, seq, tail))
             self._seqs[event.session_id] = seq
             if self._before:
-                told += self._after(event.session_id, event.id)
+                outgoing += self._after(event.session_id, event.id)
         self.cursor = page.cursor
-        self._tell(told)
+        self._send(outgoing)
         self._moved.set()
         self._moved = asyncio.Event()
 
-    def _tell(self, told: list[_Told]) -> None:
+    def _send(self, outgoing: list[_Outgoing]) -> None:
         joined = [(kind, [*members]) for kind, members in self._kinds.items()]
-        self._telling.append(self._tell_each(told, joined))
-        if len(self._telling) == 1:
-            self._told_all.clear()
-            self._tell_on()
+        self._sending.append(self._send_each(outgoing, joined))
+        if len(self._sending) == 1:
+            self._all_sent.clear()
+            self._send_on()
 
-    def _tell_on(self) -> None:
+    def _send_on(self) -> None:
         turns = fair_turns()
         until = turns.now() + SLICE_S
-        while self._telling:
-            for _ in self._telling[0]:
+        while self._sending:
+            for _ in self._sending[0]:
                 if turns.now() > until:
-                    turns.wait(self._tell_on)
+                    turns.wait(self._send_on)
                     return
-            self._telling.popleft()
-        self._told_all.set()
+            self._sending.popleft()
+        self._all_sent.set()
 
-    def _tell_each(
-        self, told: list[_Told], recipients: list[tuple[Kind, list[Joined]]]
+    def _send_each(
+        self, outgoing: list[_Outgoing], recipients: list[tuple[Kind, list[Joined]]]
     ) -> Iterator[None]:
         """Step by step; who has quit meanwhile is left out."""
         for kind, members in recipients:
-            wanted = [each for each in told if kind.wants(each.event)]
+            wanted = [each for each in outgoing if kind.wants(each.event)]
             yield
             if not wanted:
                 continue
@@ -214,17 +214,17 @@ class Fanout:
                 if joined not in self._kinds.get(kind, ()):
                     continue
                 if joined in self._ahead:
-                    self._tell_rest(joined, wanted)
+                    self._send_unread(joined, wanted)
                 else:
                     joined.client.put(data, len(wanted))
                 yield
 
-    def _tell_rest(self, joined: Joined, wanted: list[_Told]) -> None:
+    def _send_unread(self, joined: Joined, wanted: list[_Outgoing]) -> None:
         """What one who was ahead has not read by itself."""
-        rest = [each.tail for each in wanted if each.seq is None or each.seq > joined.seq]
-        if rest:
-            joined.client.put(joined.kind.write(rest), len(rest))
-        if self.told(joined.kind.session or "") >= joined.seq:
+        unread = [each.tail for each in wanted if each.seq is None or each.seq > joined.seq]
+        if unread:
+            joined.client.put(joined.kind.write(unread), len(unread))
+        if self.last_sent(joined.kind.session or "") >= joined.seq:
             self._ahead.pop(joined, None)
 
     # What is not kept.
@@ -234,26 +234,26 @@ class Fanout:
         if event.type not in UNKEPT:
             self._before[session] = event.id
         elif session in self._before:
-            self._hold(event, self._before[session])
+            self._defer(event, self._before[session])
         else:
-            self._tell([_unkept(event)])
+            self._send([_unkept(event)])
 
-    def _hold(self, event: Event, before: str) -> None:
-        held = self._held.setdefault(before, [])
-        held.append(event)
-        if len(held) == 1:
+    def _defer(self, event: Event, before: str) -> None:
+        deferred = self._deferred.setdefault(before, [])
+        deferred.append(event)
+        if len(deferred) == 1:
             loop = asyncio.get_running_loop()
-            loop.call_later(_HELD_S, self._let_go, event.session_id, before)
+            loop.call_later(_DEFER_S, self._let_go, event.session_id, before)
 
     def _let_go(self, session: str, before: str) -> None:
-        if before in self._held:
-            self._tell(self._after(session, before))
+        if before in self._deferred:
+            self._send(self._after(session, before))
 
-    def _after(self, session: str, before: str) -> list[_Told]:
-        """What was held behind an event, which is told."""
+    def _after(self, session: str, before: str) -> list[_Outgoing]:
+        """What was deferred behind an event, which is sent now."""
         if self._before.get(session) == before:
             del self._before[session]
-        return [_unkept(event) for event in self._held.pop(before, ())]
+        return [_unkept(event) for event in self._deferred.pop(before, ())]
 
 
 async def _written(page: EventPage) -> list[bytes]:
@@ -265,5 +265,5 @@ async def _written(page: EventPage) -> list[bytes]:
     return tails
 
 
-def _unkept(event: Event) -> _Told:
-    return _Told(event, None, event_tail(event, None, None))
+def _unkept(event: Event) -> _Outgoing:
+    return _Outgoing(event, None, event_tail(event, None, None))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-PLACE = os.path.join(os.path.dirname(__file__), "static")
+STATIC = os.path.join(os.path.dirname(__file__), "static")
 _TYPES = {
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -36,15 +36,15 @@ class File(NamedTuple):
     media_type: str
 
 
-def find_files(place: str = PLACE) -> Mapping[str, File]:
+def find_files(root: str = STATIC) -> Mapping[str, File]:
     """Each file by the path under which it is asked for; other kinds of files are not served."""
     found: dict[str, File] = {}
-    for directory, _, names in os.walk(place):
+    for directory, _, names in os.walk(root):
         for name in names:
             media_type = _TYPES.get(os.path.splitext(name)[1])
             if media_type is not None and not name.startswith("."):
                 path = os.path.join(directory, name)
-                found["/" + os.path.relpath(path, place)] = File(path, media_type)
+                found["/" + os.path.relpath(path, root)] = File(path, media_type)
     if f"/{_PAGE}" in found:
         found["/"] = found.pop(f"/{_PAGE}")
     return found

@@ -89,9 +89,9 @@ def read(text: str) -> Incoming:
         raise Unreadable(f"This is no frame: {error}") from None
 
 
-def frame(type: str, **said: Any) -> bytes:
+def frame(type: str, **fields: Any) -> bytes:
     """A frame as it goes out."""
-    return packed(encode({"type": type, **said}))
+    return packed(encode({"type": type, **fields}))
 
 
 def packed(payload: bytes) -> bytes:
@@ -111,8 +111,8 @@ def event_head(id: str) -> bytes:
 
 def event_tail(event: Event, seq: int | None, cursor: str | None) -> bytes:
     """... and the rest of it, which is the same for all."""
-    place = encode({"seq": seq, "session": event.session_id, "cursor": cursor})
-    return b"," + place[1:-1] + b',"event":' + encode(event) + b"}"
+    position = encode({"seq": seq, "session": event.session_id, "cursor": cursor})
+    return b"," + position[1:-1] + b',"event":' + encode(event) + b"}"
 
 
 def wants(types: Collection[str] | None, event: Event) -> bool:

@@ -75,9 +75,9 @@ class Guard:
         return visitor
 
     def _known(self, scope: Scope) -> Visitor | None:
-        said = _only(scope, b"authorization")
-        if said is not None:
-            scheme, _, token = said.decode("latin-1").partition(" ")
+        header = _only(scope, b"authorization")
+        if header is not None:
+            scheme, _, token = header.decode("latin-1").partition(" ")
             good = scheme.lower() == "bearer" and self._access.is_token(token.strip())
             return USER if good else None
         if self._has_cookie(scope):

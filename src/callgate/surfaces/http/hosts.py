@@ -14,9 +14,9 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.mcp.message_log import LoggedMessage
 from callgate.sources.proposals import Proposal
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
-from callgate.surfaces.http.parts import Hosting
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.dependencies import Hosting
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import conflict, forbidden, not_found
 from callgate.surfaces.http.values import Input, Value
 
@@ -41,14 +41,14 @@ class HostList(Value, frozen=True, kw_only=True):
     hosts: list[Host]
 
 
-async def listed(door: Door, asked: Asked) -> HostList:
-    entries = [] if door.hosts is None else door.hosts.entries()
+async def listed(context: Context, request: Request) -> HostList:
+    entries = [] if context.hosts is None else context.hosts.entries()
     return HostList(hosts=[_host(each) for each in entries])
 
 
-async def restarted(door: Door, asked: Asked) -> Host:
+async def restarted(context: Context, request: Request) -> Host:
     try:
-        return _host(await _hosts(door).renew(asked.path["name"], forget=True))
+        return _host(await _hosts(context).renew(request.path["name"], forget=True))
     except KeyError:
         raise not_found("host") from None
     except ToolRegistrationError as error:
@@ -71,10 +71,10 @@ class Approval(Input, frozen=True, kw_only=True):
     """Of what was looked at."""
 
 
-async def log(door: Door, asked: Asked) -> Log:
-    query: LogQuery = asked.query
+async def log(context: Context, request: Request) -> Log:
+    query: LogQuery = request.query
     try:
-        path = _hosts(door).log_path(asked.path["name"])
+        path = _hosts(context).log_path(request.path["name"])
     except KeyError:
         raise not_found("host") from None
     return await asyncio.to_thread(_end_of, path, query.limit)
@@ -98,42 +98,42 @@ class MessageList(Value, frozen=True, kw_only=True):
     """The last ones, oldest first."""
 
 
-async def messages(door: Door, asked: Asked) -> MessageList:
+async def messages(context: Context, request: Request) -> MessageList:
     try:
-        read = _hosts(door).messages(asked.path["name"])
+        read = _hosts(context).messages(request.path["name"])
     except KeyError:
         raise not_found("host") from None
-    _ensure_login(asked, "reads what a server is sent, which may be private")
+    _ensure_login(request, "reads what a server is sent, which may be private")
     return MessageList(messages=await asyncio.to_thread(read))
 
 
-def _ensure_login(asked: Asked, does: str) -> None:
-    if not asked.browser:
+def _ensure_login(request: Request, does: str) -> None:
+    if not request.browser:
         raise forbidden(f"Only somebody who is logged in to the page {does}.", "login")
 
 
-async def looked_at(door: Door, asked: Asked) -> Proposal:
+async def looked_at(context: Context, request: Request) -> Proposal:
     try:
-        return await _hosts(door).look(asked.path["name"], door.served.workspaces[0])
+        return await _hosts(context).look(request.path["name"], context.served.workspaces[0])
     except KeyError:
         raise not_found("host") from None
 
 
-async def approved(door: Door, asked: Asked) -> Host:
-    body: Approval = asked.body
-    _ensure_login(asked, "approves, or callgate mcp approve")
+async def approved(context: Context, request: Request) -> Host:
+    body: Approval = request.body
+    _ensure_login(request, "approves, or callgate mcp approve")
     try:
-        return _host(await _hosts(door).approve(asked.path["name"], body.sha256))
+        return _host(await _hosts(context).approve(request.path["name"], body.sha256))
     except KeyError:
         raise not_found("host") from None
     except ToolRegistrationError as error:
         raise conflict(str(error), "registration") from None
 
 
-def _hosts(door: Door) -> Hosting:
-    if door.hosts is None:
+def _hosts(context: Context) -> Hosting:
+    if context.hosts is None:
         raise not_found("host")
-    return door.hosts
+    return context.hosts
 
 
 def _host(entry: HostEntry) -> Host:

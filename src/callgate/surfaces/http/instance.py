@@ -9,9 +9,9 @@ from msgspec import Meta
 
 from callgate.core.sessions import Mode
 from callgate.surfaces.http.access import SHORT_S
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import cookie_name
-from callgate.surfaces.http.operations import Asked, Operation, Page, Redirect
+from callgate.surfaces.http.operations import Operation, Page, Redirect, Request
 from callgate.surfaces.http.problems import unauthorized
 from callgate.surfaces.http.values import Input, Value
 
@@ -52,13 +52,13 @@ class Rotated(Value, frozen=True, kw_only=True):
     rotated: Literal[True] = True
 
 
-async def health(door: Door, asked: Asked) -> Health:
-    return Health(version=door.served.version)
+async def health(context: Context, request: Request) -> Health:
+    return Health(version=context.served.version)
 
 
-async def instance(door: Door, asked: Asked) -> Instance:
-    served = door.served
-    settings = door.runtime.settings_state(served.workspaces[0])
+async def instance(context: Context, request: Request) -> Instance:
+    served = context.served
+    settings = context.runtime.settings_state(served.workspaces[0])
     return Instance(
         pid=served.pid,
         version=served.version,
@@ -74,9 +74,11 @@ async def instance(door: Door, asked: Asked) -> Instance:
     )
 
 
-async def invited(door: Door, asked: Asked) -> Login:
-    code = door.access.new_code()
-    return Login(url=f"{door.names.page_url}/login?code={code}", expires_at=time.time() + SHORT_S)
+async def invited(context: Context, request: Request) -> Login:
+    code = context.access.new_code()
+    return Login(
+        url=f"{context.names.page_url}/login?code={code}", expires_at=time.time() + SHORT_S
+    )
 
 
 _USED_LINK = """<!doctype html>
@@ -102,19 +104,19 @@ _USED_LINK = """<!doctype html>
 """
 
 
-async def logged_in(door: Door, asked: Asked) -> Redirect | Page:
-    query: Code = asked.query
-    cookie = door.access.log_in(query.code)
+async def logged_in(context: Context, request: Request) -> Redirect | Page:
+    query: Code = request.query
+    cookie = context.access.log_in(query.code)
     if cookie is None:
-        if "text/html" in asked.accepts:
+        if "text/html" in request.accepts:
             return Page(401, _USED_LINK)
         raise unauthorized()
-    name = cookie_name(door.names)
+    name = cookie_name(context.names)
     return Redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")
 
 
-async def rotated(door: Door, asked: Asked) -> Rotated:
-    door.access.rotate()
+async def rotated(context: Context, request: Request) -> Rotated:
+    context.access.rotate()
     return Rotated()
 
 

@@ -12,8 +12,8 @@ from callgate.core.version import __version__
 from callgate.surfaces.http.operations import Operation
 from callgate.surfaces.http.problems import Failure
 
-_PLACE = "#/components/schemas/{name}"
-_SAID = {
+_REFERENCE = "#/components/schemas/{name}"
+_DESCRIPTIONS = {
     400: "the request cannot be read",
     401: "the token is missing or wrong",
     403: "refused",
@@ -33,13 +33,13 @@ _OBJECT = {"schema": {"type": "object", "maxProperties": 0}}
 def describe(operations: Iterable[Operation]) -> dict[str, Any]:
     listed = list(operations)
     types = _types(listed)
-    schemas, components = msgspec.json.schema_components(types, ref_template=_PLACE)
+    schemas, components = msgspec.json.schema_components(types, ref_template=_REFERENCE)
     by_type = dict(zip(map(id, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in listed:
         for path in operation.paths:
-            said = _operation(operation, path, by_type, components)
-            paths.setdefault(path, {})[operation.method.lower()] = said
+            entry = _operation(operation, path, by_type, components)
+            paths.setdefault(path, {})[operation.method.lower()] = entry
     return {
         "openapi": "3.1.0",
         "info": {"title": "callgate", "version": __version__},
@@ -62,7 +62,7 @@ def _types(operations: list[Operation]) -> list[Any]:
 def _operation(
     operation: Operation, path: str, schemas: Mapping[int, Any], components: Mapping[str, Any]
 ) -> dict[str, Any]:
-    said: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "summary": operation.summary,
         "operationId": _name(operation, path),
         "parameters": [*_path_parameters(path), *_query(operation, components)],
@@ -70,10 +70,10 @@ def _operation(
     }
     if operation.method in ("POST", "PATCH"):
         content = _OBJECT if operation.body is None else {"schema": schemas[id(operation.body)]}
-        said["requestBody"] = {"required": True, "content": {"application/json": content}}
+        entry["requestBody"] = {"required": True, "content": {"application/json": content}}
     if operation.unlocked:
-        said["security"] = []
-    return said
+        entry["security"] = []
+    return entry
 
 
 def _name(operation: Operation, path: str) -> str:
@@ -103,10 +103,10 @@ def _query(operation: Operation, components: Mapping[str, Any]) -> list[dict[str
 def _unlessnull(schema: dict[str, Any]) -> dict[str, Any]:
     """A member of a query is there or not; it has no way to be null."""
     some = [each for each in schema.get("anyOf", []) if each != {"type": "null"}]
-    rest = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
+    base = {key: value for key, value in schema.items() if key not in ("anyOf", "default")}
     if not some:
-        return rest
-    return {**rest, **some[0]} if len(some) == 1 else {**rest, "anyOf": some}
+        return base
+    return {**base, **some[0]} if len(some) == 1 else {**base, "anyOf": some}
 
 
 def _responses(operation: Operation, schemas: Mapping[int, Any]) -> dict[str, Any]:
@@ -119,11 +119,11 @@ def _responses(operation: Operation, schemas: Mapping[int, Any]) -> dict[str, An
     found[str(operation.status)] = {"description": "done", **_content(content)}
     failure = {"application/json": {"schema": schemas[id(Failure)]}}
     for status in sorted(_statuses(operation)):
-        found[str(status)] = {"description": _SAID[status], **_content(failure)}
+        found[str(status)] = {"description": _DESCRIPTIONS[status], **_content(failure)}
     if operation.declined is not None:
         declined = {"anyOf": [schemas[id(operation.declined)], schemas[id(Failure)]]}
         body = {"application/json": {"schema": declined}}
-        found["409"] = {"description": _SAID[409], **_content(body)}
+        found["409"] = {"description": _DESCRIPTIONS[409], **_content(body)}
     return found
 
 

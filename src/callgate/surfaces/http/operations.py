@@ -20,7 +20,7 @@ from callgate.audit.redaction import redact
 from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol import strict_json
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.problems import Problem, bad_request, invalid, problem_of
@@ -35,15 +35,15 @@ _log = logging.getLogger("callgate.http")
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
 
-class Asked(NamedTuple):
+class Request(NamedTuple):
     """A request, read."""
 
     path: Mapping[str, str]
     query: Any
     body: Any
     accepts: str
-    gone: Callable[[], Awaitable[None]]
-    """Returns when whoever asked has gone away."""
+    disconnected: Callable[[], Awaitable[None]]
+    """Returns when the client has disconnected."""
     client: Client
     browser: bool
     """Somebody is logged in to our page."""
@@ -72,7 +72,7 @@ class Operation(NamedTuple):
     method: Method
     path: str
     summary: str
-    run: Callable[[Door, Asked], Awaitable[Any]]
+    run: Callable[[Context, Request], Awaitable[Any]]
     answer: Any
     """The type of a good answer."""
     query: type[msgspec.Struct] | None = None
@@ -97,8 +97,8 @@ class Operation(NamedTuple):
 class Endpoint:
     """What answers at one path, by method."""
 
-    def __init__(self, door: Door, operations: Iterable[Operation]) -> None:
-        self._door = door
+    def __init__(self, context: Context, operations: Iterable[Operation]) -> None:
+        self._context = context
         self._by_method: dict[str, Operation] = {each.method: each for each in operations}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,8 +106,8 @@ class Endpoint:
         try:
             if operation is None:
                 raise _wrong_method(self._by_method)
-            asked = await _read(operation, scope, receive)
-            answer = await operation.run(self._door, asked)
+            request = await _read(operation, scope, receive)
+            answer = await operation.run(self._context, request)
         except Exception as error:  # ours become an answer; a defect is logged, not shown
             problem = problem_of(error)
             if problem is None:
@@ -156,20 +156,20 @@ async def _stream(send: Send, answer: Streamed) -> None:
 # Reading a request.
 
 
-async def _read(operation: Operation, scope: Scope, receive: Receive) -> Asked:
+async def _read(operation: Operation, scope: Scope, receive: Receive) -> Request:
     query = _query(operation, scope["query_string"])
     raw = b""
     if operation.method in ("POST", "PATCH"):
         _ensure_json(scope)
-        raw = await _whole(scope, receive)
+        raw = await _read_body(scope, receive)
     visitor = scope.get(VISITOR)
     browser = visitor is not None and visitor.browser
-    return Asked(
+    return Request(
         path=scope.get("path_params", {}),
         query=query,
         body=_body(operation, raw),
         accepts=_header(scope, b"accept").decode("latin-1"),
-        gone=lambda: _gone(receive),
+        disconnected=lambda: _disconnected(receive),
         client=_client(scope, browser),
         browser=browser,
     )
@@ -186,14 +186,14 @@ def _client(scope: Scope, browser: bool) -> Client:
 
 def _query(operation: Operation, raw: bytes) -> Any:
     try:
-        pairs = parse_qsl(
+        fields = parse_qsl(
             raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw),
             errors="strict", max_num_fields=100,
         )  # fmt: skip
     except ValueError:
         raise bad_request("The query cannot be read.") from None
-    given = dict(pairs)
-    if len(given) < len(pairs):
+    given = dict(fields)
+    if len(given) < len(fields):
         raise bad_request("A name stands twice in the query.")
     if operation.query is None:
         if given:
@@ -209,25 +209,25 @@ def _ensure_json(scope: Scope) -> None:
     kind, _, more = _header(scope, b"content-type").partition(b";")
     charset = more.strip().lower().replace(b'"', b"")
     if kind.strip().lower() != _JSON or charset not in (b"", b"charset=utf-8"):
-        said = "Send application/json."
-        raise Problem(415, ToolErrorClass.PROTOCOL_ERROR, said, "content_type")
+        message = "Send application/json."
+        raise Problem(415, ToolErrorClass.PROTOCOL_ERROR, message, "content_type")
 
 
-async def _whole(scope: Scope, receive: Receive) -> bytes:
+async def _read_body(scope: Scope, receive: Receive) -> bytes:
     length = _header(scope, b"content-length")
     if length.isdigit() and int(length[:19]) > MAX_BODY:
         raise _too_large()
-    parts, size = [], 0
+    chunks, size = [], 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise bad_request("The request broke off.")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
         if size > MAX_BODY:
             raise _too_large()
         if not message.get("more_body", False):
-            return b"".join(parts)
+            return b"".join(chunks)
 
 
 def _body(operation: Operation, raw: bytes) -> Any:
@@ -247,7 +247,7 @@ def _body(operation: Operation, raw: bytes) -> Any:
         raise invalid(f"The body is wrong: {error}") from None
 
 
-async def _gone(receive: Receive) -> None:
+async def _disconnected(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -258,8 +258,8 @@ def _header(scope: Scope, name: bytes) -> bytes:
 
 
 def _too_large() -> Problem:
-    said = f"At most {MAX_BODY} bytes are taken."
-    return Problem(413, ToolErrorClass.PROTOCOL_ERROR, said, "size")
+    message = f"At most {MAX_BODY} bytes are taken."
+    return Problem(413, ToolErrorClass.PROTOCOL_ERROR, message, "size")
 
 
 def _wrong_method(known: Iterable[str]) -> Problem:
@@ -271,5 +271,5 @@ def _wrong_method(known: Iterable[str]) -> Problem:
 
 
 def _defect() -> Problem:
-    said = "The instance met a defect; its log says more."
-    return Problem(500, ToolErrorClass.EXECUTION_ERROR, said, "internal")
+    message = "The instance met a defect; its log says more."
+    return Problem(500, ToolErrorClass.EXECUTION_ERROR, message, "internal")

@@ -22,8 +22,8 @@ from callgate.core.stores import Store
 from callgate.policy.rules import CLASS_DEFAULTS, Origin, Outcome, PolicyMode, Rule, Setting
 from callgate.surfaces.http.audit import Moment
 from callgate.surfaces.http.calls import ensure_same
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import invalid
 from callgate.surfaces.http.values import Directory, Input, Value
 
@@ -56,16 +56,16 @@ class Explained(Value, frozen=True, kw_only=True):
     ends_before: ErrorInfo | None = None
 
 
-async def explained(door: Door, asked: Asked) -> Explained:
-    body: Supposed = asked.body
-    session = await _session(door, body)
+async def explained(context: Context, request: Request) -> Explained:
+    body: Supposed = request.body
+    session = await _session(context, body)
     if body.mode is not None:
         session = structs.replace(session, mode=body.mode)
     call = ToolCall(
         tool=body.tool, arguments=body.arguments, session=session, caller=body.caller
     )
     try:
-        subject, decision = door.runtime.explain(call)
+        subject, decision = context.runtime.explain(call)
     except ToolError as error:
         return Explained(outcome=None, ends_before=ErrorInfo.of(error))
     origin = decision.origin
@@ -73,21 +73,21 @@ async def explained(door: Door, asked: Asked) -> Explained:
         outcome=decision.outcome,
         reason=decision.reason,
         sentence=decision.sentence,
-        origin=_place(origin),
+        origin=_origin(origin),
         sandbox=None if subject.enclosure is None else str(subject.enclosure),
-        paths=[place.real for place in subject.resolved_paths],
+        paths=[path.real for path in subject.resolved_paths],
     )
 
 
-async def _session(door: Door, body: Supposed) -> Session:
+async def _session(context: Context, body: Supposed) -> Session:
     if body.session is None:
-        return door.sessions.fresh(body.workspace)
-    held = door.sessions.find(body.session)
-    if held is None:
-        stored = await (await door.runtime.store()).get_session(body.session)
-        held = door.sessions.fresh(stored.workspace, stored.mode)
-    ensure_same(body.workspace, held.workspace)
-    return held
+        return context.sessions.fresh(body.workspace)
+    session = context.sessions.find(body.session)
+    if session is None:
+        stored = await (await context.runtime.store()).get_session(body.session)
+        session = context.sessions.fresh(stored.workspace, stored.mode)
+    ensure_same(body.workspace, session.workspace)
+    return session
 
 
 class Word(Value, frozen=True, kw_only=True):
@@ -119,15 +119,15 @@ class PolicyQuery(Input, frozen=True, kw_only=True):
     workspace: Directory | None = None
 
 
-async def in_force(door: Door, asked: Asked) -> InForce:
-    query: PolicyQuery = asked.query
-    session = door.sessions.fresh(query.workspace)
-    book = door.runtime.policies(session.workspace)
-    own = () if book.workspace is None else book.workspace.rules
+async def in_force(context: Context, request: Request) -> InForce:
+    query: PolicyQuery = request.query
+    session = context.sessions.fresh(query.workspace)
+    book = context.runtime.policies(session.workspace)
+    workspace_rules = () if book.workspace is None else book.workspace.rules
     return InForce(
         rules=[
             *(_rule(each, workspace=False) for each in book.user.rules),
-            *(_rule(each, workspace=True) for each in own),
+            *(_rule(each, workspace=True) for each in workspace_rules),
         ],
         tools=[_word(name, each) for name, each in sorted(book.user.per_tool.items())],
         classes=[
@@ -142,15 +142,15 @@ async def in_force(door: Door, asked: Asked) -> InForce:
 def _rule(rule: Rule, *, workspace: bool) -> RuleInForce:
     says = str(rule).removeprefix(rule.decision).strip()
     return RuleInForce(
-        decision=rule.decision, says=says, origin=_place(rule.origin), workspace=workspace
+        decision=rule.decision, says=says, origin=_origin(rule.origin), workspace=workspace
     )
 
 
 def _word(name: str, setting: Setting) -> Word:
-    return Word(name=name, word=setting.mode, origin=_place(setting.origin))
+    return Word(name=name, word=setting.mode, origin=_origin(setting.origin))
 
 
-def _place(origin: Origin) -> Place:
+def _origin(origin: Origin) -> Place:
     return Place(file=origin.file, line=origin.line)
 
 
@@ -176,18 +176,18 @@ class Tested(Value, frozen=True, kw_only=True):
     unjudged: int
 
 
-async def tested(door: Door, asked: Asked) -> Tested:
-    body: OtherSettings = asked.body
+async def tested(context: Context, request: Request) -> Tested:
+    body: OtherSettings = request.body
     since = time.time() - _WEEK_S if body.since is None else body.since
     work = partial(
         backtest,
-        Home(door.served.home),
-        await asyncio.to_thread(_text, body, Home(door.served.home)),
+        Home(context.served.home),
+        await asyncio.to_thread(_text, body, Home(context.served.home)),
         "settings",
         since_ms=int(since * 1000),
         limit=body.limit,
-        tools=door.runtime.find_tool,
-        modes=await _modes(await door.runtime.store()),
+        tools=context.runtime.find_tool,
+        modes=await _modes(await context.runtime.store()),
     )
     try:
         found = await asyncio.to_thread(work)

@@ -88,8 +88,8 @@ def forbidden(message: str, reason: str) -> Problem:
     return Problem(403, ToolErrorClass.PERMISSION_DENIED, message, reason)
 
 
-def not_found(what: str) -> Problem:
-    return Problem(404, ToolErrorClass.NOT_FOUND, f"There is no such {what}.", "not_found")
+def not_found(kind: str) -> Problem:
+    return Problem(404, ToolErrorClass.NOT_FOUND, f"There is no such {kind}.", "not_found")
 
 
 def conflict(message: str, reason: str, **details: Any) -> Problem:
@@ -125,9 +125,9 @@ def problem_of(error: Exception) -> Problem | None:
             return invalid(error.message, f"model_{error.kind}")
         case ToolError():
             info = ErrorInfo.of(error)
-            said = info.reason or str(error.error_class)
+            reason = info.reason or str(error.error_class)
             return Problem(
-                STATUSES[error.error_class], error.error_class, info.message, said,
+                STATUSES[error.error_class], error.error_class, info.message, reason,
                 details=info.details,
             )  # fmt: skip
     return None

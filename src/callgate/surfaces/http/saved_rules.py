@@ -22,9 +22,9 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.raw_open import watched
 from callgate.policy.rules import Outcome
 from callgate.runtime import Runtime
-from callgate.surfaces.http.calls import while_there
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.calls import while_connected
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import forbidden
 from callgate.surfaces.http.values import Input, Result, result_of
 
@@ -92,24 +92,24 @@ def register(runtime: Runtime, home: Home, refresh: Callable[[], None]) -> None:
     runtime.register(lambda: SaveRule(home, refresh))
 
 
-async def saved(door: Door, asked: Asked) -> Result:
-    body: NewRule = asked.body
-    if not (asked.browser and door.names.address.is_local):
-        said = "Rules are saved by who is logged in on this machine; others edit settings.toml."
-        raise forbidden(said, "login")
-    session = door.sessions.fresh(client=asked.client)
+async def saved(context: Context, request: Request) -> Result:
+    body: NewRule = request.body
+    if not (request.browser and context.names.address.is_local):
+        message = "Rules are saved by who is logged in on this machine; others edit settings.toml."
+        raise forbidden(message, "login")
+    session = context.sessions.fresh(client=request.client)
     session.tags |= {TAG}
     call = ToolCall(
         tool=_DEFINITION.name,
         arguments={key: value for key, value in structs.asdict(body).items() if value is not None},
         session=session,
         caller=CallerKind.HTTP,
-        client=asked.client,
+        client=request.client,
     )
     try:
-        return result_of(await while_there(asked, door.runtime.call(call)))
+        return result_of(await while_connected(request, context.runtime.call(call)))
     finally:
-        door.sessions.let_go(session)
+        context.sessions.let_go(session)
 
 
 OPERATIONS = (

@@ -24,7 +24,7 @@ from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.frames import MAX_IN
 from callgate.surfaces.http.problems import overloaded
 from callgate.surfaces.http.unauthenticated import CONNECTION, Unauthenticated
-from callgate.surfaces.http.wires import Wire
+from callgate.surfaces.http.websocket_protocol import WebSocketProtocol
 from callgate.surfaces.socket.listening import file_limit
 from callgate.surfaces.unfinished import Unfinished
 
@@ -144,7 +144,7 @@ class HttpServer:
         self.config = uvicorn.Config(
             application,
             http=H11Protocol,
-            ws=cast(Any, partial(Wire, unfinished=self.unfinished)),
+            ws=cast(Any, partial(WebSocketProtocol, unfinished=self.unfinished)),
             ws_max_size=MAX_IN,
             ws_ping_interval=None,  # the stream has pings of its own
             ws_per_message_deflate=False,  # what unpacks to more than it is

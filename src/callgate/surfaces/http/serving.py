@@ -11,10 +11,10 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.live_sessions import LiveSessions
 from callgate.surfaces.http import saved_rules, undo
 from callgate.surfaces.http.application import make_application
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.dependencies import Dependencies
 from callgate.surfaces.http.fanout import Fanout
-from callgate.surfaces.http.mcp_door import McpDoor
-from callgate.surfaces.http.parts import Parts
+from callgate.surfaces.http.mcp_endpoint import McpEndpoint
 from callgate.surfaces.http.server import HttpServer
 from callgate.workspace.history import History
 
@@ -24,33 +24,38 @@ _log = logging.getLogger("callgate.http")
 
 
 class Serving:
-    def __init__(self, parts: Parts) -> None:
-        history = History(os.path.join(parts.served.home, "undo"))
+    def __init__(self, dependencies: Dependencies) -> None:
+        history = History(os.path.join(dependencies.served.home, "undo"))
         try:
-            undo.register(parts.runtime, history)
+            undo.register(dependencies.runtime, history)
         except ToolRegistrationError as error:  # a tool of the user's has the name
             _log.warning("nothing can be undone over HTTP: %s", error)
-        if parts.refresh is not None:
+        if dependencies.refresh is not None:
             try:
-                saved_rules.register(parts.runtime, Home(parts.served.home), parts.refresh)
+                saved_rules.register(
+                    dependencies.runtime, Home(dependencies.served.home), dependencies.refresh
+                )
             except ToolRegistrationError as error:
                 _log.warning("no rule can be saved over HTTP: %s", error)
-        self.door = Door(
-            runtime=parts.runtime,
+        self.context = Context(
+            runtime=dependencies.runtime,
             sessions=LiveSessions(
-                parts.runtime, parts.open_session, parts.open_agent, parts.served.ceiling
+                dependencies.runtime,
+                dependencies.open_session,
+                dependencies.open_agent,
+                dependencies.served.ceiling,
             ),
-            access=parts.access,
-            names=parts.names,
-            served=parts.served,
-            fanout=Fanout(parts.runtime),
-            hosts=parts.hosts,
+            access=dependencies.access,
+            names=dependencies.names,
+            served=dependencies.served,
+            fanout=Fanout(dependencies.runtime),
+            hosts=dependencies.hosts,
             history=history,
-            skills=parts.skills,
+            skills=dependencies.skills,
         )
-        self._mcp = McpDoor(self.door)
-        application = make_application(self.door, mcp=self._mcp, **parts.options)
-        self._server = HttpServer(application, unfinished=parts.unfinished)
+        self._mcp = McpEndpoint(self.context)
+        application = make_application(self.context, mcp=self._mcp, **dependencies.options)
+        self._server = HttpServer(application, unfinished=dependencies.unfinished)
 
     def start(self, listening: socket.socket) -> None:
         self._server.start(listening)
@@ -59,7 +64,7 @@ class Serving:
         self._server.stop_accepting()
 
     async def close(self) -> None:
-        await self.door.sessions.stop(_TURNS_S)
+        await self.context.sessions.stop(_TURNS_S)
         await self._mcp.close()
         await self._server.close()
-        self.door.fanout.close()
+        self.context.fanout.close()

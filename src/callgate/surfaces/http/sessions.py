@@ -16,8 +16,8 @@ from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.live_sessions import MODES
 from callgate.surfaces.http.calls import Limit
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import forbidden, not_found
 from callgate.surfaces.http.values import (
     Directory,
@@ -81,9 +81,9 @@ class EventList(Value, frozen=True, kw_only=True):
     last: int
 
 
-async def listed(door: Door, asked: Asked) -> SessionList:
-    query: SessionQuery = asked.query
-    store = await door.runtime.store()
+async def listed(context: Context, request: Request) -> SessionList:
+    query: SessionQuery = request.query
+    store = await context.runtime.store()
     cursor, found, looked_at = query.before, list[Session](), 0
     while len(found) < query.limit and looked_at < _MOST_LOOKED_AT:
         limit = query.limit - len(found)
@@ -95,7 +95,7 @@ async def listed(door: Door, asked: Asked) -> SessionList:
             raise not_found("place to begin at") from None
         looked_at += len(page.sessions)
         found += [
-            await _named(door, store, each)
+            await _named(context, store, each)
             for each in page.sessions
             if _matches(each, query.search)
         ]
@@ -111,18 +111,18 @@ def _matches(stored: StoredSession, search: str | None) -> bool:
     return search.lower() in f"{stored.id} {stored.title or ''} {stored.workspace}".lower()
 
 
-def _shown(door: Door, stored: StoredSession) -> Session:
-    return session_of(stored, live=door.sessions.find(stored.id) is not None)
+def _shown(context: Context, stored: StoredSession) -> Session:
+    return session_of(stored, live=context.sessions.find(stored.id) is not None)
 
 
-async def _named(door: Door, store: Store, stored: StoredSession) -> Session:
+async def _named(context: Context, store: Store, stored: StoredSession) -> Session:
     """With what it can be called by: its first events say who opened it, and what for."""
     first = await store.read_events(stored.id, 0, _FIRST)
-    told = {name: _first(first, name) for name in ("client", "tool_name")}
+    values = {name: _first(first, name) for name in ("client", "tool_name")}
     return replace(
-        _shown(door, stored),
-        client=told["client"],
-        first_tool=told["tool_name"] if stored.title is None else None,
+        _shown(context, stored),
+        client=values["client"],
+        first_tool=values["tool_name"] if stored.title is None else None,
     )
 
 
@@ -132,65 +132,65 @@ def _first(events: Sequence[Event], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-async def opened(door: Door, asked: Asked) -> Session:
-    body: NewSession = asked.body
-    ensure_within(door, body.mode)
-    made = await door.sessions.open(
-        body.workspace, body.mode, body.title, client=asked.client
+async def opened(context: Context, request: Request) -> Session:
+    body: NewSession = request.body
+    ensure_within(context, body.mode)
+    session = await context.sessions.open(
+        body.workspace, body.mode, body.title, client=request.client
     )
-    return _shown(door, await (await door.runtime.store()).get_session(made.id))
+    return _shown(context, await (await context.runtime.store()).get_session(session.id))
 
 
-def ensure_within(door: Door, mode: Mode | None) -> None:
-    ceiling = door.served.ceiling
+def ensure_within(context: Context, mode: Mode | None) -> None:
+    ceiling = context.served.ceiling
     if mode is not None and ceiling is not None and MODES.index(mode) > MODES.index(ceiling):
         raise forbidden(f"This instance was started with mode {ceiling}.", "mode_ceiling")
 
 
-async def shown(door: Door, asked: Asked) -> SessionDetail:
-    id = asked.path["id"]
-    stored = await (await door.runtime.store()).get_session(id)
+async def shown(context: Context, request: Request) -> SessionDetail:
+    id = request.path["id"]
+    stored = await (await context.runtime.store()).get_session(id)
     return SessionDetail(
-        **session_fields(stored, live=door.sessions.find(id) is not None),
-        attach_token=door.access.new_attach(id),
-        confirmations=await door.runtime.open_confirmations(id),
+        **session_fields(stored, live=context.sessions.find(id) is not None),
+        attach_token=context.access.new_attach(id),
+        confirmations=await context.runtime.open_confirmations(id),
     )
 
 
-async def changed(door: Door, asked: Asked) -> Session:
-    body: Changes = asked.body
-    id = asked.path["id"]
+async def changed(context: Context, request: Request) -> Session:
+    body: Changes = request.body
+    id = request.path["id"]
     if isinstance(body.mode, Mode):
-        ensure_within(door, body.mode)
-    session = await door.sessions.take(id)
-    conversations = door.runtime.conversations
+        ensure_within(context, body.mode)
+    session = await context.sessions.take(id)
+    conversations = context.runtime.conversations
     if isinstance(body.mode, Mode):
         await conversations.set_mode(session, body.mode)
     if isinstance(body.title, str):
         await conversations.rename(session, body.title)
-    return _shown(door, await (await door.runtime.store()).get_session(id))
+    return _shown(context, await (await context.runtime.store()).get_session(id))
 
 
-async def closed(door: Door, asked: Asked) -> Closed:
-    await door.sessions.close(asked.path["id"])
+async def closed(context: Context, request: Request) -> Closed:
+    await context.sessions.close(request.path["id"])
     return Closed(closed=True)
 
 
-async def messages(door: Door, asked: Asked) -> MessageList:
-    id = asked.path["id"]
-    await door.runtime.conversations.flush()
-    store = await door.runtime.store()
+async def messages(context: Context, request: Request) -> MessageList:
+    id = request.path["id"]
+    await context.runtime.conversations.flush()
+    store = await context.runtime.store()
     found: list[Any] = []
     while page := await store.read_messages(id, len(found)):
         found += page
     return MessageList(messages=[msgspec.convert(each.body, Message) for each in found])
 
 
-async def events(door: Door, asked: Asked) -> EventList:
-    query: EventQuery = asked.query
-    id = asked.path["id"]
-    await door.runtime.conversations.flush()
-    store = await door.runtime.store()
+async def events(context: Context, request: Request) -> EventList:
+    query: EventQuery = request.query
+    id = request.path["id"]
+    await context.runtime.conversations.flush()
+    store = await context.runtime.store()
     stored = await store.get_session(id)
     found = await store.read_events(id, query.after, query.limit)
     numbered = [*enumerate(found, query.after + 1)]

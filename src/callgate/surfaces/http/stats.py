@@ -14,8 +14,8 @@ from callgate.core.events import LLM_COMPLETED
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
 from callgate.surfaces.http.audit import Moment
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.rows import state_of
 from callgate.surfaces.http.values import Input, Value
 
@@ -92,12 +92,12 @@ class Stats(Value, frozen=True, kw_only=True):
     models: list[ModelStats]
 
 
-async def counted(door: Door, asked: Asked) -> Stats:
-    query: StatsQuery = asked.query
+async def counted(context: Context, request: Request) -> Stats:
+    query: StatsQuery = request.query
     now = time.time()
     since = now - _DAY_S if query.since is None else min(query.since, now)
-    models = await _models(await door.runtime.store(), since)
-    return await asyncio.to_thread(_count, door.served.audit, since, now, models)
+    models = await _models(await context.runtime.store(), since)
+    return await asyncio.to_thread(_count, context.served.audit, since, now, models)
 
 
 class _Tally:

@@ -23,14 +23,14 @@ from callgate.core.turns import Pace
 from callgate.dispatch.questions import read_question
 from callgate.surfaces.http import frames
 from callgate.surfaces.http.access import Visitor
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.fanout import Kind
 from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.problems import Problem, bad_request, not_found, problem_of
 from callgate.surfaces.http.rows import open_rows
 from callgate.surfaces.http.subscriptions import MOST_REPLAYED, Subscription
 from callgate.surfaces.http.values import CallRow
-from callgate.surfaces.http.wires import WIRE, Wire
+from callgate.surfaces.http.websocket_protocol import WEBSOCKET, WebSocketProtocol
 
 PING_S = 30.0
 _MOST_SILENT = 3
@@ -41,15 +41,15 @@ _MOST_SUBSCRIPTIONS = 64
 class Stream:
     """The endpoint; each connection is a `_Connection`."""
 
-    def __init__(self, door: Door, ping_s: float = PING_S) -> None:
-        self._door = door
+    def __init__(self, context: Context, ping_s: float = PING_S) -> None:
+        self._context = context
         self._ping_s = ping_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wire: Wire = scope["extensions"][WIRE]
+        websocket: WebSocketProtocol = scope["extensions"][WEBSOCKET]
         await receive()  # websocket.connect
         await send({"type": "websocket.accept"})
-        connection = _Connection(self._door, scope[VISITOR], wire, self._ping_s)
+        connection = _Connection(self._context, scope[VISITOR], websocket, self._ping_s)
         await connection.run(receive)
 
 
@@ -67,10 +67,12 @@ class _Subscribed:
 
 
 class _Connection:
-    def __init__(self, door: Door, visitor: Visitor, wire: Wire, ping_s: float) -> None:
-        self._door = door
+    def __init__(
+        self, context: Context, visitor: Visitor, websocket: WebSocketProtocol, ping_s: float
+    ) -> None:
+        self._context = context
         self._visitor = visitor
-        self._wire = wire
+        self._websocket = websocket
         self._ping_s = ping_s
         self._silent = 0
         self._subscribed: dict[str, _Subscribed] = {}
@@ -79,14 +81,14 @@ class _Connection:
 
     async def run(self, receive: Receive) -> None:
         loop = asyncio.get_running_loop()
-        rotated = self._door.access.on_rotate(lambda: self._wire.end(4401, "token_rotated"))
+        rotated = self._context.access.on_rotate(lambda: self._websocket.end(4401, "token_rotated"))
         pinging = loop.call_later(self._ping_s, self._ping)
         pace = Pace()
         try:
             async with asyncio.TaskGroup() as replays:
                 while (message := await receive())["type"] == "websocket.receive":
                     self._take(message.get("text"), replays)
-                    if self._wire.queue.empty():
+                    if self._websocket.queue.empty():
                         pace.begin()
                     else:
                         await pace.step()
@@ -102,126 +104,126 @@ class _Connection:
         self._subscribed.clear()
 
     def _ping(self) -> None:
-        if not self._wire.is_open:
+        if not self._websocket.is_open:
             return
         self._silent += 1
         if self._silent > _MOST_SILENT:
-            self._wire.end(4408, "silent")
+            self._websocket.end(4408, "silent")
             return
-        self._wire.put(frames.frame("ping"))
+        self._websocket.put(frames.frame("ping"))
         asyncio.get_running_loop().call_later(self._ping_s, self._ping)
 
     # What a client says.
 
     def _take(self, text: str | None, replays: asyncio.TaskGroup) -> None:
         if text is None:
-            self._wire.end(1003, "text_only")
+            self._websocket.end(1003, "text_only")
             return
         try:
-            said = frames.read(text)
+            frame = frames.read(text)
         except frames.Unreadable as error:
             self._tell_error(None, bad_request(str(error)))
             return
-        match said:
+        match frame:
             case frames.Subscribe():
-                self._subscribe(said, replays)
+                self._subscribe(frame, replays)
             case frames.Unsubscribe():
-                self._unsubscribe(said)
+                self._unsubscribe(frame)
             case frames.Cancel():
-                self._cancel(said)
+                self._cancel(frame)
             case frames.Pong():
                 self._silent = 0
 
-    def _cancel(self, said: frames.Cancel) -> None:
-        sees_it = self._visitor.session in (None, said.session)
-        done = sees_it and self._door.sessions.cancel_turn(said.session, said.turn_id)
-        answer: dict[str, Any] = {"session": said.session, "cancelled": done}
-        if isinstance(said.id, str):
-            answer["id"] = said.id
-        self._wire.put(frames.frame("cancel_ack", **answer))
+    def _cancel(self, frame: frames.Cancel) -> None:
+        sees_it = self._visitor.session in (None, frame.session)
+        done = sees_it and self._context.sessions.cancel_turn(frame.session, frame.turn_id)
+        answer: dict[str, Any] = {"session": frame.session, "cancelled": done}
+        if isinstance(frame.id, str):
+            answer["id"] = frame.id
+        self._websocket.put(frames.frame("cancel_ack", **answer))
 
-    def _unsubscribe(self, said: frames.Unsubscribe) -> None:
-        subscribed = self._subscribed.pop(said.id, None)
+    def _unsubscribe(self, frame: frames.Unsubscribe) -> None:
+        subscribed = self._subscribed.pop(frame.id, None)
         if subscribed is None:
-            self._tell_error(said.id, not_found("subscription"))
+            self._tell_error(frame.id, not_found("subscription"))
             return
         subscribed.close()
-        self._wire.put(frames.frame("unsubscribe_ack", id=said.id))
+        self._websocket.put(frames.frame("unsubscribe_ack", id=frame.id))
 
-    def _subscribe(self, said: frames.Subscribe, replays: asyncio.TaskGroup) -> None:
-        if said.id in self._subscribed:
-            self._tell_error(said.id, bad_request("This subscription is there already."))
+    def _subscribe(self, frame: frames.Subscribe, replays: asyncio.TaskGroup) -> None:
+        if frame.id in self._subscribed:
+            self._tell_error(frame.id, bad_request("This subscription is there already."))
         elif len(self._subscribed) >= _MOST_SUBSCRIPTIONS:
-            self._tell_error(said.id, bad_request("These are too many subscriptions."))
+            self._tell_error(frame.id, bad_request("These are too many subscriptions."))
         else:
-            subscribed = self._subscribed[said.id] = _Subscribed()
-            subscribed.task = replays.create_task(self._follow(said, subscribed))
+            subscribed = self._subscribed[frame.id] = _Subscribed()
+            subscribed.task = replays.create_task(self._follow(frame, subscribed))
 
-    async def _follow(self, said: frames.Subscribe, subscribed: _Subscribed) -> None:
-        session = said.session or self._visitor.session
+    async def _follow(self, frame: frames.Subscribe, subscribed: _Subscribed) -> None:
+        session = frame.session or self._visitor.session
         try:
             if self._visitor.session not in (None, session):
                 raise not_found("session")
-            store = await self._door.fanout.enter()
-            subscribed.attached.callback(self._door.fanout.leave)
-            if said.confirmer:
-                attached = self._door.runtime.attach(None, session)
+            store = await self._context.fanout.acquire()
+            subscribed.attached.callback(self._context.fanout.release)
+            if frame.confirmer:
+                attached = self._context.runtime.attach(None, session)
                 subscribed.attached.enter_context(attached)
-            kind = Kind.of(said.id, session, said.wanted)
-            subscription = Subscription(kind, self._wire, self._door.fanout, store)
+            kind = Kind.of(frame.id, session, frame.wanted)
+            subscription = Subscription(kind, self._websocket, self._context.fanout, store)
             subscribed.attached.callback(subscription.quit)
             async with self._replaying:
                 if session is None:
-                    await self._follow_all(said, subscription, store)
+                    await self._follow_all(frame, subscription, store)
                 else:
-                    await self._follow_session(said, session, subscription, store)
+                    await self._follow_session(frame, session, subscription, store)
         except (Problem, StoreError, ValueError) as error:
             problem = problem_of(error) or bad_request("There is no such place to begin at.")
-            self._subscribed.pop(said.id, None)
+            self._subscribed.pop(frame.id, None)
             subscribed.attached.close()
-            self._tell_error(said.id, problem)
+            self._tell_error(frame.id, problem)
 
     async def _follow_session(
-        self, said: frames.Subscribe, session: str, subscription: Subscription, store: Store
+        self, frame: frames.Subscribe, session: str, subscription: Subscription, store: Store
     ) -> None:
         snapshot = await store.snapshot(session)
         last = snapshot.session.last_seq
-        if isinstance(said.since, str):
+        if isinstance(frame.since, str):
             raise bad_request("In one session, since is a number.")
-        since = last if said.since is None else min(said.since, last)
+        since = last if frame.since is None else min(frame.since, last)
         if last - since > MOST_REPLAYED:
             raise _too_large()
-        self._wire.put(frames.frame("subscribe_ack", id=said.id, last=last))
-        if said.snapshot:
-            calls = open_rows(snapshot.calls, self._door.runtime.under_way(), session)
-            self._wire.put(_snapshot(said.id, session, snapshot, calls))
+        self._websocket.put(frames.frame("subscribe_ack", id=frame.id, last=last))
+        if frame.snapshot:
+            calls = open_rows(snapshot.calls, self._context.runtime.in_flight(), session)
+            self._websocket.put(_snapshot(frame.id, session, snapshot, calls))
         await subscription.follow_session(session, since, last)
 
     async def _follow_all(
-        self, said: frames.Subscribe, subscription: Subscription, store: Store
+        self, frame: frames.Subscribe, subscription: Subscription, store: Store
     ) -> None:
-        fanout = self._door.fanout
-        if isinstance(said.since, int):
+        fanout = self._context.fanout
+        if isinstance(frame.since, int):
             raise bad_request("Of all sessions, since is a cursor.")
-        if said.since is not None and (await store.behind(said.since)).most > MOST_REPLAYED:
+        if frame.since is not None and (await store.behind(frame.since)).most > MOST_REPLAYED:
             raise _too_large()
-        cursor = fanout.cursor if said.since is None else said.since
-        self._wire.put(frames.frame("subscribe_ack", id=said.id, last=fanout.cursor))
-        if said.snapshot:
-            asked = await self._door.runtime.open_confirmations()
-            calls = open_rows(await store.open_calls(), self._door.runtime.under_way())
-            self._wire.put(
+        cursor = fanout.cursor if frame.since is None else frame.since
+        self._websocket.put(frames.frame("subscribe_ack", id=frame.id, last=fanout.cursor))
+        if frame.snapshot:
+            confirmations = await self._context.runtime.open_confirmations()
+            calls = open_rows(await store.open_calls(), self._context.runtime.in_flight())
+            self._websocket.put(
                 frames.frame(
-                    "snapshot", id=said.id, session=None, confirmations=asked, calls=calls
+                    "snapshot", id=frame.id, session=None, confirmations=confirmations, calls=calls
                 )
             )
         await subscription.follow_all(cursor)
 
     def _tell_error(self, id: str | None, problem: Problem) -> None:
         info = problem.body.error
-        said = {"class": info.error_class, "reason": info.reason, "message": info.message}
-        told = {} if id is None else {"id": id}
-        self._wire.put(frames.frame("error", **told, **said))
+        error = {"class": info.error_class, "reason": info.reason, "message": info.message}
+        ids = {} if id is None else {"id": id}
+        self._websocket.put(frames.frame("error", **ids, **error))
 
 
 def _snapshot(id: str, session: str, snapshot: Snapshot, calls: list[CallRow]) -> bytes:
@@ -239,5 +241,5 @@ def _snapshot(id: str, session: str, snapshot: Snapshot, calls: list[CallRow]) -
 
 
 def _too_large() -> Problem:
-    said = f"More than {MOST_REPLAYED} events came since: begin later, or with a snapshot."
-    return Problem(413, ToolErrorClass.VALIDATION_ERROR, said, "replay_too_large")
+    message = f"More than {MOST_REPLAYED} events came since: begin later, or with a snapshot."
+    return Problem(413, ToolErrorClass.VALIDATION_ERROR, message, "replay_too_large")

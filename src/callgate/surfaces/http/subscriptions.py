@@ -1,6 +1,6 @@
 """One subscription: what was missed is read from the store, then it joins those who hear all.
 
-    since --page, page, ...--> as far as the fan-out has told --join--> told from now on
+    since --page, page, ...--> as far as the fan-out has sent --join--> sent by it from now on
 
 A session's events have numbers without a gap, so it is known where the two meet. Of all sessions
 it is the cursor of the fan-out that is met on the way. Nothing is sent twice or left out,
@@ -37,7 +37,7 @@ class Subscription:
 
     async def follow_session(self, session: str, after: int, last: int) -> None:
         """From number `after` on; there were `last` events when the fan-out was entered."""
-        while after < last or after < self._fanout.told(session):
+        while after < last or after < self._fanout.last_sent(session):
             events = await self._store.read_events(session, after, _PAGE)
             self._show([(each, after + n, None) for n, each in enumerate(events, 1)])
             after += len(events)
@@ -50,12 +50,12 @@ class Subscription:
             if not page.events:  # we are ahead of it
                 await self._fanout.moved()
                 continue
-            told = self._fanout.cursor
-            upto = page.cursors.index(told) + 1 if told in page.cursors else len(page.events)
-            places = zip(page.events, page.seqs, page.cursors, strict=True)
-            self._show([*places][:upto])
+            sent = self._fanout.cursor
+            upto = page.cursors.index(sent) + 1 if sent in page.cursors else len(page.events)
+            entries = zip(page.events, page.seqs, page.cursors, strict=True)
+            self._show([*entries][:upto])
             cursor = page.cursors[upto - 1]
-            if cursor != told:
+            if cursor != sent:
                 await self._client.drained()
         self._join(0)
 
@@ -68,7 +68,7 @@ class Subscription:
         self._joined = Joined(self._kind, self._client, seq)
         self._fanout.join(self._joined)
 
-    def _show(self, places: Sequence[tuple[Event, int, str | None]]) -> None:
-        tails = [event_tail(*each) for each in places if self._kind.wants(each[0])]
+    def _show(self, entries: Sequence[tuple[Event, int, str | None]]) -> None:
+        tails = [event_tail(*each) for each in entries if self._kind.wants(each[0])]
         if tails:
             self._client.put(self._kind.write(tails), len(tails))

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import not_found
 from callgate.surfaces.http.values import Input, Value
 
@@ -27,18 +27,18 @@ class Cancelling(Value, frozen=True, kw_only=True):
     """False: it was over."""
 
 
-async def begin(door: Door, asked: Asked) -> Begun:
-    body: Prompt = asked.body
-    turn = await door.sessions.begin_turn(asked.path["id"], body.prompt, body.model)
+async def begin(context: Context, request: Request) -> Begun:
+    body: Prompt = request.body
+    turn = await context.sessions.begin_turn(request.path["id"], body.prompt, body.model)
     return Begun(turn_id=turn)
 
 
-async def cancel(door: Door, asked: Asked) -> Cancelling:
-    id, turn = asked.path["id"], asked.path["turn"]
-    await (await door.runtime.store()).get_session(id)  # 404 for one that never was
-    if not await door.sessions.knows_turn(id, turn):
+async def cancel(context: Context, request: Request) -> Cancelling:
+    id, turn = request.path["id"], request.path["turn"]
+    await (await context.runtime.store()).get_session(id)  # 404 for one that never was
+    if not await context.sessions.knows_turn(id, turn):
         raise not_found("turn")
-    return Cancelling(turn_id=turn, cancelled=door.sessions.cancel_turn(id, turn))
+    return Cancelling(turn_id=turn, cancelled=context.sessions.cancel_turn(id, turn))
 
 
 _TURNS = "/v1/sessions/{id}/turns"

@@ -32,15 +32,15 @@ class Unauthenticated:
         self._most = most
         self._seconds = seconds
         self._user_of = user_of
-        self._own: dict[PendingConnection, None] = {}
+        self._same_user: dict[PendingConnection, None] = {}
         self._foreign: dict[PendingConnection, None] = {}
         """Of other users, and of those who are not known."""
 
     def __len__(self) -> int:
-        return len(self._own) + len(self._foreign)
+        return len(self._same_user) + len(self._foreign)
 
     def add(self, transport: asyncio.Transport) -> PendingConnection:
-        group = self._own if self._user_of(transport) == os.getuid() else self._foreign
+        group = self._same_user if self._user_of(transport) == os.getuid() else self._foreign
         pending = PendingConnection(transport, group, self._seconds)
         if len(self) > self._most:
             self.drop_oldest()
@@ -48,7 +48,7 @@ class Unauthenticated:
 
     def drop_oldest(self) -> bool:
         """Make room; whether there was one to drop."""
-        for pending in chain(self._foreign, self._own):
+        for pending in chain(self._foreign, self._same_user):
             pending.drop()
             return True
         return False

@@ -14,9 +14,9 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.dispatch.confirmations import Answer, Confirmation
 from callgate.policy.rules import Outcome
 from callgate.runtime import Runtime
-from callgate.surfaces.http.calls import while_there
-from callgate.surfaces.http.doors import Door
-from callgate.surfaces.http.operations import Asked, Operation
+from callgate.surfaces.http.calls import while_connected
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import not_found
 from callgate.surfaces.http.values import Input, Result, result_of
 from callgate.tools.undo import Undo
@@ -36,33 +36,33 @@ def register(runtime: Runtime, history: History) -> None:
     """Raises `ToolRegistrationError` where another tool has the name."""
 
     def make() -> Undo:
-        made = Undo(history)
-        made.definition = structs.replace(made.definition, required_tags=frozenset({TAG}))
-        return made
+        tool = Undo(history)
+        tool.definition = structs.replace(tool.definition, required_tags=frozenset({TAG}))
+        return tool
 
     runtime.register(make)
 
 
-async def undo(door: Door, asked: Asked) -> Result:
-    body: UndoWhat = asked.body
-    id = asked.path["id"]
-    stored = await (await door.runtime.store()).get_session(id)
-    changes = door.history.of_session(id).changes
+async def undo(context: Context, request: Request) -> Result:
+    body: UndoWhat = request.body
+    id = request.path["id"]
+    stored = await (await context.runtime.store()).get_session(id)
+    changes = context.history.of_session(id).changes
     calls = [each.origin.call for each in changes if body.call in (None, each.origin.call)]
     if not calls:
         raise not_found("change")
-    session = door.sessions.fresh(stored.workspace, stored.mode)
+    session = context.sessions.fresh(stored.workspace, stored.mode)
     session.tags |= {TAG}
     call = ToolCall(
         tool="undo", arguments={"call_id": calls[-1]}, session=session, caller=CallerKind.HTTP,
-        client=asked.client,
+        client=request.client,
     )
-    confirmed = door.runtime.attach(_yes, session.id) if body.confirmed else nullcontext()
+    confirmed = context.runtime.attach(_yes, session.id) if body.confirmed else nullcontext()
     try:
         with confirmed:
-            return result_of(await while_there(asked, door.runtime.call(call)))
+            return result_of(await while_connected(request, context.runtime.call(call)))
     finally:
-        door.sessions.let_go(session)
+        context.sessions.let_go(session)
 
 
 async def _yes(question: Confirmation) -> Answer:

@@ -22,8 +22,8 @@ from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
-from callgate.surfaces.http.parts import Hosting, Parts, Served
-from callgate.surfaces.http.waiting import HttpDoor
+from callgate.surfaces.http.dependencies import Dependencies, Hosting, Served
+from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.wiring import Wired, register_own
 
 LIMIT_S = 60.0
@@ -137,10 +137,10 @@ async def watching(port: int, query: str = "", *, headers: Any = (), **more: Any
 
 
 class Instance:
-    def __init__(self, wired: Wired, door: HttpDoor, access: Access, port: int, workspace: str) -> None:
+    def __init__(self, wired: Wired, server: LazyHttpServer, access: Access, port: int, workspace: str) -> None:
         self.wired = wired
         self.runtime: Runtime = wired.runtime
-        self.door = door
+        self.server = server
         self.access = access
         self.port = port
         self.workspace = workspace
@@ -152,9 +152,9 @@ class Instance:
 
     @property
     def sessions(self) -> LiveSessions:
-        serving = self.door._serving
+        serving = self.server._serving
         assert serving is not None
-        return serving.door.sessions
+        return serving.context.sessions
 
     def client(self, token: str | None = "") -> Client:
         made = Client(self.port, self.token if token == "" else token)
@@ -164,9 +164,9 @@ class Instance:
     async def close(self) -> None:
         for each in self._clients:
             await each.http.aclose()
-        self.door.stop_accepting()
+        self.server.stop_accepting()
         await self.runtime.close()
-        await self.door.close()
+        await self.server.close()
         await self.wired.close()
 
 
@@ -206,16 +206,16 @@ async def serving(
         pid=1, version="0.1.0", started_at=1.5, workspaces=[root], mode=Mode.ASK, ceiling=ceiling,
         model=None, models=[], home=str(home), audit=str(home / "audit.jsonl"),
     )  # fmt: skip
-    parts = Parts(
+    dependencies = Dependencies(
         runtime=wired.runtime,
         open_session=open_session,
         open_agent=(lambda name: open_agent(wired, name)) if open_agent else wired.open_agent,
         hosts=hosts, served=served, access=access, refresh=wired.policies.refresh, names=Names(Address("127.0.0.1", port)), options=options,
     )  # fmt: skip
-    door = HttpDoor(listening, parts)
-    door.start()
-    await door.load()
-    instance = Instance(wired, door, access, port, root)
+    server = LazyHttpServer(listening, dependencies)
+    server.start()
+    await server.load()
+    instance = Instance(wired, server, access, port, root)
     try:
         yield instance
     finally:

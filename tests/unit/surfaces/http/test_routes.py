@@ -56,7 +56,7 @@ async def test_a_caller_who_leaves_a_call_that_is_told_ends_it(instance: Instanc
         async with instance.client().http.stream("POST", "/v1/calls", json=body, headers={"accept": "text/event-stream"}) as answer:
             await answer.aiter_lines().__anext__()
         assert (await watcher.event("tool.failed"))["payload"]["error_class"] == "cancelled"
-    assert instance.runtime.under_way() == []
+    assert instance.runtime.in_flight() == []
 
 
 async def test_a_running_call_is_listed_looked_at_and_cancelled(instance: Instance) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from callgate.surfaces.http import wires
+from callgate.surfaces.http import websocket_protocol
 from callgate.surfaces.http.addresses import Address, bind
 from callgate.surfaces.http.guard import CONNECTION
 from callgate.surfaces.http.peer_users import user_of
@@ -71,7 +71,7 @@ async def test_the_second_head_of_a_connection_has_its_time_too() -> None:
 
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
 async def test_a_websocket_that_never_opens_is_let_go(method: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wires, "OPEN_S", 0.05)
+    monkeypatch.setattr(websocket_protocol, "OPEN_S", 0.05)
     async with listening() as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         head = b" / HTTP/1.1\r\nHost: here\r\nConnection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 2\r\n\r\n{}"

@@ -22,7 +22,7 @@ from websockets.exceptions import InvalidStatus
 from callgate.core.events import CHAT_DELTA, Event
 from callgate.core.ids import ulid
 from callgate.core.sessions import Session
-from callgate.surfaces.http import wires
+from callgate.surfaces.http import websocket_protocol
 from callgate.surfaces.http.fanout import Fanout, Joined, Kind
 from callgate.surfaces.http.subscriptions import Subscription
 from tests.unit.surfaces.http.instances import Client, Instance, Watcher, serving, watching
@@ -147,7 +147,7 @@ class Meanwhile:
 
     async def told(self) -> None:
         async with asyncio.timeout(60):
-            while self._fanout.told(self._session.id) < self.said + 1:
+            while self._fanout.last_sent(self._session.id) < self.said + 1:
                 await self._fanout.moved()
 
     async def read_events(self, *given: Any) -> Any:
@@ -165,10 +165,10 @@ class Meanwhile:
 async def test_what_is_told_to_others_while_one_reads_is_neither_lost_nor_doubled(instance: Instance, of_all: bool) -> None:
     id = await instance.client().session()
     session = instance.sessions.find(id)
-    door = instance.door._serving
-    assert session is not None and door is not None
-    fanout = door.door.fanout
-    store = await fanout.enter()
+    serving_ = instance.server._serving
+    assert session is not None and serving_ is not None
+    fanout = serving_.context.fanout
+    store = await fanout.acquire()
     began = fanout.cursor
     late = Meanwhile(store, instance, session, fanout)
     await late.more()
@@ -178,17 +178,17 @@ async def test_what_is_told_to_others_while_one_reads_is_neither_lost_nor_double
     late.left = 1
     await late.more()
     subscription.quit()
-    fanout.leave()
+    fanout.release()
     assert (late.left, client.counts) == (0, list(range(late.said)))
 
 
 async def test_one_who_has_read_further_than_was_told_hears_nothing_twice(instance: Instance) -> None:
     id = await instance.client().session()
     session = instance.sessions.find(id)
-    door = instance.door._serving
-    assert session is not None and door is not None
-    fanout = door.door.fanout
-    store = await fanout.enter()
+    serving_ = instance.server._serving
+    assert session is not None and serving_ is not None
+    fanout = serving_.context.fanout
+    store = await fanout.acquire()
     late = Meanwhile(store, instance, session, fanout)
     emit(instance, session, 0)
     emit(instance, session, 1)
@@ -200,7 +200,7 @@ async def test_one_who_has_read_further_than_was_told_hears_nothing_twice(instan
     emit(instance, session, 3)
     late.said = 4
     await late.told()
-    fanout.leave()
+    fanout.release()
     assert client.counts == [1, 2, 3]
 
 
@@ -318,7 +318,7 @@ async def test_ids_of_one_session_mean_nothing_in_another(instance: Instance) ->
 async def test_a_client_that_does_not_read_is_closed_and_the_others_do_not_notice(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wires, "GIVE_UP_S", 60.0)
+    monkeypatch.setattr(websocket_protocol, "GIVE_UP_S", 60.0)
     client = instance.client()
     id = await client.session()
     session = instance.sessions.find(id)
@@ -339,8 +339,8 @@ async def test_a_client_that_does_not_read_is_closed_and_the_others_do_not_notic
 async def test_a_client_that_does_not_read_is_closed_before_few_large_frames_fill_the_memory(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wires, "MOST_BYTES", 2**20)
-    monkeypatch.setattr(wires, "GIVE_UP_S", 60.0)
+    monkeypatch.setattr(websocket_protocol, "MOST_BYTES", 2**20)
+    monkeypatch.setattr(websocket_protocol, "GIVE_UP_S", 60.0)
     client = instance.client()
     id = await client.session()
     session = instance.sessions.find(id)
@@ -470,12 +470,12 @@ async def test_many_may_come_and_go_and_nothing_is_left_behind(instance: Instanc
     for _ in range(20):
         async with client.stream() as watcher:
             await watcher.subscribe(confirmer=True)
-    serving_ = instance.door._serving
+    serving_ = instance.server._serving
     assert serving_ is not None
-    fanout = serving_.door.fanout
+    fanout = serving_.context.fanout
     async with asyncio.timeout(60):
         while fanout._reading is not None:
             await asyncio.sleep(0)
     assert (fanout._kinds, fanout._users, fanout._ahead) == ({}, 0, {})
     assert not instance.wired.dispatcher.authority.confirmations.can_ask(Session(workspace="/"))
-    assert serving_.door.access._rotated == []
+    assert serving_.context.access._rotated == []

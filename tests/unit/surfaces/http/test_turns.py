@@ -218,5 +218,5 @@ async def test_an_instance_that_stops_ends_its_turns(home: Path, tmp_path: Path)
             await client.post(f"/v1/sessions/{session}/turns", prompt="go")
             await watcher.event("llm.call_started")
             async with asyncio.timeout(LIMIT_S):
-                await instance.door.close()
+                await instance.server.close()
             assert await watcher.closed() == (1001, "stopping")

@@ -168,7 +168,7 @@ async def test_an_instance_with_a_client_at_work_still_stops(home: Path, tmp_pat
     async with serving(home, tmp_path / "ws") as instance:
         async with coming(instance, "legacy") as client:
             calling = asyncio.create_task(client.call_tool("wait", {}))
-            while not instance.runtime.under_way():
+            while not instance.runtime.in_flight():
                 await asyncio.sleep(0)
             async with asyncio.timeout(LIMIT_S):
                 await instance.close()

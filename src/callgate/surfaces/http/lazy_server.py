@@ -12,7 +12,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
-from callgate.surfaces.http.parts import Parts
+from callgate.surfaces.http.dependencies import Dependencies
 
 if TYPE_CHECKING:  # heavy
     from callgate.surfaces.http.serving import Serving
@@ -20,16 +20,16 @@ if TYPE_CHECKING:  # heavy
 _log = logging.getLogger("callgate.http")
 
 
-class HttpDoor:
-    def __init__(self, listening: socket.socket, parts: Parts) -> None:
+class LazyHttpServer:
+    def __init__(self, listening: socket.socket, dependencies: Dependencies) -> None:
         self._listening = listening
-        self._parts = parts
+        self._dependencies = dependencies
         self._loading: asyncio.Task[None] | None = None
         self._serving: Serving | None = None
 
     @property
     def url(self) -> str:
-        return self._parts.names.url
+        return self._dependencies.names.url
 
     def start(self) -> None:
         asyncio.get_running_loop().add_reader(self._listening, self._come)
@@ -41,7 +41,7 @@ class HttpDoor:
         await self._loading
 
     def _come(self) -> None:
-        """Somebody is at the door, and stays there until it opens."""
+        """Load the server; the first connection waits in the backlog meanwhile."""
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listening)
         if self._loading is None:
@@ -50,15 +50,15 @@ class HttpDoor:
     async def _load(self) -> None:
         try:
             serving = await asyncio.to_thread(_serving_class)
-            self._serving = serving(self._parts)
+            self._serving = serving(self._dependencies)
             self._serving.start(self._listening)
-        except Exception:  # the instance goes on without it, and nobody waits at a dead door
+        except Exception:  # the instance goes on without it, and nobody waits in its backlog
             _log.exception("HTTP could not be started")
             self._serving = None
             self._listening.close()
 
     def stop_accepting(self) -> None:
-        """No more come in. Twice equals once."""
+        """Accept no more connections. Idempotent."""
         if self._serving is not None:
             self._serving.stop_accepting()
         elif self._listening.fileno() >= 0:
@@ -72,7 +72,7 @@ class HttpDoor:
         self.stop_accepting()
         if self._serving is not None:
             await self._serving.close()
-        self._parts.access.close()
+        self._dependencies.access.close()
 
 
 def _serving_class() -> type[Serving]:

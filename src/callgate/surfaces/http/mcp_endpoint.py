@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from callgate.core.errors import ToolErrorClass
-from callgate.surfaces.http.doors import Door
+from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.problems import Problem
 
@@ -21,9 +21,9 @@ MCP = "/mcp"
 _log = logging.getLogger("callgate.http")
 
 
-class McpDoor:
-    def __init__(self, door: Door) -> None:
-        self._door = door
+class McpEndpoint:
+    def __init__(self, context: Context) -> None:
+        self._context = context
         self._opening: asyncio.Task[Endpoint] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,14 +41,14 @@ class McpDoor:
         await endpoint(scope, receive, send)
 
     async def _open(self) -> Endpoint:
-        open_endpoint, door = await asyncio.to_thread(_load), self._door
+        open_endpoint, context = await asyncio.to_thread(_load), self._context
         return await open_endpoint(
-            door.runtime, door.sessions,
-            home=door.served.home, widest=door.served.mode, skills=door.skills,
+            context.runtime, context.sessions,
+            home=context.served.home, widest=context.served.mode, skills=context.skills,
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Twice equals once."""
+        """Idempotent."""
         if self._opening is None:
             return
         if not self._opening.done():
@@ -58,8 +58,8 @@ class McpDoor:
             await self._opening.result().close()
 
 
-async def _refuse(send: Send, said: str) -> None:
-    problem = Problem(503, ToolErrorClass.EXECUTION_ERROR, said, "mcp_unavailable")
+async def _refuse(send: Send, message: str) -> None:
+    problem = Problem(503, ToolErrorClass.EXECUTION_ERROR, message, "mcp_unavailable")
     body = encode(problem.body)
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": problem.status, "headers": head})

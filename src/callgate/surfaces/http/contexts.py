@@ -1,4 +1,4 @@
-"""What the routes work on: the one door to the runtime, and what the instance says of itself."""
+"""What the routes work with: the runtime, the sessions, and the instance's description."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
+from callgate.surfaces.http.dependencies import Hosting, Served
 from callgate.surfaces.http.fanout import Fanout
-from callgate.surfaces.http.parts import Hosting, Served
 from callgate.workspace.history import History
 
 if TYPE_CHECKING:  # loaded where skills are used
     from callgate.agent.skills import Skills
 
 
-class Door(NamedTuple):
+class Context(NamedTuple):
     runtime: Runtime
     sessions: LiveSessions
     access: Access

@@ -29,11 +29,11 @@ OPEN_S = 20.0
 """How long it may take until it is open; the library is silent about some that never will be."""
 GIVE_UP_S = 2.0
 """How long a client may take to hear that it is over."""
-WIRE = "callgate.wire"
-"""Where in the scope's extensions the stream finds its wire."""
+WEBSOCKET = "callgate.websocket"
+"""Where in the scope's extensions the stream finds its connection."""
 
 
-class Wire(WebSocketsSansIOProtocol):
+class WebSocketProtocol(WebSocketsSansIOProtocol):
     def __init__(self, *given: Any, unfinished: Unfinished, **named: Any) -> None:
         super().__init__(*given, **named)
         self._unfinished = unfinished
@@ -60,7 +60,7 @@ class Wire(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         scope = cast("dict[str, Any] | None", getattr(self, "scope", None))
         if scope is not None:
-            scope["extensions"][WIRE] = self
+            scope["extensions"][WEBSOCKET] = self
 
     @property
     def is_open(self) -> bool:
@@ -86,7 +86,7 @@ class Wire(WebSocketsSansIOProtocol):
         await self._drained.wait()
 
     def end(self, code: int, reason: str) -> None:
-        """Close, and say why. Twice equals once."""
+        """Close, and say why. Idempotent."""
         if not self.is_open:
             return
         self._forget()

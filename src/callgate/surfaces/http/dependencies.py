@@ -63,7 +63,7 @@ class Served(NamedTuple):
     """Where the records are."""
 
 
-class Parts(NamedTuple):
+class Dependencies(NamedTuple):
     runtime: Runtime
     open_session: Callable[[str | None, str], Session]
     open_agent: Callable[[str | None], Agent]
