@@ -41,7 +41,7 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
-from callgate.wiring import Wired, register_brought
+from callgate.wiring import Wired, register_sources
 
 if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.agent.agent import Agent
@@ -90,8 +90,8 @@ class Gate:
             raise ValueError("a resumed session has its own workspace, mode, tags and title")
         if sources not in (None, "settings"):
             raise ValueError(f"sources is 'settings' or None, not {sources!r}")
-        place = Home.from_environment() if home is None else Home.at(os.fspath(home))
-        self._wired = Wired(place)
+        resolved_home = Home.from_environment() if home is None else Home.at(os.fspath(home))
+        self._wired = Wired(resolved_home)
         self.runtime = self._wired.runtime
         self.session = self._wired.session(
             "." if workspace is None else os.fspath(workspace),
@@ -115,7 +115,7 @@ class Gate:
         session_id = self._resumes or self.session.id
         try:
             if self._sources is not None:
-                await register_brought(self._wired, await self._workspace())
+                await register_sources(self._wired, await self._workspace())
             self._wired.warm()
             if self._confirm is not None:
                 self._attached.enter_context(self.runtime.attach(self._confirm, session_id))
@@ -135,7 +135,7 @@ class Gate:
     @property
     def news(self) -> list[str]:
         """Hosts and MCP servers of the settings that are new, or bring no tools, and why."""
-        return self._wired.host_news
+        return self._wired.notices
 
     async def __aexit__(self, *exc: object) -> None:
         self._attached.close()
@@ -151,9 +151,9 @@ class Gate:
         """A turn of an agent: what is called in it belongs to it. Its id.
 
         It is completed at the end of the `with`, and cancelled by an exception."""
-        said = Message.text("user", prompt) if isinstance(prompt, str) else prompt
+        user_message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
         conversations = self.runtime.conversations
-        turn = await conversations.begin_turn(self.session, said)
+        turn = await conversations.begin_turn(self.session, user_message)
         try:
             yield turn
         except BaseException as error:
@@ -186,8 +186,8 @@ class Gate:
 
     async def say(self, message: str | Message) -> None:
         """Add what the model said, or what it was told, to the session's conversation."""
-        said = Message.text("assistant", message) if isinstance(message, str) else message
-        await self.runtime.conversations.say(self.session, said)
+        new_message = Message.text("assistant", message) if isinstance(message, str) else message
+        await self.runtime.conversations.say(self.session, new_message)
 
     async def messages(self) -> list[Message]:
         """The conversation of the session so far."""

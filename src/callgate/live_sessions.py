@@ -45,7 +45,7 @@ OpenAgent = Callable[[str | None], "Agent"]
 """The agent of a model, or of the usual one. Raises a `ModelError` that says what to do."""
 
 
-class TurnUnderWay(Exception):
+class TurnInProgress(Exception):
     """The session is at work; one turn at a time."""
 
     def __init__(self, turn_id: str) -> None:
@@ -53,7 +53,7 @@ class TurnUnderWay(Exception):
         self.turn_id = turn_id
 
 
-class _Working(NamedTuple):
+class _RunningTurn(NamedTuple):
     """A turn under way."""
 
     turn: str
@@ -75,9 +75,9 @@ class LiveSessions:
         self._ceiling = ceiling
         self._open_session = open_session
         self._open_agent = open_agent
-        self._held: dict[str, Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._agents: dict[str | None, Agent] = {}
-        self._working: dict[str, _Working] = {}
+        self._working: dict[str, _RunningTurn] = {}
         """By session."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._taking = asyncio.Lock()
@@ -90,12 +90,12 @@ class LiveSessions:
         client: Client | None = None,
     ) -> Session:
         """A session for one call, held by nobody. Raises a `ToolError`."""
-        made = self._open_session(workspace, session_id())
+        session = self._open_session(workspace, session_id())
         if client is not None:
-            made.client = client
+            session.client = client
         if mode is not None:
-            made.mode = self._narrowed(mode)
-        return made
+            session.mode = self._narrowed(mode)
+        return session
 
     async def open(
         self,
@@ -107,20 +107,20 @@ class LiveSessions:
     ) -> Session:
         """A new session, kept from now on; `roots` are beside those of the settings. Raises a
         `ToolError` or a `StoreError`."""
-        made = self.fresh(workspace, mode, client)
-        made.title = title
-        made.extra_roots += roots
-        await self._runtime.conversations.keep(made)
-        self._held[made.id] = made
-        return made
+        session = self.fresh(workspace, mode, client)
+        session.title = title
+        session.extra_roots += roots
+        await self._runtime.conversations.keep(session)
+        self._sessions[session.id] = session
+        return session
 
     def let_go(self, session: Session) -> None:
         """Done with a session that was made for one call; one that is held stays."""
-        if session.id not in self._held:
-            self._own(self._runtime.close_session(session))
+        if session.id not in self._sessions:
+            self._start_task(self._runtime.close_session(session))
 
     def find(self, id: str) -> Session | None:
-        return self._held.get(id)
+        return self._sessions.get(id)
 
     async def take(
         self, id: str, workspace: str | None = None, roots: tuple[Root, ...] = ()
@@ -131,9 +131,9 @@ class LiveSessions:
         `SessionNotFound`, or `SessionLocked` while another has it.
         """
         async with self._taking:
-            held = self._held.get(id)
-            if held is not None:
-                return held
+            live = self._sessions.get(id)
+            if live is not None:
+                return live
             stored = await (await self._runtime.store()).get_session(id)
             # It may be served no longer: a `ToolError`.
             fit = self._open_session(workspace or stored.workspace, id)
@@ -146,7 +146,7 @@ class LiveSessions:
             await self._narrow(session)
             if session.turn_id is not None:
                 await self._give_up(resumed)
-            self._held[id] = session
+            self._sessions[id] = session
             return session
 
     async def _narrow(self, session: Session) -> None:
@@ -170,20 +170,20 @@ class LiveSessions:
     ) -> str:
         """Begin a turn with what the user says; its id, once it is on the disk.
 
-        `TurnUnderWay`, a `ModelError`, or what `take` raises.
+        `TurnInProgress`, a `ModelError`, or what `take` raises.
         """
         await (await self._runtime.store()).get_session(id)
         agent = await self.agent(model)  # before a session is taken over in vain
         session = await self.take(id)
-        said = Message.text("user", prompt) if isinstance(prompt, str) else prompt
+        message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
         return await self._begin(
-            session, said, lambda: agent.go_on(session, {}, screen), partial(agent.cancel, id)
+            session, message, lambda: agent.go_on(session, {}, screen), partial(agent.cancel, id)
         )
 
     async def begin_call(
         self,
         id: str,
-        said: Message,
+        message: Message,
         use: ToolUseBlock,
         caller: CallerKind,
         screen: Screen,
@@ -199,34 +199,35 @@ class LiveSessions:
 
         async def work() -> TurnEnd | None:
             begun.append(True)
-            places = runtime.dispatcher, runtime.conversations, session
-            return await direct_turn(*places, use, caller, screen, agent)
+            return await direct_turn(
+                runtime.dispatcher, runtime.conversations, session, use, caller, screen, agent
+            )
 
         def cancel() -> bool:
             return self._stop_call(use.id) or bool(begun)
 
-        return await self._begin(session, said, work, cancel)
+        return await self._begin(session, message, work, cancel)
 
     def _stop_call(self, call_id: str) -> bool:
         """False if it is not under way: it has not begun yet, or ends by itself."""
         found = self._runtime.find(call_id)
         if found is not None:
-            self._own(self._runtime.cancel(call_id))
+            self._start_task(self._runtime.cancel(call_id))
         return found is not None
 
     async def _begin(
         self,
         session: Session,
-        said: Message,
+        message: Message,
         work: Callable[[], Awaitable[TurnEnd | None]],
         cancel: Callable[[], bool],
     ) -> str:
         if session.turn_id is not None:
-            raise TurnUnderWay(session.turn_id)
-        turn = await self._runtime.conversations.begin_turn(session, said)
-        task = self._own(self._work(session, turn, work))
+            raise TurnInProgress(session.turn_id)
+        turn = await self._runtime.conversations.begin_turn(session, message)
+        task = self._start_task(self._work(session, turn, work))
         task.add_done_callback(partial(self._never_begun, session, turn))
-        self._working[session.id] = _Working(turn, cancel, task)
+        self._working[session.id] = _RunningTurn(turn, cancel, task)
         return turn
 
     async def _work(
@@ -256,11 +257,11 @@ class LiveSessions:
         if task.cancelled() and session.turn_id == turn:
             self._forget(session, turn)
             end = self._runtime.conversations.end_turn
-            self._own(end(session, cancelled="user_cancel"))
+            self._start_task(end(session, cancelled="user_cancel"))
 
     def turn_of(self, id: str) -> str | None:
         """The turn under way in a session of ours."""
-        session = self._held.get(id)
+        session = self._sessions.get(id)
         return None if session is None else session.turn_id
 
     async def knows_turn(self, id: str, turn: str) -> bool:
@@ -285,7 +286,7 @@ class LiveSessions:
         """Stop its turn and calls and let go of it. One that nobody has is closed already.
 
         `SessionNotFound`, or `SessionLocked` while another has it."""
-        session = self._held.pop(id, None)
+        session = self._sessions.pop(id, None)
         if session is None:
             store = await self._runtime.store()
             owner = (await store.get_session(id)).owner
@@ -326,7 +327,7 @@ class LiveSessions:
         way keep theirs."""
         self._agents.clear()
 
-    def _own(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    def _start_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)

@@ -24,10 +24,10 @@ class ToolDispatcher(dispatcher.ToolDispatcher):
         self, *, home: str | os.PathLike[str] | None = None, confirm: Confirmer | None = None
     ) -> None:
         """`home` None means `CALLGATE_HOME`. Without `confirm`, what must be asked is refused."""
-        place = Home.from_environment() if home is None else Home(os.path.abspath(home))
+        resolved_home = Home.from_environment() if home is None else Home(os.path.abspath(home))
         self._closed = False
         self._attached = ExitStack()
-        self._wired = Wired(place, make_dispatcher=self._initialise)
+        self._wired = Wired(resolved_home, make_dispatcher=self._initialise)
         if confirm is not None:
             self._attached.enter_context(self.authority.confirmations.attach(confirm))
 

@@ -67,9 +67,9 @@ if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.agent.skills import Skills
     from callgate.core.models import Model
     from callgate.sources.isolated import Isolates
-    from callgate.wiring_brought import BroughtTools
+    from callgate.sources.provider import ProvidedTools
     from callgate.wiring_hosts import HostedTools
-    from callgate.wiring_mcp import AllBrought, McpTools
+    from callgate.wiring_mcp import AllProvidedTools, McpTools
     from callgate.wiring_packs import Packs
 
 BUILT_IN: tuple[ToolFactory, ...] = (
@@ -114,8 +114,8 @@ class Wired:
         self._isolates: Isolates | None = None
         self._packs: Packs | None = None
         self._agents: list[Agent] = []
-        self.host_news: list[str] = []
-        """Hosts that were met for the first time, and packages and hosts that bring no tools."""
+        self.notices: list[str] = []
+        """What the user should know: new hosts, and packages and hosts that provide no tools."""
         history = History(os.path.join(home.path, "undo"))
         files = CallFiles(self.policies, home.path, history=history)
         environments = Environments(
@@ -195,7 +195,7 @@ class Wired:
 
     def _use_enabled(self) -> None:
         self.packs.use_enabled()
-        self.host_news += self.packs.news
+        self.notices += self.packs.notices
 
     def _register_custom(self) -> None:
         from callgate.tools.catalogue import CUSTOM  # lazy: few models call it  # noqa: PLC0415
@@ -253,13 +253,13 @@ class Wired:
         return make_skills(self.home, self.settings)
 
     @property
-    def hosting(self) -> BroughtTools | AllBrought | None:
+    def hosting(self) -> ProvidedTools | AllProvidedTools | None:
         """The hosts and the MCP servers, for whoever wants to know how they are."""
         if self.mcp is None:
             return self.hosts
-        from callgate.wiring_mcp import AllBrought  # lazy: most homes have no MCP servers  # noqa: PLC0415
+        from callgate.wiring_mcp import AllProvidedTools  # lazy: most homes have no MCP servers  # noqa: PLC0415
 
-        return AllBrought(self.hosts, self.mcp)
+        return AllProvidedTools(self.hosts, self.mcp)
 
     @property
     def settings(self) -> Settings:
@@ -375,11 +375,11 @@ def register_configured(wired: Wired, workspace: str) -> None:
     `SettingsError` names the file, and the line of it, that cannot be used. The runtime is
     not to be used then.
     """
-    register_expecting(wired, workspace)
+    register_lazily(wired, workspace)
     wired.dispatcher.registry.meet_all()
 
 
-def register_expecting(wired: Wired, workspace: str) -> None:
+def register_lazily(wired: Wired, workspace: str) -> None:
     """The same for whoever means one tool: of the catalogue and of MCP servers nothing is looked
     at before a tool is meant that may be theirs."""
     register_own(wired)
@@ -387,20 +387,20 @@ def register_expecting(wired: Wired, workspace: str) -> None:
         from callgate.wiring_hosts import learn  # lazy: most homes have none  # noqa: PLC0415
 
         surrounding = wired.sandbox.surroundings
-        met = learn(wired.home, wired.settings, surrounding, workspace)
-        wired.host_news += _register_hosts(wired, workspace).news(met)
+        answers = learn(wired.home, wired.settings, surrounding, workspace)
+        wired.notices += _register_hosts(wired, workspace).notices(answers)
     _expect_mcp(wired, workspace)
     wired.expect_enabled()
 
 
-async def register_brought(wired: Wired, workspace: str) -> None:
+async def register_sources(wired: Wired, workspace: str) -> None:
     """Register the tools of the hosts and MCP servers in the settings, where an event loop runs."""
     if wired.settings.hosts:
         from callgate.wiring_hosts import learn  # lazy: most homes have none  # noqa: PLC0415
 
         surrounding = wired.sandbox.surroundings
-        met = await asyncio.to_thread(learn, wired.home, wired.settings, surrounding, workspace)
-        wired.host_news += _register_hosts(wired, workspace).news(met)
+        answers = await asyncio.to_thread(learn, wired.home, wired.settings, surrounding, workspace)
+        wired.notices += _register_hosts(wired, workspace).notices(answers)
     _expect_mcp(wired, workspace)
     wired.expect_enabled()
     wired.dispatcher.registry.meet_all()
@@ -440,22 +440,22 @@ def _register_hosts(wired: Wired, workspace: str) -> HostedTools:
 
 def _expect_mcp(wired: Wired, workspace: str) -> None:
     """The tools of MCP servers, as they are pinned. Nothing is started."""
-    brought: Mapping[str, McpTable] = {}
+    workspace_servers: Mapping[str, McpTable] = {}
     if os.path.lexists(workspace_settings(workspace)) and is_trusted(wired.home, workspace):
-        # What it says of them may be wrong: that is told at once.
-        brought = load_workspace_mcp(os.path.realpath(workspace))
-    if brought or wired.settings.mcp:
+        # Read now: errors in the workspace's settings are reported at once.
+        workspace_servers = load_workspace_mcp(os.path.realpath(workspace))
+    if workspace_servers or wired.settings.mcp:
         wired.dispatcher.registry.expect(_MCP, partial(_register_mcp, wired, workspace))
 
 
 def _register_mcp(wired: Wired, workspace: str) -> None:
     from callgate.wiring_mcp import register_servers  # lazy: most homes have none  # noqa: PLC0415
 
-    brought = register_servers(
+    tools = register_servers(
         wired.home, wired.settings, wired.sandbox, workspace, wired.runtime
     )
-    wired.mcp = brought
-    wired.host_news += [] if brought is None else brought.news()
+    wired.mcp = tools
+    wired.notices += [] if tools is None else tools.notices()
 
 
 def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
@@ -476,22 +476,22 @@ def _load_configured(wired: Wired) -> list[tuple[str, ToolFactory]]:
 
 def surroundings(home: Home, settings: Settings) -> Surroundings:
     """What the settings put around commands."""
-    said = settings.sandbox
-    if said == "off":
+    sandbox = settings.sandbox
+    if sandbox == "off":
         return OFF
-    named = said.network if isinstance(said.network, list) else []
-    word = said.network if isinstance(said.network, str) else "hosts" if named else "none"
+    named = sandbox.network if isinstance(sandbox.network, list) else []
+    word = sandbox.network if isinstance(sandbox.network, str) else "hosts" if named else "none"
     return Surroundings(
-        profile=Profile(said.profile),
+        profile=Profile(sandbox.profile),
         network=Network(word),
         hosts=tuple(map(allowed_hosts.parse, named)),
         home=os.path.expanduser("~"),
         callgate_home=home.path,
-        readable=tuple(map(os.path.expanduser, said.readable)),
-        writable=tuple(map(os.path.expanduser, said.writable)),
-        hidden=tuple(map(os.path.expanduser, said.hidden)),
-        protected=tuple(map(os.path.normpath, said.protected)),
-        limits=_limits(said.limits),
+        readable=tuple(map(os.path.expanduser, sandbox.readable)),
+        writable=tuple(map(os.path.expanduser, sandbox.writable)),
+        hidden=tuple(map(os.path.expanduser, sandbox.hidden)),
+        protected=tuple(map(os.path.normpath, sandbox.protected)),
+        limits=_limits(sandbox.limits),
         path_rules=PathRules(home),
     )
 
@@ -564,10 +564,10 @@ async def _preview(
     environment = environments.open(call.session, files.open(call, subject))
     try:
         async with asyncio.timeout(_PREVIEW_S):
-            said = preview(subject.checked.arguments, environment)
-            if inspect.isawaitable(said):
-                said = await said
-        return said if said is None or isinstance(said, Preview) else Preview(str(said))
+            result = preview(subject.checked.arguments, environment)
+            if inspect.isawaitable(result):
+                result = await result
+        return result if result is None or isinstance(result, Preview) else Preview(str(result))
     except ToolPermissionDenied as error:
         if error.reason == MISMATCH:  # it tried to write: nobody is asked about that
             raise

@@ -60,22 +60,27 @@ def make_agent(
     packs: Packs,
 ) -> Agent:
     """An agent at work in a runtime; `packs` add to what it is told, and let it speak."""
-    said = settings.agent
+    table = settings.agent
     limits = TurnLimits(
-        cycles=said.cycles,
-        calls_per_cycle=said.calls_per_cycle,
-        calls_per_turn=said.calls_per_turn,
-        result_chars=said.result_chars,
-        tokens=said.tokens_per_turn,
-        time_s=said.turn_time_s,
+        cycles=table.cycles,
+        calls_per_cycle=table.calls_per_cycle,
+        calls_per_turn=table.calls_per_turn,
+        result_chars=table.result_chars,
+        tokens=table.tokens_per_turn,
+        time_s=table.turn_time_s,
     )
 
     def extra_instructions(session: Session) -> str:
         project = _project(session.workspace) if is_trusted(home, session.workspace) else ""
-        parts = (said.instructions, project, _told(runtime, skills, session), packs.prompt(session))
-        return "\n\n".join(parts).strip()
+        sections = (
+            table.instructions,
+            project,
+            _skill_instructions(runtime, skills, session),
+            packs.prompt(session),
+        )
+        return "\n\n".join(sections).strip()
 
-    speaker = packs.speaker() if said.speak is True else None
+    speaker = packs.speaker() if table.speak is True else None
     return Agent(
         runtime.dispatcher,
         runtime.conversations,
@@ -83,17 +88,17 @@ def make_agent(
         limits=limits,
         extra_instructions=extra_instructions,
         speaker=speaker,
-        client_speaks=said.speak == "client",
+        client_speaks=table.speak == "client",
         subagents=subagents,
     )
 
 
-def _told(runtime: Runtime, skills: Skills, session: Session) -> str:
+def _skill_instructions(runtime: Runtime, skills: Skills, session: Session) -> str:
     """What a model is told of the skills; with the first there is comes the tool to read them."""
-    told = "" if session.mode is Mode.NONE else skills.told(session)
-    if told and runtime.dispatcher.registry.find(UseSkill.definition.name) is None:
+    text = "" if session.mode is Mode.NONE else skills.told(session)
+    if text and runtime.dispatcher.registry.find(UseSkill.definition.name) is None:
         runtime.register(partial(UseSkill, skills))
-    return told
+    return text
 
 
 def _project(workspace: str) -> str:

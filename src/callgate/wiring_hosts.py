@@ -34,7 +34,7 @@ from callgate.sources.hosts.source import Hosts, HostSpec
 from callgate.sources.hosts.warm import warm
 from callgate.sources.logs import QUARANTINED
 from callgate.sources.pins import Pinned
-from callgate.wiring_brought import BroughtTools, few
+from callgate.sources.provider import ProvidedTools, few
 
 _PATIENCE_S = 2.0
 """A new host that takes longer to fail does not hold up every command that follows."""
@@ -58,11 +58,11 @@ def learn(
     hosts = make_hosts(home, settings, Sandbox(surroundings), workspace)
     given_up = {name: error for name in hosts.unknown() if (error := _given_up(hosts, name))}
     new = [name for name in hosts.unknown() if name not in given_up]
-    met = ask(home, settings, surroundings, workspace, new)
-    for name, said in met.items():
-        if isinstance(said, Pinned):
-            hosts.pin_first(name, said)
-    return {**met, **given_up}
+    answers = ask(home, settings, surroundings, workspace, new)
+    for name, answer in answers.items():
+        if isinstance(answer, Pinned):
+            hosts.pin_first(name, answer)
+    return {**answers, **given_up}
 
 
 def _given_up(hosts: Hosts, name: str) -> ToolError | None:
@@ -88,25 +88,25 @@ def ask(
 
     async def ask_all() -> Mapping[str, Pinned | ToolError]:
         await sandbox.ready()
-        said: dict[str, Pinned | ToolError] = {}
+        answers: dict[str, Pinned | ToolError] = {}
         try:
             for name in names:
                 began = time.monotonic()
                 try:
-                    said[name] = await hosts.ask(name)
+                    answers[name] = await hosts.ask(name)
                 except ToolError as error:
-                    said[name] = error
+                    answers[name] = error
                     if time.monotonic() - began > _PATIENCE_S:
                         hosts.hosts[name].log.note(QUARANTINED)
         finally:
             await hosts.close()
             sandbox.close()
-        return said
+        return answers
 
     return asyncio.run(ask_all())
 
 
-class HostedTools(BroughtTools):
+class HostedTools(ProvidedTools):
     """The hosts of a runtime."""
 
     _hosts: Hosts
@@ -122,24 +122,24 @@ class HostedTools(BroughtTools):
 
     def warm_environments(self) -> list[dict[str, str]]:
         """Of those hosts that a warm process can become."""
-        said = [host.settings for host in self._hosts.hosts.values()]
-        return [each.env for each in said if warm(each.command, each.cwd, each.env) is not None]
+        settings = [host.settings for host in self._hosts.hosts.values()]
+        return [each.env for each in settings if warm(each.command, each.cwd, each.env) is not None]
 
-    def news(self, met: Mapping[str, Pinned | ToolError]) -> list[str]:
+    def notices(self, answers: Mapping[str, Pinned | ToolError]) -> list[str]:
         """What whoever started us should know: hosts that were met, or cannot be believed."""
-        told: list[str] = []
+        notices: list[str] = []
         for name in self._hosts.hosts:
-            said, doubt = met.get(name), self._hosts.doubt(name)
+            answer, doubt = answers.get(name), self._hosts.doubt(name)
             if doubt is not None:
-                told.append(f"host {name} brings no tools: {doubt}")
-            elif isinstance(said, ToolError):
-                told.append(f"host {name} brings no tools: {said.message}")
-            elif said is not None:
+                notices.append(f"host {name} brings no tools: {doubt}")
+            elif isinstance(answer, ToolError):
+                notices.append(f"host {name} brings no tools: {answer.message}")
+            elif answer is not None:
                 offered = few(self._names[name], ", ") or "no tools"
-                told.append(f"host {name} is new; pinned as it is now: {offered}")
+                notices.append(f"host {name} is new; pinned as it is now: {offered}")
                 left_out = self._about_left_out(name)
-                told += [] if left_out is None else [f"host {name}: {left_out}"]
-        return told
+                notices += [] if left_out is None else [f"host {name}: {left_out}"]
+        return notices
 
     async def relearn(self, name: str) -> Changes:
         """Pin what a host says now, without asking anybody, and take it over: only where its
@@ -148,10 +148,10 @@ class HostedTools(BroughtTools):
         Raises `ToolError` or `ToolRegistrationError`; the old process goes on serving then.
         """
         before = self._hosts.pinned(name)
-        said = await self._hosts.ask_another(name)
-        changes = compare(name, before, said)
+        pinned = await self._hosts.ask_another(name)
+        changes = compare(name, before, pinned)
         self.ensure_free(name, changes.added)
-        self._hosts.pin(name, said)
+        self._hosts.pin(name, pinned)
         self._hosts.hosts[name].log.note("its new version was accepted unasked")
         await self.renew(name, forget=False)
         return changes

@@ -42,7 +42,7 @@ from callgate.sources.mcp.servers import Place, Reach, ServerSettings
 from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.sources.proposals import Proposal, hash_of, propose
-from callgate.wiring_brought import BroughtTools
+from callgate.sources.provider import ProvidedTools
 from callgate.wiring_mcp_programs import (
     Fill,
     argv_of,
@@ -97,9 +97,9 @@ def make_wrapped(
 ) -> Servers:
     """One server, which stands for itself: what it has beside tools is only read. `accept` is the
     command that approves what it says."""
-    said = _settings(name, table, None, home, sandbox, None, tell)
-    beliefs = msgspec.structs.replace(said.beliefs, beside=SideEffects.READ)
-    wrapped = msgspec.structs.replace(said, beliefs=beliefs, accept=accept)
+    settings = _settings(name, table, None, home, sandbox, None, tell)
+    beliefs = msgspec.structs.replace(settings.beliefs, beside=SideEffects.READ)
+    wrapped = msgspec.structs.replace(settings, beliefs=beliefs, accept=accept)
     return Servers([wrapped], pin_files(home), asks)
 
 
@@ -168,19 +168,19 @@ def reach_address(
         if table.oauth is not False and "authorization" not in named:
             from callgate.sources.mcp.logins import provider  # lazy: with the SDK, which is heavy  # noqa: PLC0415
 
-            asked = table.oauth if table.oauth is not True else None
+            oauth = table.oauth if table.oauth is not True else None
             auth = provider(
                 pin.partition("@")[0],
                 str(table.url),
                 token_file(home, pin),
                 show=login,
-                scopes=() if asked is None else tuple(asked.scopes),
-                client_id=None if asked is None else asked.client_id,
+                scopes=() if oauth is None else tuple(oauth.scopes),
+                client_id=None if oauth is None else oauth.client_id,
                 client_secret=None
-                if asked is None or asked.client_secret_env is None
-                else os.environ.get(asked.client_secret_env),
-                client_metadata_url=None if asked is None else asked.client_metadata_url,
-                port=None if asked is None else asked.port,
+                if oauth is None or oauth.client_secret_env is None
+                else os.environ.get(oauth.client_secret_env),
+                client_metadata_url=None if oauth is None else oauth.client_metadata_url,
+                port=None if oauth is None else oauth.port,
             )
         return lambda: transport(
             str(table.url), headers, auth, login_hosts=tuple(table.login_hosts)
@@ -189,7 +189,7 @@ def reach_address(
     return reach
 
 
-class McpTools(BroughtTools):
+class McpTools(ProvidedTools):
     """The MCP servers of a runtime."""
 
     _hosts: Servers
@@ -197,7 +197,7 @@ class McpTools(BroughtTools):
     def __init__(self, servers: Servers, registry: Registry) -> None:
         super().__init__(servers, registry)
         self.servers = servers
-        self._news: dict[str, str] = {}
+        self._notices: dict[str, str] = {}
         self._looked_at: dict[str, Pinned] = {}
         """What servers said when a person last looked."""
 
@@ -206,13 +206,13 @@ class McpTools(BroughtTools):
             try:
                 pinned = self.servers.pinned(name)
                 if pinned is None:
-                    self._news[name] = f"is new: callgate mcp approve {name} looks at its tools"
+                    self._notices[name] = f"is new: callgate mcp approve {name} looks at its tools"
                     continue
                 self.offer(name, self.servers.factories_of(name, pinned))
             except PinDoubt as doubt:
-                self._news[name] = f"brings no tools: {doubt}"
+                self._notices[name] = f"brings no tools: {doubt}"
             except ToolRegistrationError:
-                pass  # `entries` tells of it
+                pass  # `entries` reports it
 
     def offer(self, host: str, factories: Any) -> None:
         super().offer(host, factories)
@@ -227,10 +227,12 @@ class McpTools(BroughtTools):
         for name in self._names[host]:
             self._registry.offer_where(name, why_not)
 
-    def news(self) -> list[str]:
+    def notices(self) -> list[str]:
         """What whoever started us should know: servers that brought no tools, and why."""
-        told = self._news
-        return [f"MCP server {name} {told[name]}" for name in self.servers.hosts if name in told]
+        notices = self._notices
+        return [
+            f"MCP server {name} {notices[name]}" for name in self.servers.hosts if name in notices
+        ]
 
     def entry(self, name: str) -> HostEntry:
         found = super().entry(name)
@@ -241,28 +243,28 @@ class McpTools(BroughtTools):
 
     async def look(self, name: str, workspace: str) -> Proposal:
         servers = self.servers
-        said = await servers.ask(self._known(name), Place(workspace))
+        proposed = await servers.ask(self._known(name), Place(workspace))
         doubt = servers.doubt(name)
         before = servers.pinned(name) if doubt is None else doubt.pinned
-        self._looked_at[name] = said
+        self._looked_at[name] = proposed
         return propose(
-            said,
-            servers.definitions_of(name, said),
-            servers.compare(name, before, said),
+            proposed,
+            servers.definitions_of(name, proposed),
+            servers.compare(name, before, proposed),
             is_new=before is None and doubt is None,
             doubt=None if doubt is None else doubt.problem,
         )
 
     async def approve(self, name: str, sha256: str) -> HostEntry:
-        said = self._looked_at.get(self._known(name))
-        if said is None or hash_of(said) != sha256:
+        proposed = self._looked_at.get(self._known(name))
+        if proposed is None or hash_of(proposed) != sha256:
             raise ToolError("It says something else by now: look again.", reason="not_looked_at")
-        self.servers.pin(name, said)
+        self.servers.pin(name, proposed)
         self.servers.hosts[name].log.note("approved by a person at the dashboard")
         return await self.renew(name, forget=False)
 
 
-class AllBrought:
+class AllProvidedTools:
     """Hosts and MCP servers in one list: a server is called `mcp.NAME` there."""
 
     def __init__(self, hosts: HostedTools | None, mcp: McpTools) -> None:
@@ -294,7 +296,7 @@ class AllBrought:
     async def approve(self, name: str, sha256: str) -> HostEntry:
         return _named(await self._of(name).approve(name.removeprefix(PREFIX), sha256))
 
-    def _of(self, name: str) -> BroughtTools:
+    def _of(self, name: str) -> ProvidedTools:
         if name.startswith(PREFIX):
             return self._mcp
         if self._hosts is None:
@@ -375,10 +377,10 @@ def ask(
     async def ask_all() -> Mapping[str, Pinned | ToolError]:
         await sandbox.ready()
         try:
-            said = await asyncio.gather(*map(ask_one, names))
+            answers = await asyncio.gather(*map(ask_one, names))
         finally:
             await servers.close()
             sandbox.close()
-        return dict(zip(names, said, strict=True))
+        return dict(zip(names, answers, strict=True))
 
     return asyncio.run(ask_all())

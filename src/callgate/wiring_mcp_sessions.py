@@ -51,9 +51,9 @@ START_S = 60.0
 PATIENCE_S = 5.0
 """How long the first prompt waits for servers that are being started."""
 _SHORTEST_SECRET = 6
-_MOST_TOLD = 10
+_MOST_LISTED = 10
 _CHANGED = "it is described differently than when this session was opened"
-_GONE = "its MCP server does not list it any more"
+_NOT_LISTED = "its MCP server does not list it any more"
 _log = logging.getLogger("callgate.acp")
 
 Tell = Callable[[str], None]
@@ -91,10 +91,10 @@ class EditorServers:
                 tell(f"MCP server {name} of the editor is left out: {problem}.")
         if len(wanted) > MOST_SERVERS:
             tell(f"Of the editor's MCP servers only {MOST_SERVERS} are used.")
-        made = SessionServers(session, chosen.values(), self._registry, self._asks, tell)
-        self._open.add(made)
-        made.when_closed = lambda: self._open.discard(made)
-        return made
+        servers = SessionServers(session, chosen.values(), self._registry, self._asks, tell)
+        self._open.add(servers)
+        servers.when_closed = lambda: self._open.discard(servers)
+        return servers
 
     async def close(self) -> None:
         self._closed = True
@@ -168,9 +168,9 @@ class SessionServers:
         self._registry = registry
         self._tell = tell
         self.when_closed: Callable[[], None] = lambda: None
-        self._brought = [_Brought(each, asks, self) for each in chosen]
+        self._servers = [_SessionServer(each, asks, self) for each in chosen]
         loop = asyncio.get_running_loop()
-        self._bringing = {each.name: loop.create_task(each.bring()) for each in self._brought}
+        self._starting = {each.name: loop.create_task(each.start()) for each in self._servers}
         self._waiting: asyncio.Task[object] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._waited = False
@@ -182,19 +182,19 @@ class SessionServers:
     @property
     def _slow(self) -> list[str]:
         """Those that are being started."""
-        return [name for name, task in self._bringing.items() if not task.done()]
+        return [name for name, task in self._starting.items() if not task.done()]
 
     async def settled(self) -> None:
         """Wait a little, once, for those that are being started."""
         if self._waited or not self._slow:
             return
         self._waited = True
-        waiting = asyncio.wait([self._bringing[name] for name in self._slow], timeout=PATIENCE_S)
+        waiting = asyncio.wait([self._starting[name] for name in self._slow], timeout=PATIENCE_S)
         self._waiting = asyncio.get_running_loop().create_task(waiting)
         await asyncio.wait([self._waiting])
         if self._slow and not self._waiting.cancelled():
-            said = ", ".join(self._slow)
-            self._tell(f"Still being started, and used when they are ready: {said}.")
+            names = ", ".join(self._slow)
+            self._tell(f"Still being started, and used when they are ready: {names}.")
         self._waiting = None
 
     def hurry(self) -> None:
@@ -210,11 +210,11 @@ class SessionServers:
 
     async def _close(self) -> None:
         self._registry.take_back(self._session.id)
-        for task in self._bringing.values():
+        for task in self._starting.values():
             task.cancel()
-        if self._bringing:
-            await asyncio.wait(self._bringing.values())
-        await asyncio.gather(*(each.server.close() for each in self._brought))
+        if self._starting:
+            await asyncio.wait(self._starting.values())
+        await asyncio.gather(*(each.server.close() for each in self._servers))
         self._registry.take_back(self._session.id)
         self.when_closed()
 
@@ -231,12 +231,12 @@ class SessionServers:
     def withhold(self, tool: str, why: str | None) -> None:
         self._registry.withhold(self._session.id, tool, why)
 
-    def tell(self, said: str) -> None:
+    def tell(self, message: str) -> None:
         if not self.is_closed:
-            self._tell(said)
+            self._tell(message)
 
 
-class _Brought:
+class _SessionServer:
     """One of them, with what it said when the session was opened."""
 
     def __init__(self, settings: ServerSettings, asks: Asks | None, owner: SessionServers) -> None:
@@ -249,7 +249,7 @@ class _Brought:
         """What its tools are called by us."""
         self._quarantined: set[str] = set()
 
-    async def bring(self) -> None:
+    async def start(self) -> None:
         """Start it, and give its tools to the session."""
         try:
             connection = await self.server.connection(self._owner.place)  # which only looks
@@ -280,7 +280,7 @@ class _Brought:
                 changed.append(tool)
                 self._owner.withhold(ours, _CHANGED)
             else:
-                self._owner.withhold(ours, _GONE if now is None else None)
+                self._owner.withhold(ours, _NOT_LISTED if now is None else None)
         if changed:
             self._owner.tell(
                 f"MCP server {self.name} describes tools differently than it did: {_few(changed)}. "
@@ -355,5 +355,5 @@ def _cover(secrets: Iterable[str]) -> Callable[[str], str]:
 
 
 def _few(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
-    return ", ".join(names[:_MOST_TOLD]) + more
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(names[:_MOST_LISTED]) + more

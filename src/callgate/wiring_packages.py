@@ -95,16 +95,16 @@ class ServerPackages:
         if not package_commands.is_runner(argv):
             return Program(argv, dict(env))
         cache = self._installation.cache
-        own = {**env, **environment.private_caches(cache)}
+        private_env = {**env, **environment.private_caches(cache)}
         command = package_commands.parse(argv)
         if command is None:
-            return Program(argv, own, (Root(cache, writable=True),))
+            return Program(argv, private_env, (Root(cache, writable=True),))
         async with self._fetching:
             directory = await self._ready(_Fetch(command, env, log, tuple(private)))
-        place = managers.program_directory(command, directory)
-        own["PATH"] = os.pathsep.join(filter(None, (place, env.get("PATH", ""))))
+        programs = managers.program_directory(command, directory)
+        private_env["PATH"] = os.pathsep.join(filter(None, (programs, env.get("PATH", ""))))
         program = (managers.program_of(command, directory), *command.arguments)
-        return Program(program, own, (Root(directory), Root(cache, writable=True)))
+        return Program(program, private_env, (Root(directory), Root(cache, writable=True)))
 
     async def update(
         self, argv: tuple[str, ...], env: Mapping[str, str], log: LifeLog, private: Sequence[str]

@@ -3,7 +3,7 @@
     entry point -> function(PackContext) -> Pack -> the runtime's tools
 
 Loaded once one of their tools is looked at. A package of others that cannot be used is named in
-`news`, with the reason; all its tools are used, or none.
+`notices`, with the reason; all its tools are used, or none.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Packs:
         self._launcher, self._isolated = launcher, isolated
         self._shipped: dict[str, Pack] = {}
         self._enabled: dict[str, Pack] = {}
-        self.news: list[str] = []
+        self.notices: list[str] = []
         """Packages that the settings enable and that cannot be used, and why."""
 
     def use_shipped(self, pack: shipped.ShippedPack) -> None:
@@ -80,7 +80,7 @@ class Packs:
             elif name not in ours:
                 near = nearest(name, [*found, *ours])
                 meant = "" if near is None else f"; did you mean {near!r}?"
-                self.news.append(
+                self.notices.append(
                     f"[packs] enable names {name!r}, which no installed package brings{meant}"
                 )
 
@@ -100,7 +100,7 @@ class Packs:
                 problem = str(error)
             except (Exception, SystemExit) as error:  # the package's own code
                 problem = why(error)
-        self.news.append(f"the package {entry.name} ({entry.package}) is not used: {problem}")
+        self.notices.append(f"the package {entry.name} ({entry.package}) is not used: {problem}")
 
     def _foreign(self, factory: ToolFactory) -> ToolFactory:
         definition = getattr(factory(), "definition", None)

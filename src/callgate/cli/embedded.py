@@ -16,7 +16,7 @@ from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.registry import Registered
-from callgate.wiring import Wired, register_configured, register_expecting
+from callgate.wiring import Wired, register_configured, register_lazily
 
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace
@@ -45,7 +45,7 @@ def open_runtime(
         if meant is None:
             register(wired, workspace)
         else:
-            register_expecting(wired, workspace)
+            register_lazily(wired, workspace)
             find_tool(wired, meant)
         session = wired.session(workspace, Mode(options.mode) if options.mode else None)
     except SettingsError as error:
@@ -59,8 +59,8 @@ def open_runtime(
             error_class=ToolErrorClass.EXECUTION_ERROR, reason="home_unusable",
         ) from error  # fmt: skip
     provenance.from_own_runtime(wired, workspace)
-    for news in wired.host_news:
-        say(f"callgate: {visible(news)}")
+    for notice in wired.notices:
+        say(f"callgate: {visible(notice)}")
     return wired, session
 
 

@@ -29,8 +29,8 @@ from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.sandboxes import Sandbox
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.sources.hosts.source import Hosts
+from callgate.sources.provider import entry
 from callgate.wiring import Wired, register_known, surroundings
-from callgate.wiring_brought import entry
 from callgate.wiring_hosts import make_hosts
 
 

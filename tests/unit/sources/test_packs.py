@@ -82,7 +82,7 @@ def test_no_package_claims_to_be_something_else(source: str, home: Path, site: P
     wired.register_built_in()
     wired.expect_enabled()
     assert wired.dispatcher.registry.find("claim") is None
-    assert len(wired.host_news) == 1 and repr(source) in wired.host_news[0]
+    assert len(wired.notices) == 1 and repr(source) in wired.notices[0]
     wired.sandbox.close()
 
 

@@ -20,7 +20,7 @@ from callgate.core.ids import call_id
 from callgate.core.messages import Message
 from callgate.core.models import ModelError, ModelErrorKind
 from callgate.core.stores import StoreError
-from callgate.live_sessions import TurnUnderWay
+from callgate.live_sessions import TurnInProgress
 from callgate.protocol import strict_json
 from callgate.protocol.acp.requests import Prompt, Prompted, Usage
 from callgate.protocol.acp.updates import SessionInfoUpdate
@@ -68,7 +68,7 @@ async def _turn(
         if editor_session.is_cancelled:  # while it was begun
             dependencies.sessions.cancel_turn(editor_session.session.id)
         end = await dependencies.sessions.turn_end(editor_session.session.id, turn)
-    except (StoreError, TurnUnderWay) as error:
+    except (StoreError, TurnInProgress) as error:
         raise RpcError(INTERNAL_ERROR, str(error)) from error
     _tell_info(editor_session, title)
     return _answer(dependencies, editor_session, end)

@@ -21,7 +21,7 @@ from callgate.core.stores import (
     StoreClosed,
     StoreError,
 )
-from callgate.live_sessions import TurnUnderWay
+from callgate.live_sessions import TurnInProgress
 from callgate.surfaces.unfinished import REFUSAL
 
 STATUSES: Mapping[ToolErrorClass, int] = {
@@ -111,7 +111,7 @@ def problem_of(error: Exception) -> Problem | None:
     match error:
         case Problem():
             return error
-        case TurnUnderWay():
+        case TurnInProgress():
             return conflict(str(error), "turn_under_way", turn_id=error.turn_id)
         case SessionNotFound():
             return not_found("session")

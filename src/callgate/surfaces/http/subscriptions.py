@@ -36,7 +36,7 @@ class Subscription:
         self._joined: Joined | None = None
 
     async def follow_session(self, session: str, after: int, last: int) -> None:
-        """From number `after` on; there were `last` events when the fan-out was entered."""
+        """From number `after` on; there were `last` events when the fan-out was acquired."""
         while after < last or after < self._fanout.last_sent(session):
             events = await self._store.read_events(session, after, _PAGE)
             self._show([(each, after + n, None) for n, each in enumerate(events, 1)])

@@ -36,9 +36,9 @@ from callgate.surfaces.socket.outboxes import Outbox
 from callgate.surfaces.socket.watchers import Watcher
 from callgate.surfaces.unfinished import REFUSAL, Unfinished
 
-_MOST_HELD = 16 * 1024 * 1024
+_MOST_WAITING_BYTES = 16 * 1024 * 1024
 """Bytes of calls that wait for others before no more are read."""
-_MOST_ASKED = 64
+_MOST_PENDING = 64
 """Requests beside calls that are answered at once."""
 _LOOK_S = 0.1
 """How often a peer that says no more, or is not read, is looked at: whether it is still there."""
@@ -74,17 +74,17 @@ class Connection(asyncio.Protocol):
         """It sends more than fits a slice ..."""
         self._has_turn = False
         """... and waits for its next one."""
-        self._came = 0
+        self._received = 0
         """Bytes of what came last ..."""
-        self._coming: Iterator[frames.Request | Fault | None] | None = None
+        self._incoming: Iterator[frames.Request | Fault | None] | None = None
         """... and the requests in it that have not been taken."""
-        self._held = 0
+        self._waiting_bytes = 0
         """Bytes that came since calls have to wait."""
         self._full = False
         """So much waits that no more is read."""
-        self._asked = 0
+        self._pending = 0
         """Requests beside calls that are being answered."""
-        self._wholes: set[str] = set()
+        self._uncut: set[str] = set()
         """The requests in flight whose result is wanted whole."""
         self._notes: dict[str, Diagnostic] = {}
         """By request in flight: what is to be said beside its result."""
@@ -104,7 +104,7 @@ class Connection(asyncio.Protocol):
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.transport = self._coming = None
+        self.transport = self._incoming = None
         self._wire.drop()
         self._host.unfinished.hold(self, 0)
         if self._looking is not None:
@@ -128,12 +128,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._out.frames.received(data)
-        self._came = len(data)
-        self._coming = requests(self._wire, data)
+        self._received = len(data)
+        self._incoming = requests(self._wire, data)
         self._read_on()
 
     def _read_later(self) -> None:
-        if self._coming is not None and not self._has_turn:
+        if self._incoming is not None and not self._has_turn:
             self._has_turn = True
             self._turns.wait(self._read_in_turn)
 
@@ -143,21 +143,21 @@ class Connection(asyncio.Protocol):
 
     def _read_on(self) -> None:
         """Take requests; where there are many, the others take their turn in between."""
-        if self._coming is None:
+        if self._incoming is None:
             return
         until = self._turns.now() + SLICE_S
-        while self._coming is not None and self._out.is_open:
-            if self._asked >= _MOST_ASKED:  # the first that is answered goes on from here
+        while self._incoming is not None and self._out.is_open:
+            if self._pending >= _MOST_PENDING:  # the first that is answered goes on from here
                 self._pace()
                 return
-            request = next(self._coming, _END)
+            request = next(self._incoming, _END)
             if request is _END:
-                self._coming = None
+                self._incoming = None
             elif isinstance(request, Fault):
                 self._send(request)
             elif request is not None:
                 self._take(cast(frames.Request, request))
-            if self._coming is not None and (self._turns.now() > until or self._out.is_high):
+            if self._incoming is not None and (self._turns.now() > until or self._out.is_high):
                 self._floods = True
                 self._pace()
                 self._read_later()
@@ -169,15 +169,15 @@ class Connection(asyncio.Protocol):
         if self._wire.hopeless:
             self._out.end("protocol", "A line went on without end.")
         elif self._calls.waits:
-            self._held += self._came
-            self._full = self._calls.is_full or self._held > _MOST_HELD
+            self._waiting_bytes += self._received
+            self._full = self._calls.is_full or self._waiting_bytes > _MOST_WAITING_BYTES
         self._pace()
 
     def _pace(self) -> None:
         """Read on, or not yet."""
         if self.transport is None or self.transport.is_closing():
             return
-        if self._coming is None and not self._full:
+        if self._incoming is None and not self._full:
             self.transport.resume_reading()
             return
         self.transport.pause_reading()
@@ -211,7 +211,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._calls) or self._asked > 0 or self._coming is not None
+        return bool(self._calls) or self._pending > 0 or self._incoming is not None
 
     def _hang_up_if_done(self) -> None:
         if self._half and not self._is_busy and self.transport is not None:
@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol):
     def _take_call(self, request: frames.ToolCall) -> None:
         call, refusal, note = self.caller.call(request)
         if request.whole:
-            self._wholes.add(request.request_id)
+            self._uncut.add(request.request_id)
         if note is not None:
             self._notes[request.request_id] = note
         if refusal is not None:
@@ -260,14 +260,14 @@ class Connection(asyncio.Protocol):
         self._send(list_tools(self._runtime, session, request))
 
     def _answer_later(self, work: Coroutine[Any, Any, frames.Reply]) -> None:
-        self._asked += 1
+        self._pending += 1
         self._host.start_task(self._finish(work))
 
     async def _finish(self, work: Coroutine[Any, Any, frames.Reply]) -> None:
         try:
             reply = await work
         finally:
-            self._asked -= 1
+            self._pending -= 1
             self._read_later()
         self._send(reply)
 
@@ -286,14 +286,14 @@ class Connection(asyncio.Protocol):
             self._out.show(subscription_id, happened(event))
 
     def _result(self, request_id: str, result: ToolResult) -> None:
-        if self._held and not self._calls.waits:
-            self._held, self._full = 0, False
+        if self._waiting_bytes and not self._calls.waits:
+            self._waiting_bytes, self._full = 0, False
             self._pace()
         note = self._notes.pop(request_id, None)
         if note is not None:
             result = structs.replace(result, diagnostics=(*result.diagnostics, note))
-        is_whole = request_id in self._wholes
-        self._wholes.discard(request_id)
+        is_whole = request_id in self._uncut
+        self._uncut.discard(request_id)
         if request_id in self._wire.in_flight:
             reply = uncut(request_id, result) if is_whole else _shown(request_id, result)
             self._send(reply)

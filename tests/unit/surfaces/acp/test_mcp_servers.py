@@ -78,8 +78,8 @@ def offered(client: Client, session: str) -> list[str]:
 async def ready(client: Client, session: str, name: str) -> Any:
     """The connection with a server, once its tools are there."""
     servers = held(client, session)._servers
-    await asyncio.wait_for(servers._bringing[name], 60)
-    (found,) = next(each for each in servers._brought if each.name == name).server.running
+    await asyncio.wait_for(servers._starting[name], 60)
+    (found,) = next(each for each in servers._servers if each.name == name).server.running
     return found
 
 

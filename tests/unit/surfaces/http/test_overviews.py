@@ -12,7 +12,7 @@ from callgate.agent.agent import Agent
 from callgate.config.places import Home
 from callgate.core.usage import Price
 from callgate.wiring import Wired
-from callgate.wiring_mcp import AllBrought, register_servers
+from callgate.wiring_mcp import AllProvidedTools, register_servers
 from tests.unit.agent.talks import PlayedModel, text
 from tests.unit.sources.mcp.labs import stdio
 from tests.unit.surfaces.http.instances import Client, Instance, serving
@@ -153,7 +153,7 @@ async def test_a_server_is_looked_at_approved_by_a_browser_and_its_log_read(home
     owner = Wired(Home(str(home)), audit=False)
     tools = register_servers(owner.home, owner.settings, owner.sandbox, str(tmp_path), owner.runtime)
     assert tools is not None
-    async with serving(home, tmp_path / "ws", hosts=AllBrought(None, tools)) as instance:
+    async with serving(home, tmp_path / "ws", hosts=AllProvidedTools(None, tools)) as instance:
         client = instance.client()
         seen = (await client.post("/v1/hosts/mcp.odd/look")).json()
         assert (seen["is_new"], [(each["effect"], each["news"], each["description"]) for each in seen["tools"]]) == (

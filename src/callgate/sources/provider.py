@@ -1,7 +1,7 @@
-"""Tools that others bring, hosts or MCP servers: those in a registry, and how each of these is.
+"""Tools that hosts and MCP servers provide: those in a registry, and the state of each provider.
 
-A host that cannot be believed, and a tool that cannot be registered, are left out and told
-of; nothing else is harmed by them.
+A provider whose pin does not match, and a tool that cannot be registered, are left out and
+reported; the others are not affected.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from callgate.sources.proposals import Proposal
 if TYPE_CHECKING:  # most homes have no MCP server
     from callgate.sources.mcp.message_log import LoggedMessage
 
-_MOST_TOLD = 10
+_MOST_LISTED = 10
 
 
-class Bringer(Protocol):
+class ToolProvider(Protocol):
     """A host, or an MCP server."""
 
     log: LifeLog
@@ -39,14 +39,14 @@ class Bringer(Protocol):
     async def restart(self) -> None: ...
 
 
-class Bringers(Protocol):
+class ToolProviders(Protocol):
     """The hosts, or the MCP servers, of the settings."""
 
     noun: str
     accept: str
 
     @property
-    def hosts(self) -> Mapping[str, Bringer]: ...
+    def hosts(self) -> Mapping[str, ToolProvider]: ...
     def in_order(self) -> list[str]: ...
     def pinned(self, name: str) -> Pinned | None: ...
     def doubt(self, name: str) -> PinDoubt | None: ...
@@ -59,10 +59,10 @@ class Bringers(Protocol):
     async def close(self) -> None: ...
 
 
-class BroughtTools:
-    """Which tools of a registry others bring, and how each of those is."""
+class ProvidedTools:
+    """The tools of a registry that providers registered, and the state of each provider."""
 
-    def __init__(self, hosts: Bringers, registry: Registry) -> None:
+    def __init__(self, hosts: ToolProviders, registry: Registry) -> None:
         self._hosts = hosts
         self._registry = registry
         self._names: dict[str, list[str]] = {}
@@ -75,7 +75,7 @@ class BroughtTools:
             try:
                 self.register(name)
             except ToolRegistrationError:
-                pass  # `entries` and `news` tell of it
+                pass  # `entries` and `notices` report it
 
     def register(self, host: str) -> None:
         """Register what is pinned, in place of what was. `PinDoubt`: all is as it was."""
@@ -97,8 +97,8 @@ class BroughtTools:
 
     def ensure_free(self, host: str, names: Iterable[str]) -> None:
         """`ToolRegistrationError` where tools of others have these names."""
-        own = self._names.get(host, ())
-        taken = [name for name in names if name not in own and self._registry.find(name)]
+        registered = self._names.get(host, ())
+        taken = [name for name in names if name not in registered and self._registry.find(name)]
         if taken:
             raise ToolRegistrationError(f"others have tools of these names: {few(taken, ', ')}")
 
@@ -122,9 +122,9 @@ class BroughtTools:
         left_out = self.left_out(host)
         if not left_out:
             return None
-        told = [f"tool {name!r} is not offered: {why}" for name, why in left_out.items()]
+        problems = [f"tool {name!r} is not offered: {why}" for name, why in left_out.items()]
         noun, accept = self._hosts.noun, self._hosts.accept
-        return f"{few(told, '; ')}; change that in the {noun}, then {accept} {host}"
+        return f"{few(problems, '; ')}; change that in the {noun}, then {accept} {host}"
 
     async def renew(self, name: str, *, forget: bool) -> HostEntry:
         """Take over what is pinned by now, and let the next call have a new process.
@@ -170,7 +170,7 @@ class BroughtTools:
         await self._hosts.close()
 
 
-def entry(hosts: Bringers, name: str) -> HostEntry:
+def entry(hosts: ToolProviders, name: str) -> HostEntry:
     host, trouble = hosts.hosts[name], hosts.trouble(name)
     health, problem = str(host.health), None if host.health is Health.RUNNING else host.problem
     definitions, changed = list[ToolDefinition](), set[str]()
@@ -198,11 +198,11 @@ def entry(hosts: Bringers, name: str) -> HostEntry:
     )
 
 
-def few(told: Sequence[str], between: str) -> str:
+def few(items: Sequence[str], between: str) -> str:
     """All of them, if they fit into a message."""
-    if len(told) <= _MOST_TOLD:
-        return between.join(told)
-    return between.join([*told[:_MOST_TOLD], f"and {len(told) - _MOST_TOLD} more"])
+    if len(items) <= _MOST_LISTED:
+        return between.join(items)
+    return between.join([*items[:_MOST_LISTED], f"and {len(items) - _MOST_LISTED} more"])
 
 
 def _effect(definition: ToolDefinition) -> str:
