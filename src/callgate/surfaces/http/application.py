@@ -41,13 +41,13 @@ _RESOURCES: tuple[Operation, ...] = (
 )  # fmt: skip
 
 
-async def _described(context: Context, request: Request) -> msgspec.Raw:
+async def _get_description(context: Context, request: Request) -> msgspec.Raw:
     return msgspec.Raw(encode(describe(OPERATIONS)))
 
 
 OPERATIONS: tuple[Operation, ...] = (
     *_RESOURCES,
-    Operation("GET", "/openapi.json", "This description.", _described, dict[str, Any]),
+    Operation("GET", "/openapi.json", "This description.", _get_description, dict[str, Any]),
 )
 
 

@@ -33,7 +33,7 @@ class RecordList(Value, frozen=True, kw_only=True):
     before: str | None
 
 
-async def found(context: Context, request: Request) -> RecordList:
+async def find_records(context: Context, request: Request) -> RecordList:
     query: AuditQuery = request.query
     wanted = Filter(
         text=query.text,
@@ -50,5 +50,7 @@ async def found(context: Context, request: Request) -> RecordList:
 
 
 OPERATIONS = (
-    Operation("GET", "/v1/audit", "Find calls on record.", found, RecordList, query=AuditQuery),
+    Operation(
+        "GET", "/v1/audit", "Find calls on record.", find_records, RecordList, query=AuditQuery
+    ),
 )

@@ -82,7 +82,7 @@ class Cancelled(Value, frozen=True, kw_only=True):
     cancelled: bool
 
 
-async def make(context: Context, request: Request) -> Result | Streamed:
+async def run_call(context: Context, request: Request) -> Result | Streamed:
     body: NewCall = request.body
     if len(context.runtime.in_flight()) >= _MOST_AT_ONCE:
         message = "Too many calls are under way."
@@ -174,7 +174,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
         watching.cancel()
 
 
-async def listed(context: Context, request: Request) -> CallList:
+async def list_calls(context: Context, request: Request) -> CallList:
     query: CallQuery = request.query
     wanted = Filter(text=query.search, tool=query.tool, session=query.session)
 
@@ -208,7 +208,7 @@ def _matches(row: CallRow, query: CallQuery) -> bool:
     )
 
 
-async def shown(context: Context, request: Request) -> CallDetail:
+async def get_call(context: Context, request: Request) -> CallDetail:
     id = request.path["id"]
     await context.runtime.conversations.flush()
     store = await context.runtime.store()
@@ -260,7 +260,7 @@ async def _events(store: Store, session: str, id: str) -> list[Event]:
     return found
 
 
-async def cancel(context: Context, request: Request) -> Cancelled:
+async def cancel_call(context: Context, request: Request) -> Cancelled:
     id = request.path["id"]
     if await context.runtime.cancel_promptly(id):
         return Cancelled(cancelled=True)
@@ -270,10 +270,12 @@ async def cancel(context: Context, request: Request) -> Cancelled:
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/calls", "Run one tool once.", make, Result, body=NewCall,
+        "POST", "/v1/calls", "Run one tool once.", run_call, Result, body=NewCall,
         errors=(403, 404, 409, 429, 503), events=True,
     ),
-    Operation("GET", "/v1/calls", "List calls, newest first.", listed, CallList, query=CallQuery),
-    Operation("GET", "/v1/calls/{id}", "One call.", shown, CallDetail, errors=(404,)),
-    Operation("DELETE", "/v1/calls/{id}", "Cancel a call.", cancel, Cancelled, errors=(404,)),
+    Operation(
+        "GET", "/v1/calls", "List calls, newest first.", list_calls, CallList, query=CallQuery,
+    ),
+    Operation("GET", "/v1/calls/{id}", "One call.", get_call, CallDetail, errors=(404,)),
+    Operation("DELETE", "/v1/calls/{id}", "Cancel a call.", cancel_call, Cancelled, errors=(404,)),
 )  # fmt: skip

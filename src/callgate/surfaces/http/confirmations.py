@@ -48,13 +48,13 @@ class Decided(Value, frozen=True, kw_only=True):
     applied: bool
 
 
-async def listed(context: Context, request: Request) -> ConfirmationList:
+async def list_confirmations(context: Context, request: Request) -> ConfirmationList:
     query: ConfirmationQuery = request.query
     found = await context.runtime.open_confirmations(query.session)
     return ConfirmationList(confirmations=found)
 
 
-async def answered(context: Context, request: Request) -> Decided:
+async def answer_confirmation(context: Context, request: Request) -> Decided:
     """Answer a question; in a session and a turn, only one of theirs."""
     id = request.path["request"]
     question = await _question(context, id)
@@ -72,7 +72,7 @@ async def answered(context: Context, request: Request) -> Decided:
     if receipt.applied:
         assert receipt.answer is not None
         return _decided(id, receipt.answer, applied=True)
-    raise Settled(await _standing(context, id, receipt.answer))
+    raise Settled(await _settled(context, id, receipt.answer))
 
 
 async def _question(context: Context, id: str) -> Confirmation:
@@ -82,7 +82,7 @@ async def _question(context: Context, id: str) -> Confirmation:
         raise not_found("question") from None
 
 
-async def _standing(context: Context, id: str, answer: Answer | None) -> Decided:
+async def _settled(context: Context, id: str, answer: Answer | None) -> Decided:
     """What was decided instead."""
     if answer is not None:
         return _decided(id, answer, applied=False)
@@ -113,16 +113,16 @@ def _answer(body: Decision) -> Answer:
 
 OPERATIONS = (
     Operation(
-        "GET", "/v1/confirmations", "The questions that wait.", listed, ConfirmationList,
-        query=ConfirmationQuery,
+        "GET", "/v1/confirmations", "The questions that wait.", list_confirmations,
+        ConfirmationList, query=ConfirmationQuery,
     ),
     Operation(
-        "POST", "/v1/confirmations/{request}", "Answer a question.", answered, Decided,
+        "POST", "/v1/confirmations/{request}", "Answer a question.", answer_confirmation, Decided,
         body=Decision, errors=(404,), declined=Decided,
     ),
     Operation(
         "POST", "/v1/sessions/{id}/turns/{turn}/confirmations/{request}",
-        "Answer a question of a turn; - is the turn of a direct call.", answered, Decided,
-        body=Decision, errors=(404,), declined=Decided, short=True,
+        "Answer a question of a turn; - is the turn of a direct call.", answer_confirmation,
+        Decided, body=Decision, errors=(404,), declined=Decided, short=True,
     ),
 )  # fmt: skip

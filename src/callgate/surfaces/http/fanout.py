@@ -164,7 +164,7 @@ class Fanout:
                     await hint.wait()
                     continue
                 if page.events:
-                    self._send_page(page, await _written(page))
+                    self._send_page(page, await _encode_page(page))
                     await self._all_sent.wait()
                 else:
                     await hint.wait()
@@ -236,7 +236,7 @@ class Fanout:
         elif session in self._before:
             self._defer(event, self._before[session])
         else:
-            self._send([_unkept(event)])
+            self._send([_unstored(event)])
 
     def _defer(self, event: Event, before: str) -> None:
         deferred = self._deferred.setdefault(before, [])
@@ -253,10 +253,10 @@ class Fanout:
         """What was deferred behind an event, which is sent now."""
         if self._before.get(session) == before:
             del self._before[session]
-        return [_unkept(event) for event in self._deferred.pop(before, ())]
+        return [_unstored(event) for event in self._deferred.pop(before, ())]
 
 
-async def _written(page: EventPage) -> list[bytes]:
+async def _encode_page(page: EventPage) -> list[bytes]:
     """The tails of a page's events."""
     tails, pace = [], Pace()
     for event, seq, cursor in zip(page.events, page.seqs, page.cursors, strict=True):
@@ -265,5 +265,5 @@ async def _written(page: EventPage) -> list[bytes]:
     return tails
 
 
-def _unkept(event: Event) -> _Outgoing:
+def _unstored(event: Event) -> _Outgoing:
     return _Outgoing(event, None, event_tail(event, None, None))

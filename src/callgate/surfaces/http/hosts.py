@@ -41,12 +41,12 @@ class HostList(Value, frozen=True, kw_only=True):
     hosts: list[Host]
 
 
-async def listed(context: Context, request: Request) -> HostList:
+async def list_hosts(context: Context, request: Request) -> HostList:
     entries = [] if context.hosts is None else context.hosts.entries()
     return HostList(hosts=[_host(each) for each in entries])
 
 
-async def restarted(context: Context, request: Request) -> Host:
+async def restart_host(context: Context, request: Request) -> Host:
     try:
         return _host(await _hosts(context).renew(request.path["name"], forget=True))
     except KeyError:
@@ -71,7 +71,7 @@ class Approval(Input, frozen=True, kw_only=True):
     """Of what was looked at."""
 
 
-async def log(context: Context, request: Request) -> Log:
+async def read_log(context: Context, request: Request) -> Log:
     query: LogQuery = request.query
     try:
         path = _hosts(context).log_path(request.path["name"])
@@ -98,7 +98,7 @@ class MessageList(Value, frozen=True, kw_only=True):
     """The last ones, oldest first."""
 
 
-async def messages(context: Context, request: Request) -> MessageList:
+async def list_messages(context: Context, request: Request) -> MessageList:
     try:
         read = _hosts(context).messages(request.path["name"])
     except KeyError:
@@ -112,14 +112,14 @@ def _ensure_login(request: Request, does: str) -> None:
         raise forbidden(f"Only somebody who is logged in to the page {does}.", "login")
 
 
-async def looked_at(context: Context, request: Request) -> Proposal:
+async def look_at_server(context: Context, request: Request) -> Proposal:
     try:
         return await _hosts(context).look(request.path["name"], context.served.workspaces[0])
     except KeyError:
         raise not_found("host") from None
 
 
-async def approved(context: Context, request: Request) -> Host:
+async def approve_server(context: Context, request: Request) -> Host:
     body: Approval = request.body
     _ensure_login(request, "approves, or callgate mcp approve")
     try:
@@ -152,25 +152,25 @@ def _host(entry: HostEntry) -> Host:
 
 _ONE = "/v1/hosts/{name}"
 OPERATIONS = (
-    Operation("GET", "/v1/hosts", "List the hosts.", listed, HostList),
+    Operation("GET", "/v1/hosts", "List the hosts.", list_hosts, HostList),
     Operation(
         "POST", f"{_ONE}/restart", "End a host; its next call starts it again.",
-        restarted, Host, errors=(404, 409),
+        restart_host, Host, errors=(404, 409),
     ),
     Operation(
-        "GET", f"{_ONE}/log", "The end of its log.", log, Log, query=LogQuery, errors=(404,)
+        "GET", f"{_ONE}/log", "The end of its log.", read_log, Log, query=LogQuery, errors=(404,)
     ),
     Operation(
         "GET", f"{_ONE}/messages",
         "The last requests and answers of an MCP server; for a browser that is logged in.",
-        messages, MessageList, errors=(403, 404),
+        list_messages, MessageList, errors=(403, 404),
     ),
     Operation(
         "POST", f"{_ONE}/look", "Start an MCP server, and say what it wants to have approved.",
-        looked_at, Proposal, errors=(404, 500, 503),
+        look_at_server, Proposal, errors=(404, 500, 503),
     ),
     Operation(
         "POST", f"{_ONE}/approve", "Approve what was looked at; for a browser that is logged in.",
-        approved, Host, body=Approval, errors=(403, 404, 409, 500, 503),
+        approve_server, Host, body=Approval, errors=(403, 404, 409, 500, 503),
     ),
 )  # fmt: skip

@@ -52,11 +52,11 @@ class Rotated(Value, frozen=True, kw_only=True):
     rotated: Literal[True] = True
 
 
-async def health(context: Context, request: Request) -> Health:
+async def get_health(context: Context, request: Request) -> Health:
     return Health(version=context.served.version)
 
 
-async def instance(context: Context, request: Request) -> Instance:
+async def get_instance(context: Context, request: Request) -> Instance:
     served = context.served
     settings = context.runtime.settings_state(served.workspaces[0])
     return Instance(
@@ -74,7 +74,7 @@ async def instance(context: Context, request: Request) -> Instance:
     )
 
 
-async def invited(context: Context, request: Request) -> Login:
+async def create_login(context: Context, request: Request) -> Login:
     code = context.access.new_code()
     return Login(
         url=f"{context.names.page_url}/login?code={code}", expires_at=time.time() + SHORT_S
@@ -104,7 +104,7 @@ _USED_LINK = """<!doctype html>
 """
 
 
-async def logged_in(context: Context, request: Request) -> Redirect | Page:
+async def log_in(context: Context, request: Request) -> Redirect | Page:
     query: Code = request.query
     cookie = context.access.log_in(query.code)
     if cookie is None:
@@ -115,18 +115,18 @@ async def logged_in(context: Context, request: Request) -> Redirect | Page:
     return Redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")
 
 
-async def rotated(context: Context, request: Request) -> Rotated:
+async def rotate_token(context: Context, request: Request) -> Rotated:
     context.access.rotate()
     return Rotated()
 
 
 OPERATIONS = (
-    Operation("GET", "/healthz", "Whether it lives.", health, Health, unlocked=True),
+    Operation("GET", "/healthz", "Whether it lives.", get_health, Health, unlocked=True),
     Operation(
-        "GET", "/login", "Turn a login link into a cookie.", logged_in, None, query=Code,
+        "GET", "/login", "Turn a login link into a cookie.", log_in, None, query=Code,
         status=303, errors=(401,), unlocked=True,
     ),
-    Operation("GET", "/v1/instance", "What runs here.", instance, Instance),
-    Operation("POST", "/v1/login", "A link that logs a browser in, once.", invited, Login),
-    Operation("POST", "/v1/token/rotate", "Void every token and cookie.", rotated, Rotated),
+    Operation("GET", "/v1/instance", "What runs here.", get_instance, Instance),
+    Operation("POST", "/v1/login", "A link that logs a browser in, once.", create_login, Login),
+    Operation("POST", "/v1/token/rotate", "Void every token and cookie.", rotate_token, Rotated),
 )  # fmt: skip

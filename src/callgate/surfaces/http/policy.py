@@ -56,7 +56,7 @@ class Explained(Value, frozen=True, kw_only=True):
     ends_before: ErrorInfo | None = None
 
 
-async def explained(context: Context, request: Request) -> Explained:
+async def explain_call(context: Context, request: Request) -> Explained:
     body: Supposed = request.body
     session = await _session(context, body)
     if body.mode is not None:
@@ -119,7 +119,7 @@ class PolicyQuery(Input, frozen=True, kw_only=True):
     workspace: Directory | None = None
 
 
-async def in_force(context: Context, request: Request) -> InForce:
+async def get_policy(context: Context, request: Request) -> InForce:
     query: PolicyQuery = request.query
     session = context.sessions.fresh(query.workspace)
     book = context.runtime.policies(session.workspace)
@@ -176,7 +176,7 @@ class Tested(Value, frozen=True, kw_only=True):
     unjudged: int
 
 
-async def tested(context: Context, request: Request) -> Tested:
+async def backtest_policy(context: Context, request: Request) -> Tested:
     body: OtherSettings = request.body
     since = time.time() - _WEEK_S if body.since is None else body.since
     work = partial(
@@ -218,15 +218,15 @@ async def _modes(store: Store) -> dict[str, Mode]:
 
 OPERATIONS = (
     Operation(
-        "GET", "/v1/policy", "What holds in a workspace, and where it stands.", in_force, InForce,
+        "GET", "/v1/policy", "What holds in a workspace, and where it stands.", get_policy, InForce,
         query=PolicyQuery, errors=(403,),
     ),
     Operation(
         "POST", "/v1/policy/test", "Say which calls on record other settings decide otherwise.",
-        tested, Tested, body=OtherSettings,
+        backtest_policy, Tested, body=OtherSettings,
     ),
     Operation(
-        "POST", "/v1/policy/explain", "Say what would be decided about a call.", explained,
+        "POST", "/v1/policy/explain", "Say what would be decided about a call.", explain_call,
         Explained, body=Supposed, errors=(403, 404, 409),
     ),
 )  # fmt: skip

@@ -92,7 +92,7 @@ def register(runtime: Runtime, home: Home, refresh: Callable[[], None]) -> None:
     runtime.register(lambda: SaveRule(home, refresh))
 
 
-async def saved(context: Context, request: Request) -> Result:
+async def save_new_rule(context: Context, request: Request) -> Result:
     body: NewRule = request.body
     if not (request.browser and context.names.address.is_local):
         message = "Rules are saved by who is logged in on this machine; others edit settings.toml."
@@ -114,7 +114,7 @@ async def saved(context: Context, request: Request) -> Result:
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/policy/rules", "Save a rule, after a yes; for the owner's own login.", saved,
-        Result, body=NewRule, errors=(403, 503),
+        "POST", "/v1/policy/rules", "Save a rule, after a yes; for the owner's own login.",
+        save_new_rule, Result, body=NewRule, errors=(403, 503),
     ),
 )  # fmt: skip

@@ -81,7 +81,7 @@ class EventList(Value, frozen=True, kw_only=True):
     last: int
 
 
-async def listed(context: Context, request: Request) -> SessionList:
+async def list_sessions(context: Context, request: Request) -> SessionList:
     query: SessionQuery = request.query
     store = await context.runtime.store()
     cursor, found, looked_at = query.before, list[Session](), 0
@@ -95,7 +95,7 @@ async def listed(context: Context, request: Request) -> SessionList:
             raise not_found("place to begin at") from None
         looked_at += len(page.sessions)
         found += [
-            await _named(context, store, each)
+            await _with_names(context, store, each)
             for each in page.sessions
             if _matches(each, query.search)
         ]
@@ -111,16 +111,16 @@ def _matches(stored: StoredSession, search: str | None) -> bool:
     return search.lower() in f"{stored.id} {stored.title or ''} {stored.workspace}".lower()
 
 
-def _shown(context: Context, stored: StoredSession) -> Session:
+def _session_of(context: Context, stored: StoredSession) -> Session:
     return session_of(stored, live=context.sessions.find(stored.id) is not None)
 
 
-async def _named(context: Context, store: Store, stored: StoredSession) -> Session:
+async def _with_names(context: Context, store: Store, stored: StoredSession) -> Session:
     """With what it can be called by: its first events say who opened it, and what for."""
     first = await store.read_events(stored.id, 0, _FIRST)
     values = {name: _first(first, name) for name in ("client", "tool_name")}
     return replace(
-        _shown(context, stored),
+        _session_of(context, stored),
         client=values["client"],
         first_tool=values["tool_name"] if stored.title is None else None,
     )
@@ -132,13 +132,13 @@ def _first(events: Sequence[Event], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-async def opened(context: Context, request: Request) -> Session:
+async def open_session(context: Context, request: Request) -> Session:
     body: NewSession = request.body
     ensure_within(context, body.mode)
     session = await context.sessions.open(
         body.workspace, body.mode, body.title, client=request.client
     )
-    return _shown(context, await (await context.runtime.store()).get_session(session.id))
+    return _session_of(context, await (await context.runtime.store()).get_session(session.id))
 
 
 def ensure_within(context: Context, mode: Mode | None) -> None:
@@ -147,7 +147,7 @@ def ensure_within(context: Context, mode: Mode | None) -> None:
         raise forbidden(f"This instance was started with mode {ceiling}.", "mode_ceiling")
 
 
-async def shown(context: Context, request: Request) -> SessionDetail:
+async def get_session(context: Context, request: Request) -> SessionDetail:
     id = request.path["id"]
     stored = await (await context.runtime.store()).get_session(id)
     return SessionDetail(
@@ -157,7 +157,7 @@ async def shown(context: Context, request: Request) -> SessionDetail:
     )
 
 
-async def changed(context: Context, request: Request) -> Session:
+async def change_session(context: Context, request: Request) -> Session:
     body: Changes = request.body
     id = request.path["id"]
     if isinstance(body.mode, Mode):
@@ -168,15 +168,15 @@ async def changed(context: Context, request: Request) -> Session:
         await conversations.set_mode(session, body.mode)
     if isinstance(body.title, str):
         await conversations.rename(session, body.title)
-    return _shown(context, await (await context.runtime.store()).get_session(id))
+    return _session_of(context, await (await context.runtime.store()).get_session(id))
 
 
-async def closed(context: Context, request: Request) -> Closed:
+async def close_session(context: Context, request: Request) -> Closed:
     await context.sessions.close(request.path["id"])
     return Closed(closed=True)
 
 
-async def messages(context: Context, request: Request) -> MessageList:
+async def list_messages(context: Context, request: Request) -> MessageList:
     id = request.path["id"]
     await context.runtime.conversations.flush()
     store = await context.runtime.store()
@@ -186,7 +186,7 @@ async def messages(context: Context, request: Request) -> MessageList:
     return MessageList(messages=[msgspec.convert(each.body, Message) for each in found])
 
 
-async def events(context: Context, request: Request) -> EventList:
+async def list_events(context: Context, request: Request) -> EventList:
     query: EventQuery = request.query
     id = request.path["id"]
     await context.runtime.conversations.flush()
@@ -201,25 +201,25 @@ async def events(context: Context, request: Request) -> EventList:
 _ONE = "/v1/sessions/{id}"
 OPERATIONS = (
     Operation(
-        "GET", "/v1/sessions", "List sessions, last used first.", listed, SessionList,
+        "GET", "/v1/sessions", "List sessions, last used first.", list_sessions, SessionList,
         query=SessionQuery, errors=(404,),
     ),
     Operation(
-        "POST", "/v1/sessions", "Open a session.", opened, Session, body=NewSession,
+        "POST", "/v1/sessions", "Open a session.", open_session, Session, body=NewSession,
         errors=(403, 503),
     ),
-    Operation("GET", _ONE, "One session.", shown, SessionDetail, errors=(404,), short=True),
+    Operation("GET", _ONE, "One session.", get_session, SessionDetail, errors=(404,), short=True),
     Operation(
-        "PATCH", _ONE, "Change its mode or title.", changed, Session, body=Changes,
+        "PATCH", _ONE, "Change its mode or title.", change_session, Session, body=Changes,
         errors=(403, 404, 409, 503),
     ),
-    Operation("DELETE", _ONE, "Close a session.", closed, Closed, errors=(404, 409)),
+    Operation("DELETE", _ONE, "Close a session.", close_session, Closed, errors=(404, 409)),
     Operation(
-        "GET", f"{_ONE}/messages", "What was said.", messages, MessageList, errors=(404,),
+        "GET", f"{_ONE}/messages", "What was said.", list_messages, MessageList, errors=(404,),
         short=True,
     ),
     Operation(
-        "GET", f"{_ONE}/events", "What happened.", events, EventList, query=EventQuery,
+        "GET", f"{_ONE}/events", "What happened.", list_events, EventList, query=EventQuery,
         errors=(404,), short=True,
     ),
 )  # fmt: skip

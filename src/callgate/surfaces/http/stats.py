@@ -92,7 +92,7 @@ class Stats(Value, frozen=True, kw_only=True):
     models: list[ModelStats]
 
 
-async def counted(context: Context, request: Request) -> Stats:
+async def get_stats(context: Context, request: Request) -> Stats:
     query: StatsQuery = request.query
     now = time.time()
     since = now - _DAY_S if query.since is None else min(query.since, now)
@@ -222,5 +222,5 @@ def _of_model(name: str, replies: list[Any]) -> ModelStats:
 
 
 OPERATIONS = (
-    Operation("GET", "/v1/stats", "Count calls on record.", counted, Stats, query=StatsQuery),
+    Operation("GET", "/v1/stats", "Count calls on record.", get_stats, Stats, query=StatsQuery),
 )

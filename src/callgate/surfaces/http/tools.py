@@ -20,7 +20,7 @@ class ToolList(Value, frozen=True, kw_only=True):
     tools: list[Tool]
 
 
-async def listed(context: Context, request: Request) -> ToolList:
+async def list_tools(context: Context, request: Request) -> ToolList:
     query: ToolQuery = request.query
     session = await _session(context, query.session)
     by_mode = "mode none runs no tool" if session.mode is Mode.NONE else None
@@ -47,6 +47,6 @@ async def _session(context: Context, id: str | None) -> Session:
 
 OPERATIONS = (
     Operation(
-        "GET", "/v1/tools", "List the tools.", listed, ToolList, query=ToolQuery, errors=(404,)
+        "GET", "/v1/tools", "List the tools.", list_tools, ToolList, query=ToolQuery, errors=(404,)
     ),
 )

@@ -27,13 +27,13 @@ class Cancelling(Value, frozen=True, kw_only=True):
     """False: it was over."""
 
 
-async def begin(context: Context, request: Request) -> Begun:
+async def begin_turn(context: Context, request: Request) -> Begun:
     body: Prompt = request.body
     turn = await context.sessions.begin_turn(request.path["id"], body.prompt, body.model)
     return Begun(turn_id=turn)
 
 
-async def cancel(context: Context, request: Request) -> Cancelling:
+async def cancel_turn(context: Context, request: Request) -> Cancelling:
     id, turn = request.path["id"], request.path["turn"]
     await (await context.runtime.store()).get_session(id)  # 404 for one that never was
     if not await context.sessions.knows_turn(id, turn):
@@ -44,11 +44,11 @@ async def cancel(context: Context, request: Request) -> Cancelling:
 _TURNS = "/v1/sessions/{id}/turns"
 OPERATIONS = (
     Operation(
-        "POST", _TURNS, "Begin a turn.", begin, Begun, body=Prompt, status=202,
+        "POST", _TURNS, "Begin a turn.", begin_turn, Begun, body=Prompt, status=202,
         errors=(403, 404, 409, 503), short=True,
     ),
     Operation(
-        "DELETE", f"{_TURNS}/{{turn}}", "Cancel a turn.", cancel, Cancelling, status=202,
+        "DELETE", f"{_TURNS}/{{turn}}", "Cancel a turn.", cancel_turn, Cancelling, status=202,
         errors=(404,), short=True,
     ),
 )  # fmt: skip

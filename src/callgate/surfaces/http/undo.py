@@ -43,7 +43,7 @@ def register(runtime: Runtime, history: History) -> None:
     runtime.register(make)
 
 
-async def undo(context: Context, request: Request) -> Result:
+async def undo_call(context: Context, request: Request) -> Result:
     body: UndoWhat = request.body
     id = request.path["id"]
     stored = await (await context.runtime.store()).get_session(id)
@@ -71,7 +71,7 @@ async def _yes(question: Confirmation) -> Answer:
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/sessions/{id}/undo", "Put files back to before a call.", undo, Result,
+        "POST", "/v1/sessions/{id}/undo", "Put files back to before a call.", undo_call, Result,
         body=UndoWhat, errors=(403, 404, 503),
     ),
 )  # fmt: skip

@@ -66,7 +66,7 @@ def publish(home: str, instance: Instance, *, anew: bool = True) -> None:
 
 
 def withdraw(home: str, instance: Instance) -> None:
-    """Take it back. Twice equals once, and another instance's word stays."""
+    """Take it back. Idempotent; the record of another instance stays."""
     _remove(_record(home, instance.pid))
     config = _read(_config(home))
     if config is not None and config.get("pid") == instance.pid:

@@ -1,4 +1,4 @@
-"""The instance's door: accepts peers of its own user, and lets go of them within a second."""
+"""The socket server: accepts peers of its own user, and closes within a second."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SocketServer:
         return len(self._connections)
 
     async def close(self) -> None:
-        """Take no more peers, stop what runs, tell everyone, and close. Twice equals once."""
+        """Take no more peers, stop what runs, tell everyone, and close. Idempotent."""
         self.stop_accepting()
         stopping = self.start_task(self.runtime.close())
         await asyncio.wait({stopping}, timeout=_DRAIN_S)
