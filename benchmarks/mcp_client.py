@@ -36,7 +36,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from callgate.config.load import load_user
 from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.sources.mcp.servers import Place
+from callgate.sources.mcp.servers import ServerLocation
 from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_known
 from callgate.wiring_mcp import make_servers
@@ -99,7 +99,7 @@ async def _wired(home: Home, workspace: str) -> Wired:
     """A runtime with the server, approved."""
     wired = Wired(home)
     servers = make_servers(home, load_user(home)[0], wired.sandbox, workspace)
-    servers.pin("b", await servers.ask("b", Place(workspace)))
+    servers.pin("b", await servers.ask("b", ServerLocation(workspace)))
     await servers.close()
     register_known(wired, workspace)
     return wired

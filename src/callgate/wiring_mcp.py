@@ -38,7 +38,7 @@ from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
 from callgate.sources.mcp.message_log import LoggedMessage
 from callgate.sources.mcp.questions import AskedCalls
-from callgate.sources.mcp.servers import Place, Reach, ServerSettings
+from callgate.sources.mcp.servers import Reach, ServerLocation, ServerSettings
 from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.sources.proposals import Proposal, hash_of, propose
@@ -159,7 +159,7 @@ def token_file(home: Home, pin: str) -> TokenFile:
 def reach_address(
     table: McpTable, home: Home, pin: str, login: Login | None, fill: Fill = from_environment
 ) -> Reach:
-    async def reach(place: Place, log: LifeLog) -> Callable[[], Any]:
+    async def reach(place: ServerLocation, log: LifeLog) -> Callable[[], Any]:
         headers = fill("headers", table.headers)
         from callgate.sources.mcp.http import transport  # lazy: with the SDK, which is heavy  # noqa: PLC0415
 
@@ -243,7 +243,7 @@ class McpTools(ProvidedTools):
 
     async def look(self, name: str, workspace: str) -> Proposal:
         servers = self.servers
-        proposed = await servers.ask(self._known(name), Place(workspace))
+        proposed = await servers.ask(self._known(name), ServerLocation(workspace))
         doubt = servers.doubt(name)
         before = servers.pinned(name) if doubt is None else doubt.pinned
         self._looked_at[name] = proposed
@@ -370,7 +370,7 @@ def ask(
 
     async def ask_one(name: str) -> Pinned | ToolError:
         try:
-            return await servers.ask(name, Place(workspace))
+            return await servers.ask(name, ServerLocation(workspace))
         except ToolError as error:
             return error
 

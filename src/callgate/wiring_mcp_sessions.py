@@ -36,7 +36,7 @@ from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions
 from callgate.sources.mcp.extras import Extra, extras
-from callgate.sources.mcp.servers import Place, Server, ServerSettings
+from callgate.sources.mcp.servers import Server, ServerLocation, ServerSettings
 from callgate.sources.mcp.tools import tool_factory
 from callgate.wiring_mcp import make_asks, reach_address, short_hash, tables
 from callgate.wiring_mcp_programs import reach_process, start_timeout_s
@@ -176,8 +176,8 @@ class SessionServers:
         self._waited = False
 
     @property
-    def place(self) -> Place:
-        return Place(self._session.workspace, self._session.extra_roots, read_only=True)
+    def place(self) -> ServerLocation:
+        return ServerLocation(self._session.workspace, self._session.extra_roots, read_only=True)
 
     @property
     def _slow(self) -> list[str]:

@@ -30,7 +30,7 @@ from callgate.dispatch.sandboxes import Enclosure, Sandbox
 from callgate.sandbox import tool_chains
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
-from callgate.sources.lives import ended
+from callgate.sources.lifecycle import ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.packages import environment, managers, package_commands, trees
 from callgate.sources.packages.package_commands import PackageCommand

@@ -28,7 +28,7 @@ from callgate.core.sessions import Mode, Session
 from callgate.dispatch.confirmations import Confirmation
 from callgate.sources.mcp.names import model_name
 from callgate.sources.mcp.questions import AskedCalls
-from callgate.sources.mcp.servers import Place
+from callgate.sources.mcp.servers import ServerLocation
 from callgate.wiring import Wired
 from callgate.wiring_mcp import McpTools, make_servers
 
@@ -130,7 +130,7 @@ async def run(url: str, directory: Path) -> None:
         wired.home, settings, wired.sandbox, str(directory), asks, _go_there_and_back
     )
     try:
-        said = await servers.ask(SERVER, Place(str(directory)))
+        said = await servers.ask(SERVER, ServerLocation(str(directory)))
         servers.pin_first(SERVER, said)
         McpTools(servers, registry).register_all()
         with wired.runtime.attach(_yes):

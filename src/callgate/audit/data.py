@@ -44,7 +44,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 def redact_value(value: Any) -> Any:
     """JSON-like data with every secret in it masked; the original is left alone."""
-    return redact_within(value, _WHOLE)
+    return redact_within(value, _DEFAULT_LIMITS)
 
 
 def redact_within(value: Any, limits: Limits) -> Any:
@@ -58,7 +58,7 @@ def redact_text(text: str, name: str = "") -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-_WHOLE = Limits(depth=16, text=redact_text)
+_DEFAULT_LIMITS = Limits(depth=16, text=redact_text)
 
 
 def _walk(value: Any, limits: Limits, depth: int, name: str, weight: Weight) -> Any:
@@ -94,21 +94,21 @@ def _walk_mapping(
 ) -> dict[str, Any]:
     named = _named_weight(value)
     shown: dict[str, Any] = {}
-    for number, (key, held) in enumerate(value.items()):
+    for number, (key, child) in enumerate(value.items()):
         if number == limits.items:
             shown["…"] = f"[{len(value) - number} more]"
             break
         name = key if isinstance(key, str) else _key_text(key)
-        own = weigh(name)
+        child_weight = weigh(name)
         if named and name.lower() in _NAMED:
-            own = max(own, named)
-        elif holds_many(name) and not isinstance(held, str | Mapping):
-            own = Weight.SECRET
-        elif weight and not own:
-            own = Weight.HINT  # inside of something secret
+            child_weight = max(child_weight, named)
+        elif holds_many(name) and not isinstance(child, str | Mapping):
+            child_weight = Weight.SECRET
+        elif weight and not child_weight:
+            child_weight = Weight.HINT  # inside of something secret
         plain = len(name) < _SHORT_NAME and name.isascii()
         shown[name if plain else limits.text(name, "")] = _walk(
-            held, limits, depth + 1, name, own
+            child, limits, depth + 1, name, child_weight
         )
     return shown
 
@@ -132,10 +132,10 @@ def _walk_list(
         if number == limits.items:
             shown.append(f"[{len(items) - number} more]")
             break
-        own, held = weight, item
+        child_weight, child = weight, item
         if isinstance(before, str) and before.startswith("-") and isinstance(item, str):
-            held, own = _after_flag(before, item, weight)
-        shown.append(_walk(held, limits, depth + 1, name, own))
+            child, child_weight = _after_flag(before, item, weight)
+        shown.append(_walk(child, limits, depth + 1, name, child_weight))
         before = item
     return shown
 

@@ -170,9 +170,9 @@ class AuditLog:
         """What others left at the end: a torn line to close, and the hash of the last whole one."""
         tail = os.pread(self._fd, min(end, _NEAR), max(0, end - _NEAR))
         torn = bool(tail) and not tail.endswith(b"\n")
-        whole = tail[: tail.rfind(b"\n") + 1].rstrip(b"\n")
-        last = whole[whole.rfind(b"\n") + 1 :]
-        known = whole and (b"\n" in whole or end <= _NEAR) and self._at.n
+        complete = tail[: tail.rfind(b"\n") + 1].rstrip(b"\n")
+        last = complete[complete.rfind(b"\n") + 1 :]
+        known = complete and (b"\n" in complete or end <= _NEAR) and self._at.n
         return (b"\n" if torn else b""), (line_hash(last) if known else "")
 
     def _keep_reserve(self) -> None:

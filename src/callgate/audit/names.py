@@ -87,13 +87,13 @@ _SECRET_CODES = words("pin otp totp cvv cvc security verification mfa 2fa sms lo
 @lru_cache(maxsize=4096)
 def weigh(name: str) -> Weight:
     """How much a name says that what it holds is a secret."""
-    parts = [part.lower() for part in _WORD.findall(name[-96:].replace("ñ", "n"))]
-    while len(parts) > 1 and (parts[-1] in _FORMS or parts[-1].isdigit()):
-        parts.pop()
-    if not parts:
+    name_words = [part.lower() for part in _WORD.findall(name[-96:].replace("ñ", "n"))]
+    while len(name_words) > 1 and (name_words[-1] in _FORMS or name_words[-1].isdigit()):
+        name_words.pop()
+    if not name_words:
         return Weight.NONE
-    last = parts[-1]
-    before = parts[-2] if len(parts) > 1 else ""
+    last = name_words[-1]
+    before = name_words[-2] if len(name_words) > 1 else ""
     if last == "pass" and name.isupper() and not before:
         return Weight.NONE  # a test's verdict
     if last == "token" or last == "tokens":
@@ -112,7 +112,7 @@ def weigh(name: str) -> Weight:
         return Weight.HINT
     if last in _ABOUT or last.endswith(("izer", "ize", "ized", "izing")):
         return Weight.NONE
-    return Weight.HINT if _mentions_secret(parts) else Weight.NONE
+    return Weight.HINT if _mentions_secret(name_words) else Weight.NONE
 
 
 def _weigh_key(before: str) -> Weight:
@@ -121,16 +121,16 @@ def _weigh_key(before: str) -> Weight:
     return Weight.NONE if before in _FINDING_KEYS else Weight.HINT
 
 
-def _mentions_secret(parts: list[str]) -> bool:
-    return any(word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in parts) or any(
-        first in _OPENING_KEYS and second == "key" for first, second in pairwise(parts)
-    )
+def _mentions_secret(name_words: list[str]) -> bool:
+    return any(
+        word in _SECRET_WORDS or word.endswith(_SECRET_ENDINGS) for word in name_words
+    ) or any(first in _OPENING_KEYS and second == "key" for first, second in pairwise(name_words))
 
 
 def holds_many(name: str) -> bool:
     """Whether a name is a plural whose every member is a secret: `secrets`, `auth_tokens`."""
-    parts = _WORD.findall(name[-96:])
-    return bool(parts) and parts[-1].lower() in _PLURALS_OF_SECRETS
+    name_words = _WORD.findall(name[-96:])
+    return bool(name_words) and name_words[-1].lower() in _PLURALS_OF_SECRETS
 
 
 _IDENTIFIERS = words(
@@ -142,7 +142,7 @@ _IDENTIFIERS = words(
 @lru_cache(maxsize=4096)
 def identifies(name: str) -> bool:
     """Whether a name holds an identity or a checksum: random to look at, and no secret."""
-    parts = _WORD.findall(name[-96:])
-    while len(parts) > 1 and parts[-1].isdigit():
-        parts.pop()
-    return bool(parts) and parts[-1].lower() in _IDENTIFIERS
+    name_words = _WORD.findall(name[-96:])
+    while len(name_words) > 1 and name_words[-1].isdigit():
+        name_words.pop()
+    return bool(name_words) and name_words[-1].lower() in _IDENTIFIERS

@@ -13,7 +13,7 @@ import re
 from callgate.audit.shapes import Spans, each_match
 from callgate.audit.values import stands_in, words
 
-_TOLD_NAME = (
+_CREDENTIAL_NAME = (
     r"(?:pass[ -]?words?|passwd|pass ?phrase|pass ?code|passwort|kennwort|passwörter|pwd?|pw"
     r"|mot de passe|mdp|contrase(?:ñ|n)a|clave|senha|palavra-passe|secret(?: key)?|api[ -]?key"
     r"|(?:access|auth|api|bearer) token|zugangs-?passwort)"
@@ -23,8 +23,8 @@ _ABOUT = (
     r"(?:[ \t]+[\w.@'-]{1,40}){1,4}?)?"
 )
 _IS = r"(?:is|was|are|ist|war|lautet|est|es|era|é|será|sera)"
-_TOLD = re.compile(
-    rf"{_TOLD_NAME}{_ABOUT}[ \t]*(?P<is>{_IS})(?!\w)"
+_DISCLOSURE = re.compile(
+    rf"{_CREDENTIAL_NAME}{_ABOUT}[ \t]*(?P<is>{_IS})(?!\w)"
     rf"(?P<set>[ \t]+(?:set to|now|still|currently|jetzt|nun|maintenant|ahora)(?!\w))?"
     rf"[ \t]*(?P<colon>:)?[ \t]*"
     rf"(?:[\"'`«„“](?P<quoted>[^\"'`»“”\r\n]{{1,200}})|(?P<word>[^\s\"'`<>{{}}\[\]()]{{2,200}}))"
@@ -53,11 +53,11 @@ _PROPERTIES = words(
 
 
 def find_in_prose(text: str, low: str, spans: Spans) -> None:
-    told = any(map(low.__contains__, _VERBS)) and any(map(low.__contains__, _STEMS))
-    for match in each_match(_TOLD, low, spans) if told else ():
+    may_disclose = any(map(low.__contains__, _VERBS)) and any(map(low.__contains__, _STEMS))
+    for match in each_match(_DISCLOSURE, low, spans) if may_disclose else ():
         start, stop = match.span("quoted" if match.group("quoted") else "word")
         value = text[start:stop].rstrip(".,;:!?")
-        if _begins_word(low, match) and _is_told(low, match, value):
+        if _begins_word(low, match) and _is_secret(low, match, value):
             spans.append((start, start + len(value)))
     if _NUMBERED.search(low):
         for match in each_match(_NUMBER, low, spans):
@@ -70,7 +70,7 @@ def _begins_word(low: str, match: re.Match[str]) -> bool:
     return not (before.isalnum() or before in ("_", "-"))
 
 
-def _is_told(low: str, match: re.Match[str], value: str) -> bool:
+def _is_secret(low: str, match: re.Match[str], value: str) -> bool:
     word = value.lower()
     if stands_in(value, quoted=True) or word in _PROPERTIES or word.endswith(("ed", "ing")):
         return False

@@ -119,8 +119,8 @@ class Follower:
                 file.seek(self._offset)
                 data = file.read()
             self._offset += len(data)
-            *whole, self._partial = (self._partial + data).split(b"\n")
-            for raw in whole:
+            *lines, self._partial = (self._partial + data).split(b"\n")
+            for raw in lines:
                 found += _records_in(raw)
         return found
 

@@ -208,19 +208,19 @@ def _is_known(text: str, start: int) -> bool:
 def _random_parts(run: str, start: int) -> Spans:
     if "/" not in run:
         return [(start, start + len(run))] if _is_random(run) else []
-    parts = run.split("/")
+    segments = run.split("/")
     sample = run[:512].split("/")
     if not any(_WORDY.fullmatch(part) for part in sample) and is_dense("".join(sample)):
         return [(start, start + len(run))]  # base64
-    return _random_segments(parts, start)
+    return _random_segments(segments, start)
 
 
-def _random_segments(parts: list[str], start: int) -> Spans:
+def _random_segments(segments: list[str], start: int) -> Spans:
     """In a path or a URL, and the pieces of base64 beside one that has slashes in it."""
     found: Spans = []
     chain: int | None = None
     random = False
-    for part in [*parts, "end"]:
+    for part in [*segments, "end"]:
         if part.islower() or part.isdigit():
             if chain is not None and random:
                 found.append((chain, start - 1))

@@ -65,11 +65,11 @@ def in_words(arguments: Any) -> str:
     except (msgspec.DecodeError, UnicodeEncodeError):  # it was cut, or is no object
         return summary
     main = next((key for key in _MAIN if isinstance(given.get(key), str)), None)
-    said = [] if main is None else [str(given.pop(main))]
+    texts = [] if main is None else [str(given.pop(main))]
     for key, value in given.items():
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        said.append(f"{key}={text}")
-    return " ".join(said)
+        texts.append(f"{key}={text}")
+    return " ".join(texts)
 
 
 class ArgumentSummary:

@@ -116,13 +116,13 @@ class _Check:
             return
         link = _read(raw)
         if link is None:
-            rest = after_remains(raw)
-            link = _read(rest)
+            remainder = after_remains(raw)
+            link = _read(remainder)
             self.unreadable.append(Problem(self._file, number, "is not a record"))
             self._here.add(line_hash(raw))
             if link is None:
                 return
-            raw = rest  # a record that was written after the remains of another
+            raw = remainder  # a record that was written after the remains of another
         found = line_hash(raw)
         self.records += 1
         problem = self._broken(link)

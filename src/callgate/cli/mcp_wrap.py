@@ -198,14 +198,14 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
 async def _pin_first(servers: Any, name: str, session: Session, look: str) -> None:
     """What is seen for the first time is gone by from now on."""
     from callgate.core.errors import ToolError  # lazy: after the streams were taken  # noqa: PLC0415
-    from callgate.sources.mcp.servers import Place  # lazy: the same  # noqa: PLC0415
+    from callgate.sources.mcp.servers import ServerLocation  # lazy: the same  # noqa: PLC0415
 
     doubt = servers.doubt(name)
     if doubt is not None:
         raise _unusable(name, doubt.problem, f"{look} looks at it again.")
     if name not in servers.unknown():
         return
-    place = Place(session.workspace, session.extra_roots)
+    place = ServerLocation(session.workspace, session.extra_roots)
     try:
         said = await servers.ask(name, place)
     except ToolError as error:

@@ -57,32 +57,32 @@ def compare(host: str, before: Pinned | None, after: Pinned, named: Named = _nam
     )
 
 
-def _tools(host: str, said: Pinned | None, named: Named) -> dict[str, dict[str, Any]]:
-    if said is None:
+def _tools(host: str, pinned: Pinned | None, named: Named) -> dict[str, dict[str, Any]]:
+    if pinned is None:
         return {}
     try:
-        names = named(said.schemas, host)
+        names = named(pinned.schemas, host)
     except ToolRegistrationError:  # a file that somebody edited: nothing was seen
         return {}
-    return dict(zip(names, said.schemas, strict=True))
+    return dict(zip(names, pinned.schemas, strict=True))
 
 
-def _about(said: Pinned | None, after: Pinned) -> dict[str, Any]:
+def _about(pinned: Pinned | None, after: Pinned) -> dict[str, Any]:
     """Beside the tools. Of a host without a `before`, its command is no news."""
-    if said is None:
+    if pinned is None:
         return {"command": after.command}
-    return {"command": said.command} | {
+    return {"command": pinned.command} | {
         name: value
         for name in ("required_tags", "tags", "ui_elements")
-        if (value := getattr(said, name))
+        if (value := getattr(pinned, name))
     }
 
 
 def _differences(path: str, before: dict[str, Any], after: dict[str, Any]) -> Iterator[Difference]:
     for key in dict.fromkeys([*before, *after]):
-        place = f"{path}.{key}" if path else key
+        key_path = f"{path}.{key}" if path else key
         old, new = before.get(key, UNSET), after.get(key, UNSET)
         if type(old) is dict and type(new) is dict:
-            yield from _differences(place, old, new)
+            yield from _differences(key_path, old, new)
         elif UNSET in (old, new) or canonical_json(old) != canonical_json(new):
-            yield Difference(path=place, before=old, after=new)
+            yield Difference(path=key_path, before=old, after=new)

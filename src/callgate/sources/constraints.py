@@ -33,19 +33,19 @@ _LIBRARIES = frozenset(
 )
 
 
-def constrain(schema: Schema, notes: tuple[Any, ...], place: str) -> Schema:
+def constrain(schema: Schema, notes: tuple[Any, ...], label: str) -> Schema:
     """The schema with what the notes say; a bound that it cannot say is refused."""
-    said = dict(schema)
+    result = dict(schema)
     for note in notes:
         if isinstance(note, str):
-            said["description"] = note
+            result["description"] = note
         elif type(note).__module__.split(".")[0] in _LIBRARIES:
             found = dict(_attributes(note))
             for attribute, value in found.items():
-                said.update(_say(attribute, value, schema, place))
+                result.update(_say(attribute, value, schema, label))
             if not found:
-                refuse(place, f"{note!r} cannot be said in a schema")
-    return said
+                refuse(label, f"{note!r} cannot be said in a schema")
+    return result
 
 
 def _attributes(note: Any) -> Iterator[tuple[str, Any]]:
@@ -57,44 +57,44 @@ def _attributes(note: Any) -> Iterator[tuple[str, Any]]:
         yield from _attributes(each)
 
 
-def _say(attribute: str, value: Any, schema: Schema, place: str) -> Schema:
+def _say(attribute: str, value: Any, schema: Schema, label: str) -> Schema:
     if attribute in _WORDS:
         return {_WORDS[attribute]: value}
     kinds = [kind for kind in types_of(schema) if kind != "null"]
     if len(kinds) != 1:
-        refuse(place, f"{attribute} needs one type beside it, not several")
+        refuse(label, f"{attribute} needs one type beside it, not several")
     kind = kinds[0]
     if attribute == "pattern" and kind == "string":
         return {"pattern": getattr(value, "pattern", value)}
     if attribute in ("min_length", "max_length") and kind in _LENGTHS:
         return {attribute[:3] + _LENGTHS[kind]: value}
     if kind in ("integer", "number") and attribute in ("ge", "gt", "le", "lt"):
-        return limit(attribute, value, kind, place)
-    return refuse(place, f"{attribute} of a {kind} cannot be said in a schema")
+        return limit(attribute, value, kind, label)
+    return refuse(label, f"{attribute} of a {kind} cannot be said in a schema")
 
 
-def limit(attribute: str, value: Any, kind: str, place: str) -> Schema:
+def limit(attribute: str, value: Any, kind: str, label: str) -> Schema:
     """A bound of a number as an inclusive one, which is all that the subset knows."""
     keyword = "minimum" if attribute[0] == "g" else "maximum"
     if attribute[1] == "e":
         return {keyword: value}
     if kind == "integer" and isinstance(value, int):
         return {keyword: value + 1 if attribute == "gt" else value - 1}
-    return refuse(place, f"{attribute} of a number cannot be said in a schema: use {attribute[0]}e")
+    return refuse(label, f"{attribute} of a number cannot be said in a schema: use {attribute[0]}e")
 
 
 def describe(schema: Schema, description: str | None, default: Any = msgspec.UNSET) -> Schema:
     """A property: its schema, what its author says of it, and what it is if left out."""
-    said = dict(schema)
+    result = dict(schema)
     if description:
-        said.setdefault("description", description)
+        result.setdefault("description", description)
     if default is not msgspec.UNSET:
         as_json = _json_of(default)
-        validator = Validator(said, draft7=True, formats=True)
+        validator = Validator(result, draft7=True, formats=True)
         # A default outside its own schema (`name: str = None`) stays the function's business.
         if as_json is not msgspec.UNSET and validator.is_valid(as_json):
-            said["default"] = as_json
-    return said
+            result["default"] = as_json
+    return result
 
 
 def _json_of(default: Any) -> Any:
@@ -113,5 +113,5 @@ def _path_text(value: Any) -> str:
     raise NotImplementedError
 
 
-def refuse(place: str, problem: str) -> NoReturn:
-    raise ToolRegistrationError(f"{place}: {problem}")
+def refuse(label: str, problem: str) -> NoReturn:
+    raise ToolRegistrationError(f"{label}: {problem}")

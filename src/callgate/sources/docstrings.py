@@ -100,5 +100,5 @@ def _indented(lines: list[str], number: int) -> tuple[list[str], int]:
     return lines[number:end], end
 
 
-def _joined(first: str, rest: list[str]) -> str:
-    return " ".join(line.strip() for line in (first, *rest) if line.strip())
+def _joined(first: str, continuation: list[str]) -> str:
+    return " ".join(line.strip() for line in (first, *continuation) if line.strip())

@@ -22,7 +22,7 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOu
 from callgate.protocol.host_v1 import values
 from callgate.sources.functions import ToolFunction
 from callgate.sources.hosts.calls import call
-from callgate.sources.hosts.hosts import Asked, Host, HostSettings
+from callgate.sources.hosts.hosts import Host, HostCall, HostSettings
 
 MOST = 4
 """Processes of one module."""
@@ -59,7 +59,7 @@ class IsolatedTool:
         self._pool = pool
         self._definition = definition
         self._host: Host | None = None
-        self._asked: Asked | None = None
+        self._host_call: HostCall | None = None
 
     @property
     def definition(self) -> ToolDefinition:
@@ -69,20 +69,20 @@ class IsolatedTool:
         host = self._host = await self._pool.take()
         try:
             value = await call(
-                host, self._definition.name, input, context, self._remember, own=True
+                host, self._definition.name, input, context, self._remember, trusted=True
             )
         finally:
             self._pool.give(host)
         return values.to_output(value, trusted=True)
 
-    def _remember(self, asked: Asked) -> None:
-        self._asked = asked
+    def _remember(self, host_call: HostCall) -> None:
+        self._host_call = host_call
 
     async def cancel(self) -> bool:
         """Nothing of ours can end a function but the end of its process."""
-        if self._asked is None or self._host is None:
+        if self._host_call is None or self._host is None:
             return False
-        self._host.kill(self._asked)
+        self._host.kill(self._host_call)
         return True
 
 
@@ -98,9 +98,9 @@ class _Pool:
         await self._free.acquire()
         if self._idle:
             return self._idle.pop()
-        made = Host(self._settings(), self._launcher)
-        self._all.append(made)
-        return made
+        host = Host(self._settings(), self._launcher)
+        self._all.append(host)
+        return host
 
     def give(self, host: Host) -> None:
         self._idle.append(host)

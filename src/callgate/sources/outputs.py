@@ -23,7 +23,7 @@ from callgate.sources.pydantic_models import is_model
 _BLOCKS = (TextBlock, ImageBlock, JsonBlock)
 _BLOCK_TYPES: frozenset[type] = frozenset(_BLOCKS)
 _PLAIN = frozenset({bool, int, float, dict})
-_WHOLE = frozenset({bool, int})
+_INTEGERS = frozenset({bool, int})
 _BYTES = (bytes, bytearray, memoryview)
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -99,7 +99,7 @@ def as_output(result: Any) -> ToolOutput:
 def _as_json(result: Any) -> tuple[Any, bytes]:
     """The result as a JSON reader will see it (text keys, lists, no tuples), and as bytes."""
     try:
-        if type(result) in _WHOLE:
+        if type(result) in _INTEGERS:
             return result, _encode(result)
         builtins = msgspec.to_builtins(
             result, str_keys=True, builtin_types=_BYTES, enc_hook=_unknown_to_msgspec

@@ -12,14 +12,14 @@ from callgate.core.tools import ToolDefinition
 from callgate.sources.changes import Changes, Difference
 from callgate.sources.pins import Pinned
 
-News = Literal["new", "changed", "as approved"]
+ToolStatus = Literal["new", "changed", "as approved"]
 
 
 class ToolProposal(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     effect: str
     """As we believe it, whatever the server says."""
-    news: News
+    news: ToolStatus
     description: str
     differences: list[Difference]
     """Of a tool that was approved before."""
@@ -40,7 +40,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def propose(
-    said: Pinned,
+    pinned: Pinned,
     definitions: Iterable[tuple[str, ToolDefinition]],
     changes: Changes,
     *,
@@ -49,30 +49,30 @@ def propose(
 ) -> Proposal:
     """`definitions` come with the names that the server gives them, as `changes` does."""
     return Proposal(
-        sha256=hash_of(said),
+        sha256=hash_of(pinned),
         is_new=is_new,
         doubt=doubt,
-        tools=[_tool(own, definition, changes) for own, definition in definitions],
+        tools=[_tool(name, definition, changes) for name, definition in definitions],
         removed=changes.removed,
         about=changes.about,
     )
 
 
-def hash_of(said: Pinned) -> str:
-    return hashlib.sha256(msgspec.json.encode(said, order="deterministic")).hexdigest()
+def hash_of(pinned: Pinned) -> str:
+    return hashlib.sha256(msgspec.json.encode(pinned, order="deterministic")).hexdigest()
 
 
-def _tool(own: str, definition: ToolDefinition, changes: Changes) -> ToolProposal:
-    news: News = "as approved"
-    if own in changes.added:
-        news = "new"
-    elif own in changes.changed:
-        news = "changed"
+def _tool(name: str, definition: ToolDefinition, changes: Changes) -> ToolProposal:
+    status: ToolStatus = "as approved"
+    if name in changes.added:
+        status = "new"
+    elif name in changes.changed:
+        status = "changed"
     return ToolProposal(
         name=definition.name,
         effect=definition.effect,
-        news=news,
+        news=status,
         description=definition.description,
-        differences=changes.changed.get(own, []),
+        differences=changes.changed.get(name, []),
         schema=definition.input_schema,
     )

@@ -15,7 +15,7 @@ from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.registry import Registry
 from callgate.protocol.socket_v1.frames import HostEntry, HostTool
-from callgate.sources.lives import Health
+from callgate.sources.lifecycle import Health
 from callgate.sources.logs import LifeLog, Trouble
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.sources.proposals import Proposal

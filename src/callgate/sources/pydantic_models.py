@@ -16,7 +16,7 @@ from callgate.sources.unions import join
 
 Schema = dict[str, Any]
 
-_KEPT = frozenset(
+_COPIED_KEYWORDS = frozenset(
     {"type", "enum", "required", "description", "format", "examples", "pattern", "minimum",
      "maximum", "minLength", "maxLength", "minItems", "maxItems"}
 )  # fmt: skip
@@ -30,14 +30,14 @@ def is_model(kind: type) -> bool:
     return "pydantic" in sys.modules and hasattr(kind, "__pydantic_core_schema__")
 
 
-def model_schema(kind: Any, place: str) -> Schema:
+def model_schema(kind: Any, label: str) -> Schema:
     if not hasattr(kind, "model_json_schema"):
-        refuse(place, f"{kind.__qualname__} is a pydantic dataclass: use a model or a dataclass")
+        refuse(label, f"{kind.__qualname__} is a pydantic dataclass: use a model or a dataclass")
     try:
         written = kind.model_json_schema()
     except Exception as error:  # pydantic's own error classes are not ours to import
-        refuse(place, f"pydantic has no schema for {kind.__qualname__}: {error}")
-    return _Reader(written.get("$defs", {})).read(written, place, ())
+        refuse(label, f"pydantic has no schema for {kind.__qualname__}: {error}")
+    return _Reader(written.get("$defs", {})).read(written, label, ())
 
 
 def build_model(kind: Any, value: Any) -> Any:
@@ -61,44 +61,46 @@ class _Reader:
     def __init__(self, definitions: dict[str, Schema]) -> None:
         self.definitions = definitions
 
-    def read(self, schema: Schema, place: str, inside: tuple[str, ...]) -> Schema:
-        rest = {k: v for k, v in schema.items() if k not in ("title", "$defs", "default")}
-        said: Schema = {}
-        if reference := rest.pop("$ref", None):
-            said = self._referred(reference, place, inside)
-        elif members := rest.pop("anyOf", None):
-            said = join([self.read(each, place, inside) for each in members], place)
-        for keyword, value in rest.items():
-            said.update(self._keyword(keyword, value, schema, place, inside))
+    def read(self, schema: Schema, label: str, inside: tuple[str, ...]) -> Schema:
+        keywords = {k: v for k, v in schema.items() if k not in ("title", "$defs", "default")}
+        result: Schema = {}
+        if reference := keywords.pop("$ref", None):
+            result = self._referred(reference, label, inside)
+        elif members := keywords.pop("anyOf", None):
+            result = join([self.read(each, label, inside) for each in members], label)
+        for keyword, value in keywords.items():
+            result.update(self._keyword(keyword, value, schema, label, inside))
         if "default" in schema:
-            return describe(said, None, schema["default"])
-        return said
+            return describe(result, None, schema["default"])
+        return result
 
-    def _referred(self, reference: str, place: str, inside: tuple[str, ...]) -> Schema:
+    def _referred(self, reference: str, label: str, inside: tuple[str, ...]) -> Schema:
         name = reference.removeprefix(_REFERENCE)
         if name in inside:
-            refuse(place, f"{name} contains itself, which a schema cannot say")
-        return self.read(self.definitions[name], place, (*inside, name))
+            refuse(label, f"{name} contains itself, which a schema cannot say")
+        return self.read(self.definitions[name], label, (*inside, name))
 
     def _keyword(
-        self, keyword: str, value: Any, schema: Schema, place: str, inside: tuple[str, ...]
+        self, keyword: str, value: Any, schema: Schema, label: str, inside: tuple[str, ...]
     ) -> Schema:
         if keyword == "format" and value in _PATHS:
-            refuse(place, "a Path inside another value is hidden from the workspace's wall: "
+            refuse(label, "a Path inside another value is hidden from the workspace's wall: "
                           "make it a parameter")  # fmt: skip
-        if keyword in _KEPT or (keyword == "additionalProperties" and isinstance(value, bool)):
+        if keyword in _COPIED_KEYWORDS or (
+            keyword == "additionalProperties" and isinstance(value, bool)
+        ):
             return {keyword: value}
         if keyword == "const":
             return {"enum": [value]}
         if keyword == "properties":
             return {
                 "properties": {
-                    name: self.read(each, f"{place}.{name}", inside)
+                    name: self.read(each, f"{label}.{name}", inside)
                     for name, each in value.items()
                 }
             }
         if keyword == "items" and isinstance(value, dict):
-            return {"items": self.read(value, f"{place}[]", inside)}
+            return {"items": self.read(value, f"{label}[]", inside)}
         if keyword in _EXCLUSIVE:
-            return limit(_EXCLUSIVE[keyword], value, schema.get("type", ""), place)
-        return refuse(place, f"{keyword} cannot be said in a schema here")
+            return limit(_EXCLUSIVE[keyword], value, schema.get("type", ""), label)
+        return refuse(label, f"{keyword} cannot be said in a schema here")

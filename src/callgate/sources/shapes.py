@@ -56,114 +56,114 @@ class Shape(msgspec.Struct, frozen=True):
     """Holds a `pathlib.Path`, which the wall around the workspace must get to see."""
 
 
-def shape_of(annotation: Any, place: str, inside: tuple[Any, ...] = ()) -> Shape:
-    """The shape of a type. `place` says where it stands, `inside` which classes hold it."""
+def shape_of(annotation: Any, label: str, inside: tuple[Any, ...] = ()) -> Shape:
+    """The shape of a type. `label` names it in errors, `inside` lists the classes around it."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
-        shape = shape_of(arguments[0], place, inside)
-        return msgspec.structs.replace(shape, schema=constrain(shape.schema, arguments[1:], place))
+        shape = shape_of(arguments[0], label, inside)
+        return msgspec.structs.replace(shape, schema=constrain(shape.schema, arguments[1:], label))
     if origin is Literal:
-        return Shape(_enumeration(arguments, place))
+        return Shape(_enumeration(arguments, label))
     if origin in _UNIONS:
-        return _union([shape_of(each, place, inside) for each in arguments], place)
+        return _union([shape_of(each, label, inside) for each in arguments], label)
     kind = origin or annotation
     if not isinstance(kind, collections.abc.Hashable):
-        refuse(place, f"{annotation!r} is not a type")
+        refuse(label, f"{annotation!r} is not a type")
     if kind in _PLAIN:
         return Shape(dict(_PLAIN[kind]))
     if kind in _CONVERTED:
         return Shape(dict(_CONVERTED[kind]), plain=False)
     if kind in _LISTS:
-        return _array(arguments[0] if arguments else Any, place, inside)
+        return _array(arguments[0] if arguments else Any, label, inside)
     if kind is tuple:
-        return _tuple(arguments, place, inside)
+        return _tuple(arguments, label, inside)
     if kind in _MAPPINGS:
-        return _mapping(arguments, place)
+        return _mapping(arguments, label)
     if isinstance(annotation, type):
-        return _class(annotation, place, inside)
+        return _class(annotation, label, inside)
     if isinstance(annotation, typing.NewType):
-        return shape_of(annotation.__supertype__, place, inside)
+        return shape_of(annotation.__supertype__, label, inside)
     if isinstance(annotation, _ALIAS):
-        return shape_of(annotation.__value__, place, inside)
-    return refuse(place, f"type {_name(annotation)} cannot be a tool's argument")
+        return shape_of(annotation.__value__, label, inside)
+    return refuse(label, f"type {_name(annotation)} cannot be a tool's argument")
 
 
 def _name(annotation: Any) -> str:
     return annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
 
 
-def _enumeration(values: tuple[Any, ...], place: str) -> Schema:
+def _enumeration(values: tuple[Any, ...], label: str) -> Schema:
     found: list[str] = []
     for value in values:
         if type(value) not in _JSON_TYPES:
-            refuse(place, f"the choice {value!r} is neither text, nor a whole number, nor a bool")
+            refuse(label, f"the choice {value!r} is neither text, nor a whole number, nor a bool")
         found.append(_JSON_TYPES[type(value)])
     kinds = list(dict.fromkeys(found))
     return {"type": kinds[0] if len(kinds) == 1 else kinds, "enum": list(values)}
 
 
-def _union(members: list[Shape], place: str) -> Shape:
+def _union(members: list[Shape], label: str) -> Shape:
     plain = all(each.plain for each in members)
-    schema = join([each.schema for each in members], place)
+    schema = join([each.schema for each in members], label)
     return Shape(schema, plain, any(each.paths for each in members))
 
 
-def _array(item: Any, place: str, inside: tuple[Any, ...]) -> Shape:
-    shape = shape_of(item, f"{place}[]", inside)
+def _array(item: Any, label: str, inside: tuple[Any, ...]) -> Shape:
+    shape = shape_of(item, f"{label}[]", inside)
     if shape.paths and shape.schema["type"] != "string":
-        refuse(place, "a Path must be a parameter or stand in a list that is one")
+        refuse(label, "a Path must be a parameter or stand in a list that is one")
     schema: Schema = {"type": "array"}
     if shape.schema:
         schema["items"] = shape.schema
     return Shape(schema, shape.plain, shape.paths)
 
 
-def _tuple(items: tuple[Any, ...], place: str, inside: tuple[Any, ...]) -> Shape:
+def _tuple(items: tuple[Any, ...], label: str, inside: tuple[Any, ...]) -> Shape:
     if len(items) == 2 and items[1] is Ellipsis:
         items = items[:1]
     elif items and all(each == items[0] for each in items):
-        array = _array(items[0], place, inside)
+        array = _array(items[0], label, inside)
         length = {"minItems": len(items), "maxItems": len(items)}
         return Shape({**array.schema, **length}, plain=False, paths=array.paths)
     elif items:
-        refuse(place, "a tuple must have items of one type, as tuple[int, ...] or tuple[int, int]")
-    array = _array(items[0] if items else Any, place, inside)
+        refuse(label, "a tuple must have items of one type, as tuple[int, ...] or tuple[int, int]")
+    array = _array(items[0] if items else Any, label, inside)
     return msgspec.structs.replace(array, plain=False)
 
 
-def _mapping(arguments: tuple[Any, ...], place: str) -> Shape:
+def _mapping(arguments: tuple[Any, ...], label: str) -> Shape:
     key, value = arguments or (str, Any)
     if key is not str:
-        refuse(place, "the keys of a JSON object are text: use dict[str, Any]")
+        refuse(label, "the keys of a JSON object are text: use dict[str, Any]")
     if value is not Any and value is not object:
         refuse(
-            place,
+            label,
             f"the values of a dict cannot be described as {_name(value)}: "
             "use dict[str, Any], a TypedDict or a list",
         )
     return Shape({"type": "object", "additionalProperties": True})
 
 
-def _class(kind: type, place: str, inside: tuple[Any, ...]) -> Shape:
+def _class(kind: type, label: str, inside: tuple[Any, ...]) -> Shape:
     if kind in inside:
-        refuse(place, f"{_name(kind)} contains itself, which a schema cannot say")
+        refuse(label, f"{_name(kind)} contains itself, which a schema cannot say")
     if issubclass(kind, enum.Enum):
-        return Shape(_enum(kind, place), plain=False)
+        return Shape(_enum(kind, label), plain=False)
     if kind is pathlib.Path:
         if inside:
-            refuse(place, "a Path inside another value is hidden from the workspace's wall: "
+            refuse(label, "a Path inside another value is hidden from the workspace's wall: "
                            "make it a parameter")  # fmt: skip
         return Shape({"type": "string"}, plain=False, paths=True)
     if is_model(kind):
-        return Shape(model_schema(kind, place), plain=False)
-    fields = _fields(kind, place)
+        return Shape(model_schema(kind, label), plain=False)
+    fields = _fields(kind, label)
     if fields is None:
-        refuse(place, f"type {_name(kind)} cannot be a tool's argument")
+        refuse(label, f"type {_name(kind)} cannot be a tool's argument")
     properties: dict[str, Schema] = {}
     plain = typing.is_typeddict(kind)
     described = parse_docstring(kind.__doc__).parameters
     for field in fields:
-        shape = shape_of(field.annotation, f"{place}.{field.name}", (*inside, kind))
+        shape = shape_of(field.annotation, f"{label}.{field.name}", (*inside, kind))
         properties[field.name] = describe(shape.schema, described.get(field.name), field.default)
         plain = plain and shape.plain
     schema: Schema = {"type": "object", "properties": properties}
@@ -172,11 +172,11 @@ def _class(kind: type, place: str, inside: tuple[Any, ...]) -> Shape:
     return Shape(schema, plain)
 
 
-def _enum(kind: type[enum.Enum], place: str) -> Schema:
+def _enum(kind: type[enum.Enum], label: str) -> Schema:
     values = tuple(member.value for member in kind)
     if issubclass(kind, enum.Flag) or len({type(value) for value in values} & {str, int}) != 1:
-        refuse(place, f"the values of {_name(kind)} must all be text or all be whole numbers")
-    return _enumeration(values, place)
+        refuse(label, f"the values of {_name(kind)} must all be text or all be whole numbers")
+    return _enumeration(values, label)
 
 
 class _Field(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +186,7 @@ class _Field(msgspec.Struct, frozen=True, kw_only=True):
     default: Any = msgspec.UNSET
 
 
-def _fields(kind: type, place: str) -> list[_Field] | None:
+def _fields(kind: type, label: str) -> list[_Field] | None:
     """The fields of a dataclass, a TypedDict or a Struct; None for any other class."""
     try:
         if typing.is_typeddict(kind):
@@ -196,7 +196,7 @@ def _fields(kind: type, place: str) -> list[_Field] | None:
         if issubclass(kind, msgspec.Struct) and not kind.__struct_config__.array_like:
             return list(_struct_fields(kind))
     except NameError as error:
-        refuse(place, f"{_name(kind)}: {error}; its annotations must use names of its module")
+        refuse(label, f"{_name(kind)}: {error}; its annotations must use names of its module")
     return None
 
 
@@ -216,11 +216,11 @@ def _dataclass_fields(kind: Any) -> Iterator[_Field]:
     for field in dataclasses.fields(kind):
         if field.init:
             given = field.default is not dataclasses.MISSING
-            made = field.default_factory is not dataclasses.MISSING
+            has_factory = field.default_factory is not dataclasses.MISSING
             yield _Field(
                 name=field.name,
                 annotation=hints[field.name],
-                required=not (given or made),
+                required=not (given or has_factory),
                 default=field.default if given else msgspec.UNSET,
             )
 

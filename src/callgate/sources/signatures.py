@@ -52,7 +52,7 @@ class _Parameter(msgspec.Struct, frozen=True):
     name: str
     annotation: Any
     default: Any
-    place: str
+    label: str
     """How an error names it."""
 
 
@@ -63,26 +63,26 @@ def read_signature(
     parameters = _parameters(function, name)
     contexts = [each for each in parameters if _is_context(each.annotation)]
     for extra in contexts[1:]:
-        refuse(extra.place, "a function gets only one ToolContext")
+        refuse(extra.label, "a function gets only one ToolContext")
     context = contexts[0].name if contexts else None
     arguments = [each for each in parameters if each not in contexts]
-    said = parse_docstring(inspect.getdoc(function))
+    docstring = parse_docstring(inspect.getdoc(function))
     if takes == "text":
-        return _text_signature(arguments, said, context, name)
-    return _object_signature(arguments, said, context)
+        return _text_signature(arguments, docstring, context, name)
+    return _object_signature(arguments, docstring, context)
 
 
 def _object_signature(
-    arguments: list[_Parameter], said: Docstring, context: str | None
+    arguments: list[_Parameter], docstring: Docstring, context: str | None
 ) -> Signature:
     properties: dict[str, Any] = {}
     required: list[str] = []
     paths: list[str] = []
     conversions: list[tuple[str, Any]] = []
     for each in arguments:
-        shape = shape_of(each.annotation, each.place)
+        shape = shape_of(each.annotation, each.label)
         properties[each.name] = describe(
-            shape.schema, said.parameters.get(each.name), each.default
+            shape.schema, docstring.parameters.get(each.name), each.default
         )
         if each.default is msgspec.UNSET:
             required.append(each.name)
@@ -95,7 +95,7 @@ def _object_signature(
     if required:
         schema["required"] = required
     return Signature(
-        description=said.description,
+        description=docstring.description,
         schema=schema,
         paths=tuple(paths),
         prepare=_preparation(tuple(conversions), context),
@@ -103,22 +103,25 @@ def _object_signature(
 
 
 def _text_signature(
-    arguments: list[_Parameter], said: Docstring, context: str | None, name: str
+    arguments: list[_Parameter], docstring: Docstring, context: str | None, name: str
 ) -> Signature:
-    shapes = [shape_of(each.annotation, each.place) for each in arguments]
+    shapes = [shape_of(each.annotation, each.label) for each in arguments]
     bare = [{**each.schema, "description": ""} for each in shapes if each.plain]
     if len(shapes) != 1 or bare != [{"type": "string", "description": ""}]:
         refuse(name, "a tool that takes text has one parameter of type str, and no other")
     parameter = arguments[0].name
 
-    def prepare(given: dict[str, Any], own: ToolContext) -> dict[str, Any]:
+    def prepare(given: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
         keywords: dict[str, Any] = {parameter: given["text"]}
         if context is not None:
-            keywords[context] = own
+            keywords[context] = tool_context
         return keywords
 
     return Signature(
-        description=said.description, schema=copy.deepcopy(TEXT_SCHEMA), paths=(), prepare=prepare
+        description=docstring.description,
+        schema=copy.deepcopy(TEXT_SCHEMA),
+        paths=(),
+        prepare=prepare,
     )
 
 
@@ -131,23 +134,23 @@ def _parameters(function: Callable[..., Any], name: str) -> list[_Parameter]:
 
 
 def _parameter(
-    parameter: inspect.Parameter, function: Callable[..., Any], place: str
+    parameter: inspect.Parameter, function: Callable[..., Any], label: str
 ) -> _Parameter:
     if parameter.kind in _UNNAMED:
-        refuse(place, f"{_UNNAMED[parameter.kind]}; arguments are passed by name")
+        refuse(label, f"{_UNNAMED[parameter.kind]}; arguments are passed by name")
     if parameter.annotation is inspect.Parameter.empty:
         hint = " (of a method, decorate the bound one)" if parameter.name in ("self", "cls") else ""
-        refuse(place, f"has no annotation{hint}")
+        refuse(label, f"has no annotation{hint}")
     default = parameter.default
     return _Parameter(
         parameter.name,
-        _resolved(parameter.annotation, function, place),
+        _resolved(parameter.annotation, function, label),
         msgspec.UNSET if default is inspect.Parameter.empty else default,
-        place,
+        label,
     )
 
 
-def _resolved(annotation: Any, function: Callable[..., Any], place: str) -> Any:
+def _resolved(annotation: Any, function: Callable[..., Any], label: str) -> Any:
     """One annotation at a time, so that an error names its parameter."""
 
     def carrier() -> None: ...
@@ -158,7 +161,7 @@ def _resolved(annotation: Any, function: Callable[..., Any], place: str) -> Any:
         return typing.get_type_hints(carrier, globalns=names, include_extras=True)["it"]
     except Exception as error:  # an annotation is the author's code
         refuse(
-            place,
+            label,
             f"its annotation {annotation!r} cannot be resolved ({error}); "
             "use names that the function's module defines at run time",
         )
@@ -173,20 +176,20 @@ def _is_context(annotation: Any) -> bool:
 def _preparation(conversions: tuple[tuple[str, Any], ...], context: str | None) -> Prepare | None:
     if conversions:
 
-        def convert(given: dict[str, Any], own: ToolContext) -> dict[str, Any]:
+        def convert(given: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
             keywords = {
                 **given,
                 **{name: _convert(given[name], kind, name) for name, kind in conversions
                    if name in given},
             }  # fmt: skip
             if context is not None:
-                keywords[context] = own
+                keywords[context] = tool_context
             return keywords
 
         return convert
     if context is not None:
         # Last, so that no argument can stand in for the context.
-        return lambda given, own: {**given, context: own}
+        return lambda given, tool_context: {**given, context: tool_context}
     return None
 
 
@@ -212,4 +215,4 @@ def _check_convertible(parameter: _Parameter) -> None:
     try:
         msgspec.json.Decoder(parameter.annotation, dec_hook=_from_json)
     except TypeError as error:
-        refuse(parameter.place, str(error))
+        refuse(parameter.label, str(error))

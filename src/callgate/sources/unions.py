@@ -17,7 +17,7 @@ def types_of(schema: Schema) -> list[str]:
     return [declared] if isinstance(declared, str) else list(declared)
 
 
-def join(members: list[Schema], place: str) -> Schema:
+def join(members: list[Schema], label: str) -> Schema:
     """The schema that takes what any of `members` takes.
 
     Keywords other than `enum` bind one JSON type each, so members of different types can
@@ -31,18 +31,18 @@ def join(members: list[Schema], place: str) -> Schema:
         return {}
     enums = sum("enum" in each for each in valued)
     if 0 < enums < len(valued):
-        _refuse(place)
+        _refuse(label)
     joined: Schema = {}
     kinds: list[str] = []
     for each in valued:
         if not enums and {_numeric(kind) for kind in kinds} & set(map(_numeric, types_of(each))):
-            _refuse(place)
+            _refuse(label)
         kinds += [kind for kind in types_of(each) if kind not in kinds]
-        for keyword, said in each.items():
+        for keyword, value in each.items():
             if keyword == "enum":
-                joined["enum"] = [*joined.get("enum", []), *said]
+                joined["enum"] = [*joined.get("enum", []), *value]
             elif keyword != "type":
-                joined.setdefault(keyword, said)
+                joined.setdefault(keyword, value)
     if null and "null" not in kinds:
         kinds.append("null")
         if enums:
@@ -54,8 +54,8 @@ def _numeric(kind: str) -> str:
     return "number" if kind == "integer" else kind
 
 
-def _refuse(place: str) -> NoReturn:
+def _refuse(label: str) -> NoReturn:
     raise ToolRegistrationError(
-        f"{place}: this union cannot be said in a schema; its members must differ in their "
+        f"{label}: this union cannot be said in a schema; its members must differ in their "
         "JSON type (str | int, str | list[str], T | None)"
     )

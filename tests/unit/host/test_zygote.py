@@ -30,7 +30,7 @@ from callgate.sandbox.jails import Limits
 from callgate.sandbox.profiles import Profile
 from callgate.sandbox.zygotes import MOST_FAILURES, WarmLauncher, Zygote, Zygotes
 from callgate.sources.hosts.hosts import Host, HostSettings
-from callgate.sources.hosts.links import Gone
+from callgate.sources.hosts.links import HostExited
 from callgate.sources.hosts.warm import warm
 from callgate.wiring import Wired, register_configured
 from tests.needs import needs
@@ -194,7 +194,7 @@ async def test_a_host_from_a_zygote_finds_what_one_that_is_started_finds(ground:
 async def test_how_a_host_from_a_zygote_ended_is_known(ground: Ground, code: int, expected: tuple[int | None, int | None]) -> None:
     host = ground.host(ground.launcher(None))
     assert (await ask(ground, host, "who"))[1] is True
-    with pytest.raises(Gone) as gone:
+    with pytest.raises(HostExited) as gone:
         await ask(ground, host, "end", code=code)
     assert (gone.value.exit.code, gone.value.exit.signal) == expected
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from callgate.protocol.host_v1 import frames
-from callgate.sources.hosts.links import Broke, Gone, HostError, Link, Refused
+from callgate.sources.hosts.links import Broke, HostError, HostExited, Link, Refused
 from callgate.sources.hosts.optional import PATIENCE_S, OptionalMethods
 
 CheckConfig = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -80,9 +80,11 @@ async def _config_schema(link: Link, optional: OptionalMethods) -> Any:
     try:
         async with asyncio.timeout(PATIENCE_S):
             schema = (await outcome).result.value
-    except Gone as gone:
+    except HostExited as exited:
         optional.missing([_SCHEMA])
-        raise EndedWhenAsked(f"{gone} when it was asked for {_SCHEMA}, which is optional") from gone
+        raise EndedWhenAsked(
+            f"{exited} when it was asked for {_SCHEMA}, which is optional"
+        ) from exited
     except TimeoutError:
         link.abandon(id)
         optional.ignored(_SCHEMA)

@@ -11,8 +11,8 @@ from callgate.core.errors import ToolExecutionError, ToolProtocolError
 from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import failures, frames, parts
 from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts.hosts import Asked, Host
-from callgate.sources.hosts.links import Broke, Gone, Link, Refused
+from callgate.sources.hosts.hosts import Host, HostCall
+from callgate.sources.hosts.links import Broke, HostExited, Link, Refused
 from callgate.sources.hosts.reach import Reach
 
 
@@ -21,15 +21,15 @@ async def call(
     tool: str,
     arguments: dict[str, Any],
     context: ToolContext,
-    asked: Callable[[Asked], None],
+    on_start: Callable[[HostCall], None],
     *,
-    own: bool = False,
+    trusted: bool = False,
     check: Callable[[], None] = lambda: None,
     watch: Callable[[Link], AbstractContextManager[None]] = lambda _: nullcontext(),
 ) -> Any:
     """What `execute_tool` gave. Raises a `ToolError`.
 
-    `asked` is told what to cancel; `own`: the host runs our own functions, and is believed.
+    `on_start` gets the call, to cancel it; `trusted`: the host runs our own functions.
     `check` may refuse the process that the call would go to, `watch` is around its work there.
     """
     def tell(event: frames.Event) -> None:
@@ -38,20 +38,20 @@ async def call(
     reach = Reach(context)
     try:
         returned = await host.execute(
-            tool, arguments, context, tell, reach.answer, asked, check, watch
+            tool, arguments, context, tell, reach.answer, on_start, check, watch
         )
     except Refused as refused:
         if refused.failure.stack:
             host.log.note(refused.failure.stack)
-        raise failures.to_error(refused.failure, trusted=own) from None
+        raise failures.to_error(refused.failure, trusted=trusted) from None
     except Broke as broke:
         problem = f"Host {host.settings.name!r}: {broke}."
         raise ToolProtocolError(problem, reason="host_answer") from None
-    except Gone as gone:
-        raise host.life.died(gone.exit) from None
+    except HostExited as exited:
+        raise host.lifecycle.died(exited.exit) from None
     except Unsendable as error:
         raise ToolExecutionError(f"The call does not fit: {error}.", reason="unsendable") from None
     finally:
-        if reach.undeclared is not None and not own:
+        if reach.undeclared is not None and not trusted:
             host.distrust(f"tool {tool} went beyond what it declares: {reach.undeclared}")
     return returned.result.value

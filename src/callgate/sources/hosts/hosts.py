@@ -1,4 +1,4 @@
-"""One host: its process, which has the life that `lives` tells of, and the requests to it.
+"""One host: its process, with the lifecycle of `lifecycle`, and the requests to it.
 
     a call that may change files      -> the process
     any other call, every preview     -> `reading`, a second process that cannot write
@@ -26,12 +26,12 @@ from callgate.dispatch.raw_open import our_own
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.ndjson import Unsendable
 from callgate.sources.hosts.beginning import CheckConfig, EndedWhenAsked, Silent, Started, begin
-from callgate.sources.hosts.links import Gone, HostError, Link, OnAsk, OnEvent, Refused
+from callgate.sources.hosts.links import HostError, HostExited, Link, OnAsk, OnEvent, Refused
 from callgate.sources.hosts.optional import OptionalMethods
 from callgate.sources.hosts.slots import Slots
 from callgate.sources.hosts.states import States
 from callgate.sources.hosts.warm import warm
-from callgate.sources.lives import Health, Kind, Life, ended
+from callgate.sources.lifecycle import Health, Kind, Lifecycle, ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.read_only_calls import ReadOnlyCalls
 
@@ -57,7 +57,7 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     """None: one at a time if it has a state, and 16 if it has none."""
 
 
-class Asked(NamedTuple):
+class HostCall(NamedTuple):
     """A call that a host runs."""
 
     link: Link
@@ -86,7 +86,7 @@ class Host:
         self._outdated = False
         """What is being started is not to be used."""
         restart = f"callgate hosts restart {settings.name}"
-        self.life = Life(_HOST, settings.name, self.log, until=restart)
+        self.lifecycle = Lifecycle(_HOST, settings.name, self.log, until=restart)
         self._states = States()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By session; kept by the calls that run or wait."""
@@ -107,14 +107,14 @@ class Host:
         twin = Host(
             self.settings, launcher, self.log, self._check_config, optional=self._optional
         )
-        twin.life, twin._states, twin._turns = self.life, self._states, self._turns
+        twin.lifecycle, twin._states, twin._turns = self.lifecycle, self._states, self._turns
         return twin
 
     # --- what others may know -----------------------------------------------------------------
 
     @property
     def health(self) -> Health:
-        return self.life.health(
+        return self.lifecycle.health(
             starting=any(each._starting is not None for each in self.processes),
             running=any(each.is_running for each in self.processes),
         )
@@ -126,9 +126,9 @@ class Host:
     @property
     def problem(self) -> str | None:
         """Why it does not run, if it should."""
-        return self.life.problem
+        return self.lifecycle.problem
 
-    def offers(self, method: str) -> bool:
+    def supports(self, method: str) -> bool:
         """Whether an optional method is worth asking for."""
         started = self.started
         return started is not None and self._optional.worth_asking(method, started.methods)
@@ -146,11 +146,11 @@ class Host:
         context: ToolContext,
         on_event: OnEvent,
         on_ask: OnAsk,
-        asked: Callable[[Asked], None],
+        on_start: Callable[[HostCall], None],
         check: Callable[[], None] = lambda: None,
         watch: Callable[[Link], AbstractContextManager[None]] = lambda _: nullcontext(),
     ) -> frames.Returned:
-        """Run a tool for the session of a call. `asked` is told what to cancel. Raises
+        """Run a tool for the session of a call. `on_start` gets the call. Raises
         `HostError`, and what `check` raises, which sees the process that it will be run in.
         `watch` is around what the process does for it.
 
@@ -165,15 +165,15 @@ class Host:
         assert self._slots is not None
         slots = self._slots
         try:
-            if (ticket := slots.enter()) is not None:
+            if (ticket := slots.acquire()) is not None:
                 await slots.until(ticket)
             try:
                 while link is not self._link:  # it died, or had to go, while we waited our turn
                     link = await self.link()
                     if slots is not (of_link := self._slots):
-                        if (ticket := of_link.enter()) is not None:
+                        if (ticket := of_link.acquire()) is not None:
                             await of_link.until(ticket)
-                        slots.leave()
+                        slots.release()
                         slots = of_link
                 check()
                 params = frames.ExecuteTool(
@@ -184,7 +184,7 @@ class Host:
                 )
                 with watch(link):
                     id, outcome = link.ask(params, on_event, on_ask)
-                    asked(Asked(link, id, outcome))
+                    on_start(HostCall(link, id, outcome))
                     try:
                         return self._keep_state(session, await outcome)
                     except asyncio.CancelledError:
@@ -192,7 +192,7 @@ class Host:
                         await self._take_back(link, id)
                         raise
             finally:
-                slots.leave()
+                slots.release()
         finally:
             if turn is not None:
                 turn.release()
@@ -203,7 +203,7 @@ class Host:
         """The value of an optional method; None where it has none, or fails."""
         method = frames.METHODS[type(params)]
         link = self._link
-        if link is None or link.exit is not None or not self.offers(method):
+        if link is None or link.exit is not None or not self.supports(method):
             return None
         before = self._state(session)
         if hasattr(params, "state"):
@@ -241,21 +241,21 @@ class Host:
             self._asking.remove(method)
         return None
 
-    async def cancel(self, asked: Asked) -> None:
+    async def cancel(self, call: HostCall) -> None:
         """End one call: by asking if it can be asked, else with the whole process."""
-        if self.offers("cancel"):
-            id, outcome = asked.link.ask(frames.Cancel(id=asked.id))
+        if self.supports("cancel"):
+            id, outcome = call.link.ask(frames.Cancel(id=call.id))
             try:
                 async with asyncio.timeout(CANCEL_S):
                     await outcome
-                    await asyncio.wait({asked.outcome})
+                    await asyncio.wait({call.outcome})
             except Refused as refused:
                 if refused.failure.type == _NOT_FOUND:
                     self._optional.missing(["cancel"])
             except (HostError, TimeoutError):
-                asked.link.abandon(id)
-        if not asked.outcome.done():
-            self.kill(asked)
+                call.link.abandon(id)
+        if not call.outcome.done():
+            self.kill(call)
 
     async def _take_back(self, link: Link, id: str) -> None:
         """End a call for which nobody waits any more."""
@@ -263,18 +263,18 @@ class Host:
         if outcome is None:
             return
         outcome.add_done_callback(lambda over: over.cancelled() or over.exception())
-        asked = Asked(link, id, outcome)
+        call = HostCall(link, id, outcome)
         try:
-            await self.cancel(asked)
+            await self.cancel(call)
             await asyncio.wait({outcome}, timeout=CANCEL_S)
         except asyncio.CancelledError:  # once more: no time to be polite
-            self.kill(asked)
+            self.kill(call)
             raise
 
-    def kill(self, asked: Asked) -> None:
+    def kill(self, call: HostCall) -> None:
         """End the process of a call, with all that it runs; the next call has another."""
-        self._expected_end(asked.link)
-        asked.link.kill()
+        self._expected_end(call.link)
+        call.link.kill()
 
     def _turn(self, session: str) -> asyncio.Lock | None:
         """What calls of a session wait for one after another, if they share a state."""
@@ -299,22 +299,22 @@ class Host:
         """The process, started if it does not run. Raises `ToolHostUnavailable`."""
         if self._link is not None and self._link.exit is None:
             return self._link
-        delay = self.life.delay_s()
+        delay = self.lifecycle.delay_s()
         if self._starting is None:
             with our_own():  # what is opened to start it, no tool opens
                 self._starting = asyncio.get_running_loop().create_task(self._start(delay))
             self._starting.add_done_callback(self._has_started)
-        return await self.life.started(self._starting)
+        return await self.lifecycle.started(self._starting)
 
     async def restart(self) -> None:
         """Forget what happened, end the process, and start it anew with the next call."""
-        self.life.restarts()
+        self.lifecycle.restarts()
         await self.close()
         self._optional.clear()
 
     def distrust(self, problem: str) -> str:
         """Give it up, because it did what it may not; the calls that run finish. Until when."""
-        until = self.life.distrusted(problem)
+        until = self.lifecycle.distrusted(problem)
         self.renew()
         return until
 
@@ -369,32 +369,32 @@ class Host:
         return link
 
     async def _begin(self) -> tuple[Link, Started]:
-        said = self.settings
+        settings = self.settings
         link = Link(self.log, lambda exit: self._ended(link, exit))
-        self.life.starts(said.command)
+        self.lifecycle.starts(settings.command)
         try:
-            os.makedirs(said.cwd, exist_ok=True)
+            os.makedirs(settings.cwd, exist_ok=True)
             command = Command(
-                argv=said.command,
-                cwd=said.cwd,
-                env=dict(said.env),
-                warm=warm(said.command, said.cwd, said.env),
+                argv=settings.command,
+                cwd=settings.cwd,
+                env=dict(settings.env),
+                warm=warm(settings.command, settings.cwd, settings.env),
             )
             await link.start(self._launcher(), command)
         except (OSError, ToolError) as error:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
-            raise self.life.failed(problem) from error
+            raise self.lifecycle.failed(problem) from error
         try:
             return link, await begin(
-                link, said.config, self._check_config, self._optional, said.start_timeout_s
+                link, settings.config, self._check_config, self._optional, settings.start_timeout_s
             )
         except EndedWhenAsked:
             raise
         except Silent as silent:
             raise await self._failed(link, str(silent)) from None
-        except Gone as gone:
-            self.life.crashed(f"{gone} when it was started")
-            raise self.life.died(gone.exit) from gone
+        except HostExited as exited:
+            self.lifecycle.crashed(f"{exited} when it was started")
+            raise self.lifecycle.died(exited.exit) from exited
         except (HostError, ToolError) as error:
             raise await self._failed(link, f"it cannot be used: {error}") from error
         except BaseException:
@@ -406,7 +406,7 @@ class Host:
         self._expected_end(link)
         link.kill()
         await link.ended()
-        return self.life.failed(problem)
+        return self.lifecycle.failed(problem)
 
     # --- its death ----------------------------------------------------------------------------
 
@@ -419,14 +419,14 @@ class Host:
         if self._link is not link:
             return
         self._link = None
-        if asked := self._asked_alone(link):
-            self._optional.missing(asked)
-            self.log.note(f"it {ended(exit)} when it was asked for {', '.join(asked)}, which is "
+        if methods := self._optional_alone(link):
+            self._optional.missing(methods)
+            self.log.note(f"it {ended(exit)} when it was asked for {', '.join(methods)}, which is "
                           "optional: it is not asked for that again")  # fmt: skip
         else:
-            self.life.crashed(f"it {ended(exit)}")
+            self.lifecycle.crashed(f"it {ended(exit)}")
 
-    def _asked_alone(self, link: Link) -> list[str]:
+    def _optional_alone(self, link: Link) -> list[str]:
         """The optional methods that were under way, if nothing else was."""
         return list(self._asking) if len(link) == len(self._asking) else []
 

@@ -24,7 +24,7 @@ from callgate.protocol.host_v1 import failures, frames
 from callgate.protocol.host_v1.excerpts import Passed
 from callgate.protocol.host_v1.requests import Fault
 from callgate.protocol.host_v1.runtime import Broken, Received, RuntimeWire
-from callgate.sources.lives import ended
+from callgate.sources.lifecycle import ended
 from callgate.sources.logs import LifeLog
 
 OnEvent = Callable[[frames.Event], None]
@@ -54,7 +54,7 @@ class Broke(HostError):
     """The host answered in a way that no answer may have."""
 
 
-class Gone(HostError):
+class HostExited(HostError):
     """The host ended before it answered."""
 
     def __init__(self, exit: Exit) -> None:
@@ -78,7 +78,7 @@ class Link:
         self._pending: dict[str, _Pending] = {}
         self._running: Running | None = None
         self._stdin: int | None = None
-        self._held = bytearray()
+        self._buffer = bytearray()
         """What is sent at the end of this turn of the loop."""
         self._unsent = bytearray()
         """What the pipe did not take."""
@@ -105,7 +105,7 @@ class Link:
         finally:
             os.close(theirs)
         self._stdin = ours
-        self._own(self._await_end(self._running))
+        self._spawn(self._await_end(self._running))
 
     def watch_writes(self, report: Callable[[str], None]) -> None:
         """Tell of its next attempt to write where it may not, if that can be seen."""
@@ -126,7 +126,7 @@ class Link:
         id = str(next(self._ids))
         outcome: asyncio.Future[frames.Returned] = asyncio.get_running_loop().create_future()
         if self.exit is not None or self._stdin is None:
-            outcome.set_exception(self._gone(self.exit or Exit()))
+            outcome.set_exception(HostExited(self.exit or Exit()))
             return id, outcome
         data = self._wire.encode(frames.ask(id, params))
         self._pending[id] = _Pending(outcome, on_event, on_ask)
@@ -164,7 +164,7 @@ class Link:
 
     def end(self, leave_s: float = LEAVE_S) -> None:
         """Let it go: its stdin ends, and if it does not end by that, it is ended."""
-        self._send_held()
+        self._flush()
         self._hang_up()
         if self._running is not None and self.exit is None and self._leaving is None:
             stop = self._running.stop
@@ -187,18 +187,18 @@ class Link:
     def _send_soon(self, data: bytes) -> None:
         """Send it together with what else comes in this turn of the loop: where several are
         under way the host has something to do, and each write would cost as much as them all."""
-        if not self._held:
-            asyncio.get_running_loop().call_soon(self._send_held)
-        self._held += data
+        if not self._buffer:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._buffer += data
 
-    def _send_held(self) -> None:
-        if self._held:
+    def _flush(self) -> None:
+        if self._buffer:
             self._send(b"")
 
     def _send(self, data: bytes) -> None:
-        if self._held:
-            data = bytes(self._held) + data
-            self._held.clear()
+        if self._buffer:
+            data = bytes(self._buffer) + data
+            self._buffer.clear()
         if self._stdin is None:
             return
         self._frames.sent(data)
@@ -265,7 +265,7 @@ class Link:
                 if pending is not None and pending.on_event is not None:
                     pending.on_event(received.event)
             case frames.Request():
-                self._own(self._serve(received))
+                self._spawn(self._serve(received))
             case Fault():
                 self._send(self._wire.encode(received))
             case Broken():
@@ -321,12 +321,9 @@ class Link:
         pending, self._pending = self._pending, {}
         for each in pending.values():
             if not each.outcome.done():
-                each.outcome.set_exception(self._gone(self.exit))
+                each.outcome.set_exception(HostExited(self.exit))
 
-    def _gone(self, exit: Exit) -> Gone:
-        return Gone(exit)
-
-    def _own(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

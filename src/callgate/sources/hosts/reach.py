@@ -19,10 +19,10 @@ class Reach:
         self.undeclared: str | None = None
         """What it tried although its tool declares to change nothing."""
 
-    async def answer(self, asked: frames.OfRuntime) -> Any:
+    async def answer(self, request: frames.OfRuntime) -> Any:
         """The value of a request. Raises a `ToolError`."""
         try:
-            return self._do(asked)
+            return self._do(request)
         except ToolError as error:
             if error.reason == UNDECLARED:
                 self.undeclared = error.message
@@ -30,12 +30,12 @@ class Reach:
         except UnicodeDecodeError:
             raise ToolExecutionError("The file is no UTF-8 text.", reason="not_text") from None
         except OSError as error:
-            said = f"{error.strerror}: {getattr(asked, 'path', '')}"
-            raise ToolExecutionError(said, reason="os_error") from None
+            message = f"{error.strerror}: {getattr(request, 'path', '')}"
+            raise ToolExecutionError(message, reason="os_error") from None
 
-    def _do(self, asked: frames.OfRuntime) -> Any:
+    def _do(self, request: frames.OfRuntime) -> Any:
         context = self._context
-        match asked:
+        match request:
             case frames.ReadFile(path=path, encoding=encoding):
                 data = context.workspace_files.read_bytes(path)
                 return data.decode() if encoding == "utf-8" else base64.b64encode(data).decode()

@@ -13,7 +13,7 @@ class Slots:
         self._free = most
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def enter(self) -> asyncio.Future[None] | None:
+    def acquire(self) -> asyncio.Future[None] | None:
         """Take a slot: None if it is taken now, else what to wait for with `until`."""
         if self._free:
             self._free -= 1
@@ -28,10 +28,10 @@ class Slots:
             await ticket
         except BaseException:
             if ticket.done() and not ticket.cancelled():
-                self.leave()
+                self.release()
             raise
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give the slot to who waits longest."""
         while self._waiting:
             ticket = self._waiting.popleft()

@@ -25,7 +25,7 @@ from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.optional import PATIENCE_S, OptionalMethods
 from callgate.sources.hosts.tools import HostedTool, definition_of
-from callgate.sources.lives import Health
+from callgate.sources.lifecycle import Health
 from callgate.sources.logs import LifeLog, Trouble, trouble
 from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 
@@ -77,21 +77,21 @@ class Hosts:
 
     def in_order(self) -> list[str]:
         """The hosts, those first that were seen first: a name belongs to who had it first."""
-        known = {name: place for place, name in enumerate(self._pins.known())}
+        known = {name: position for position, name in enumerate(self._pins.known())}
         return sorted(self._specs, key=lambda name: known.get(name, len(known)))
 
     async def learn(self, name: str) -> Pinned:
         """Start a host and pin what it says. Raises a `ToolError`."""
-        said = await self.ask(name)
-        self.pin_first(name, said)
-        return said
+        pinned = await self.ask(name)
+        self.pin_first(name, pinned)
+        return pinned
 
-    def pin(self, name: str, said: Pinned) -> None:
-        self._pins.write(name, said)
+    def pin(self, name: str, pinned: Pinned) -> None:
+        self._pins.write(name, pinned)
 
-    def pin_first(self, name: str, said: Pinned) -> None:
+    def pin_first(self, name: str, pinned: Pinned) -> None:
         """Pin a host that is new; what another process pinned since stays."""
-        self._pins.write_first(name, said)
+        self._pins.write_first(name, pinned)
 
     async def ask(self, name: str) -> Pinned:
         """Start a host, and what it says of itself. Raises a `ToolError`."""
@@ -131,8 +131,8 @@ class Hosts:
         return pinned
 
     async def _optional(self, host: Host, params: frames.OfHost) -> list[Any]:
-        said = await host.try_ask("", params, PATIENCE_S)
-        return said if isinstance(said, list) else []
+        value = await host.try_ask("", params, PATIENCE_S)
+        return value if isinstance(value, list) else []
 
     def factories(self, name: str) -> list[ToolFactory]:
         """The tools of a host, as it is pinned; none if it is not."""
@@ -146,7 +146,7 @@ class Hosts:
 
         def changed(process: Host, tool: str) -> bool:
             if process not in seen or seen[process][0] is not process.started:
-                seen[process] = process.started, _said(process)
+                seen[process] = process.started, _running_fingerprints(process)
             return seen[process][1].get(tool) != known[tool]
 
         return [
@@ -161,11 +161,19 @@ class Hosts:
     def changed(self, name: str) -> set[str]:
         """The tools that the process of a host describes differently than they are pinned."""
         pinned, host = self.pinned(name), self.hosts[name]
-        running = [_said(each) for each in host.processes if each.is_running and each.started]
+        running = [
+            _running_fingerprints(each)
+            for each in host.processes
+            if each.is_running and each.started
+        ]
         if pinned is None or host.health is not Health.RUNNING:
             return set()
         known = _fingerprints(pinned.schemas, name)
-        return {tool for tool in known if any(said.get(tool) != known[tool] for said in running)}
+        return {
+            tool
+            for tool in known
+            if any(fingerprints.get(tool) != known[tool] for fingerprints in running)
+        }
 
     def trouble(self, name: str) -> Trouble | None:
         """What went wrong with a host last, in whichever process, by its log."""
@@ -211,7 +219,7 @@ def _fingerprints(schemas: list[dict[str, Any]], host: str) -> dict[str, str]:
     return {tool.name: fingerprint(entry) for tool, entry in zip(read, schemas, strict=True)}
 
 
-def _said(host: Host) -> dict[str, str]:
+def _running_fingerprints(host: Host) -> dict[str, str]:
     """What the process of a host says of its tools; nothing, if that cannot be read."""
     assert host.started is not None
     try:

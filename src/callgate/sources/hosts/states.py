@@ -11,7 +11,7 @@ MOST_BYTES = 64 * 1024 * 1024
 """Of all sessions of one host together, as JSON."""
 
 
-class _Kept(NamedTuple):
+class _StoredState(NamedTuple):
     state: dict[str, Any]
     size: int
 
@@ -20,25 +20,25 @@ class States:
     """Those that were kept first go first. A session without one begins anew."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self._by_session: dict[str, _StoredState] = {}
         self._size = 0
 
     def __contains__(self, session: str) -> bool:
-        return session in self._kept
+        return session in self._by_session
 
     def get(self, session: str, otherwise: dict[str, Any]) -> dict[str, Any]:
-        kept = self._kept.get(session)
-        return otherwise if kept is None else kept.state
+        entry = self._by_session.get(session)
+        return otherwise if entry is None else entry.state
 
     def keep(self, session: str, state: dict[str, Any]) -> None:
         self.forget(session)
-        kept = _Kept(state, len(msgspec.json.encode(state)))
-        self._kept[session] = kept
-        self._size += kept.size
-        while len(self._kept) > MOST_SESSIONS or self._size > MOST_BYTES:
-            self.forget(next(iter(self._kept)))
+        entry = _StoredState(state, len(msgspec.json.encode(state)))
+        self._by_session[session] = entry
+        self._size += entry.size
+        while len(self._by_session) > MOST_SESSIONS or self._size > MOST_BYTES:
+            self.forget(next(iter(self._by_session)))
 
     def forget(self, session: str) -> None:
-        kept = self._kept.pop(session, None)
-        if kept is not None:
-            self._size -= kept.size
+        entry = self._by_session.pop(session, None)
+        if entry is not None:
+            self._size -= entry.size

@@ -22,7 +22,7 @@ from callgate.protocol.host_v1 import frames, values
 from callgate.protocol.host_v1.schemas import ToolSchema
 from callgate.protocol.native_results import native_text
 from callgate.sources.hosts.calls import call
-from callgate.sources.hosts.hosts import Asked, Host
+from callgate.sources.hosts.hosts import Host, HostCall
 from callgate.sources.hosts.optional import PATIENCE_S
 from callgate.sources.logs import PROBLEM
 
@@ -41,7 +41,7 @@ class HostedTool:
         """The process that can write; once it is executed, the one that serves the call."""
         self._definition = definition
         self._changed = changed
-        self._asked: Asked | None = None
+        self._host_call: HostCall | None = None
 
     @property
     def definition(self) -> ToolDefinition:
@@ -72,21 +72,23 @@ class HostedTool:
                 reason="definition_changed",
             )
 
-    def _remember(self, asked: Asked) -> None:
-        self._asked = asked
+    def _remember(self, host_call: HostCall) -> None:
+        self._host_call = host_call
 
     async def _format(self, session: str, value: dict[str, Any], output: ToolOutput) -> None:
         """What the host makes of its result for a model and for a screen."""
         host = self._host
-        if not (host.offers("format_tool_result") or host.offers("to_display_format")):
+        if not (host.supports("format_tool_result") or host.supports("to_display_format")):
             return
         if not await self._can_be_asked():
             return
-        if host.offers("format_tool_result"):
-            said = await host.try_ask(session, frames.FormatToolResult(result=value), PATIENCE_S)
-            if said is not None:
-                self._show(values.to_model_text(said), output)
-        if host.offers("to_display_format"):
+        if host.supports("format_tool_result"):
+            formatted = await host.try_ask(
+                session, frames.FormatToolResult(result=value), PATIENCE_S
+            )
+            if formatted is not None:
+                self._show(values.to_model_text(formatted), output)
+        if host.supports("to_display_format"):
             text = "\n".join(each.text for each in output.content if isinstance(each, TextBlock))
             params = frames.ToDisplayFormat(text=text, result=value)
             shown = await host.try_ask(session, params, PATIENCE_S)
@@ -124,17 +126,17 @@ class HostedTool:
         if self._changed(process, self._definition.name):
             return None
         with process.read_only_calls.previewing(link, self._definition):
-            said = await process.try_ask(session, params, PATIENCE_S, keep_state=False)
-        if not isinstance(said, str):
+            text = await process.try_ask(session, params, PATIENCE_S, keep_state=False)
+        if not isinstance(text, str):
             return None
-        beyond = len(said) - LONGEST_PREVIEW
-        return said if beyond <= 0 else f"{said[:LONGEST_PREVIEW]}\n[and {beyond} characters more]"
+        beyond = len(text) - LONGEST_PREVIEW
+        return text if beyond <= 0 else f"{text[:LONGEST_PREVIEW]}\n[and {beyond} characters more]"
 
     async def cancel(self) -> bool:
         """The host ends the call, or we end the host."""
-        if self._asked is None:
+        if self._host_call is None:
             return False
-        await self._host.cancel(self._asked)
+        await self._host.cancel(self._host_call)
         return True
 
 
@@ -151,16 +153,16 @@ def definition_of(
 
     What it claims itself counts only from a host that is trusted.
     """
-    said = effects.get(schema.name)
+    override = effects.get(schema.name)
     capabilities: frozenset[Capability] = frozenset()
-    if said is None and trusted and schema.capabilities:
+    if override is None and trusted and schema.capabilities:
         known = {each.value for each in Capability}
         capabilities = frozenset(Capability(each) for each in schema.capabilities if each in known)
     return ToolDefinition(
         name=schema.name,
         description=schema.description,
         input_schema=schema.input_schema,
-        side_effects=None if capabilities else said or effect,
+        side_effects=None if capabilities else override or effect,
         capabilities=capabilities,
         required_tags=frozenset(required_tags),
         timeout_s=timeout_s,

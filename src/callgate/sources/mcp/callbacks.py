@@ -38,7 +38,7 @@ class Callbacks:
         self.calls: list[Calling] = []
         """Those under way."""
 
-    def _whose(self) -> Calling:
+    def _calling(self) -> Calling:
         """The call for which the server asks: known by HTTP and in the newer generation, else
         the one that runs. Of calls of two sessions nobody can tell which one it is."""
         calling = current.get()
@@ -59,11 +59,11 @@ class Callbacks:
             case types.PromptListChangedNotification():
                 self._asks.changed("prompts")
             case types.LoggingMessageNotification(params=params):
-                said = params.data
-                text = said if isinstance(said, str) else msgspec.json.encode(said).decode()
+                data = params.data
+                text = data if isinstance(data, str) else msgspec.json.encode(data).decode()
                 line = Logged(level=params.level, logger=params.logger, text=text[:LONGEST_LINE])
                 with contextlib.suppress(Refused):
-                    self._asks.logged(line, self._whose())
+                    self._asks.logged(line, self._calling())
 
     async def list_roots(self, context: ClientRequestContext) -> types.ListRootsResult:
         uris = [f"file://{pathname2url(each)}" for each in self._roots]
@@ -73,16 +73,16 @@ class Callbacks:
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
         assert self._asks is not None
-        said = plain(params)
+        fields = plain(params)
         form = Form(
-            message=str(said.get("message", "")),
-            schema=said.get("requestedSchema") or {},
-            url=said.get("url"),
+            message=str(fields.get("message", "")),
+            schema=fields.get("requestedSchema") or {},
+            url=fields.get("url"),
         )
         try:
             if form.url is not None and urlsplit(form.url).scheme not in ("http", "https"):
                 raise Refused("only addresses of http and https are shown")
-            filled: Filled = await self._asks.fill(self._server, form, self._whose())
+            filled: Filled = await self._asks.fill(self._server, form, self._calling())
         except Refused as refused:
             return types.ErrorData(code=types.INVALID_REQUEST, message=str(refused))
         return types.ElicitResult.model_validate(
@@ -95,7 +95,7 @@ class Callbacks:
         assert self._asks is not None
         try:
             sample = _read_sample(plain(params))
-            sampled: asking.Sampled = await self._asks.sample(self._server, sample, self._whose())
+            sampled: asking.Sampled = await self._asks.sample(self._server, sample, self._calling())
         except Refused as refused:
             return types.ErrorData(code=-1, message=str(refused))
         return types.CreateMessageResult(
@@ -106,9 +106,9 @@ class Callbacks:
         )
 
 
-def _read_sample(said: dict[str, Any]) -> Sample:
+def _read_sample(params: dict[str, Any]) -> Sample:
     turns: list[Turn] = []
-    for message in said.get("messages", [])[: MOST_TURNS + 1]:
+    for message in params.get("messages", [])[: MOST_TURNS + 1]:
         content = message["content"]
         for block in content if isinstance(content, list) else [content]:
             if block.get("type") != "text":
@@ -118,6 +118,6 @@ def _read_sample(said: dict[str, Any]) -> Sample:
         raise Refused(f"1 to {MOST_TURNS} messages are taken")
     return Sample(
         turns=tuple(turns),
-        system=said.get("systemPrompt") or "",
-        max_tokens=max(1, min(int(said.get("maxTokens", 1_000)), 32_000)),
+        system=params.get("systemPrompt") or "",
+        max_tokens=max(1, min(int(params.get("maxTokens", 1_000)), 32_000)),
     )

@@ -34,7 +34,7 @@ from pydantic import BaseModel, ConfigDict
 from callgate.audit.redaction import redact
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolContext, ToolDefinition
-from callgate.sources.lives import ended
+from callgate.sources.lifecycle import ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks, Calling, current
 from callgate.sources.mcp.callbacks import Callbacks
@@ -100,14 +100,14 @@ class Connection:
         self._elicitation = asks is not None and elicitation
         self._sampling = asks is not None and sampling
         self._client: Client | None = None
-        self._leave = asyncio.Event()
+        self._closing = asyncio.Event()
         self._stale = asyncio.Event()
         """It said that its tools have changed."""
         self._relearned = asyncio.Event()
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner: asyncio.Task[None] | None = None
         self.link: Link | None = None
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         """Nothing can be asked of it any more."""
         self.quiet = asyncio.Event()
         """Set while no call runs."""
@@ -121,7 +121,7 @@ class Connection:
         await asyncio.shield(self._ready)
 
     async def close(self) -> None:
-        self._leave.set()
+        self._closing.set()
         if self._owner is None:
             return
         if not self._ready.done():
@@ -132,13 +132,13 @@ class Connection:
 
     def kill(self) -> None:
         """End it without being polite."""
-        self._leave.set()
+        self._closing.set()
         if self.link is not None:
             self.link.kill()
 
     @property
     def is_open(self) -> bool:
-        return self._client is not None and not self.gone.is_set()
+        return self._client is not None and not self.disconnected.is_set()
 
     async def is_lost(self, error: Exception) -> bool:
         """Whether a request failed because there is no connection any more. A server may well
@@ -146,7 +146,7 @@ class Connection:
         if _is_closed(error):
             try:
                 async with asyncio.timeout(SETTLE_S):
-                    await self.gone.wait()
+                    await self.disconnected.wait()
             except TimeoutError:
                 pass
         return not self.is_open
@@ -169,26 +169,26 @@ class Connection:
                 self._ready.exception()  # whoever waited may be gone
             elif isinstance(error, asyncio.CancelledError):
                 raise
-            elif not self._leave.is_set():
+            elif not self._closing.is_set():
                 self.log.note(f"the connection was lost: {type(_innermost(error)).__name__}")
         finally:
             self._client = None
-            self.gone.set()
+            self.disconnected.set()
 
     def _reason(self, error: BaseException) -> BaseException:
         """Why it cannot be used: of a process that ended, how, and what it said last."""
         if self.link is None or not _is_closed(error):
             return error
         last = self.log.last_words[:LONGEST_LAST]
-        said = f", with the words: {redact(last)}" if last else ""
-        return ToolError(f"it {ended(self.link.exit)} before it answered{said}")
+        suffix = f", with the words: {redact(last)}" if last else ""
+        return ToolError(f"it {ended(self.link.exit)} before it answered{suffix}")
 
     @asynccontextmanager
     async def _entered(self) -> AsyncIterator[Client]:
         transport = self._transport()
         if isinstance(transport, Link):
             self.link = transport
-            transport.ended = self.gone
+            transport.ended = self.disconnected
         if self._messages is not None:
             transport = tap(transport, self._messages)
         async with Client(
@@ -210,7 +210,7 @@ class Connection:
         async with asyncio.TaskGroup() as group:
             beside = self._listen(client), self._keep_up(client)
             tasks = [group.create_task(each) for each in beside]
-            waits = [group.create_task(each.wait()) for each in (self._leave, self.gone)]
+            waits = [group.create_task(each.wait()) for each in (self._closing, self.disconnected)]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             for each in (*tasks, *waits):
                 each.cancel()
@@ -224,8 +224,8 @@ class Connection:
 
     async def _listen(self, client: Client) -> None:
         """In the newer generation a client asks to be told of changes."""
-        said = client.server_capabilities
-        lists = (said.tools, said.resources, said.prompts)
+        capabilities = client.server_capabilities
+        lists = (capabilities.tools, capabilities.resources, capabilities.prompts)
         tools, resources, prompts = (bool(each and each.list_changed) for each in lists)
         modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         if not modern or not (tools or resources or prompts):
@@ -319,43 +319,48 @@ class Connection:
     async def beside(self) -> list[str]:
         """What it has beside tools. Many say that they could have some, and have none."""
         client, found = self.client, list[str]()
-        said = client.server_capabilities
+        capabilities = client.server_capabilities
         try:
-            if said.resources is not None and (
+            if capabilities.resources is not None and (
                 (await client.list_resources()).resources
                 or (await client.list_resource_templates()).resource_templates
             ):
                 found.append("resources")
-            if said.prompts is not None and (await client.list_prompts()).prompts:
+            if capabilities.prompts is not None and (await client.list_prompts()).prompts:
                 found.append("prompts")
         except (MCPError, ValueError) as error:
             self.log.note(f"what it has beside tools cannot be listed: {error}")
-        return [*found, *(["completions"] if found and said.completions is not None else [])]
+        return [
+            *found,
+            *(["completions"] if found and capabilities.completions is not None else []),
+        ]
 
-    async def ask(self, what: str, said: dict[str, Any], context: ToolContext) -> Any:
+    async def ask(self, name: str, arguments: dict[str, Any], context: ToolContext) -> Any:
         """One of `extras`, by the name that rules know it by."""
-        return await self._for(context, lambda: self._ask(what, said))
+        return await self._for(context, lambda: self._ask(name, arguments))
 
-    async def _ask(self, what: str, said: dict[str, Any]) -> Any:
+    async def _ask(self, name: str, arguments: dict[str, Any]) -> Any:
         client = self.client
-        match what:
+        match name:
             case "resources/list":
-                found = await client.list_resources(cursor=said.get("cursor"))
-                shown = [] if "cursor" in said else await _templates(client)
+                found = await client.list_resources(cursor=arguments.get("cursor"))
+                shown = [] if "cursor" in arguments else await _templates(client)
                 return _Listed.model_validate({**plain(found), "resourceTemplates": shown})
             case "resources/read":
-                return await client.read_resource(said["uri"])
+                return await client.read_resource(arguments["uri"])
             case "prompts/list":
-                return await client.list_prompts(cursor=said.get("cursor"))
+                return await client.list_prompts(cursor=arguments.get("cursor"))
             case "prompts/get":
-                return await client.get_prompt(said["name"], said.get("arguments"))
+                return await client.get_prompt(arguments["name"], arguments.get("arguments"))
         ref = (
-            types.PromptReference(type="ref/prompt", name=said["prompt"])
-            if "prompt" in said
-            else types.ResourceTemplateReference(type="ref/resource", uri=said.get("template", ""))
+            types.PromptReference(type="ref/prompt", name=arguments["prompt"])
+            if "prompt" in arguments
+            else types.ResourceTemplateReference(
+                type="ref/resource", uri=arguments.get("template", "")
+            )
         )
-        argument = {"name": said["argument"], "value": said["value"]}
-        return await client.complete(ref, argument, said.get("context"))
+        argument = {"name": arguments["argument"], "value": arguments["value"]}
+        return await client.complete(ref, argument, arguments.get("context"))
 
     async def _for(
         self, context: ToolContext, ask: Callable[[], Coroutine[Any, Any, T]]
@@ -400,8 +405,8 @@ class _Listed(BaseModel):
 
 
 def _pinned(tool: types.Tool) -> dict[str, Any]:
-    said = plain(tool)
-    return {key: said[key] for key in PINNED if key in said}
+    fields = plain(tool)
+    return {key: fields[key] for key in PINNED if key in fields}
 
 
 def _innermost(error: BaseException) -> BaseException:

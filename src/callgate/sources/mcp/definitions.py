@@ -53,7 +53,7 @@ class Beliefs(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments that name files in the workspace."""
     timeout_s: float | None = None
 
-    def offers(self, tool: str) -> bool:
+    def includes(self, tool: str) -> bool:
         wanted = self.tools is None or any(_names(each)(tool) for each in self.tools)
         return wanted and not any(_names(each)(tool) for each in self.exclude)
 
@@ -88,7 +88,7 @@ def definitions(
 ) -> Iterable[tuple[str, ToolDefinition]]:
     """Those that are wanted, with the name that their server knows them by."""
     for name, entry in zip(names_of(entries, server), entries, strict=True):
-        if beliefs.offers(name):
+        if beliefs.includes(name):
             yield name, _definition(name, entry, server, beliefs)
 
 
@@ -97,9 +97,9 @@ def _definition(
 ) -> ToolDefinition:
     schema = entry.get("inputSchema")
     schema = schema if isinstance(schema, dict) else {}
-    said = beliefs.effects.get(name)
+    override = beliefs.effects.get(name)
     capabilities: frozenset[Capability] = frozenset()
-    if said is None and beliefs.trusted:
+    if override is None and beliefs.trusted:
         capabilities = claimed(entry.get("annotations"))
     properties = schema.get("properties")
     known = properties if isinstance(properties, dict) else {}
@@ -109,7 +109,7 @@ def _definition(
         description=readable(entry.get("description") or entry.get("title") or ""),
         input_schema=readable_schema(schema),
         output_schema=entry.get("outputSchema"),
-        side_effects=None if capabilities else said or beliefs.effect,
+        side_effects=None if capabilities else override or beliefs.effect,
         capabilities=capabilities,
         path_params=tuple(each for each in beliefs.paths if each in known),
         timeout_s=beliefs.timeout_s,
@@ -129,9 +129,9 @@ def claimed(annotations: Any) -> frozenset[Capability]:
     return frozenset({effect, *harm})
 
 
-def readable(said: Any) -> str:
+def readable(value: Any) -> str:
     """A description in which nothing stands that a person does not see and a model reads."""
-    text = str(said)[:LONGEST_DESCRIPTION]
+    text = str(value)[:LONGEST_DESCRIPTION]
     if text.isascii() and text.isprintable():
         return text  # as most are
     return "".join(each if each in "\n\t" or is_seen(each) else escape(each) for each in text)
@@ -146,18 +146,18 @@ def readable_schema(schema: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _readable_in(said: Any, *, named: bool = False) -> Any:
+def _readable_in(value: Any, *, named: bool = False) -> Any:
     """`named`: its keys are names, and not keywords."""
-    match said:
+    match value:
         case str():
-            return readable(said)
+            return readable(value)
         case list():
-            return [_readable_in(each) for each in said]
+            return [_readable_in(each) for each in value]
         case dict() if named:
-            return {key: _readable_in(each) for key, each in said.items()}
+            return {key: _readable_in(each) for key, each in value.items()}
         case dict():
             return {
                 key: each if key in _MEANT else _readable_in(each, named=key in _NAMED)
-                for key, each in said.items()
+                for key, each in value.items()
             }
-    return said
+    return value

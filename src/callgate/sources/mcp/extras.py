@@ -32,7 +32,7 @@ def _object(required: list[str], **properties: Any) -> dict[str, Any]:
 
 
 _ARGUMENTS = {"type": "object", "additionalProperties": _TEXT}
-_OFFERS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+_EXTRAS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     (RESOURCES, "resources/list", "List the resources and resource templates of MCP server {}.",
      _object([], **_PAGE)),
     (RESOURCES, "resources/read", "Read a resource of MCP server {}.",
@@ -51,12 +51,12 @@ def extras(
 ) -> Iterator[tuple[str, ToolDefinition]]:
     """The names that rules know them by, and their definitions."""
     named = server.settings.name
-    for part, name, said, schema in _OFFERS:
-        if part in has and beliefs.offers(name):
+    for part, name, description, schema in _EXTRAS:
+        if part in has and beliefs.includes(name):
             yield name, ToolDefinition(
                 name=model_name(named, name),
                 aliases=(rule_name(named, name),),
-                description=said.format(named),
+                description=description.format(named),
                 input_schema=schema,
                 side_effects=beliefs.effects.get(name, beliefs.beside or beliefs.effect),
                 path_params=(),
@@ -80,10 +80,10 @@ class Extra:
         return self._definition
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        connection = await self._server.connection(self._server.place(context))
+        connection = await self._server.connection(self._server.location(context))
         try:
             with connection.watched(self._definition, context):
-                said = await connection.ask(self._name, input, context)
+                result = await connection.ask(self._name, input, context)
         except (ToolError, asyncio.CancelledError):
             raise
         except Exception as error:  # of the SDK, which speaks with a stranger
@@ -92,9 +92,9 @@ class Extra:
             raise to_error(self._server, error) from None
         from callgate.sources.mcp import outputs  # lazy: with the SDK, which is heavy  # noqa: PLC0415
 
-        value = outputs.plain(said)
+        value = outputs.plain(result)
         if self._name == "resources/read":
-            content = [block for each in said.contents for block in outputs.to_blocks(each)]
+            content = [block for each in result.contents for block in outputs.to_blocks(each)]
         else:
             content = [TextBlock(msgspec.json.encode(value).decode())]
         return ToolOutput(content=content, value=value)

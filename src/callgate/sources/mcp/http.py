@@ -37,11 +37,11 @@ async def transport(
     login_hosts: tuple[str, ...] = (),
 ) -> AsyncIterator[Any]:
     """`login_hosts` are `HOST:PORT` or `HOST:*` that the user lets the server lead to."""
-    parts = urlsplit(url)
-    own = (str(parts.hostname), parts.port or _PORTS[parts.scheme])
+    address = urlsplit(url)
+    server = (str(address.hostname), address.port or _PORTS[address.scheme])
     async with (
         httpx2.AsyncClient(
-            transport=_Guarded(own, login_hosts),
+            transport=_Guarded(server, login_hosts),
             headers={"Accept-Encoding": "identity", **headers},
             auth=auth,
             timeout=_TIMES,
@@ -53,10 +53,10 @@ async def transport(
 
 
 class _Guarded(httpx2.AsyncHTTPTransport):
-    def __init__(self, own: tuple[str, int], login_hosts: tuple[str, ...]) -> None:
+    def __init__(self, server: tuple[str, int], login_hosts: tuple[str, ...]) -> None:
         super().__init__()
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpx2.create_ssl_context(), network_backend=_Ways(own, login_hosts)
+            ssl_context=httpx2.create_ssl_context(), network_backend=_Ways(server, login_hosts)
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -92,8 +92,8 @@ class _Bounded(httpx2.AsyncByteStream):
 class _Ways(AsyncNetworkBackend):
     """Where connections may go."""
 
-    def __init__(self, own: tuple[str, int], login_hosts: tuple[str, ...] = ()) -> None:
-        self._own = own
+    def __init__(self, server: tuple[str, int], login_hosts: tuple[str, ...] = ()) -> None:
+        self._server = server
         self._login_hosts = login_hosts
         self._is_public = False
         """Whether the server itself was reached at a public address."""
@@ -109,7 +109,7 @@ class _Ways(AsyncNetworkBackend):
     ) -> AsyncNetworkStream:
         addresses = await _look_up(host, port)
         public = all(is_public(each.split("%")[0]) for each in addresses)
-        if _same_place((host, port), self._own):
+        if _same_place((host, port), self._server):
             if self._is_public and not public:
                 raise httpcore2.ConnectError(f"{host} had a public address, and now has another")
             self._is_public = public

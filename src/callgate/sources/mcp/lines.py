@@ -49,7 +49,7 @@ class Lines:
         self._noise = 0
         self._since = time.monotonic()
         self._second = 0.0
-        self._told = 0
+        self._notifications = 0
         self.notes: list[str] = []
         """What is worth a note in the log since it was last looked at."""
         self.hopeless = False
@@ -81,16 +81,16 @@ class Lines:
         method = message.get("method")
         if method == MESSAGE:
             params = message.get("params")
-            said = params.get("data") if isinstance(params, dict) else None
-            self._note(f"it logs: {excerpt(str(said))}")
+            data = params.get("data") if isinstance(params, dict) else None
+            self._note(f"it logs: {excerpt(str(data))}")
         elif method not in TELLING:
             self._pass_over("unknown notification", str(method))
             return False
         now = time.monotonic()
         if now - self._second >= 1.0:
-            self._second, self._told = now, 0
-        self._told += 1
-        if self._told > PER_SECOND:
+            self._second, self._notifications = now, 0
+        self._notifications += 1
+        if self._notifications > PER_SECOND:
             self._count()
             return False
         return True
@@ -106,10 +106,10 @@ class Lines:
     def _pass_over(self, why: str, line: str | bytes) -> None:
         self._note(f"passed over ({why}): {excerpt(line)}")
 
-    def _note(self, said: str) -> None:
+    def _note(self, text: str) -> None:
         self._count()
         if self._noise <= NOTED:
-            self.notes.append(said)
+            self.notes.append(text)
         elif self._noise == NOTED + 1:
             self.notes.append("more, which is not noted")
 

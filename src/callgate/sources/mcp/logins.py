@@ -34,11 +34,11 @@ WAIT_S = 300.0
 RENEW_BEFORE_S = 30.0
 
 
-class Kept(Protocol):
+class TokenStore(Protocol):
     """What is kept of a server; `config.mcp_tokens.TokenFile` implements it."""
 
     def read(self) -> dict[str, Any]: ...
-    def write(self, kept: dict[str, Any]) -> None: ...
+    def write(self, data: dict[str, Any]) -> None: ...
 
 
 class NotLoggedIn(ToolError):
@@ -51,7 +51,7 @@ class NotLoggedIn(ToolError):
 def provider(
     server: str,
     url: str,
-    kept: Kept,
+    store: TokenStore,
     *,
     show: Callable[[str], None] | None = None,
     scopes: tuple[str, ...] = (),
@@ -61,15 +61,15 @@ def provider(
     port: int | None = None,
 ) -> OAuthClientProvider:
     """`show` sends a person to an address; without, nobody is there."""
-    kept = _Bound(kept, url)
-    known = kept.read()
+    store = _Bound(store, url)
+    known = store.read()
     here = port or known.get("port") or 0
     if show is not None:
         here = _free_port(here)
     if show is not None and here != known.get("port"):
         # A registration is for one address to come back to.
         known = {key: value for key, value in known.items() if key != "client"}
-        kept.write({**known, "port": here})
+        store.write({**known, "port": here})
     back = f"http://127.0.0.1:{here}/callback"
     metadata = OAuthClientMetadata.model_validate(
         {
@@ -95,7 +95,7 @@ def provider(
     return _Provider(
         url,
         metadata,
-        _Storage(kept, given),
+        _Storage(store, given),
         redirect_handler=visit.go,
         callback_handler=visit.come_back,
         client_metadata_url=client_metadata_url,
@@ -106,16 +106,16 @@ class _Bound:
     """What was kept of a server, for the address at which it was given: a server of the same name
     that is elsewhere now is not shown it."""
 
-    def __init__(self, kept: Kept, url: str) -> None:
-        self._kept = kept
+    def __init__(self, store: TokenStore, url: str) -> None:
+        self._store = store
         self._url = url
 
     def read(self) -> dict[str, Any]:
-        known = self._kept.read()
+        known = self._store.read()
         return known if known.get("url") == self._url else {}
 
-    def write(self, kept: dict[str, Any]) -> None:
-        self._kept.write({**kept, "url": self._url})
+    def write(self, data: dict[str, Any]) -> None:
+        self._store.write({**data, "url": self._url})
 
 
 class _Provider(OAuthClientProvider):
@@ -143,8 +143,8 @@ class _Provider(OAuthClientProvider):
 
 
 class _Storage:
-    def __init__(self, kept: Kept, given: OAuthClientInformationFull | None) -> None:
-        self._kept = kept
+    def __init__(self, store: TokenStore, given: OAuthClientInformationFull | None) -> None:
+        self._store = store
         self._given = given
 
     async def get_tokens(self) -> OAuthToken | None:
@@ -152,13 +152,13 @@ class _Storage:
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
         self.set("tokens", tokens)
-        lives = tokens.expires_in
-        expires = None if lives is None else time.time() + lives - RENEW_BEFORE_S
-        self._kept.write({**self._kept.read(), "expires_at": expires})
+        lifetime = tokens.expires_in
+        expires = None if lifetime is None else time.time() + lifetime - RENEW_BEFORE_S
+        self._store.write({**self._store.read(), "expires_at": expires})
 
     def expires_at(self) -> float | None:
-        said = self._kept.read().get("expires_at")
-        return said if isinstance(said, float) else None
+        expires = self._store.read().get("expires_at")
+        return expires if isinstance(expires, float) else None
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
         return self._given or self.get("client", OAuthClientInformationFull)
@@ -171,25 +171,25 @@ class _Storage:
         """Raises a `ToolError` where the client of the settings is that of somebody else."""
         if self._given is None:
             return
-        known = self._kept.read()
+        known = self._store.read()
         if known.get("issuer", issuer) != issuer:
             raise ToolError(
                 f"it sends people to {issuer} to log in now, and did to {known['issuer']} before: "
                 "if that is right, remove it and add it again",
                 reason="mcp_login",
             )
-        self._kept.write({**known, "issuer": issuer})
+        self._store.write({**known, "issuer": issuer})
 
     def get(self, name: str, kind: type[M]) -> M | None:
-        said = self._kept.read().get(name)
+        stored = self._store.read().get(name)
         try:
-            return None if said is None else kind.model_validate(said)
+            return None if stored is None else kind.model_validate(stored)
         except ValidationError:
             return None
 
     def set(self, name: str, value: BaseModel) -> None:
-        said = value.model_dump(mode="json", exclude_none=True)
-        self._kept.write({**self._kept.read(), name: said})
+        data = value.model_dump(mode="json", exclude_none=True)
+        self._store.write({**self._store.read(), name: data})
 
 
 def _free_port(wanted: int) -> int:
@@ -220,10 +220,10 @@ class _Visit:
     async def go(self, url: str) -> None:
         if self._show is None:
             raise NotLoggedIn(self._server)
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https"):
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https"):
             raise ToolError("it sends people to an address that is none of http or https")
-        state = parse_qs(parts.query).get("state", [""])[0]
+        state = parse_qs(address.query).get("state", [""])[0]
         back = Loopback(self._port, path="/callback", state=state)
         self._back = await back.__aenter__()
         self._show(url)
@@ -231,11 +231,11 @@ class _Visit:
     async def come_back(self) -> AuthorizationCodeResult:
         assert self._back is not None
         try:
-            said = await self._back.visit(WAIT_S)
+            query = await self._back.visit(WAIT_S)
         finally:
             await self._back.__aexit__()
-        if "code" not in said:
+        if "code" not in query:
             raise ToolError("the login was refused", reason="mcp_login")
         return AuthorizationCodeResult(
-            code=said["code"], state=said["state"], iss=said.get("iss")
+            code=query["code"], state=query["state"], iss=query.get("iss")
         )

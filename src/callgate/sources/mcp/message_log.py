@@ -74,9 +74,9 @@ class MessageLog:
 
     def add(self, message: LoggedMessage, data: bytes) -> None:
         self._count += 1
-        whole = data if len(data) <= LARGEST else None
-        self._entries.append(_Entry(msgspec.structs.replace(message, number=self._count), whole))
-        self._bytes += len(whole or b"")
+        body = data if len(data) <= LARGEST else None
+        self._entries.append(_Entry(msgspec.structs.replace(message, number=self._count), body))
+        self._bytes += len(body or b"")
         while len(self._entries) > MOST or self._bytes > MOST_BYTES:
             self._bytes -= len(self._entries.popleft().data or b"")
 
@@ -129,8 +129,8 @@ class ConnectionMessages:
             del self._open[next(iter(self._open))]
 
     def _answered(self, direction: Direction, id: str | int | None) -> _Request | None:
-        asked: Direction = "sent" if direction == "received" else "received"
-        return None if id is None else self._open.pop((asked, id), None)
+        request_direction: Direction = "sent" if direction == "received" else "received"
+        return None if id is None else self._open.pop((request_direction, id), None)
 
 
 def _kind(message: Any, id: object, method: str | None) -> MessageKind:

@@ -34,10 +34,10 @@ def to_output(result: types.CallToolResult) -> ToolOutput:
 def _as_it_is(content: list[types.ContentBlock]) -> dict[str, Any]:
     """For a client that speaks MCP itself: sounds and resources, of which ours only tell, and
     for whom something is meant."""
-    said = [plain(each) for each in content]
-    if all(each.keys() in _OURS for each in said):
+    blocks = [plain(each) for each in content]
+    if all(each.keys() in _OURS for each in blocks):
         return {}
-    return {MCP_CONTENT: said}
+    return {MCP_CONTENT: blocks}
 
 
 def _blocks(block: types.ContentBlock) -> Iterator[ContentBlock]:

@@ -109,8 +109,8 @@ class FillForm:
                 f"{'.'.join(map(str, each.instance_path)) or 'the form'}: {each.message}"
                 for each in schema.iter_errors(content)
             ]
-            said = f"The form is not filled in: {'; '.join(problems[:10])}"
-            raise ToolValidationError(said, validation_errors=problems)
+            message = f"The form is not filled in: {'; '.join(problems[:10])}"
+            raise ToolValidationError(message, validation_errors=problems)
         return ToolOutput(content=[TextBlock("accepted")], value=content)
 
     async def cancel(self) -> bool:
@@ -202,7 +202,7 @@ class AskedCalls:
     def logged(self, line: Logged, calling: Calling) -> None:
         """Nobody here wants to hear of it: what it writes to stderr is kept."""
 
-    def changed(self, what: Changed) -> None:
+    def changed(self, kind: Changed) -> None:
         """They are listed anew each time."""
 
     async def _ask(
@@ -212,14 +212,14 @@ class AskedCalls:
         context = calling.context
         if not isinstance(context, CallContext):
             raise Refused("nobody can be asked here")
-        made = context.call
-        session = msgspec.structs.replace(made.session, tags=made.session.tags | {TAG})
+        parent = context.call
+        session = msgspec.structs.replace(parent.session, tags=parent.session.tags | {TAG})
         call = ToolCall(
             tool=tool,
             arguments=arguments,
             session=session,
             caller=CallerKind.MCP,
-            turn_id=made.turn_id,
+            turn_id=parent.turn_id,
         )
 
         async def ask() -> ToolResult:

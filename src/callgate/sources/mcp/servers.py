@@ -1,8 +1,8 @@
-"""One MCP server: its connections, which have the life that `lives` tells of.
+"""One MCP server: its connections, with the lifecycle of `lifecycle`.
 
 There is one connection for each workspace in which sessions call: roots, working directory and
 jail are those of the calling session. Of a program there may be two, one that can change files and
-one that cannot (`Server.place`). The SDK is loaded with the first of them.
+one that cannot (`Server.location`). The SDK is loaded with the first of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.core.sessions import Mode, Root
 from callgate.core.tools import ToolContext
 from callgate.dispatch.contexts import CallContext
-from callgate.sources.lives import Health, Kind, Life, ended
+from callgate.sources.lifecycle import Health, Kind, Lifecycle, ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
@@ -28,13 +28,13 @@ from callgate.sources.mcp.message_log import MessageLog
 if TYPE_CHECKING:  # it loads the SDK
     from callgate.sources.mcp.connections import Connection
 
-MOST_PLACES = 8
+MOST_CONNECTIONS = 8
 """Connections at once; of those that nobody uses the oldest go first."""
 _SERVER = Kind(noun="MCP server", reason="mcp", detail="server")
 _NO_SDK = "it needs the package mcp, which is not installed: pip install 'mcp>=2.3'"
 
 
-class Place(NamedTuple):
+class ServerLocation(NamedTuple):
     """Where a session works."""
 
     workspace: str
@@ -47,8 +47,8 @@ class Place(NamedTuple):
         return (self.workspace, *(root.path for root in self.roots))
 
 
-Reach = Callable[[Place, LifeLog], Awaitable[Callable[[], Any]]]
-"""What makes a transport of the SDK for a place. Raises OSError or a `ToolError`."""
+Reach = Callable[[ServerLocation, LifeLog], Awaitable[Callable[[], Any]]]
+"""What makes a transport of the SDK for a location. Raises OSError or a `ToolError`."""
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,19 +89,19 @@ class Server:
         self.log = log
         self._asks = asks
         self._heard = heard
-        self.life = Life(
+        self.lifecycle = Lifecycle(
             _SERVER, settings.name, log, until=_until(settings), covered=settings.covered
         )
         self.messages = MessageLog(settings.covered)
-        self._open: dict[Place, Connection] = {}
-        self._starting: dict[Place, asyncio.Task[Connection]] = {}
+        self._open: dict[ServerLocation, Connection] = {}
+        self._starting: dict[ServerLocation, asyncio.Task[Connection]] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
     # --- what others may know -----------------------------------------------------------------
 
     @property
     def health(self) -> Health:
-        return self.life.health(starting=bool(self._starting), running=bool(self.running))
+        return self.lifecycle.health(starting=bool(self._starting), running=bool(self.running))
 
     @property
     def running(self) -> list[Connection]:
@@ -110,60 +110,60 @@ class Server:
     @property
     def problem(self) -> str | None:
         """Why it does not run, if it should."""
-        return self.life.problem
+        return self.lifecycle.problem
 
     # --- its life -----------------------------------------------------------------------------
 
-    def place(self, context: ToolContext) -> Place:
+    def location(self, context: ToolContext) -> ServerLocation:
         """Where to run a call of a session, which can write only if a call may that it serves.
 
         In mode read it never can. In other modes calls that change nothing go where it can, once
         it runs there: a server may remember what the calls before have done."""
         session = context.call.session if isinstance(context, CallContext) else None
         roots = () if session is None else session.extra_roots
-        place = Place(context.workspace_path, roots)
+        location = ServerLocation(context.workspace_path, roots)
         if context.may_write or not self.settings.has_jail:
-            return place
-        writing = self._open.get(place)
+            return location
+        writing = self._open.get(location)
         is_reading = session is None or session.mode in (Mode.NONE, Mode.READ)
         follows = not is_reading and writing is not None and writing.is_open
-        return place._replace(read_only=not follows)
+        return location._replace(read_only=not follows)
 
-    async def connection(self, place: Place) -> Connection:
+    async def connection(self, location: ServerLocation) -> Connection:
         """Open, made if there is none. Raises `ToolHostUnavailable`."""
         if not self.settings.has_jail:
-            place = place._replace(read_only=False)
-        found = self._open.get(place)
+            location = location._replace(read_only=False)
+        found = self._open.get(location)
         if found is not None:
             if found.is_open:
                 return found
-            self._lost(place, found)
-        delay = self.life.delay_s()
-        starting = self._starting.get(place)
+            self._lost(location, found)
+        delay = self.lifecycle.delay_s()
+        starting = self._starting.get(location)
         if starting is None:
             # In a context of its own: it outlives the call that happens to need it first.
             starting = asyncio.get_running_loop().create_task(
-                self._start(place, delay), context=Context()
+                self._start(location, delay), context=Context()
             )
-            self._starting[place] = starting
-            starting.add_done_callback(lambda task: self._has_started(place, task))
-        return await self.life.started(starting)
+            self._starting[location] = starting
+            starting.add_done_callback(lambda task: self._has_started(location, task))
+        return await self.lifecycle.started(starting)
 
     async def restart(self) -> None:
         """Forget what happened, end it, and start it anew with the next call."""
-        self.life.restarts()
+        self.lifecycle.restarts()
         await self.close()
 
     def distrust(self, problem: str) -> str:
         """Give it up, because it did what it may not; the calls that run finish. Until when."""
-        until = self.life.distrusted(problem)
+        until = self.lifecycle.distrusted(problem)
         self.renew()
         return until
 
     def renew(self) -> None:
         """Let the next call have a new connection; calls that run finish in the old one."""
-        kept, self._open = self._open, {}
-        for connection in kept.values():
+        connections, self._open = self._open, {}
+        for connection in connections.values():
             self._end_later(connection)
 
     async def close(self) -> None:
@@ -172,8 +172,8 @@ class Server:
             task.cancel()
         if starting:
             await asyncio.wait(starting.values())
-        kept, self._open = self._open, {}
-        await asyncio.gather(*(each.close() for each in kept.values()))
+        connections, self._open = self._open, {}
+        await asyncio.gather(*(each.close() for each in connections.values()))
         for ending in self._ending:
             ending.cancel()
         if self._ending:
@@ -182,74 +182,76 @@ class Server:
 
     def died(self, connection: Connection) -> ToolHostUnavailable:
         """What a caller is told whose server went away under its call."""
-        return self.life.died(_exit(connection))
+        return self.lifecycle.died(_exit(connection))
 
-    def _has_started(self, place: Place, task: asyncio.Task[Connection]) -> None:
-        wanted = self._starting.get(place) is task
+    def _has_started(self, location: ServerLocation, task: asyncio.Task[Connection]) -> None:
+        wanted = self._starting.get(location) is task
         if wanted:
-            del self._starting[place]
+            del self._starting[location]
         if task.cancelled() or task.exception() is not None:
             return
         connection = task.result()
         if not wanted:
             self._end_later(connection)
             return
-        self._open[place] = connection
+        self._open[location] = connection
         if self._heard is not None:
             self._heard(connection)
-        self._own(self._watch(place, connection))
-        idle = [each for each in self._open if not self._open[each].busy and each != place]
-        for each in idle[: max(len(self._open) - MOST_PLACES, 0)]:
+        self._spawn(self._watch(location, connection))
+        idle = [each for each in self._open if not self._open[each].busy and each != location]
+        for each in idle[: max(len(self._open) - MOST_CONNECTIONS, 0)]:
             self._end_later(self._open.pop(each))
 
-    async def _start(self, place: Place, delay: float) -> Connection:
+    async def _start(self, location: ServerLocation, delay: float) -> Connection:
         await asyncio.sleep(delay)
-        said = self.settings
-        self.life.starts(said.command)
+        settings = self.settings
+        self.lifecycle.starts(settings.command)
         try:
             # A second of work for whoever imports it first: the loop goes on meanwhile.
             connection_class = await asyncio.to_thread(_connection_class)
-            transport = await said.reach(place, self.log)
+            transport = await settings.reach(location, self.log)
         except ImportError:
-            raise self.life.failed(_NO_SDK) from None
+            raise self.lifecycle.failed(_NO_SDK) from None
         except (OSError, ToolError) as error:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
-            raise self.life.failed(problem) from error
+            raise self.lifecycle.failed(problem) from error
         connection = connection_class(
-            said.name, transport, place.paths, self.log,
-            asks=self._asks, elicitation=said.elicitation, sampling=said.sampling,
+            settings.name, transport, location.paths, self.log,
+            asks=self._asks, elicitation=settings.elicitation, sampling=settings.sampling,
             messages=self.messages.connection(), relearned=self._heard,
-            distrust=self.distrust if place.read_only else None,
+            distrust=self.distrust if location.read_only else None,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(said.start_timeout_s):
+            async with asyncio.timeout(settings.start_timeout_s):
                 await connection.open()
         except TimeoutError:
             await self._end(connection)
-            raise self.life.failed(f"it did not answer within {said.start_timeout_s:g} s") from None
+            raise self.lifecycle.failed(
+                f"it did not answer within {settings.start_timeout_s:g} s"
+            ) from None
         except asyncio.CancelledError:
             await self._end(connection)
             raise
         except Exception as error:  # the SDK's, the transport's, or what the server made of them
             await self._end(connection)
-            raise self.life.failed(_why(error)) from error
+            raise self.lifecycle.failed(_why(error)) from error
         return connection
 
     async def _end(self, connection: Connection) -> None:
         connection.kill()
         await connection.close()
 
-    async def _watch(self, place: Place, connection: Connection) -> None:
-        await connection.gone.wait()
-        self._lost(place, connection)
+    async def _watch(self, location: ServerLocation, connection: Connection) -> None:
+        await connection.disconnected.wait()
+        self._lost(location, connection)
         await connection.close()
 
-    def _lost(self, place: Place, connection: Connection) -> None:
+    def _lost(self, location: ServerLocation, connection: Connection) -> None:
         """It went away by itself: that is a crash, once."""
-        if self._open.get(place) is not connection:
+        if self._open.get(location) is not connection:
             return
-        del self._open[place]
-        self.life.crashed(f"it {ended(_exit(connection))}")
+        del self._open[location]
+        self.lifecycle.crashed(f"it {ended(_exit(connection))}")
 
     def _end_later(self, connection: Connection) -> None:
         async def end() -> None:
@@ -259,9 +261,9 @@ class Server:
             finally:
                 await connection.close()
 
-        self._own(end())
+        self._spawn(end())
 
-    def _own(self, work: Any) -> None:
+    def _spawn(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work, context=Context())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

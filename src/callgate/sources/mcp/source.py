@@ -21,13 +21,13 @@ from callgate.sources.logs import LifeLog, Trouble, trouble
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions, names_of
 from callgate.sources.mcp.extras import Extra, extras
-from callgate.sources.mcp.servers import Place, Server, ServerSettings
+from callgate.sources.mcp.servers import Server, ServerLocation, ServerSettings
 from callgate.sources.mcp.tools import tool_factory
 from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 
 
 class Servers:
-    """`sources.hosts.source.Hosts` for MCP: whoever keeps the tools of one keeps those of both."""
+    """`sources.hosts.source.Hosts` for MCP. Same interface."""
 
     noun = "MCP server"
     accept = "callgate mcp approve"
@@ -41,13 +41,13 @@ class Servers:
         self.hosts = {name: self._make(name) for name in self._settings}
 
     def _make(self, name: str) -> Server:
-        said = self._settings[name]
-        return Server(said, LifeLog(self.log_path(name)), self._asks)
+        settings = self._settings[name]
+        return Server(settings, LifeLog(self.log_path(name)), self._asks)
 
     def pinned(self, name: str) -> Pinned | None:
         """None where it was never approved. Raises `PinDoubt`."""
-        said = self._settings[name]
-        return self._pins.read(said.pin, said.command)
+        settings = self._settings[name]
+        return self._pins.read(settings.pin, settings.command)
 
     def doubt(self, name: str) -> PinDoubt | None:
         """Why what is pinned cannot be gone by; None where it can, or nothing is."""
@@ -63,28 +63,28 @@ class Servers:
 
     def in_order(self) -> list[str]:
         """Those first that were approved first: a name belongs to who had it first."""
-        known = {pin: place for place, pin in enumerate(self._pins.known())}
+        known = {pin: position for position, pin in enumerate(self._pins.known())}
         return sorted(
             self._settings, key=lambda name: known.get(self._settings[name].pin, len(known))
         )
 
-    def pin(self, name: str, said: Pinned) -> None:
-        self._pins.write(self._settings[name].pin, said)
+    def pin(self, name: str, pinned: Pinned) -> None:
+        self._pins.write(self._settings[name].pin, pinned)
 
-    def pin_first(self, name: str, said: Pinned) -> None:
-        self._pins.write_first(self._settings[name].pin, said)
+    def pin_first(self, name: str, pinned: Pinned) -> None:
+        self._pins.write_first(self._settings[name].pin, pinned)
 
-    async def ask(self, name: str, place: Place) -> Pinned:
+    async def ask(self, name: str, location: ServerLocation) -> Pinned:
         """Start a server in a place, where it can write nothing, and what it says of itself. Raises
         a `ToolError`."""
-        connection = await self.hosts[name].connection(place._replace(read_only=True))
-        said = self._settings[name]
+        connection = await self.hosts[name].connection(location._replace(read_only=True))
+        settings = self._settings[name]
         try:
-            async with asyncio.timeout(said.start_timeout_s):
+            async with asyncio.timeout(settings.start_timeout_s):
                 beside = await connection.beside()
         except TimeoutError:
             beside = []
-        pinned = Pinned(command=said.command, schemas=connection.tools, tags=beside)
+        pinned = Pinned(command=settings.command, schemas=connection.tools, tags=beside)
         if len(msgspec.json.encode(pinned)) > LARGEST:
             raise ToolError(f"It says more than {LARGEST} bytes of itself.", reason="mcp_schema")
         return pinned

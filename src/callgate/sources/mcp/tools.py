@@ -73,7 +73,7 @@ class McpTool:
         return self._definition
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        connection = await self._server.connection(self._server.place(context))
+        connection = await self._server.connection(self._server.location(context))
         if connection.prints.get(self._name) != self._pin:
             raise self._changed()
         try:
@@ -98,8 +98,8 @@ class McpTool:
 
     def _changed(self) -> ToolPermissionDenied:
         server = self._server
-        said = f"tool {self._name} is described differently than it was approved"
-        server.log.note(PROBLEM + said)
+        problem = f"tool {self._name} is described differently than it was approved"
+        server.log.note(PROBLEM + problem)
         approve = server.settings.accept or f"callgate mcp approve {server.settings.name}"
         since = f"it was approved: look at it, and accept it, with {approve}"
         if server.settings.of_session:

@@ -68,7 +68,7 @@ def fetching_environment(
 
 def private_caches(cache: str) -> dict[str, str]:
     """Every package manager's directories, below one of its own."""
-    places = {
+    directories = {
         "XDG_CACHE_HOME": "", "npm_config_cache": "npm", "PNPM_HOME": "pnpm",
         "YARN_CACHE_FOLDER": "yarn", "YARN_GLOBAL_FOLDER": "yarn-global",
         "BUN_INSTALL_CACHE_DIR": "bun", "UV_CACHE_DIR": "uv", "UV_TOOL_DIR": "uv-tools",
@@ -76,7 +76,9 @@ def private_caches(cache: str) -> dict[str, str]:
         "PIPX_HOME": "pipx", "PIPX_BIN_DIR": "pipx-bin", "DENO_DIR": "deno",
         "COREPACK_HOME": "corepack",
     }  # fmt: skip
-    return {name: os.path.join(cache, place).rstrip("/") for name, place in places.items()}
+    return {
+        name: os.path.join(cache, directory).rstrip("/") for name, directory in directories.items()
+    }
 
 
 def configuration(manager: Manager, environ: Mapping[str, str], home: str) -> tuple[str, ...]:

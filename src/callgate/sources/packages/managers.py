@@ -30,7 +30,7 @@ _CONSTRAINTS = "constraints.txt"
 _ENVIRONMENT = "env"
 _INSTALLED = re.compile(r"([A-Za-z0-9][A-Za-z0-9._]*)-([A-Za-z0-9][A-Za-z0-9.!+_]*)\.dist-info\Z")
 _PLAIN = re.compile(r"[A-Za-z0-9@._+-]+\Z")
-_OWN = frozenset({"pip", "setuptools", "wheel"})
+_BUNDLED = frozenset({"pip", "setuptools", "wheel"})
 """What an environment brings itself."""
 
 
@@ -71,10 +71,10 @@ def steps(
 
 
 def _npm(command: PackageCommand, directory: str, *, locked: bool) -> tuple[str, ...]:
-    place = ("--prefix", directory, "--global=false", *_QUIET, *command.options)
+    options = ("--prefix", directory, "--global=false", *_QUIET, *command.options)
     if locked:
-        return (command.program, "ci", *place)
-    return (command.program, "install", *place, "--", *command.packages)
+        return (command.program, "ci", *options)
+    return (command.program, "install", *options, "--", *command.packages)
 
 
 def prepare(command: PackageCommand, directory: str, locks: Mapping[str, str]) -> None:
@@ -98,11 +98,11 @@ def versions(command: PackageCommand, directory: str) -> dict[str, str]:
     if command.manager == "npm":
         return _npm_versions(directory)
     library = os.path.join(directory, _ENVIRONMENT, "lib")
-    places = [os.path.join(library, name, "site-packages") for name in _names(library)]
-    names = [name for place in places for name in _names(place)]
+    libraries = [os.path.join(library, name, "site-packages") for name in _names(library)]
+    names = [name for library_path in libraries for name in _names(library_path)]
     found = [match for name in names if (match := _INSTALLED.match(name)) is not None]
     named = {re.sub("[-_.]+", "-", match[1]).lower(): match[2] for match in found}
-    return {name: version for name, version in named.items() if name not in _OWN}
+    return {name: version for name, version in named.items() if name not in _BUNDLED}
 
 
 def _npm_versions(directory: str) -> dict[str, str]:
@@ -122,14 +122,14 @@ def program_directory(command: PackageCommand, directory: str) -> str:
 
 def program_of(command: PackageCommand, directory: str) -> str:
     """The path of what is to be run. Raises a `ToolError`."""
-    place = program_directory(command, directory)
+    bin_directory = program_directory(command, directory)
     executable = command.executable or _own_program(directory)
-    path = os.path.join(place, executable)
+    path = os.path.join(bin_directory, executable)
     if "/" in executable or not os.path.lexists(path):
-        brought = sorted(name for name in _names(place) if _PLAIN.match(name))[:20]
+        programs = sorted(name for name in _names(bin_directory) if _PLAIN.match(name))[:20]
         packages = ", ".join(command.packages)
         raise ToolError(
-            f"{packages} brings no program {executable!r}; it brings: {', '.join(brought) or '-'}"
+            f"{packages} brings no program {executable!r}; it brings: {', '.join(programs) or '-'}"
         )
     return path
 
@@ -140,11 +140,11 @@ def _own_program(directory: str) -> str:
     name = next(iter(wanted), "")
     if not name or not all(map(_PLAIN.match, name.split("/"))) or ".." in name.split("/"):
         raise ToolError("What was fetched is no package that can be run.")
-    own = name.rpartition("/")[2]
+    basename = name.rpartition("/")[2]
     path = os.path.join(directory, "node_modules", *name.split("/"), "package.json")
     programs = _decoded(path, _Manifest).bin
-    if isinstance(programs, str) or own in programs:
-        return own
+    if isinstance(programs, str) or basename in programs:
+        return basename
     if len(programs) != 1:
         listed = ", ".join(filter(_PLAIN.match, programs)) or "none"
         raise ToolError(f"Which program of {name}? Name one with --package ({listed}).")

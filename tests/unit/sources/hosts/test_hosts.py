@@ -22,7 +22,7 @@ from callgate.sources import crashes
 from callgate.sources.hosts import hosts as module
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.source import Hosts, HostSpec
-from callgate.sources.lives import Health
+from callgate.sources.lifecycle import Health
 from callgate.sources.pins import Pinned
 from tests.support import Bench
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from callgate.core.commands import Command
 from callgate.protocol.host_v1 import frames
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
-from callgate.sources.hosts.links import MOST_UNREAD, Gone, Link
+from callgate.sources.hosts.links import MOST_UNREAD, HostExited, Link
 from callgate.sources.logs import LifeLog
 
 LISTENING = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
@@ -28,7 +28,7 @@ async def test_requests_of_one_moment_arrive_in_order_though_the_link_ends_in_th
         ended = await asyncio.gather(*outcomes, return_exceptions=True)
         await link.ended()
     process.close()
-    assert [type(each) for each in ended] == [Gone] * 3
+    assert [type(each) for each in ended] == [HostExited] * 3
     sent = [json.loads(line) for line in heard.read_bytes().splitlines()]
     assert [(each["id"], each["method"]) for each in sent] == [
         ("1", "required_tags"), ("2", "init"), ("3", "get_ui_elements"),

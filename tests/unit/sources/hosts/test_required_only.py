@@ -16,7 +16,7 @@ from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts import beginning, source, tools
 from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.source import Hosts, HostSpec
-from callgate.sources.lives import Health
+from callgate.sources.lifecycle import Health
 from tests.support import Bench
 from tests.unit.sources.hosts.test_hosts import Shelf
 

@@ -14,7 +14,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode, Session
-from callgate.sources.mcp.servers import Place, Server
+from callgate.sources.mcp.servers import Server, ServerLocation
 from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_known
@@ -61,7 +61,7 @@ class Lab:
             for name in servers.hosts:
                 command = servers.command(name)
                 if command not in _said:
-                    said = await servers.ask(name, Place(str(self.ws)))
+                    said = await servers.ask(name, ServerLocation(str(self.ws)))
                     if "--file" in command:
                         servers.pin(name, said)
                         continue

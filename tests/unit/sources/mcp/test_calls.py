@@ -12,8 +12,8 @@ import pytest
 
 from callgate.core.content import ImageBlock, ImageSource, TextBlock
 from callgate.core.errors import ToolHostUnavailable
-from callgate.sources.lives import Health
-from callgate.sources.mcp.servers import Place
+from callgate.sources.lifecycle import Health
+from callgate.sources.mcp.servers import ServerLocation
 from tests.unit.sources.mcp.labs import Lab, refusal, stdio
 
 
@@ -145,7 +145,7 @@ async def test_a_server_that_never_answers_holds_up_nobody_else(tmp_path: Path) 
         table = f'\n[mcp.mute]\n{stdio("--mute")}effect = "read"\nstart_timeout_s = 600\n'
         with open(lab.home / "settings.toml", "a") as settings:
             settings.write(table)
-        servers, place = lab.servers(), Place(str(lab.ws))
+        servers, place = lab.servers(), ServerLocation(str(lab.ws))
         mute = asyncio.create_task(servers.ask("mute", place))
         assert len((await servers.ask("odd", place)).schemas) > 10
         assert servers.hosts["mute"].health is Health.STARTING
@@ -162,7 +162,7 @@ async def test_a_server_that_never_answers_is_waited_for_only_so_long(tmp_path: 
             settings.write(table)
         servers = lab.servers()
         with pytest.raises(ToolHostUnavailable) as refused:
-            await servers.ask("mute", Place(str(lab.ws)))
+            await servers.ask("mute", ServerLocation(str(lab.ws)))
         assert refused.value.reason == "mcp_not_started"
         await servers.close()
 

@@ -17,7 +17,7 @@ from callgate.dispatch.registry import Registry
 from callgate.sources.mcp import lines
 from callgate.sources.mcp.definitions import Beliefs, definitions, names_of
 from callgate.sources.mcp.lines import Lines
-from callgate.sources.mcp.servers import Place
+from callgate.sources.mcp.servers import ServerLocation
 from tests.unit.sources.mcp.labs import Lab, refusal
 
 SCHEMA = {"type": "object"}
@@ -109,7 +109,7 @@ async def test_a_server_with_far_too_many_tools_is_not_approved(tmp_path: Path) 
         listed.write_text(json.dumps([entry(f"t{n}") for n in range(2_000)]))
         servers = lab.servers()
         with pytest.raises(ToolHostUnavailable):
-            await servers.ask("odd", Place(str(lab.ws)))
+            await servers.ask("odd", ServerLocation(str(lab.ws)))
         await servers.close()
         assert refusal(await lab.call("one")) == ("host_unavailable", "mcp_not_started")
 

@@ -32,7 +32,7 @@ from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
 from callgate.dispatch.sandboxes import OFF, Sandbox
 from callgate.sources.mcp.http import _Ways, transport
-from callgate.sources.mcp.servers import Place
+from callgate.sources.mcp.servers import ServerLocation
 from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_known
 from callgate.wiring_mcp import make_servers
@@ -159,7 +159,7 @@ class Desk:
         sandbox = Sandbox(OFF)
         servers = make_servers(self.home, load_user(self.home)[0], sandbox, str(self.ws), login=login)
         try:
-            said = await servers.ask("web", Place(str(self.ws)))
+            said = await servers.ask("web", ServerLocation(str(self.ws)))
             servers.pin("web", said)
             return said
         finally:

@@ -23,7 +23,7 @@ from callgate.core.sessions import Mode, Session
 from callgate.dispatch.confirmations import Confirmation
 from callgate.sandbox import machines
 from callgate.sandbox.plans import Backend, Bubblewrap, Landlock, Namespaces, Seccomp
-from callgate.sources.mcp.servers import Place
+from callgate.sources.mcp.servers import ServerLocation
 from callgate.wiring import Wired, register_known
 from callgate.wiring_hosts import make_hosts
 from callgate.wiring_mcp import make_servers
@@ -83,7 +83,7 @@ class Lab:
             for name in hosts.hosts:
                 await hosts.learn(name)
             for name in servers.hosts:
-                servers.pin(name, await servers.ask(name, Place(str(self.ws))))
+                servers.pin(name, await servers.ask(name, ServerLocation(str(self.ws))))
         finally:
             await hosts.close()
             await servers.close()

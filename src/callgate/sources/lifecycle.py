@@ -1,4 +1,4 @@
-"""The life of what runs beside us, a host or an MCP server: started when it is first needed,
+"""The lifecycle of what runs beside us, a host or an MCP server: started when it is first needed,
 started again when it died, given up when it keeps dying.
 
     resting --call--> starting --> running --crash--> waiting (0.1 s, doubling to 30)
@@ -43,7 +43,7 @@ class Kind(NamedTuple):
     """Under which its name stands in their details."""
 
 
-class Life:
+class Lifecycle:
     def __init__(
         self,
         kind: Kind,
