@@ -37,8 +37,8 @@ from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
 from callgate.sources.mcp.message_log import LoggedMessage
-from callgate.sources.mcp.questions import AskedCalls
-from callgate.sources.mcp.servers import Reach, ServerLocation, ServerSettings
+from callgate.sources.mcp.questions import DispatchedAsks
+from callgate.sources.mcp.servers import ServerLocation, ServerSettings, TransportFactory
 from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import PinDoubt, Pinned
 from callgate.sources.proposals import Proposal, hash_of, propose
@@ -158,7 +158,7 @@ def token_file(home: Home, pin: str) -> TokenFile:
 
 def reach_address(
     table: McpTable, home: Home, pin: str, login: Login | None, fill: Fill = from_environment
-) -> Reach:
+) -> TransportFactory:
     async def reach(place: ServerLocation, log: LifeLog) -> Callable[[], Any]:
         headers = fill("headers", table.headers)
         from callgate.sources.mcp.http import transport  # lazy: with the SDK, which is heavy  # noqa: PLC0415
@@ -327,7 +327,7 @@ def make_asks(home: Home, settings: Settings, runtime: Runtime) -> Asks:
 
         return open_model(home, settings, None)
 
-    return AskedCalls(runtime.call, runtime.dispatcher.registry, open_model)
+    return DispatchedAsks(runtime.call, runtime.dispatcher.registry, open_model)
 
 
 def update_packages(

@@ -22,7 +22,7 @@ from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
 from callgate.sources.logs import LifeLog
-from callgate.sources.mcp.servers import Reach, ServerLocation
+from callgate.sources.mcp.servers import ServerLocation, TransportFactory
 from callgate.sources.packages import environment, package_commands
 from callgate.wiring_packages import ServerPackages
 
@@ -59,7 +59,7 @@ def server_environment(table: McpTable, fill: Fill = from_environment) -> dict[s
 
 def reach_process(
     table: McpTable, sandbox: Sandbox, packages: ServerPackages, fill: Fill = from_environment
-) -> Reach:
+) -> TransportFactory:
     async def reach(place: ServerLocation, log: LifeLog) -> Callable[[], Any]:
         env = server_environment(table, fill)
         program = await packages.program(argv_of(table), env, log, place.paths)

@@ -27,7 +27,7 @@ from callgate.core.models import Model, ModelError, ModelErrorKind
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.confirmations import Confirmation
 from callgate.sources.mcp.names import model_name
-from callgate.sources.mcp.questions import AskedCalls
+from callgate.sources.mcp.questions import DispatchedAsks
 from callgate.sources.mcp.servers import ServerLocation
 from callgate.wiring import Wired
 from callgate.wiring_mcp import McpTools, make_servers
@@ -125,7 +125,7 @@ async def run(url: str, directory: Path) -> None:
     session = wired.session(str(directory), Mode.WRITE)
     settings = msgspec.structs.replace(wired.settings, mcp={SERVER: _table(url, context)})
     registry = wired.dispatcher.registry
-    asks = AskedCalls(wired.runtime.call, registry, _no_model)
+    asks = DispatchedAsks(wired.runtime.call, registry, _no_model)
     servers = make_servers(
         wired.home, settings, wired.sandbox, str(directory), asks, _go_there_and_back
     )

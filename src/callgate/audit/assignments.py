@@ -13,7 +13,7 @@ import re
 from callgate.audit.names import Weight, weigh
 from callgate.audit.quotations import QUOTE, closing
 from callgate.audit.shapes import MOST, Spans
-from callgate.audit.values import MASK, made_by_machine, stands_in
+from callgate.audit.values import MASK, looks_random, stands_in
 
 STEM = (
     "(?:pass|pw|psk|secret|token|key|auth|cred|cookie|otp|sig|sess|jwt|bearer|hmac"
@@ -90,7 +90,7 @@ def is_secret(value: str, weight: Weight, *, quoted: bool) -> bool:
     value = value[:_JUDGED]
     if scheme := _SCHEME.match(value):
         value = value[scheme.end() :]
-    if weight is Weight.HINT and not made_by_machine(value):
+    if weight is Weight.HINT and not looks_random(value):
         return False
     return not stands_in(value, quoted=quoted)
 

@@ -19,7 +19,7 @@ from callgate.audit.names import Weight, holds_many, identifies, weigh
 from callgate.audit.programs import FLAGGED
 from callgate.audit.redaction import thoroughly
 from callgate.audit.suspicion import suspicious
-from callgate.audit.values import MASK, made_by_machine, words
+from callgate.audit.values import MASK, looks_random, words
 
 _NAMING = ("name", "key", "header", "field", "variable", "k")
 _NAMED = words("value val v content default data")
@@ -84,7 +84,7 @@ def _walk(value: Any, limits: Limits, depth: int, name: str, weight: Weight) -> 
 def _walk_text(value: str, limits: Limits, name: str, weight: Weight) -> str:
     if weight is Weight.SECRET:
         return MASK if value else value
-    if weight is Weight.HINT and made_by_machine(value):
+    if weight is Weight.HINT and looks_random(value):
         return MASK
     return limits.text(value, name)
 

@@ -14,7 +14,7 @@ from callgate.audit.assignments import NAME, STEM, take, take_quoted, whole_name
 from callgate.audit.names import Weight, weigh
 from callgate.audit.quotations import QUOTE, closing
 from callgate.audit.shapes import Spans, each_match
-from callgate.audit.values import MASK, made_by_machine, stands_in, words
+from callgate.audit.values import MASK, looks_random, stands_in, words
 
 # Headers.
 
@@ -34,7 +34,7 @@ def find_in_headers(text: str, low: str, spans: Spans) -> None:
         for match in each_match(_BEARER, low, spans):
             token = text[match.start(2) : match.end(2)]
             bears = match.group(1) == "bearer" and _NO_WORD.fullmatch(match.group(2))
-            if bears or made_by_machine(token):
+            if bears or looks_random(token):
                 spans.append(match.span(2))
     if "cookie" in low:
         for match in each_match(_COOKIES, low, spans):
@@ -75,7 +75,7 @@ def find_nearby(text: str, low: str, spans: Spans) -> None:
             if before is None or not weigh(whole_name(text, before)[0]):
                 continue
             word = match.group()
-            if made_by_machine(word) and not word.islower() and not word.isupper():
+            if looks_random(word) and not word.islower() and not word.isupper():
                 spans.append(match.span())
             break
 
@@ -119,7 +119,7 @@ def find_in_markup(text: str, low: str, spans: Spans) -> None:
         _find_named_values(text, low, spans)
     if low.count(":") >= 4:
         for match in each_match(_PASSWORD_ROW, text, spans):
-            if MASK not in match.group(1) and made_by_machine(match.group(1)):
+            if MASK not in match.group(1) and looks_random(match.group(1)):
                 spans.append(match.span(1))
 
 

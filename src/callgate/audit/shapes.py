@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from callgate.audit.names import identifies
-from callgate.audit.values import MASK, is_dense, made_by_machine, stands_in
+from callgate.audit.values import MASK, is_dense, looks_random, stands_in
 from callgate.audit.vendors import TOKENS
 
 MOST = 8_000
@@ -93,9 +93,9 @@ def find_in_urls(text: str, spans: Spans) -> None:
             if password is not None:
                 if not stands_in(password, quoted=True):
                     spans.append(match.span(2))
-                if made_by_machine(user):
+                if looks_random(user):
                     spans.append(match.span(1))
-            elif len(user) >= 16 and made_by_machine(user):
+            elif len(user) >= 16 and looks_random(user):
                 spans.append(match.span(1))
         if "(" in text:
             spans.extend(match.span(1) for match in _GO_DSN.finditer(text))
@@ -202,7 +202,7 @@ def _is_known(text: str, start: int) -> bool:
     if head == before:
         return False
     name = head[len(head.rstrip(_NAME_CHARACTERS)) :]
-    return len(name) <= 24 and identifies(name) and not made_by_machine(name)
+    return len(name) <= 24 and identifies(name) and not looks_random(name)
 
 
 def _random_parts(run: str, start: int) -> Spans:

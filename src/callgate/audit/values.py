@@ -1,6 +1,6 @@
 """Whether a value is a secret by its looks, or only stands where one would be.
 
-`made_by_machine` says that a text is random as keys and tokens are; `stands_in` that a text
+`looks_random` says that a text is random as keys and tokens are; `stands_in` that a text
 is a placeholder, a variable, a type or a word of prose, so that masking it would hide nothing.
 """
 
@@ -38,7 +38,7 @@ _NO_SECRET = re.compile(
 )
 
 
-def made_by_machine(text: str) -> bool:
+def looks_random(text: str) -> bool:
     """Random enough to be a key: many short runs of unlike characters, as in `x9Qe2kT0vB7m`."""
     if len(text) < 12 or " " in text:
         return False

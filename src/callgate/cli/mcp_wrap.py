@@ -141,7 +141,7 @@ async def _serve(
 
 async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[McpServer, Any]:
     """Raises `CliError` where the server cannot be used."""
-    from callgate.sources.mcp.questions import AskedCalls  # lazy: after the streams were taken  # noqa: PLC0415
+    from callgate.sources.mcp.questions import DispatchedAsks  # lazy: after the streams were taken  # noqa: PLC0415
     from callgate.surfaces.mcp import wrapped  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.mcp.client_asks import ClientAsks  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.mcp.server import McpServer, Naming  # lazy: the same  # noqa: PLC0415
@@ -154,7 +154,7 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
 
         return open_model(wired.home, wired.settings, None)
 
-    asks = ClientAsks(AskedCalls(wired.runtime.call, registry, open_model))
+    asks = ClientAsks(DispatchedAsks(wired.runtime.call, registry, open_model))
     table = _settings(options, wired.settings).mcp[name]
     servers = make_wrapped(
         wired.home, name, table, wired.sandbox, asks, again(options), say

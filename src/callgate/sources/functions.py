@@ -65,27 +65,27 @@ class ToolOptions(TypedDict, total=False):
 class FunctionTool:
     """One execution of a function. Made by its `ToolFunction`."""
 
-    __slots__ = ("_made_by",)
+    __slots__ = ("_factory",)
 
-    def __init__(self, made_by: ToolFunction[..., Any]) -> None:
-        self._made_by = made_by
+    def __init__(self, factory: ToolFunction[..., Any]) -> None:
+        self._factory = factory
 
     @property
     def definition(self) -> ToolDefinition:
-        return self._made_by.definition
+        return self._factory.definition
 
     @property
     def stoppable(self) -> bool:
         """Whether ending the call ends the work: nothing can stop a running thread."""
-        return self._made_by.is_async
+        return self._factory.is_async
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        made_by = self._made_by
-        prepare = made_by.prepare
+        factory = self._factory
+        prepare = factory.prepare
         keywords = input if prepare is None else prepare(input, context)
-        if made_by.is_async:
-            return as_output(await made_by.function(**keywords))
-        result = await asyncio.to_thread(_call, made_by.function, keywords)
+        if factory.is_async:
+            return as_output(await factory.function(**keywords))
+        result = await asyncio.to_thread(_call, factory.function, keywords)
         if inspect.isawaitable(result):  # a sync wrapper around an async function
             result = await result
         return as_output(result)

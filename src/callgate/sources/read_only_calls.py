@@ -22,7 +22,7 @@ class Watchable(Protocol):
     def watch_writes(self, report: Callable[[str], None]) -> None: ...
 
 
-class _Served:
+class _ServedCall:
     def __init__(self, tool: str, declared: SideEffects, context: ToolContext | None) -> None:
         self.tool = tool
         self.declared = declared
@@ -37,7 +37,7 @@ class ReadOnlyCalls:
     def __init__(self, distrust: Callable[[str], str]) -> None:
         """`distrust` gives the process up for a reason, and says until when."""
         self._distrust = distrust
-        self._served: list[_Served] = []
+        self._served: list[_ServedCall] = []
         self._last = ""
 
     @contextmanager
@@ -49,13 +49,13 @@ class ReadOnlyCalls:
         if context.may_write or definition.effect.has_effects:
             yield
         else:
-            with self._serve(process, _Served(definition.name, definition.effect, context)):
+            with self._serve(process, _ServedCall(definition.name, definition.effect, context)):
                 yield
 
     @contextmanager
     def previewing(self, process: Watchable, definition: ToolDefinition) -> Iterator[None]:
         """Raises `ToolPermissionDenied` at the end, if it tried."""
-        served = _Served(f"the preview of {definition.name}", definition.effect, None)
+        served = _ServedCall(f"the preview of {definition.name}", definition.effect, None)
         with self._serve(process, served):
             yield
         if served.attempt is not None:
@@ -67,7 +67,7 @@ class ReadOnlyCalls:
             )
 
     @contextmanager
-    def _serve(self, process: Watchable, served: _Served) -> Iterator[None]:
+    def _serve(self, process: Watchable, served: _ServedCall) -> Iterator[None]:
         self._served.append(served)
         self._last = served.tool
         process.watch_writes(self._attempted)

@@ -12,8 +12,8 @@ from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import failures, frames, parts
 from callgate.protocol.ndjson import Unsendable
 from callgate.sources.hosts.hosts import Host, HostCall
-from callgate.sources.hosts.links import Broke, HostExited, Link, Refused
-from callgate.sources.hosts.reach import Reach
+from callgate.sources.hosts.links import HostExited, InvalidAnswer, Link, Refused
+from callgate.sources.hosts.runtime_requests import RuntimeRequests
 
 
 async def call(
@@ -35,23 +35,23 @@ async def call(
     def tell(event: frames.Event) -> None:
         context.publish(*parts.to_event(event))
 
-    reach = Reach(context)
+    requests = RuntimeRequests(context)
     try:
         returned = await host.execute(
-            tool, arguments, context, tell, reach.answer, on_start, check, watch
+            tool, arguments, context, tell, requests.answer, on_start, check, watch
         )
     except Refused as refused:
         if refused.failure.stack:
             host.log.note(refused.failure.stack)
         raise failures.to_error(refused.failure, trusted=trusted) from None
-    except Broke as broke:
-        problem = f"Host {host.settings.name!r}: {broke}."
+    except InvalidAnswer as error:
+        problem = f"Host {host.settings.name!r}: {error}."
         raise ToolProtocolError(problem, reason="host_answer") from None
     except HostExited as exited:
         raise host.lifecycle.died(exited.exit) from None
     except Unsendable as error:
         raise ToolExecutionError(f"The call does not fit: {error}.", reason="unsendable") from None
     finally:
-        if reach.undeclared is not None and not trusted:
-            host.distrust(f"tool {tool} went beyond what it declares: {reach.undeclared}")
+        if requests.undeclared is not None and not trusted:
+            host.distrust(f"tool {tool} went beyond what it declares: {requests.undeclared}")
     return returned.result.value

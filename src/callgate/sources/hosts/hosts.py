@@ -25,7 +25,13 @@ from callgate.core.tools import ToolContext
 from callgate.dispatch.raw_open import our_own
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.ndjson import Unsendable
-from callgate.sources.hosts.beginning import CheckConfig, EndedWhenAsked, Silent, Started, begin
+from callgate.sources.hosts.handshake import (
+    AnswerTimeout,
+    CheckConfig,
+    OptionalMethodCrash,
+    Started,
+    handshake,
+)
 from callgate.sources.hosts.links import HostError, HostExited, Link, OnAsk, OnEvent, Refused
 from callgate.sources.hosts.optional import OptionalMethods
 from callgate.sources.hosts.slots import Slots
@@ -180,7 +186,7 @@ class Host:
                     tool_name=tool,
                     arguments=arguments,
                     state=self._state(session),
-                    context=_whence(context) if link.reaches_back else msgspec.UNSET,
+                    context=_call_context(context) if link.reaches_back else msgspec.UNSET,
                 )
                 with watch(link):
                     id, outcome = link.ask(params, on_event, on_ask)
@@ -360,8 +366,8 @@ class Host:
         await asyncio.sleep(delay)
         try:
             link, self.started = await self._begin()
-        except EndedWhenAsked as ended_when_asked:
-            self.log.note(f"{ended_when_asked}: it is started again, and not asked for that")
+        except OptionalMethodCrash as crash:
+            self.log.note(f"{crash}: it is started again, and not asked for that")
             link, self.started = await self._begin()
         stateful = bool(self.started.state)
         slots = self.settings.max_in_flight or (1 if stateful else 16)
@@ -385,13 +391,13 @@ class Host:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
             raise self.lifecycle.failed(problem) from error
         try:
-            return link, await begin(
+            return link, await handshake(
                 link, settings.config, self._check_config, self._optional, settings.start_timeout_s
             )
-        except EndedWhenAsked:
+        except OptionalMethodCrash:
             raise
-        except Silent as silent:
-            raise await self._failed(link, str(silent)) from None
+        except AnswerTimeout as timeout:
+            raise await self._failed(link, str(timeout)) from None
         except HostExited as exited:
             self.lifecycle.crashed(f"{exited} when it was started")
             raise self.lifecycle.died(exited.exit) from exited
@@ -431,7 +437,7 @@ class Host:
         return list(self._asking) if len(link) == len(self._asking) else []
 
 
-def _whence(context: ToolContext) -> frames.CallContext:
+def _call_context(context: ToolContext) -> frames.CallContext:
     return frames.CallContext(
         session_id=context.session_id,
         turn_id=context.turn_id,

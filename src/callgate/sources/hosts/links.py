@@ -50,7 +50,7 @@ class Refused(HostError):
         self.failure = failure
 
 
-class Broke(HostError):
+class InvalidAnswer(HostError):
     """The host answered in a way that no answer may have."""
 
 
@@ -270,7 +270,9 @@ class Link:
                 self._send(self._wire.encode(received))
             case Broken():
                 self._log.note(f"an answer that cannot be taken ({received.why}): {received.shown}")
-                self._settle(received.id, Broke(f"its answer cannot be taken ({received.why})"))
+                self._settle(
+                    received.id, InvalidAnswer(f"its answer cannot be taken ({received.why})")
+                )
                 if received.why == "version":
                     self.kill()
             case Passed():

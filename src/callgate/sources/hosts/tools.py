@@ -80,7 +80,7 @@ class HostedTool:
         host = self._host
         if not (host.supports("format_tool_result") or host.supports("to_display_format")):
             return
-        if not await self._can_be_asked():
+        if not await self._is_available():
             return
         if host.supports("format_tool_result"):
             formatted = await host.try_ask(
@@ -95,7 +95,7 @@ class HostedTool:
             if shown is not None:
                 output.metadata = {**output.metadata, "display": shown}
 
-    async def _can_be_asked(self) -> bool:
+    async def _is_available(self) -> bool:
         """Whether there is a process to ask: a host may be renewed, or die, after it answered."""
         try:
             async with asyncio.timeout(PATIENCE_S):

@@ -41,7 +41,7 @@ async def transport(
     server = (str(address.hostname), address.port or _PORTS[address.scheme])
     async with (
         httpx2.AsyncClient(
-            transport=_Guarded(server, login_hosts),
+            transport=_GuardedTransport(server, login_hosts),
             headers={"Accept-Encoding": "identity", **headers},
             auth=auth,
             timeout=_TIMES,
@@ -52,11 +52,12 @@ async def transport(
         yield streams
 
 
-class _Guarded(httpx2.AsyncHTTPTransport):
+class _GuardedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self, server: tuple[str, int], login_hosts: tuple[str, ...]) -> None:
         super().__init__()
         self._pool = httpcore2.AsyncConnectionPool(
-            ssl_context=httpx2.create_ssl_context(), network_backend=_Ways(server, login_hosts)
+            ssl_context=httpx2.create_ssl_context(),
+            network_backend=_GuardedBackend(server, login_hosts),
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -64,7 +65,7 @@ class _Guarded(httpx2.AsyncHTTPTransport):
         kind = response.headers.get("content-type", "")
         if not kind.lower().startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Bounded(response.stream)
+            response.stream = _BoundedStream(response.stream)
         return response
 
 
@@ -73,7 +74,7 @@ async def _refuse_packed(response: httpx2.Response) -> None:
         raise httpx2.RemoteProtocolError("the answer is packed, which was not asked for")
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _BoundedStream(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
         self._stream = stream
 
@@ -89,7 +90,7 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Ways(AsyncNetworkBackend):
+class _GuardedBackend(AsyncNetworkBackend):
     """Where connections may go."""
 
     def __init__(self, server: tuple[str, int], login_hosts: tuple[str, ...] = ()) -> None:
@@ -109,7 +110,7 @@ class _Ways(AsyncNetworkBackend):
     ) -> AsyncNetworkStream:
         addresses = await _look_up(host, port)
         public = all(is_public(each.split("%")[0]) for each in addresses)
-        if _same_place((host, port), self._server):
+        if _same_endpoint((host, port), self._server):
             if self._is_public and not public:
                 raise httpcore2.ConnectError(f"{host} had a public address, and now has another")
             self._is_public = public
@@ -133,7 +134,7 @@ class _Ways(AsyncNetworkBackend):
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-def _same_place(one: tuple[str, int], other: tuple[str, int]) -> bool:
+def _same_endpoint(one: tuple[str, int], other: tuple[str, int]) -> bool:
     """The same port of the same host. Another port of this machine is another program."""
     if one[1] != other[1]:
         return False

@@ -61,7 +61,7 @@ def provider(
     port: int | None = None,
 ) -> OAuthClientProvider:
     """`show` sends a person to an address; without, nobody is there."""
-    store = _Bound(store, url)
+    store = _UrlBoundStore(store, url)
     known = store.read()
     here = port or known.get("port") or 0
     if show is not None:
@@ -91,18 +91,18 @@ def provider(
                 else "client_secret_basic",
             }
         )
-    visit = _Visit(server, show, here)
+    login = _BrowserLogin(server, show, here)
     return _Provider(
         url,
         metadata,
         _Storage(store, given),
-        redirect_handler=visit.go,
-        callback_handler=visit.come_back,
+        redirect_handler=login.open,
+        callback_handler=login.wait,
         client_metadata_url=client_metadata_url,
     )
 
 
-class _Bound:
+class _UrlBoundStore:
     """What was kept of a server, for the address at which it was given: a server of the same name
     that is elsewhere now is not shown it."""
 
@@ -206,7 +206,7 @@ def _free_port(wanted: int) -> int:
     raise ToolError("no port of this machine is free")
 
 
-class _Visit:
+class _BrowserLogin:
     """One trip of a person to a browser and back."""
 
     def __init__(
@@ -217,7 +217,7 @@ class _Visit:
         self._port = port
         self._back: Loopback | None = None
 
-    async def go(self, url: str) -> None:
+    async def open(self, url: str) -> None:
         if self._show is None:
             raise NotLoggedIn(self._server)
         address = urlsplit(url)
@@ -228,7 +228,7 @@ class _Visit:
         self._back = await back.__aenter__()
         self._show(url)
 
-    async def come_back(self) -> AuthorizationCodeResult:
+    async def wait(self) -> AuthorizationCodeResult:
         assert self._back is not None
         try:
             query = await self._back.visit(WAIT_S)

@@ -158,7 +158,7 @@ async def _reply(model: Model, input: Mapping[str, Any]) -> Reply:
     raise ToolExecutionError("The model did not answer.", reason="model")
 
 
-class AskedCalls:
+class DispatchedAsks:
     """`asks.Asks` by calls of our own."""
 
     def __init__(
@@ -181,9 +181,9 @@ class AskedCalls:
         result = await self._ask(FORM, arguments, calling)
         if result.ok:
             return Filled(action="accept", content=None if form.url else result.value)
-        said_no = result.error is not None and result.error.error_class in DENIALS
+        denied = result.error is not None and result.error.error_class in DENIALS
         timed_out = ToolErrorClass.CONFIRMATION_TIMEOUT
-        if said_no and result.error is not None and result.error.error_class is not timed_out:
+        if denied and result.error is not None and result.error.error_class is not timed_out:
             return Filled(action="decline")
         return Filled(action="cancel")
 

@@ -47,7 +47,7 @@ class ServerLocation(NamedTuple):
         return (self.workspace, *(root.path for root in self.roots))
 
 
-Reach = Callable[[ServerLocation, LifeLog], Awaitable[Callable[[], Any]]]
+TransportFactory = Callable[[ServerLocation, LifeLog], Awaitable[Callable[[], Any]]]
 """What makes a transport of the SDK for a location. Raises OSError or a `ToolError`."""
 
 
@@ -73,7 +73,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     beliefs: Beliefs = Beliefs()
     has_jail: bool = False
     """It is a program in the sandbox. One that is reached by an address runs elsewhere."""
-    reach: Reach
+    reach: TransportFactory
 
 
 class Server:

@@ -123,7 +123,7 @@ def program_directory(command: PackageCommand, directory: str) -> str:
 def program_of(command: PackageCommand, directory: str) -> str:
     """The path of what is to be run. Raises a `ToolError`."""
     bin_directory = program_directory(command, directory)
-    executable = command.executable or _own_program(directory)
+    executable = command.executable or _default_program(directory)
     path = os.path.join(bin_directory, executable)
     if "/" in executable or not os.path.lexists(path):
         programs = sorted(name for name in _names(bin_directory) if _PLAIN.match(name))[:20]
@@ -134,7 +134,7 @@ def program_of(command: PackageCommand, directory: str) -> str:
     return path
 
 
-def _own_program(directory: str) -> str:
+def _default_program(directory: str) -> str:
     """As npx chooses it: the only one that a package brings, or the one that is called like it."""
     wanted = _decoded(os.path.join(directory, "package.json"), _Manifest).dependencies
     name = next(iter(wanted), "")

@@ -31,7 +31,7 @@ from callgate.config.places import Home
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
 from callgate.dispatch.sandboxes import OFF, Sandbox
-from callgate.sources.mcp.http import _Ways, transport
+from callgate.sources.mcp.http import _GuardedBackend, transport
 from callgate.sources.mcp.servers import ServerLocation
 from callgate.sources.pins import Pinned
 from callgate.wiring import Wired, register_known
@@ -300,7 +300,7 @@ async def test_a_secret_of_the_settings_is_for_whom_it_was_first_shown_alone(
 )  # fmt: skip
 async def test_what_a_server_names_beside_itself_is_no_address_of_our_own_network(host: str) -> None:
     with pytest.raises(httpcore2.ConnectError):
-        await _Ways(("mcp.example.com", 443)).connect_tcp(host, 80, timeout=1)
+        await _GuardedBackend(("mcp.example.com", 443)).connect_tcp(host, 80, timeout=1)
 
 
 async def test_a_login_at_the_metadata_service_is_refused(desk: Desk, web: Web) -> None:
@@ -346,14 +346,14 @@ async def test_a_server_on_this_machine_leads_to_no_other_port_of_it(spelling: s
     own = await asyncio.start_server(lambda _, writer: greet("own", writer), "127.0.0.1", 0)
     other = await asyncio.start_server(lambda _, writer: greet("other", writer), "127.0.0.1", 0)
     ports = [each.sockets[0].getsockname()[1] for each in (own, other)]
-    ways = _Ways(("127.0.0.1", ports[0]))
+    ways = _GuardedBackend(("127.0.0.1", ports[0]))
     stream = await ways.connect_tcp(spelling, ports[0], 20.0)
     assert await stream.read(1, 20.0) == b""
     await stream.aclose()
     with pytest.raises(httpcore2.ConnectError):
         await ways.connect_tcp(spelling, ports[1], 20.0)
     assert seen == ["own"]
-    allowed = _Ways(("127.0.0.1", ports[0]), (f"{spelling}:{ports[1]}",))
+    allowed = _GuardedBackend(("127.0.0.1", ports[0]), (f"{spelling}:{ports[1]}",))
     stream = await allowed.connect_tcp(spelling, ports[1], 20.0)
     assert await stream.read(1, 20.0) == b""
     await stream.aclose()
@@ -367,12 +367,12 @@ async def test_a_name_that_was_public_is_not_followed_to_this_machine(monkeypatc
     async def look_up(host: str, port: int) -> list[str]:
         return answers[0]
 
-    async def connect(self: _Ways, addresses: list[str], *how: Any) -> Any:
+    async def connect(self: _GuardedBackend, addresses: list[str], *how: Any) -> Any:
         return addresses
 
     monkeypatch.setattr("callgate.sources.mcp.http._look_up", look_up)
-    monkeypatch.setattr(_Ways, "_connect", connect)
-    ways = _Ways(("mcp.example", 443))
+    monkeypatch.setattr(_GuardedBackend, "_connect", connect)
+    ways = _GuardedBackend(("mcp.example", 443))
     assert await ways.connect_tcp("mcp.example", 443) == ["93.184.216.34"]
     for address in ("127.0.0.1", "10.0.0.1", "169.254.169.254"):
         answers[0] = [address]

@@ -1,4 +1,4 @@
-"""The first words with a host: it is begun, it says what it has, its config is checked.
+"""The handshake with a host: it is initialized, lists its tools, and its config is checked.
 
     init -> get_tool_schemas            required: without an answer there is no host
          -> get_config_schema           optional: without an answer nothing is checked
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from callgate.protocol.host_v1 import frames
-from callgate.sources.hosts.links import Broke, HostError, HostExited, Link, Refused
+from callgate.sources.hosts.links import HostError, HostExited, InvalidAnswer, Link, Refused
 from callgate.sources.hosts.optional import PATIENCE_S, OptionalMethods
 
 CheckConfig = Callable[[dict[str, Any], dict[str, Any]], None]
@@ -21,14 +21,14 @@ CheckConfig = Callable[[dict[str, Any], dict[str, Any]], None]
 _SCHEMA = "get_config_schema"
 
 
-class Silent(HostError):
+class AnswerTimeout(HostError):
     """A required method was not answered in time."""
 
     def __init__(self, method: str, timeout_s: float) -> None:
         super().__init__(f"it did not answer {method} within {timeout_s:g} s")
 
 
-class EndedWhenAsked(HostError):
+class OptionalMethodCrash(HostError):
     """It ended when it was asked for something optional: asked for less, it may serve."""
 
 
@@ -41,7 +41,7 @@ class Started(msgspec.Struct, frozen=True):
     """Those that it answers; None: it did not say, and is asked."""
 
 
-async def begin(
+async def handshake(
     link: Link,
     config: dict[str, Any],
     check: CheckConfig,
@@ -56,7 +56,7 @@ async def begin(
             async with asyncio.timeout_at(until):
                 return (await link.ask(params)[1]).result
         except TimeoutError:
-            raise Silent(frames.METHODS[type(params)], timeout_s) from None
+            raise AnswerTimeout(frames.METHODS[type(params)], timeout_s) from None
 
     offer = frames.Offer(answers=sorted(frames.OF_RUNTIME))
     begun = await required(frames.Init(config=config, runtime=offer))
@@ -82,7 +82,7 @@ async def _config_schema(link: Link, optional: OptionalMethods) -> Any:
             schema = (await outcome).result.value
     except HostExited as exited:
         optional.missing([_SCHEMA])
-        raise EndedWhenAsked(
+        raise OptionalMethodCrash(
             f"{exited} when it was asked for {_SCHEMA}, which is optional"
         ) from exited
     except TimeoutError:
@@ -92,7 +92,7 @@ async def _config_schema(link: Link, optional: OptionalMethods) -> Any:
     except Refused:
         optional.missing([_SCHEMA])
         return None
-    except Broke:
+    except InvalidAnswer:
         return None
     optional.answered(_SCHEMA)
     return schema

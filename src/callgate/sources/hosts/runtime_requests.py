@@ -11,7 +11,7 @@ from callgate.dispatch.call_files import UNDECLARED
 from callgate.protocol.host_v1 import frames
 
 
-class Reach:
+class RuntimeRequests:
     """The context of one call, at the other end of the wire."""
 
     def __init__(self, context: ToolContext) -> None:
