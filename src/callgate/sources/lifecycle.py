@@ -38,9 +38,9 @@ class Kind(NamedTuple):
     noun: str
     """What a person calls it."""
     reason: str
-    """How the reasons of its errors begin."""
+    """The prefix of the reasons of its errors."""
     detail: str
-    """Under which its name stands in their details."""
+    """The key of its name in the details of its errors."""
 
 
 class Lifecycle:
@@ -82,7 +82,7 @@ class Lifecycle:
     # --- starting -----------------------------------------------------------------------------
 
     def delay_s(self) -> float:
-        """How long a start has to wait. Raises `ToolHostUnavailable` where no call would."""
+        """The backoff before a start. Raises `ToolHostUnavailable` if a call would not wait for it."""
         if self._crashes.quarantined:
             raise self._unavailable(str(self.problem), "quarantined")
         delay = self._crashes.delay_s
@@ -95,7 +95,7 @@ class Lifecycle:
         self._log.note(f"{STARTING}{' '.join(command)}")
 
     async def started(self, starting: asyncio.Task[T]) -> T:
-        """What is started. It goes on where whoever waits for it is cancelled."""
+        """The result of a start. The start goes on if the waiting caller is cancelled."""
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -106,7 +106,7 @@ class Lifecycle:
             raise self._unavailable(problem, "not_started") from None
 
     def restarts(self) -> None:
-        """Somebody wants it to be started anew: what happened is forgotten."""
+        """A restart was requested: forget the crashes."""
         self._log.note(RESTARTED)
         self._crashes = Crashes()
 
@@ -125,14 +125,14 @@ class Lifecycle:
             self._log.note(QUARANTINED)
 
     def distrusted(self, problem: str) -> str:
-        """It did what it may not: it is given up at once, until what we say."""
+        """Quarantine it, because it did what it may not. Returns what ends the quarantine."""
         self._crashes.give_up(problem)
         self._log.note(PROBLEM + problem)
         self._log.note(QUARANTINED)
         return self._until
 
     def died(self, exit: Exit | None) -> ToolHostUnavailable:
-        """What a caller is told for whom it went away before it answered."""
+        """The error of a call that it did not answer before it ended."""
         tail = self._covered(self._log.tail)
         shown = f"\n{tail}" if tail else ""
         return ToolHostUnavailable(

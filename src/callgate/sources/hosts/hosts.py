@@ -1,4 +1,4 @@
-"""One host: its process, with the lifecycle of `lifecycle`, and the requests to it.
+"""One host: its process, its lifecycle (`lifecycle`), and the requests to it.
 
     a call that may change files      -> the process
     any other call, every preview     -> `reading`, a second process that cannot write
@@ -54,7 +54,7 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     cwd: str
     env: dict[str, str] = {}
-    """All that it sees."""
+    """Its whole environment."""
     config: dict[str, Any] = {}
     models: tuple[dict[str, Any], ...] = ()
     """What it is told of the models in the settings, for its tags."""
@@ -64,7 +64,7 @@ class HostSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostCall(NamedTuple):
-    """A call that a host runs."""
+    """A call that a host runs: what to cancel or kill."""
 
     link: Link
     id: str
@@ -81,7 +81,7 @@ class Host:
         read_only: Callable[[], Launcher] | None = None,
         optional: OptionalMethods | None = None,
     ) -> None:
-        """`read_only` starts a process that can change nothing; without, there is but one."""
+        """`read_only` starts a second process, which can change nothing."""
         self.settings = settings
         self.log = log or LifeLog()
         self.started: Started | None = None
@@ -108,8 +108,7 @@ class Host:
             self.processes = self.reading.processes = (self, self.reading)
 
     def _twin(self, launcher: Callable[[], Launcher]) -> Host:
-        """Another process of the same host: a session's state follows it there, and both live and
-        die as one."""
+        """Another process of the same host: both share the states of sessions and the lifecycle."""
         twin = Host(
             self.settings, launcher, self.log, self._check_config, optional=self._optional
         )
@@ -160,7 +159,7 @@ class Host:
         `HostError`, and what `check` raises, which sees the process that it will be run in.
         `watch` is around what the process does for it.
 
-        Where whoever waits is cancelled, the work is ended first."""
+        A cancelled caller waits until the work has ended."""
         session = context.session_id
         link = self._link
         if link is None or link.exit is not None:

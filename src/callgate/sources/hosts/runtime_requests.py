@@ -12,7 +12,7 @@ from callgate.protocol.host_v1 import frames
 
 
 class RuntimeRequests:
-    """The context of one call, at the other end of the wire."""
+    """Serves the requests of a host for one call, with the context of the call."""
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context

@@ -7,7 +7,7 @@ from collections import deque
 
 
 class Slots:
-    """As `asyncio.Semaphore`, but what need not wait makes no coroutine."""
+    """As `asyncio.Semaphore`, but without a coroutine where a slot is free."""
 
     def __init__(self, most: int) -> None:
         self._free = most
@@ -23,7 +23,7 @@ class Slots:
         return ticket
 
     async def until(self, ticket: asyncio.Future[None]) -> None:
-        """Wait for a slot; whoever is cancelled meanwhile has none."""
+        """Wait for a slot. A cancelled waiter holds none."""
         try:
             await ticket
         except BaseException:
@@ -32,7 +32,7 @@ class Slots:
             raise
 
     def release(self) -> None:
-        """Give the slot to who waits longest."""
+        """Pass the slot to the longest waiter."""
         while self._waiting:
             ticket = self._waiting.popleft()
             if not ticket.done():

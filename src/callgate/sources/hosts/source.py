@@ -94,11 +94,11 @@ class Hosts:
         self._pins.write_first(name, pinned)
 
     async def ask(self, name: str) -> Pinned:
-        """Start a host, and what it says of itself. Raises a `ToolError`."""
+        """Start a host and return what it says of itself. Raises a `ToolError`."""
         return await self._ask(self.hosts[name].reading)
 
     async def ask_another(self, name: str) -> Pinned:
-        """The same of a process of its own, beside the one that serves."""
+        """The same from a second process, beside the one that serves."""
         host = self._make(name)
         try:
             return await self._ask(host.reading)

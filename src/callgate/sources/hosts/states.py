@@ -17,7 +17,7 @@ class _StoredState(NamedTuple):
 
 
 class States:
-    """Those that were kept first go first. A session without one begins anew."""
+    """The oldest are evicted first. A session without a state starts with the initial one."""
 
     def __init__(self) -> None:
         self._by_session: dict[str, _StoredState] = {}

@@ -82,7 +82,7 @@ class Calling(msgspec.Struct, frozen=True, eq=False):
 
     context: ToolContext
     variables: contextvars.Context
-    """In which whatever is asked for it is to be asked."""
+    """The context in which requests for this call run."""
 
 
 current: contextvars.ContextVar[Calling | None] = contextvars.ContextVar("calling", default=None)

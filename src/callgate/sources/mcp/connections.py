@@ -131,7 +131,7 @@ class Connection:
             self._ready.cancel()
 
     def kill(self) -> None:
-        """End it without being polite."""
+        """End it at once."""
         self._closing.set()
         if self.link is not None:
             self.link.kill()
@@ -206,7 +206,7 @@ class Connection:
             yield client
 
     async def _stay(self, client: Client) -> None:
-        """Until we leave, or the process has ended, whatever it owes us an answer to."""
+        """Until it is closed or the process has ended, even with requests pending."""
         async with asyncio.TaskGroup() as group:
             beside = self._listen(client), self._keep_up(client)
             tasks = [group.create_task(each) for each in beside]
@@ -281,7 +281,7 @@ class Connection:
             self._on_relearned(self)
 
     async def relearned(self) -> None:
-        """Wait until it was looked at again what it lists."""
+        """Wait until its tools are listed again."""
         await self._relearned.wait()
 
     @property

@@ -35,7 +35,7 @@ RENEW_BEFORE_S = 30.0
 
 
 class TokenStore(Protocol):
-    """What is kept of a server; `config.mcp_tokens.TokenFile` implements it."""
+    """The tokens and the registration of a server; `config.mcp_tokens.TokenFile` implements it."""
 
     def read(self) -> dict[str, Any]: ...
     def write(self, data: dict[str, Any]) -> None: ...
@@ -168,7 +168,7 @@ class _Storage:
             self.set("client", client_info)
 
     def ensure_for(self, issuer: str) -> None:
-        """Raises a `ToolError` where the client of the settings is that of somebody else."""
+        """Raises a `ToolError` where the client of the settings belongs to another issuer."""
         if self._given is None:
             return
         known = self._store.read()
@@ -193,7 +193,7 @@ class _Storage:
 
 
 def _free_port(wanted: int) -> int:
-    """That one, if it is free."""
+    """`wanted`, if it is free, else another."""
     for each in (wanted, 0):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as trying:
             trying.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -207,7 +207,7 @@ def _free_port(wanted: int) -> int:
 
 
 class _BrowserLogin:
-    """One trip of a person to a browser and back."""
+    """One login of a person in a browser."""
 
     def __init__(
         self, server: str, show: Callable[[str], None] | None, port: int

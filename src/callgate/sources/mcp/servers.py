@@ -1,4 +1,4 @@
-"""One MCP server: its connections, with the lifecycle of `lifecycle`.
+"""One MCP server: its connections and its lifecycle (`lifecycle`).
 
 There is one connection for each workspace in which sessions call: roots, working directory and
 jail are those of the calling session. Of a program there may be two, one that can change files and
@@ -35,12 +35,12 @@ _NO_SDK = "it needs the package mcp, which is not installed: pip install 'mcp>=2
 
 
 class ServerLocation(NamedTuple):
-    """Where a session works."""
+    """Where a server runs: the workspace and roots of a session, and whether it can write there."""
 
     workspace: str
     roots: tuple[Root, ...] = ()
     read_only: bool = False
-    """Whether what runs there can change neither the workspace nor a root."""
+    """It can change neither the workspace nor a root."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -63,13 +63,13 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     only_in: str | None = None
     """The workspace whose settings brought it: no other may use it."""
     pin: str
-    """Under which name what it said of itself is kept."""
+    """The name of its pin."""
     accept: str | None = None
     """The command with which a person accepts what it says now, where it is not the usual one."""
     of_session: bool = False
     """It was brought by a session, and ends with it."""
     covered: Callable[[str], str] = str
-    """Takes what it was given in secret out of a text."""
+    """Removes its secrets from a text."""
     beliefs: Beliefs = Beliefs()
     has_jail: bool = False
     """It is a program in the sandbox. One that is reached by an address runs elsewhere."""
@@ -130,7 +130,7 @@ class Server:
         return location._replace(read_only=not follows)
 
     async def connection(self, location: ServerLocation) -> Connection:
-        """Open, made if there is none. Raises `ToolHostUnavailable`."""
+        """The open connection, or a new one. Raises `ToolHostUnavailable`."""
         if not self.settings.has_jail:
             location = location._replace(read_only=False)
         found = self._open.get(location)
@@ -181,7 +181,7 @@ class Server:
         self.log.close()
 
     def died(self, connection: Connection) -> ToolHostUnavailable:
-        """What a caller is told whose server went away under its call."""
+        """The error of a call whose server ended."""
         return self.lifecycle.died(_exit(connection))
 
     def _has_started(self, location: ServerLocation, task: asyncio.Task[Connection]) -> None:
@@ -270,7 +270,7 @@ class Server:
 
 
 def _until(settings: ServerSettings) -> str:
-    """What has to happen before a server is started again that was given up."""
+    """What ends the quarantine of a server."""
     if settings.of_session:
         return "the session is opened anew"
     if settings.accept is not None:

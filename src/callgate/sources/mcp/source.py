@@ -27,7 +27,7 @@ from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
 
 
 class Servers:
-    """`sources.hosts.source.Hosts` for MCP. Same interface."""
+    """Same interface as `sources.hosts.source.Hosts`, for MCP."""
 
     noun = "MCP server"
     accept = "callgate mcp approve"
@@ -75,8 +75,7 @@ class Servers:
         self._pins.write_first(self._settings[name].pin, pinned)
 
     async def ask(self, name: str, location: ServerLocation) -> Pinned:
-        """Start a server in a place, where it can write nothing, and what it says of itself. Raises
-        a `ToolError`."""
+        """Start a server read-only and return what it says of itself. Raises a `ToolError`."""
         connection = await self.hosts[name].connection(location._replace(read_only=True))
         settings = self._settings[name]
         try:
