@@ -82,7 +82,7 @@ class Lifecycle:
     # --- starting -----------------------------------------------------------------------------
 
     def delay_s(self) -> float:
-        """The backoff before a start. Raises `ToolHostUnavailable` if a call would not wait for it."""
+        """The backoff before a start. Raises `ToolHostUnavailable` if no call waits that long."""
         if self._crashes.quarantined:
             raise self._unavailable(str(self.problem), "quarantined")
         delay = self._crashes.delay_s
