@@ -180,7 +180,7 @@ def test_the_dashboard_gives_a_link_that_logs_in_and_voids_the_old_ones(base: Pa
             assert browser.get(f"{instance.url}/v1/instance").status_code == 200
             before = instance.headers
             said = json.loads(instance.run("dashboard", "--rotate", "--json").stdout)
-            assert set(said) == {"url", "expires_at"}
+            assert set(said) == {"url", "expires_at", "answered_by"}
             assert browser.get(f"{instance.url}/v1/instance").status_code == 401
             assert httpx2.get(f"{instance.url}/v1/instance", headers=before).status_code == 401
             assert browser.get(instance.by_address(said["url"])).status_code == 303
