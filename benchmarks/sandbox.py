@@ -89,7 +89,7 @@ def launchers(
     by_name = {backend.name: backend for backend in backends}
     bwrap = getattr(by_name["bubblewrap"], "path", None)
     home = os.path.expanduser("~")
-    places = profiles.Places(
+    places = profiles.SandboxPaths(
         workspace=workspace, home=home, callgate_home=os.path.join(home, ".callgate")
     )
     jail = profiles.workspace(places)
@@ -205,7 +205,7 @@ async def one_preview(
     process: BrokerProcess, backends: Sequence[Backend], base: str, way: overlays.Way
 ) -> None:
     workspace = os.path.join(base, "workspace")
-    places = profiles.Places(workspace=workspace, home=base, callgate_home=f"{base}/home")
+    places = profiles.SandboxPaths(workspace=workspace, home=base, callgate_home=f"{base}/home")
     command = Command(argv=("/bin/sh", "-c", "echo x > 0/0"), cwd=workspace, env={})
     stage = await overlays.prepare(workspace, [f"{base}/previews"], [way])
     try:

@@ -75,7 +75,7 @@ def reach_process(
         enclosure = msgspec.structs.replace(
             _enclosure(table, sandbox.surroundings),
             writes=not place.read_only,
-            own=tuple(_writable(table, home)),
+            program_roots=tuple(_writable(table, home)),
             revealed=program.revealed,
         )
         launcher = sandbox.process_launcher(enclosure, session)

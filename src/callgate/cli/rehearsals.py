@@ -18,7 +18,7 @@ from callgate.policy.decide import Question
 from callgate.policy.path_rules import binding
 from callgate.policy.rules import Outcome
 from callgate.sandbox import sight, tool_chains
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.preview import PreviewCommand
 from callgate.tools.previews import Preview, discard
 from callgate.tools.shell import Shell
@@ -64,10 +64,10 @@ def register(wired: Wired, factory: ToolFactory) -> None:
         raise CliError(str(error), hint="A loaded tool has this name.") from error
 
 
-def _places(wired: Wired, session: Session) -> Places:
+def _places(wired: Wired, session: Session) -> SandboxPaths:
     said = wired.sandbox.surroundings
-    directories, files = sight.private_places()
-    return Places(
+    directories, files = sight.private_paths()
+    return SandboxPaths(
         workspace=session.workspace,
         home=os.path.expanduser("~"),
         callgate_home=wired.home.path,

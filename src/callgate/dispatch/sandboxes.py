@@ -39,7 +39,7 @@ from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.jails import NO_LIMITS, Jail, Limits, Network
 from callgate.sandbox.leases import Leases
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
-from callgate.sandbox.profiles import Places, Profile
+from callgate.sandbox.profiles import Profile, SandboxPaths
 from callgate.workspace.protected_places import protected_places
 
 if TYPE_CHECKING:  # loaded with the first command
@@ -64,7 +64,7 @@ class Enclosure(msgspec.Struct, frozen=True):
     """What it reaches where the network is HOSTS."""
     writes: bool = True
     """Of a host or server: whether its calls may change the workspace and the roots beside it."""
-    own: tuple[str, ...] = ()
+    program_roots: tuple[str, ...] = ()
     """Of a host or server: where it may write also if its calls may change nothing."""
     revealed: tuple[Root, ...] = ()
     """Of an MCP server: what it sees although it is in our home, or a secret: its packages."""
@@ -286,7 +286,7 @@ class Sandbox:
         moment = int(time.monotonic() / _FRESH_S)
         key = (
             enclosure.profile, enclosure.network, enclosure.hosts, enclosure.revealed,
-            enclosure.private, enclosure.writes, enclosure.own,
+            enclosure.private, enclosure.writes, enclosure.program_roots,
             session.workspace, session.extra_roots, moment,
         )  # fmt: skip
         found = self._launchers.get(key)
@@ -306,7 +306,7 @@ class Sandbox:
         return self.launchers.jailed(plan, self.backends, self.surroundings.callgate_home)
 
     def jail(self, enclosure: Enclosure, session: Session) -> Jail:
-        places = self._places(session, enclosure.own)
+        places = self._places(session, enclosure.program_roots)
         places = msgspec.structs.replace(
             places, revealed=enclosure.revealed, private=(*places.private, *enclosure.private)
         )
@@ -323,15 +323,15 @@ class Sandbox:
             return jail
         return profiles.without_writes(jail, places)
 
-    def _places(self, session: Session, own: tuple[str, ...]) -> Places:
+    def _places(self, session: Session, program_roots: tuple[str, ...]) -> SandboxPaths:
         surroundings = self.surroundings
         roots = session.extra_roots
         write_roots = (*(root.path for root in roots if root.writable), *surroundings.writable)
         protected = [os.path.join(session.workspace, path) for path in surroundings.protected]
-        for root in (session.workspace, *write_roots, *own):
+        for root in (session.workspace, *write_roots, *program_roots):
             protected += protected_places(root)
-        directories, files = sight.private_places()
-        return Places(
+        directories, files = sight.private_paths()
+        return SandboxPaths(
             workspace=session.workspace,
             home=surroundings.home,
             callgate_home=surroundings.callgate_home,
@@ -341,7 +341,7 @@ class Sandbox:
                 *_code_to_show(),
             ),
             write_roots=write_roots,
-            own_roots=own,
+            program_roots=program_roots,
             protected=tuple(protected),
             hidden=(*surroundings.hidden, *files),
             tools=tool_chains.shown(surroundings.home, os.environ),

@@ -78,14 +78,14 @@ class AllowedHost(msgspec.Struct, frozen=True):
 
 def parse(text: str) -> AllowedHost:
     """One entry as a person writes it. Raises ValueError, which says what is wrong with it."""
-    rest = text.removeprefix(_PRIVATE)
-    private = rest != text
-    if "://" in rest or "/" in rest:
+    entry = text.removeprefix(_PRIVATE)
+    private = entry != text
+    if "://" in entry or "/" in entry:
         raise ValueError(f"{text!r} must be a host without a scheme or a path")
-    if rest in ("*", "*."):
+    if entry in ("*", "*."):
         raise ValueError(f"{text!r} would be every host")
-    below = rest.startswith("*.")
-    host, port = split(rest[2:] if below else rest)
+    below = entry.startswith("*.")
+    host, port = split(entry[2:] if below else entry)
     address = is_address(host)
     if address and (below or private):
         raise ValueError(f"{text!r} is an address, which stands for itself alone")

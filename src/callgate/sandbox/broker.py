@@ -114,8 +114,8 @@ class Broker:
         data, ancillary, _, _ = self._lifeline.recvmsg(65536, socket.CMSG_LEN(room))
         for level, kind, content in ancillary:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                whole = len(content) - len(content) % _NUMBER.size
-                self._descriptors += [n for (n,) in _NUMBER.iter_unpack(content[:whole])]
+                complete = len(content) - len(content) % _NUMBER.size
+                self._descriptors += [n for (n,) in _NUMBER.iter_unpack(content[:complete])]
         self._buffer += data
         while len(self._buffer) >= LENGTH.size:
             (length,) = LENGTH.unpack_from(self._buffer)

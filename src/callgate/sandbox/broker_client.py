@@ -74,7 +74,7 @@ class BrokerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._lifeline: socket.socket | None = None
         self._sending = asyncio.Lock()
-        self._kept: set[Kept] = set()
+        self._processes: set[BrokeredProcess] = set()
 
     @property
     def pid(self) -> int | None:
@@ -82,8 +82,8 @@ class BrokerProcess:
 
     def close(self) -> None:
         """End every command that was started here, and the broker."""
-        for kept in list(self._kept):
-            kept.abandon()
+        for process in list(self._processes):
+            process.abandon()
         self._drop()
 
     async def start(
@@ -94,7 +94,7 @@ class BrokerProcess:
         hosts: tuple[AllowedHost, ...] = (),
         most_output: int | None = None,
         lease: int | None = None,
-    ) -> Kept:
+    ) -> BrokeredProcess:
         """Start what is ordered. Raises OSError; `RestrictionFailed` if the jail is to blame.
 
         `stdin` is a descriptor for its standard input, which is empty otherwise; `hosts` are
@@ -123,12 +123,19 @@ class BrokerProcess:
                 os.close(descriptor)
         control.setblocking(False)
         watched = "write_watch" in order
-        made = contextvars.Context().run(
-            Kept, control, reading, on_output, self._kept.discard, hosts, most_output, watched
+        process = contextvars.Context().run(
+            BrokeredProcess,
+            control,
+            reading,
+            on_output,
+            self._processes.discard,
+            hosts,
+            most_output,
+            watched,
         )
-        self._kept.add(made)
-        await made.begin()
-        return made
+        self._processes.add(process)
+        await process.begin()
+        return process
 
     async def _send(self, frame: bytes, descriptors: list[int]) -> None:
         async with self._sending:
@@ -186,7 +193,7 @@ class BrokerProcess:
             self._process = None
 
 
-class Kept:
+class BrokeredProcess:
     """A command that a keeper looks after. Fulfils `launch.Running`."""
 
     def __init__(
@@ -194,7 +201,7 @@ class Kept:
         control: socket.socket,
         reading: dict[int, Stream],
         on_output: OnOutput,
-        forget: Callable[[Kept], None],
+        forget: Callable[[BrokeredProcess], None],
         hosts: tuple[AllowedHost, ...] = (),
         most_output: int | None = None,
         watched: bool = False,
@@ -212,7 +219,7 @@ class Kept:
         self._timer: asyncio.TimerHandle | None = None
         self._status: int | None = None
         self._stopped = False
-        self._gone: tuple[int, int] | None = None
+        self._outcome: tuple[int, int] | None = None
         self._on_output = on_output
         self._room = most_output
         self._limit: str | None = None
@@ -251,7 +258,7 @@ class Kept:
 
         False if nothing is left to end. Of several graces the shortest counts.
         """
-        if self._control is None or self._gone is not None:
+        if self._control is None or self._outcome is not None:
             return False
         self._stopped = self._stopped or self._status is None
         try:
@@ -284,23 +291,23 @@ class Kept:
     def _hear(self) -> None:
         assert self._control is not None
         try:
-            news, descriptors, _, _ = socket.recv_fds(
-                self._control, keeper_messages.LONGEST_NEWS, 1
+            message, descriptors, _, _ = socket.recv_fds(
+                self._control, keeper_messages.LONGEST_MESSAGE, 1
             )
         except BlockingIOError:
             return
         except OSError:
-            news, descriptors = b"", []
+            message, descriptors = b"", []
         for descriptor in descriptors:
             os.set_inheritable(descriptor, False)
             self._egress = Egress(socket.socket(fileno=descriptor), self._hosts)
-        if news[:1] == _TRIED:
-            self._attempted(os.fsdecode(news[1:]))
+        if message[:1] == _TRIED:
+            self._attempted(os.fsdecode(message[1:]))
             return
-        if len(news) != keeper_messages.NEWS.size:
+        if len(message) != keeper_messages.MESSAGE.size:
             self._lost()
             return
-        kind, first, second, third, user, system, peak = keeper_messages.NEWS.unpack(news)
+        kind, first, second, third, user, system, peak = keeper_messages.MESSAGE.unpack(message)
         if kind == keeper_messages.STARTED:
             self._begun.set_result(None)
         elif kind == keeper_messages.REFUSED:
@@ -309,7 +316,7 @@ class Kept:
         elif kind == keeper_messages.EXITED:
             self._status = first
             self.usage = Usage(user, system, peak)
-        elif kind == keeper_messages.GONE:
+        elif kind == keeper_messages.ENDED:
             self._limit = self._limit or _LIMITS.get(third)
             self._settle(first, second)
 
@@ -332,12 +339,12 @@ class Kept:
         """The keeper ended before its work did. The broker ends what it left."""
         if not self._begun.done():
             self._begun.set_exception(RestrictionFailed(5, "keeper"))  # EIO
-        if self._gone is None:
+        if self._outcome is None:
             self._settle(0, 0)
 
     def _settle(self, ended: int, survivors: int) -> None:
         """Nobody is left to end. Take what is still in the pipes, but do not wait for more."""
-        self._gone = ended, survivors
+        self._outcome = ended, survivors
         self._hang_up()
         if self._pipes:
             self._timer = self._loop.call_later(watch.DRAIN_S, self._pipes.cut)
@@ -358,7 +365,7 @@ class Kept:
             self._timer.cancel()
         self._pipes.close()
         code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
-        ended, survivors = self._gone or (0, 0)
+        ended, survivors = self._outcome or (0, 0)
         if self._egress is not None:
             self._egress.close()
         self._done.set_result(
@@ -376,7 +383,7 @@ class Kept:
         self._forget(self)
 
     def _drained(self) -> None:
-        if self._gone is not None:
+        if self._outcome is not None:
             self._finish()
 
     def _pass_on(self, stream: Stream, data: bytes) -> None:
@@ -401,7 +408,7 @@ class BrokerLauncher:
         self._plan = plan
         self._bwrap = bwrap
 
-    async def start(self, command: Command, on_output: OnOutput) -> Kept:
+    async def start(self, command: Command, on_output: OnOutput) -> BrokeredProcess:
         order = ordering.order(command, self._plan, bwrap=self._bwrap)
         hosts = () if self._plan is None else self._plan.jail.hosts
         output = ordering.most_output(command, self._plan)

@@ -53,12 +53,12 @@ def find(path: str | None = None) -> Found:
     Not whatever PATH names first: that may be a directory of the workspace (a virtual
     environment, node_modules/.bin), where a command could leave a program for us to run bare.
     """
-    place = shutil.which(path or "bwrap", path=_SYSTEM)
-    if place is None:
+    program = shutil.which(path or "bwrap", path=_SYSTEM)
+    if program is None:
         return Found(None, "bubblewrap is not installed")
-    if os.stat(place).st_mode & (stat.S_ISUID | stat.S_ISGID):
-        return Found(place, "bubblewrap is setuid")
-    return Found(place)
+    if os.stat(program).st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return Found(program, "bubblewrap is setuid")
+    return Found(program)
 
 
 def arguments(
@@ -119,16 +119,16 @@ def survey(jail: Jail) -> Survey:
     missing: list[str] = []
     missing_directories: list[str] = []
     for path in sorted(jail.protected, key=_depth):
-        for place in _way(path, jail.writable):
-            mode = _mode(place)
+        for step in _way(path, jail.writable):
+            mode = _mode(step)
             if mode == 0 or placeholders.is_one(mode):  # which another command may remove
-                (missing if place == path else missing_directories).append(place)
+                (missing if step == path else missing_directories).append(step)
             elif stat.S_ISLNK(mode):
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
-            elif place == path or not stat.S_ISDIR(mode):
-                read_only.append(place)
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), step)
+            elif step == path or not stat.S_ISDIR(mode):
+                read_only.append(step)
             else:
-                pinned[place] = None
+                pinned[step] = None
                 continue
             break
     shown = [path for path in (*jail.readable, *jail.writable) if path != "/"]

@@ -21,9 +21,9 @@ class Unavailable(OSError):
 class ClaimedDirectory:
     """The groups of one broker. Raises OSError where the system does not let us have any."""
 
-    def __init__(self, place: str) -> None:
-        remove_leftovers(place)
-        self.path, self._lock = _claim(place)
+    def __init__(self, parent: str) -> None:
+        remove_leftovers(parent)
+        self.path, self._lock = _claim(parent)
         self._count = 0
         self._ended: set[str] = set()
 
@@ -49,11 +49,11 @@ class ClaimedDirectory:
         os.close(self._lock)
 
 
-def remove_leftovers(place: str) -> None:
+def remove_leftovers(parent: str) -> None:
     """Of brokers that are gone with all their keepers: nobody holds their lock any more."""
-    for name in os.listdir(place):
+    for name in os.listdir(parent):
         if name.startswith(PREFIX):
-            path = f"{place}/{name}"
+            path = f"{parent}/{name}"
             try:
                 lock = _locked(path)
             except OSError:
@@ -88,10 +88,10 @@ def _kill(path: str) -> None:
         pass
 
 
-def _claim(place: str) -> tuple[str, int]:
+def _claim(parent: str) -> tuple[str, int]:
     """A directory that is ours. Another broker may take it for a leftover before it is locked."""
     for _ in range(10):
-        path = f"{place}/{PREFIX}{os.urandom(6).hex()}"
+        path = f"{parent}/{PREFIX}{os.urandom(6).hex()}"
         os.mkdir(path)
         try:
             return path, _locked(path)

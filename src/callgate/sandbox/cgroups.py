@@ -88,11 +88,11 @@ class Group:
 class Groups(ClaimedDirectory):
     """Those of one broker. Raises OSError where the system does not let us have any."""
 
-    def __init__(self, place: str, *, delegated: bool = False) -> None:
-        super().__init__(place)
+    def __init__(self, parent: str, *, delegated: bool = False) -> None:
+        super().__init__(parent)
         try:
             if delegated:
-                _enable(place)
+                _enable(parent)
             self.controllers = _enable(self.path)
             self._try_out()
         except OSError:
@@ -138,18 +138,18 @@ class Groups(ClaimedDirectory):
 def find() -> Groups | None:
     """Groups for this process, which is a broker; None where there cannot be any."""
     try:
-        candidates = places()
+        candidates = usable_parents()
     except OSError:
         return None
-    for place, delegated in candidates:
+    for parent, delegated in candidates:
         try:
-            return Groups(place, delegated=delegated)
+            return Groups(parent, delegated=delegated)
         except OSError:
             continue
     return None
 
 
-def places() -> list[tuple[str, bool]]:
+def usable_parents() -> list[tuple[str, bool]]:
     """Directories in which we may make groups, and whether each was delegated. The best first.
 
     Raises `Unavailable` where there are none.
@@ -160,12 +160,12 @@ def places() -> list[tuple[str, bool]]:
     return open_to_us
 
 
-def around(own: str) -> list[tuple[str, bool]]:
-    """The same for a process in the group `own`."""
-    above = os.path.dirname(own)
+def around(group: str) -> list[tuple[str, bool]]:
+    """The same for a process in `group`."""
+    above = os.path.dirname(group)
     delegated = _delegated(above)
     candidates = [(above, delegated)] if delegated or _limits_processes(above) else []
-    candidates.append((own, False))
+    candidates.append((group, False))
     return [each for each in candidates if _is_ours(each[0])]
 
 

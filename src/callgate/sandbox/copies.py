@@ -53,26 +53,26 @@ class _Copying:
         if stat.S_ISDIR(mode):
             with _Opened(name, _DIRECTORY, from_fd) as inner:
                 os.mkdir(name, 0o700, dir_fd=to_fd)
-                with _Opened(name, _DIRECTORY, to_fd) as made:
-                    self.fill(inner, made)
+                with _Opened(name, _DIRECTORY, to_fd) as target:
+                    self.fill(inner, target)
         elif stat.S_ISLNK(mode):
             os.symlink(os.readlink(name, dir_fd=from_fd), name, dir_fd=to_fd)
         elif stat.S_ISREG(mode):
-            with _Opened(name, _READ, from_fd) as file, _Opened(name, _CREATE, to_fd) as made:
-                self._copy_content(file, made)
-                _dress(made, os.fstat(file))
+            with _Opened(name, _READ, from_fd) as file, _Opened(name, _CREATE, to_fd) as target:
+                self._copy_content(file, target)
+                _dress(target, os.fstat(file))
         elif stat.S_ISFIFO(mode):
             os.mkfifo(name, stat.S_IMODE(mode), dir_fd=to_fd)
 
-    def _copy_content(self, file: int, made: int) -> None:
-        if _cloned(file, made):
-            self._spend(os.fstat(made).st_size)
+    def _copy_content(self, file: int, target: int) -> None:
+        if _cloned(file, target):
+            self._spend(os.fstat(target).st_size)
             return
         while piece := os.read(file, _BLOCK):
             self._spend(len(piece))
             left = memoryview(piece)
             while left:
-                left = left[os.write(made, left) :]
+                left = left[os.write(target, left) :]
 
     def _spend(self, size: int) -> None:
         self._left -= size
@@ -91,11 +91,11 @@ class _Opened:
         os.close(self._descriptor)
 
 
-def _cloned(file: int, made: int) -> bool:
+def _cloned(file: int, target: int) -> bool:
     if sys.platform != "linux":
         return False
     try:
-        fcntl.ioctl(made, _FICLONE, file)
+        fcntl.ioctl(target, _FICLONE, file)
     except OSError as error:
         if error.errno in _NO_CLONE:
             return False
@@ -103,9 +103,9 @@ def _cloned(file: int, made: int) -> bool:
     return True
 
 
-def _dress(made: int, like: os.stat_result) -> None:
-    os.fchmod(made, stat.S_IMODE(like.st_mode) & 0o777)
-    os.utime(made, ns=(like.st_atime_ns, like.st_mtime_ns))
+def _dress(target: int, like: os.stat_result) -> None:
+    os.fchmod(target, stat.S_IMODE(like.st_mode) & 0o777)
+    os.utime(target, ns=(like.st_atime_ns, like.st_mtime_ns))
 
 
 def remove_tree(path: str) -> None:

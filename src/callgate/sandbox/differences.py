@@ -79,8 +79,8 @@ def _in_overlay(stage: Stage, left: Manifest) -> dict[str, Facts | None]:
     touched: dict[str, Facts | None] = {}
     for path, at in left.entries.items():  # a directory comes before what is in it
         was_directory = path in before and before[path].is_directory
-        gone = stat.S_ISCHR(at.mode)  # a command cannot make devices
-        touched[path] = None if gone else at
+        deleted = stat.S_ISCHR(at.mode)  # a command cannot make devices
+        touched[path] = None if deleted else at
         if was_directory and (not at.is_directory or _is_opaque(os.path.join(stage.tree, path))):
             touched |= dict.fromkeys(_below(path, known))
     return touched

@@ -165,11 +165,11 @@ class Egress:
         for address in permitted:
             try:
                 async with asyncio.timeout(self._patience.connect_s):
-                    made = await asyncio.open_connection(address, request.port)
+                    connection = await asyncio.open_connection(address, request.port)
             except OSError:  # which a timeout is too
                 continue
             self.reached += 1
-            return made
+            return connection
         raise _Refused(502, f"{request.authority} cannot be reached")
 
     async def _addresses(self, request: Request) -> list[str]:

@@ -55,11 +55,11 @@ class Request(msgspec.Struct, frozen=True):
 def parse(head: bytes) -> Request:
     """Read a head, up to and with its empty line. Raises `Malformed`."""
     lines = head.removesuffix(b"\r\n\r\n").split(b"\r\n")
-    said = _REQUEST_LINE.match(lines[0])
-    if said is None:
+    request_line = _REQUEST_LINE.match(lines[0])
+    if request_line is None:
         raise Malformed(400, "this is no HTTP/1 request")
     fields = _fields(lines[1:])
-    method, target = said[1], said[2].decode("ascii")
+    method, target = request_line[1], request_line[2].decode("ascii")
     if method == b"CONNECT":
         host, port = _split(target)
         if port is None:
@@ -74,7 +74,7 @@ def parse(head: bytes) -> Request:
     passed_on = [
         method + b" /" + (found[2] or "").removeprefix("/").encode("ascii") + b" HTTP/1.1",
         b"Host: " + named.encode("ascii"),
-        *(name + b": " + value for name, value in _kept(fields)),
+        *(name + b": " + value for name, value in _end_to_end(fields)),
         *([] if length is None else [b"Content-Length: %d" % length]),
         b"Connection: close",
     ]
@@ -110,19 +110,19 @@ def _values(fields: list[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
 
 
 def _body_length(fields: list[tuple[bytes, bytes]]) -> int | None:
-    said = _values(fields, b"content-length")
+    lengths = _values(fields, b"content-length")
     if _values(fields, b"transfer-encoding"):
-        if said:
+        if lengths:
             raise Malformed(400, "a body has either a length or an encoding")
         raise Malformed(411, "the length of a body must be said")
-    if not said:
+    if not lengths:
         return None
-    if _LENGTH.match(said[0]) is None:
+    if _LENGTH.match(lengths[0]) is None:
         raise Malformed(400, "content-length is not a number")
-    return int(said[0])
+    return int(lengths[0])
 
 
-def _kept(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _end_to_end(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     named = b",".join(_values(fields, b"connection")).split(b",")
     dropped = _OF_A_CONNECTION | {name.strip().lower() for name in named}
     return [(name, value) for name, value in fields if name.lower() not in dropped]

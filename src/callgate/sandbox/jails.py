@@ -146,7 +146,7 @@ class Jail(msgspec.Struct, frozen=True, kw_only=True):
             Guarantee.ABSTRACT_SOCKETS_BLOCKED: not self.unix_sockets,
             Guarantee.LIMITS: self.limits != NO_LIMITS,
         }
-        return _ALWAYS.union(promise for promise, asked in wanted.items() if asked)
+        return _ALWAYS.union(promise for promise, needed in wanted.items() if needed)
 
 
 _ALWAYS = frozenset(

@@ -16,7 +16,7 @@ import signal
 import socket
 
 from callgate.sandbox import kernel, meters, namespaces, placeholders, restrict
-from callgate.sandbox.keeper_messages import GONE, NEWS, REFUSED, STARTED, tell
+from callgate.sandbox.keeper_messages import ENDED, MESSAGE, REFUSED, STARTED, tell
 from callgate.sandbox.restrict import STEPS
 from callgate.sandbox.watch import Watch
 from callgate.sandbox.write_attempts import WriteAttempts
@@ -45,7 +45,7 @@ def keep(
     `moves_to` is one that it moves to by itself (`pids_groups`).
     """
     step = "fork"
-    held: dict[str, int] = {}
+    placeholder_fds: dict[str, int] = {}
     mounted = order["layout"] is not None
     listener = None
     try:
@@ -61,18 +61,18 @@ def keep(
         )
         if order["layout"] is not None:
             step = "namespaces"
-            held = namespaces.enter(order["layout"], *owner)
+            placeholder_fds = namespaces.enter(order["layout"], *owner)
             listener = namespaces.listen(order["layout"])
         for path, as_directory in order["placeholders"]:
             step = "namespaces"
             descriptor = placeholders.hold(path, as_directory=as_directory)
             if descriptor is not None:
-                held[path] = descriptor
+                placeholder_fds[path] = descriptor
         step = "fork"
         outside = None if mounted else group
         leader, failures = _fork(order, streams, outside, moves_to, nproc)
     except OSError as error:
-        namespaces.leave(held, mounted=mounted)
+        namespaces.release_placeholders(placeholder_fds, mounted=mounted)
         tell(control, REFUSED, STEPS.index(step), error.errno or 0)
         return 0
     for stream in set(streams):
@@ -80,7 +80,7 @@ def keep(
     failure, attempts = _outcome(failures, order)
     if failure:
         os.waitpid(leader, 0)
-        namespaces.leave(held, mounted=mounted)
+        namespaces.release_placeholders(placeholder_fds, mounted=mounted)
         tell(control, REFUSED, *restrict.FAILURE.unpack(failure))
         return 0
     _started(control, listener)
@@ -88,11 +88,11 @@ def keep(
     watch = Watch(control, wake, leader, alone=mounted, group=outside, meter=meter)
     watch.attempts = attempts
     ended, survivors = watch.run()
-    namespaces.leave(held, mounted=mounted)
+    namespaces.release_placeholders(placeholder_fds, mounted=mounted)
     limit = watch.limit or (meters.NONE if group is None else group.limit_reached())
     if not survivors:
         os.close(lease)
-    tell(control, GONE, ended, survivors, limit)
+    tell(control, ENDED, ended, survivors, limit)
     return survivors
 
 
@@ -137,8 +137,8 @@ def _started(control: socket.socket, listener: socket.socket | None) -> None:
         return
     with listener:
         try:
-            news = NEWS.pack(STARTED, 0, 0, 0, 0.0, 0.0, 0)
-            socket.send_fds(control, [news], [listener.fileno()])
+            message = MESSAGE.pack(STARTED, 0, 0, 0, 0.0, 0.0, 0)
+            socket.send_fds(control, [message], [listener.fileno()])
         except OSError:
             pass  # nobody listens any more; the work goes on
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import socket
 import struct
 
-STARTED, REFUSED, EXITED, GONE, TRIED = 1, 2, 3, 4, 5
-NEWS = struct.Struct("<B3i2dq")
+STARTED, REFUSED, EXITED, ENDED, TRIED = 1, 2, 3, 4, 5
+MESSAGE = struct.Struct("<B3i2dq")
 """Kind, three numbers, then of the leader: seconds of user and system time, peak memory in KiB.
 
 STARTED: -, and with it the listener of a proxy, if there is one; REFUSED: step, error number;
-EXITED: wait status; GONE: ended, survivors, and which limit it was ended at (`meters`). TRIED is
+EXITED: wait status; ENDED: ended, survivors, and which limit it was ended at (`meters`). TRIED is
 another message: the kind alone, and the path that it tried to write to."""
-LONGEST_NEWS = 1 + 4096
+LONGEST_MESSAGE = 1 + 4096
 ARM = b"w"
 """Report the next attempt to write (`write_attempts`)."""
 END = struct.Struct("<d")
@@ -28,9 +28,9 @@ def tell(
     *numbers: int,
     usage: tuple[float, float, int] = (0.0, 0.0, 0),
 ) -> None:
-    """Send news to the runtime, if it still listens."""
+    """Send a message to the runtime, if it still listens."""
     first, second, third = (*numbers, 0, 0, 0)[:3]
     try:
-        control.send(NEWS.pack(kind, first, second, third, *usage))
+        control.send(MESSAGE.pack(kind, first, second, third, *usage))
     except OSError:
         pass  # nobody listens any more; the work goes on

@@ -131,14 +131,14 @@ def apply(rights: Iterable[Rule], *, version: int, tcp: bool, scopes: int) -> No
 def _add(ruleset: int, path: str, allowed: int) -> None:
     links = 0 if path == _SELF else os.O_NOFOLLOW
     try:
-        place = os.open(path, os.O_PATH | os.O_CLOEXEC | links)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC | links)
     except OSError:
         return
     try:
-        if os.fstat(place).st_mode & 0o170000 != 0o040000:
+        if os.fstat(descriptor).st_mode & 0o170000 != 0o040000:
             allowed &= _OF_A_FILE
         if allowed:
-            rule = struct.pack("=Qi", allowed, place)
+            rule = struct.pack("=Qi", allowed, descriptor)
             kernel.call("landlock_add_rule", ruleset, _RULE_PATH_BENEATH, rule, 0)
     finally:
-        os.close(place)
+        os.close(descriptor)

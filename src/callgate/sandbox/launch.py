@@ -61,10 +61,10 @@ def with_proxy(environ: Mapping[str, str], port: int, served: Collection[str]) -
 
     `served` are hosts behind the proxy: the loopback's own names are otherwise reached directly.
     """
-    kept = {name: value for name, value in environ.items() if name.upper() not in _PROXIES}
+    inherited = {name: value for name, value in environ.items() if name.upper() not in _PROXIES}
     address = f"http://127.0.0.1:{port}"
     direct = ",".join(name for name in _LOOPBACK if name not in served)
-    said = {"HTTP_PROXY": address, "HTTPS_PROXY": address, "ALL_PROXY": address}
+    proxies = {"HTTP_PROXY": address, "HTTPS_PROXY": address, "ALL_PROXY": address}
     if direct:
-        said["NO_PROXY"] = direct
-    return kept | said | {name.lower(): value for name, value in said.items()}
+        proxies["NO_PROXY"] = direct
+    return inherited | proxies | {name.lower(): value for name, value in proxies.items()}

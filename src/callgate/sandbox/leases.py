@@ -94,10 +94,10 @@ def leads_through(path: str) -> frozenset[str]:
     elsewhere: also those of links on the way and of where they lead. What does not exist yet counts
     as well. A root that a command may write to cannot be moved by it, only what is in there."""
     found: set[str] = set()
-    rest = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    remaining = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     here, links = "/", 0
-    while rest:
-        part = rest.pop()
+    while remaining:
+        part = remaining.pop()
         if part == "..":
             here = os.path.dirname(here)
             continue
@@ -111,7 +111,7 @@ def leads_through(path: str) -> frozenset[str]:
         links += 1
         if links > _MOST_LINKS:
             raise OSError(40, os.strerror(40), path)  # ELOOP
-        rest += [part for part in reversed(target.split("/")) if part not in ("", ".")]
+        remaining += [part for part in reversed(target.split("/")) if part not in ("", ".")]
         if target.startswith("/"):
             here = "/"
     return frozenset(above for entry in found for above in _parents(entry))

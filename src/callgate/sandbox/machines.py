@@ -77,16 +77,16 @@ def look_now(*, bwrap: str | None = None) -> tuple[Backend, ...]:
 
 async def look_at_groups(process: BrokerProcess) -> ControlGroups:
     """Asked of a command, about itself."""
-    said: list[bytes] = []
+    output: list[bytes] = []
     try:
         async with asyncio.timeout(PATIENCE_S):
             launcher = BrokerLauncher(process, None)
-            async with await launcher.start(_ASK, lambda stream, data: said.append(data)) as it:
+            async with await launcher.start(_ASK, lambda stream, data: output.append(data)) as it:
                 await it.wait()
-        above = os.path.dirname(cgroups.own_path(b"".join(said).decode(errors="replace")))
+        above = os.path.dirname(cgroups.own_path(b"".join(output).decode(errors="replace")))
         if os.path.basename(above).startswith(cgroups.PREFIX):
             return ControlGroups(None, tuple(sorted(cgroups.enabled(cgroups.directory(above)))))
-        cgroups.places()
+        cgroups.usable_parents()
     except OSError as error:  # TimeoutError among them
         return ControlGroups(error.strerror or "a command that does nothing did not end")
     return ControlGroups("the kernel starts no process in a cgroup of ours")
@@ -138,10 +138,10 @@ async def _bubblewrap(process: BrokerProcess, filters: bool, path: str | None) -
 
 async def _try(launcher: BrokerLauncher) -> str | None:
     """What goes wrong when a command is started; None: nothing."""
-    said: list[bytes] = []
+    output: list[bytes] = []
     try:
         async with asyncio.timeout(PATIENCE_S):
-            async with await launcher.start(_TRUE, lambda stream, data: said.append(data)) as it:
+            async with await launcher.start(_TRUE, lambda stream, data: output.append(data)) as it:
                 ended = await it.wait()
     except TimeoutError:
         return "a command that does nothing did not end"
@@ -151,5 +151,5 @@ async def _try(launcher: BrokerLauncher) -> str | None:
         return str(error)
     if ended.code == 0:
         return None
-    lines = b"".join(said).decode(errors="replace").splitlines()
+    lines = b"".join(output).decode(errors="replace").splitlines()
     return lines[-1] if lines else "a command that does nothing failed"

@@ -84,10 +84,12 @@ class Observed(msgspec.Struct, frozen=True):
     def as_metadata(self) -> dict[str, Any]:
         """For a result's metadata or an event: the first paths of each kind, and all counts."""
         kinds = {"created": self.created, "changed": self.changed, "deleted": self.deleted}
-        said: dict[str, Any] = {k: [*map(sendable, paths[:_NAMED])] for k, paths in kinds.items()}
-        said["counts"] = {kind: len(paths) for kind, paths in kinds.items()}
-        said["incomplete"] = list(self.incomplete)
-        return said
+        metadata: dict[str, Any] = {
+            k: [*map(sendable, paths[:_NAMED])] for k, paths in kinds.items()
+        }
+        metadata["counts"] = {kind: len(paths) for kind, paths in kinds.items()}
+        metadata["incomplete"] = list(self.incomplete)
+        return metadata
 
 
 class Before(NamedTuple):

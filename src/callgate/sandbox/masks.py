@@ -17,11 +17,11 @@ def with_masks(jail: Jail, hidden: tuple[str, ...], read_only: tuple[str, ...]) 
     """
     roots = tuple(path for path in jail.writable if not below_any(path, read_only))
     lost = tuple(path for path in jail.writable if path not in roots)
-    kept = (*(path for path in (*hidden, *read_only) if os.path.lexists(path)), *jail.protected)
+    masked = (*(path for path in (*hidden, *read_only) if os.path.lexists(path)), *jail.protected)
     return msgspec.structs.replace(
         jail,
         readable=tuple(sorted({*jail.readable, *lost})),
         writable=roots,
-        protected=tuple(sorted({p for p in kept if below_any(p, roots) and p not in roots})),
+        protected=tuple(sorted({p for p in masked if below_any(p, roots) and p not in roots})),
         hidden=tuple(sorted({*jail.hidden, *hidden})),
     )

@@ -3,7 +3,7 @@
     begin()    a copy of this process as the first one of new namespaces (raw clone)
     enter()    in it: become someone there, lay out the file system, raise the loopback
     listen()   a socket of its network, to be served from outside
-    leave()    take away what had to be put on the real disk
+    release_placeholders()   take away what had to be put on the real disk
 
 The layout, from the bottom up:
 
@@ -16,8 +16,8 @@ The layout, from the bottom up:
 
 A protected path cannot be got rid of by renaming what it is in: each directory between it and
 its root is a mount of its own, and mounts cannot be renamed. What is missing of it is created
-(`placeholders`); `leave` removes it when nobody uses it. A symbolic link on the way cannot be
-kept in its place, and ends the start with ELOOP.
+(`placeholders`); `release_placeholders` removes it when nobody uses it. A symbolic link on the
+way cannot be kept in its place, and ends the start with ELOOP.
 
 The broker imports this: no msgspec.
 """
@@ -67,7 +67,10 @@ def begin(own_network: bool, group: Group | None = None) -> int:
 
 
 def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
-    """Lay everything out. What comes back is for `leave`; `user` and `group` are ours outside."""
+    """Lay everything out. Returns what `release_placeholders` needs.
+
+    `user` and `group` are ours outside.
+    """
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{user} {user} 1")
     _write("/proc/self/gid_map", f"{group} {group} 1")
@@ -96,7 +99,7 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
     fresh = (*empty, *((_TMP,) if layout["fresh_tmp"] else ()))
     for path in roots:
         if path in clones:
-            if path.startswith(tuple(f"{place}/" for place in fresh)):
+            if path.startswith(tuple(f"{parent}/" for parent in fresh)):
                 _make_place(path, clones[path])
             _attach(clones[path], os.open(path, os.O_PATH | os.O_CLOEXEC))
     for path, target in layout["links"]:
@@ -104,13 +107,13 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
         os.symlink(target, path)
     for path in empty:
         _make_read_only(_AT_FDCWD, path, alone=True)
-    held: dict[str, int] = {}
+    placeholder_fds: dict[str, int] = {}
     pinned: set[str] = set()
     try:
         for path in sorted(layout["protected"], key=_depth):
-            _protect(path, _root_of(path, layout["writable"]), held, pinned)
+            _protect(path, _root_of(path, layout["writable"]), placeholder_fds, pinned)
     except OSError:
-        leave(held)
+        release_placeholders(placeholder_fds)
         raise
     for path in layout["hidden"]:
         inside = sorted((each for each in revealed if each.startswith(path + "/")), key=_depth)
@@ -120,7 +123,7 @@ def enter(layout: Layout, user: int, group: int) -> dict[str, int]:
             _hide(path)
     if layout["own_network"]:
         _raise_loopback()
-    return held
+    return placeholder_fds
 
 
 def listen(layout: Layout) -> socket.socket | None:
@@ -130,44 +133,44 @@ def listen(layout: Layout) -> socket.socket | None:
     return socket.create_server(("127.0.0.1", layout["proxy"]), backlog=_BACKLOG)
 
 
-def leave(held: dict[str, int], *, mounted: bool = True) -> None:
+def release_placeholders(placeholder_fds: dict[str, int], *, mounted: bool = True) -> None:
     """Remove the placeholders that no other command needs. For process 1, at the very end."""
-    for path, descriptor in reversed(held.items()):
+    for path, descriptor in reversed(placeholder_fds.items()):
         placeholders.release(path, descriptor, mounted=mounted)
 
 
 # --- protected paths ------------------------------------------------------------------------
 
 
-def _protect(path: str, root: str, held: dict[str, int], pinned: set[str]) -> None:
+def _protect(path: str, root: str, placeholder_fds: dict[str, int], pinned: set[str]) -> None:
     """Make `path` read-only, and every directory from `root` to it unmovable, once."""
     names = path[len(root.rstrip("/")) :].strip("/").split("/")
-    place = root
+    entry = root
     for index, name in enumerate(names):
-        place = place.rstrip("/") + "/" + name
+        entry = entry.rstrip("/") + "/" + name
         last = index == len(names) - 1
-        if place in held:
+        if entry in placeholder_fds:
             return
-        if place in pinned:
+        if entry in pinned:
             continue
-        descriptor = placeholders.hold(place, as_directory=not last)
+        descriptor = placeholders.hold(entry, as_directory=not last)
         if descriptor is None:
             return
         mode = os.fstat(descriptor).st_mode
         kind = mode & 0o170000
         if kind == 0o120000:
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), place)
-        clone = _clone(place)
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), entry)
+        clone = _clone(entry)
         if clone is None:
-            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), place)
+            raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), entry)
         final = last or kind != 0o040000 or placeholders.is_one(mode)
         if final:
             _make_read_only(clone)
-            held[place] = descriptor
+            placeholder_fds[entry] = descriptor
         else:
             os.close(descriptor)
-            pinned.add(place)
-        _attach(clone, os.open(place, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
+            pinned.add(entry)
+        _attach(clone, os.open(entry, os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
         if final:
             return
 
@@ -181,7 +184,7 @@ def _root_of(path: str, roots: list[str]) -> str:
 # --- stand-ins ------------------------------------------------------------------------------
 
 
-def _stand_in(place: str, other: str, work: str) -> None:
+def _stand_in(target: str, other: str, work: str) -> None:
     """Put another directory in the place of one, or an overlay of it that keeps its changes there.
 
     An overlay is told descriptors and not paths, which may hold its separators. It sees one file
@@ -191,13 +194,13 @@ def _stand_in(place: str, other: str, work: str) -> None:
         clone = _clone(other)
         if clone is None:
             raise OSError(errno.ENOENT, os.strerror(errno.ENOENT), other)
-        _attach(clone, os.open(place, os.O_PATH | os.O_CLOEXEC))
+        _attach(clone, os.open(target, os.O_PATH | os.O_CLOEXEC))
         return
-    held = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (place, other, work)]
-    lower, upper, working = (f"/proc/self/fd/{descriptor}" for descriptor in held)
+    descriptors = [os.open(path, os.O_PATH | os.O_CLOEXEC) for path in (target, other, work)]
+    lower, upper, working = (f"/proc/self/fd/{descriptor}" for descriptor in descriptors)
     options = f"lowerdir={lower},upperdir={upper},workdir={working},userxattr"
-    _mount("overlay", place, "overlay", _NOSUID | _NODEV, options)
-    for descriptor in held:
+    _mount("overlay", target, "overlay", _NOSUID | _NODEV, options)
+    for descriptor in descriptors:
         os.close(descriptor)
 
 
@@ -265,10 +268,10 @@ def _clone(path: str) -> int | None:
         return None
 
 
-def _attach(clone: int, place: int) -> None:
-    kernel.call("move_mount", clone, b"", place, b"", _FROM_FD | _TO_FD)
+def _attach(clone: int, target: int) -> None:
+    kernel.call("move_mount", clone, b"", target, b"", _FROM_FD | _TO_FD)
     os.close(clone)
-    os.close(place)
+    os.close(target)
 
 
 def _make_place(path: str, clone: int) -> None:

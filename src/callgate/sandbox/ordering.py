@@ -39,7 +39,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
     """
     marks = Tree().environment
     argv, cwd = command.argv, command.cwd
-    made = Order(
+    result = Order(
         argv=[],
         env=_environment(command.env, marks),
         cwd=os.fsencode(cwd),
@@ -60,43 +60,43 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
         jail = plan.jail
         if jail.network is Network.HOSTS:
             env = with_proxy(command.env, _PROXY_PORT, served=[each.name for each in jail.hosts])
-            made["env"] = _environment(env, marks)
+            result["env"] = _environment(env, marks)
         lives_on = command.stdin is not None
-        made["limits"] = limits(jail.limits, "namespaces" in plan.backends, lives_on=lives_on)
-        made["group"] = group_limits(jail.limits)
-        made["watched"] = (jail.limits.memory_bytes or 0, jail.limits.processes or 0)
-        made["bounded"] = jail.bounded
+        result["limits"] = limits(jail.limits, "namespaces" in plan.backends, lives_on=lives_on)
+        result["group"] = group_limits(jail.limits)
+        result["watched"] = (jail.limits.memory_bytes or 0, jail.limits.processes or 0)
+        result["bounded"] = jail.bounded
         if "namespaces" in plan.backends:
-            made["layout"] = layout(jail)
+            result["layout"] = layout(jail)
         if "landlock" in plan.backends:
-            made["landlock"] = rules(jail, mounted="namespaces" in plan.backends)
+            result["landlock"] = rules(jail, mounted="namespaces" in plan.backends)
         if "bubblewrap" in plan.backends:
             assert bwrap is not None
             survey = bubblewrap.survey(jail)
             argv = bubblewrap.arguments(bwrap, jail, survey, cwd, argv)
-            made["placeholders"] = [(path, False) for path in survey.missing]
-            made["placeholders"] += [(path, True) for path in survey.missing_directories]
-            made["keep_capabilities"] = True
-            made["inherited"].append(call_filter(jail, mounted=True))
+            result["placeholders"] = [(path, False) for path in survey.missing]
+            result["placeholders"] += [(path, True) for path in survey.missing_directories]
+            result["keep_capabilities"] = True
+            result["inherited"].append(call_filter(jail, mounted=True))
         elif "seccomp" in plan.backends:
-            made["filter"] = call_filter(jail, mounted="namespaces" in plan.backends)
+            result["filter"] = call_filter(jail, mounted="namespaces" in plan.backends)
         if command.git_config is not None:
-            _configure_git(made, *command.git_config)
+            _configure_git(result, *command.git_config)
         if jail.write_watch and kernel.supported():
             paths = [os.fsencode(path) for path in jail.write_watch]
-            made["write_watch"] = (_watch_program(), paths)
-    made["argv"] = [os.fsencode(argument) for argument in argv]
-    return made
+            result["write_watch"] = (_watch_program(), paths)
+    result["argv"] = [os.fsencode(argument) for argument in argv]
+    return result
 
 
-def _configure_git(made: Order, directory: str, text: str) -> None:
+def _configure_git(order: Order, directory: str, text: str) -> None:
     """Have git read a file that only the command has, in one repository and no other."""
-    env = made["env"]
+    env = order["env"]
     count = env.get(b"GIT_CONFIG_COUNT", b"0")
     if not count.isdigit():
         return
-    path = f"/proc/self/fd/{INHERITED + len(made['inherited'])}"
-    made["inherited"].append(text.encode(errors="surrogateescape"))
+    path = f"/proc/self/fd/{INHERITED + len(order['inherited'])}"
+    order["inherited"].append(text.encode(errors="surrogateescape"))
     pattern = "".join(f"\\{each}" if each in "*?[\\" else each for each in directory)
     env[b"GIT_CONFIG_KEY_" + count] = os.fsencode(f"includeIf.gitdir:{pattern}.path")
     env[b"GIT_CONFIG_VALUE_" + count] = path.encode()
@@ -135,7 +135,7 @@ def _filter(network: Network, unix_sockets: bool, frozen: bool, *, refuse_ipc: b
 def layout(jail: Jail) -> Layout:
     covers = (*jail.opaque, *((_TMP,) if jail.fresh_tmp else ()))
     covered = [path for path in jail.readable if path not in covers and below_any(path, covers)]
-    made = Layout(
+    result = Layout(
         writable=list(jail.writable),
         readable=covered,
         protected=list(jail.protected),
@@ -147,8 +147,8 @@ def layout(jail: Jail) -> Layout:
         own_network=jail.network is not Network.ALL,
     )
     if jail.network is Network.HOSTS:
-        made["proxy"] = _PROXY_PORT
-    return made
+        result["proxy"] = _PROXY_PORT
+    return result
 
 
 def rules(jail: Jail, *, mounted: bool) -> Rules:

@@ -37,7 +37,7 @@ class Capture:
         self._keep = keep
         self._file: IO[bytes] | None = None
         self._room = KEPT_FILE
-        self._asked = False
+        self._opened = False
 
     def add(self, data: bytes) -> None:
         if self.total + len(data) > 2 * self._half:
@@ -80,14 +80,14 @@ class Capture:
     def _whereabouts(self) -> str:
         if self.path is None:
             return ""
-        what = "whole output" if self.path_is_whole else f"the first {KEPT_FILE} bytes"
-        return f"; {what} in {self.path}"
+        content = "whole output" if self.path_is_whole else f"the first {KEPT_FILE} bytes"
+        return f"; {content} in {self.path}"
 
     def _open(self) -> None:
         """Begin the file with what came so far, all of which is still in memory."""
-        if self._asked:
+        if self._opened:
             return
-        self._asked = True
+        self._opened = True
         path = self._keep()
         if path is None:
             return

@@ -29,7 +29,7 @@ import msgspec
 from callgate.core.commands import Command, OnOutput
 from callgate.core.errors import ToolExecutionError
 from callgate.sandbox import ordering, profiles
-from callgate.sandbox.broker_client import BrokerProcess, Kept, RestrictionFailed
+from callgate.sandbox.broker_client import BrokeredProcess, BrokerProcess, RestrictionFailed
 from callgate.sandbox.copies import copy_tree, remove_tree
 from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.jails import Guarantee, Jail, Limits, below_any, is_below
@@ -85,18 +85,18 @@ async def start(
     process: BrokerProcess,
     backends: Sequence[Backend],
     command: Command,
-    places: profiles.Places,
+    paths: profiles.SandboxPaths,
     on_output: OnOutput,
     *,
     limits: Limits | None = None,
     bwrap: str | None = None,
-) -> tuple[Stage, Kept]:
+) -> tuple[Stage, BrokeredProcess]:
     """Start a command over a stage; the stage comes back, as a copy if no overlay could be made.
 
     It has no network, and nothing but the stand-in to write to. Raises `CannotGuarantee`, or
     OSError if the command itself cannot be started. Whoever prepared the stage removes it.
     """
-    jail = _jail(stage, places, limits)
+    jail = _jail(stage, paths, limits)
     plan = choose(jail, backends)
     output = jail.limits.output_bytes
     if "namespaces" not in plan.backends:
@@ -135,12 +135,12 @@ async def in_thread(work: Callable[[*_A], _R], *arguments: *_A) -> _R:
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
 
-def _jail(stage: Stage, places: profiles.Places, limits: Limits | None) -> Jail:
+def _jail(stage: Stage, paths: profiles.SandboxPaths, limits: Limits | None) -> Jail:
     """The jail of commands in this workspace, less what is outside it and could be written."""
     inside = msgspec.structs.replace(
-        places,
+        paths,
         workspace=stage.workspace,
-        read_roots=(*places.read_roots, *places.write_roots),
+        read_roots=(*paths.read_roots, *paths.write_roots),
         write_roots=(),
         protected=(),  # what would be changed there is shown, and not applied
     )

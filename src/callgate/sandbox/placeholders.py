@@ -90,21 +90,21 @@ def release(path: str, descriptor: int, *, mounted: bool) -> None:
 
 def _make(path: str, as_directory: bool) -> None:
     content = b"" if as_directory else _CONTENTS.get(os.path.basename(path), b"")
-    made = f"{path}.callgate-{os.urandom(6).hex()}" if content else path
+    temporary = f"{path}.callgate-{os.urandom(6).hex()}" if content else path
     try:
         if as_directory:
             os.mkdir(path, 0o700)
         else:
-            file = os.open(made, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            file = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
             try:
                 os.write(file, content)
             finally:
                 os.close(file)
-        os.chmod(made, MODE)
+        os.chmod(temporary, MODE)
         if content:
-            os.link(made, path)  # complete from its first moment on
+            os.link(temporary, path)  # complete from its first moment on
     except FileExistsError:
         pass
     finally:
-        if content and os.path.lexists(made):
-            os.unlink(made)
+        if content and os.path.lexists(temporary):
+            os.unlink(temporary)

@@ -92,7 +92,7 @@ class Landlock(msgspec.Struct, frozen=True):
             G.NO_PTRACE: True,
             G.NO_PROCESS_DETAILS: True,
         }
-        return _OURS.union(promise for promise, kept in offered.items() if kept)
+        return _OURS.union(promise for promise, enforced in offered.items() if enforced)
 
     def cost(self, jail: Jail) -> float:
         # Around what is hidden, directories can no longer be listed, and a process finds nothing
@@ -122,7 +122,7 @@ class Seccomp(msgspec.Struct, frozen=True):
             G.NO_IO_URING: True,
             G.NO_KERNEL_DOORS: True,
         }
-        return _OURS.union(promise for promise, kept in offered.items() if kept)
+        return _OURS.union(promise for promise, enforced in offered.items() if enforced)
 
     def cost(self, jail: Jail) -> float:
         return 0.1
@@ -148,7 +148,7 @@ def _of_namespaces(jail: Jail) -> frozenset[Guarantee]:
         G.NO_SHARED_MEMORY: True,
         G.PID_NAMESPACE: True,
     }
-    return _OURS.union(promise for promise, kept in offered.items() if kept)
+    return _OURS.union(promise for promise, enforced in offered.items() if enforced)
 
 
 class Namespaces(msgspec.Struct, frozen=True):
@@ -198,7 +198,7 @@ class Seatbelt(msgspec.Struct, frozen=True):
             G.NO_PROCESS_DETAILS, G.NO_SIGNALS_OUT, G.NO_SHARED_MEMORY, G.NO_IO_URING,
             G.NO_KERNEL_DOORS, G.NO_NEW_PRIVILEGES,
         }  # fmt: skip
-        return frozenset(always).union(promise for promise, kept in offered.items() if kept)
+        return frozenset(always).union(promise for promise, enforced in offered.items() if enforced)
 
     def cost(self, jail: Jail) -> float:
         return 5.0
@@ -210,8 +210,8 @@ def choose(jail: Jail, backends: Sequence[Backend]) -> Plan:
     best: tuple[float, Plan] | None = None
     least = jail.needs
     for combination in _combinations(working):
-        kept = frozenset[Guarantee]().union(*(each.guarantees(jail) for each in combination))
-        missing = jail.needs - kept
+        enforced = frozenset[Guarantee]().union(*(each.guarantees(jail) for each in combination))
+        missing = jail.needs - enforced
         cost = sum(each.cost(jail) for each in combination)
         if not missing and (best is None or cost < best[0]):
             best = cost, Plan(jail, tuple(each.name for each in combination))

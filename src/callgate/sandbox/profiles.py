@@ -6,7 +6,7 @@
 
 The last two can be `without_writes`, for hosts and servers whose calls may change nothing.
 
-`Places` is what they are made from. Nothing here looks at a file except to follow links.
+`SandboxPaths` is what they are made from. Nothing here looks at a file except to follow links.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Profile(StrEnum):
     OPEN = "open"
 
 
-class Places(msgspec.Struct, frozen=True, kw_only=True):
+class SandboxPaths(msgspec.Struct, frozen=True, kw_only=True):
     """Where things are. Links are followed when a profile is made."""
 
     workspace: str
@@ -88,7 +88,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     read_roots: tuple[str, ...] = ()
     write_roots: tuple[str, ...] = ()
     """Roots that were granted beside the workspace."""
-    own_roots: tuple[str, ...] = ()
+    program_roots: tuple[str, ...] = ()
     """Writable for one host or server alone, also where the workspace is not."""
     protected: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
@@ -105,12 +105,12 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
     """Where our own program is: whoever changes it there is no longer in a jail."""
 
 
-def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
-    named = (places.workspace, *places.read_roots, *places.write_roots, *_tools(places))
+def read(paths: SandboxPaths, *, limits: Limits = NO_LIMITS) -> Jail:
+    named = (paths.workspace, *paths.read_roots, *paths.write_roots, *_tools(paths))
     visible = _plain(*named)
-    opaque = sight.opaque((places.home, _TMP, *places.private), visible)
+    opaque = sight.opaque((paths.home, _TMP, *paths.private), visible)
     return Jail(
-        hidden=_hidden(places, opaque, visible),
+        hidden=_hidden(paths, opaque, visible),
         opaque=opaque,
         links=sight.links(named, opaque, visible),
         readable=tuple(sorted({"/", *visible})),
@@ -120,20 +120,20 @@ def read(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
 
 
 def workspace(
-    places: Places,
+    paths: SandboxPaths,
     *,
     network: Network = Network.NONE,
     hosts: tuple[AllowedHost, ...] = (),
     limits: Limits = NO_LIMITS,
 ) -> Jail:
-    seen, kept = _revealed(places)
-    writable = _plain(places.workspace, *places.write_roots, *places.own_roots, *kept)
-    shown = (*places.read_roots, *_tools(places), *seen)
+    seen, changeable = _revealed(paths)
+    writable = _plain(paths.workspace, *paths.write_roots, *paths.program_roots, *changeable)
+    shown = (*paths.read_roots, *_tools(paths), *seen)
     readable = _plain(*shown)
     visible = (*readable, *writable)
-    opaque = sight.opaque((places.home, *places.private), visible)
-    named = (places.workspace, *places.write_roots, *places.own_roots, *shown)
-    hidden = _hidden(places, opaque, visible)
+    opaque = sight.opaque((paths.home, *paths.private), visible)
+    named = (paths.workspace, *paths.write_roots, *paths.program_roots, *shown)
+    hidden = _hidden(paths, opaque, visible)
     return Jail(
         readable=tuple(sorted({"/", *readable})),
         opaque=opaque,
@@ -142,14 +142,14 @@ def workspace(
         protected=tuple(
             sorted(
                 {
-                    *_unlinked(places, writable),
-                    *_kept(hidden, writable),
-                    *_kept(_plain(*places.code), writable),
+                    *_unlinked(paths, writable),
+                    *_movable(hidden, writable),
+                    *_movable(_plain(*paths.code), writable),
                 }
             )
         ),
         hidden=hidden,
-        revealed=tuple(path for path in (*seen, *kept) if below_any(path, hidden)),
+        revealed=tuple(path for path in (*seen, *changeable) if below_any(path, hidden)),
         network=network,
         hosts=hosts,
         fresh_tmp=not any(is_below(_TMP, root) for root in writable),
@@ -158,30 +158,30 @@ def workspace(
     )
 
 
-def open(places: Places, *, limits: Limits = NO_LIMITS) -> Jail:
-    home = _plain(places.callgate_home)
-    hidden = tuple(sorted({*home, *_plain(*places.hidden)}))
-    seen, kept = _revealed(places)
+def open(paths: SandboxPaths, *, limits: Limits = NO_LIMITS) -> Jail:
+    home = _plain(paths.callgate_home)
+    hidden = tuple(sorted({*home, *_plain(*paths.hidden)}))
+    seen, changeable = _revealed(paths)
     return Jail(
         readable=("/", *seen),
-        writable=("/", *kept),
-        protected=tuple(sorted({*home, *_kept((*hidden, *_plain(*places.code)), ("/",))})),
+        writable=("/", *changeable),
+        protected=tuple(sorted({*home, *_movable((*hidden, *_plain(*paths.code)), ("/",))})),
         hidden=hidden,
-        revealed=tuple(path for path in (*seen, *kept) if below_any(path, hidden)),
+        revealed=tuple(path for path in (*seen, *changeable) if below_any(path, hidden)),
         network=Network.ALL,
         unix_sockets=True,
         limits=limits,
     )
 
 
-def without_writes(jail: Jail, places: Places) -> Jail:
+def without_writes(jail: Jail, paths: SandboxPaths) -> Jail:
     """The same jail with the workspace and the roots beside it read-only. What is left are roots of
     its own that are no part of them, and what is revealed; in an open jail, all but them."""
-    roots = _plain(places.workspace, *places.write_roots)
+    roots = _plain(paths.workspace, *paths.write_roots)
     writable = jail.writable
     if "/" not in writable:
-        own = (path for path in _plain(*places.own_roots) if not below_any(path, roots))
-        writable = tuple(sorted({*own, *_revealed(places)[1]}))
+        extra = (path for path in _plain(*paths.program_roots) if not below_any(path, roots))
+        writable = tuple(sorted({*extra, *_revealed(paths)[1]}))
     protected = {*jail.protected, *roots}
     return msgspec.structs.replace(
         jail,
@@ -192,59 +192,59 @@ def without_writes(jail: Jail, places: Places) -> Jail:
     )
 
 
-def _revealed(places: Places) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _revealed(paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Those that are readable, and those that are writable."""
-    paths = {writable: [root.path for root in places.revealed if root.writable is writable]
+    by_access = {writable: [root.path for root in paths.revealed if root.writable is writable]
              for writable in (False, True)}  # fmt: skip
-    return _plain(*paths[False]), _plain(*paths[True])
+    return _plain(*by_access[False]), _plain(*by_access[True])
 
 
-def _tools(places: Places) -> tuple[str, ...]:
+def _tools(paths: SandboxPaths) -> tuple[str, ...]:
     """Those that no command can have replaced by a link to something else."""
-    writable = (places.workspace, *places.write_roots, *places.own_roots)
+    writable = (paths.workspace, *paths.write_roots, *paths.program_roots)
     real = _plain(*writable)
-    return tuple(p for p in places.tools if not below_any(p, writable) and not below_any(p, real))
+    return tuple(p for p in paths.tools if not below_any(p, writable) and not below_any(p, real))
 
 
 def _hidden(
-    places: Places, opaque: tuple[str, ...], visible: tuple[str, ...]
+    paths: SandboxPaths, opaque: tuple[str, ...], visible: tuple[str, ...]
 ) -> tuple[str, ...]:
     """A secret in a root that was granted is hidden all the same, unless it is `shown`. What is
     in an opaque directory is not there, unless it is visible."""
-    home = os.path.realpath(places.home)
+    home = os.path.realpath(paths.home)
     secrets = (os.path.join(home, name) for name in SECRETS)
     known = [_real_if_there(path) for path in (*secrets, *_SYSTEM_SECRETS)]
-    hidden = (*known, *_plain(*places.hidden))
-    revealed = (root.path for root in places.revealed)
-    kept = set(hidden).difference(_plain(*places.shown, *revealed))
-    wanted = {*kept, *_plain(places.callgate_home)}
+    hidden = (*known, *_plain(*paths.hidden))
+    revealed = (root.path for root in paths.revealed)
+    secret = set(hidden).difference(_plain(*paths.shown, *revealed))
+    wanted = {*secret, *_plain(paths.callgate_home)}
     return tuple(sorted(p for p in wanted if not below_any(p, opaque) or below_any(p, visible)))
 
 
-def _kept(paths: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
+def _movable(paths: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
     """Those that a command could change or move. A hidden path that was moved would be found
     by the next command where nothing is hidden; moving a directory that it is in is enough."""
     inside = (path for path in paths if below_any(path, writable) and path not in writable)
     return [path for path in inside if os.path.lexists(path)]
 
 
-def _unlinked(places: Places, writable: tuple[str, ...]) -> tuple[str, ...]:
+def _unlinked(paths: SandboxPaths, writable: tuple[str, ...]) -> tuple[str, ...]:
     """The protected paths, as they are written below their root.
 
     Only the root's own links are followed: a link inside can be replaced by the command, so
     it is the place itself that must be kept. A home of ours in there must not be moved away.
     """
-    roots = (places.workspace, *places.write_roots, *places.own_roots)
-    paths = [home for home in _plain(places.callgate_home) if below_any(home, writable)]
-    for path in places.protected:
+    roots = (paths.workspace, *paths.write_roots, *paths.program_roots)
+    found = [home for home in _plain(paths.callgate_home) if below_any(home, writable)]
+    for path in paths.protected:
         for root in roots:
             inside = os.path.relpath(path, root)
             if inside != ".." and not inside.startswith("../"):
-                paths.append(os.path.normpath(os.path.join(os.path.realpath(root), inside)))
+                found.append(os.path.normpath(os.path.join(os.path.realpath(root), inside)))
                 break
         else:
             raise ValueError(f"a protected path is outside every writable root: {path}")
-    return tuple(sorted(set(paths)))
+    return tuple(sorted(set(found)))
 
 
 def _real_if_there(path: str) -> str:

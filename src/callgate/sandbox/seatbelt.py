@@ -65,12 +65,12 @@ def quoted(path: str) -> str:
 
 def _above(path: str, jail: Jail) -> list[str]:
     """The directories between a protected path and the writable root that it is in."""
-    places = []
-    place = path.rpartition("/")[0]
-    while place and place not in jail.writable:
-        places.append(place)
-        place = place.rpartition("/")[0]
-    return places if place or "/" in jail.writable else []
+    directories = []
+    directory = path.rpartition("/")[0]
+    while directory and directory not in jail.writable:
+        directories.append(directory)
+        directory = directory.rpartition("/")[0]
+    return directories if directory or "/" in jail.writable else []
 
 
 def _network(jail: Jail) -> list[str]:

@@ -94,7 +94,7 @@ def program(
     if families is not None:
         allowed = tuple(sorted(families))
         looked_at["socket"] = _only_if_one_of(0, allowed)
-        looked_at["socketpair"] = _pairs(AF_UNIX in allowed)
+        looked_at["socketpair"] = _socket_pairs(AF_UNIX in allowed)
     bodies = {
         numbers[name]: [(_RETURN, 0, 0, _REFUSE | error)]
         for name, error in refused.items()
@@ -211,7 +211,7 @@ def _sorted_out(argument: int, values: Iterable[int], among: int, else_: int) ->
     return [*steps, (_RETURN, 0, 0, else_)]
 
 
-def _pairs(any_type: bool) -> list[Instruction]:
+def _socket_pairs(any_type: bool) -> list[Instruction]:
     """Two ends of one pipe: unix only. A datagram end could still be sent to any address."""
     if any_type:
         return _only_if_one_of(0, (AF_UNIX,))

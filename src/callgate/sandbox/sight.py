@@ -69,13 +69,13 @@ def _links(path: str, most: int) -> Iterator[tuple[str, str]]:
             step = os.path.realpath(step)
 
 
-def private_places() -> tuple[tuple[str, ...], tuple[str, ...]]:
+def private_paths() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Directories and files of the system that are for us and not for everyone."""
-    return _private_places(int(time.monotonic() / _FRESH_S))
+    return _private_paths(int(time.monotonic() / _FRESH_S))
 
 
 @functools.lru_cache(maxsize=1)
-def _private_places(moment: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _private_paths(moment: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     groups = {os.getegid(), *os.getgroups()}
     directories: list[str] = []
     files: list[str] = []

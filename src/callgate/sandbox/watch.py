@@ -20,7 +20,7 @@ import socket
 import time
 
 from callgate.sandbox import meters
-from callgate.sandbox.keeper_messages import ARM, END, EXITED, LONGEST_NEWS, TRIED, tell
+from callgate.sandbox.keeper_messages import ARM, END, EXITED, LONGEST_MESSAGE, TRIED, tell
 from callgate.sandbox.proc_tree import descendants, everyone_else, process_group, signal_to
 
 TYPE_CHECKING = False  # without `typing`, which is slow to load
@@ -65,7 +65,7 @@ class Watch:
         self._exited = False
         self._ending = False
         self._deadline = 0.0
-        self._told: set[int] = set()
+        self._signalled: set[int] = set()
         self._survivors = 0
 
     def run(self) -> tuple[int, int]:
@@ -83,7 +83,7 @@ class Watch:
                 pause = -1.0
             if self._control.fileno() in ready and not self._listen():
                 poll.unregister(self._control)
-        return len(self._told - {self._leader}), self._survivors
+        return len(self._signalled - {self._leader}), self._survivors
 
     def _wait(self, poll: select.poll, pause: float) -> dict[int, int]:
         """What is ready, after `pause` at most. Calls of a command that is watched are answered
@@ -110,7 +110,7 @@ class Watch:
 
     def _tell_attempt(self, path: bytes) -> None:
         try:
-            self._control.send(bytes([TRIED]) + path[: LONGEST_NEWS - 1], socket.MSG_DONTWAIT)
+            self._control.send(bytes([TRIED]) + path[: LONGEST_MESSAGE - 1], socket.MSG_DONTWAIT)
         except OSError:
             pass  # nobody listens
 
@@ -172,20 +172,20 @@ class Watch:
         self._ending = True
         self._deadline = time.monotonic() + grace
         members = self._members()
-        self._told |= members
+        self._signalled |= members
         for member in members:
             signal_to(member, signal.SIGTERM)
             signal_to(member, signal.SIGCONT)  # what was suspended can clean up too
 
     def _strike(self, members: set[int]) -> None:
         if self._alone:
-            self._told |= members
+            self._signalled |= members
             signal_to(-1, signal.SIGKILL)  # nothing in a namespace outruns this
             return
         if self._group is not None:
             self._group.kill()
         for _ in range(_CHASE):
-            self._told |= members
+            self._signalled |= members
             for member in members:
                 # A process may have forked and gone; what it left is still in its group.
                 group = process_group(member)
@@ -193,7 +193,7 @@ class Watch:
                     signal_to(-group, signal.SIGKILL)
                 signal_to(member, signal.SIGKILL)
             members = descendants(os.getpid())
-            if not members - self._told:
+            if not members - self._signalled:
                 return
 
     def _reap(self) -> bool:

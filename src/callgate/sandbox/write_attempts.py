@@ -168,10 +168,10 @@ def _is_database(path: bytes) -> bool:
 
 def _is_by_the_way(inside: bytes, path: bytes) -> bool:
     """What programs write beside their work, and do without where they cannot."""
-    parts = inside.split(b"/")
-    if any(map(_is_cache, parts)):
+    names = inside.split(b"/")
+    if any(map(_is_cache, names)):
         return True
-    if parts[-2:] == [b".git", b"index.lock"]:
+    if names[-2:] == [b".git", b"index.lock"]:
         return True
     base, _, suffix = path.rpartition(b"-")
     return suffix in (b"journal", b"wal", b"shm") and _is_database(base)
@@ -195,15 +195,15 @@ def _text(pid: int, directory: int | None, at: int | None, arguments: list[int])
     raw = b""
     if at is not None and arguments[at]:
         raw = _memory(pid, arguments[at], _LONGEST).partition(b"\0")[0]
-    own = b"/proc/%d/" % pid
+    process = b"/proc/%d/" % pid
     if raw.startswith(b"/"):
         for prefix in (b"/proc/self/", b"/proc/thread-self/"):
             if raw.startswith(prefix):
-                return own + raw[len(prefix) :]
-        return own + b"root" + raw
+                return process + raw[len(prefix) :]
+        return process + b"root" + raw
     number = _AT_CWD if directory is None else arguments[directory] & 0xFFFFFFFF
     is_cwd = number in (_AT_CWD, _AT_CWD & 0xFFFFFFFF)
-    base = own + (b"cwd" if is_cwd else b"fd/%d" % number)
+    base = process + (b"cwd" if is_cwd else b"fd/%d" % number)
     return base + b"/" + raw if raw else base
 
 

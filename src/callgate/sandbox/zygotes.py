@@ -26,7 +26,12 @@ from collections.abc import Mapping
 
 from callgate.sandbox import ordering
 from callgate.sandbox.allowed_hosts import AllowedHost
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Kept, RestrictionFailed
+from callgate.sandbox.broker_client import (
+    BrokeredProcess,
+    BrokerLauncher,
+    BrokerProcess,
+    RestrictionFailed,
+)
 from callgate.sandbox.launch import Command
 from callgate.sandbox.orders import Order
 from callgate.sandbox.plans import Plan
@@ -79,8 +84,8 @@ class Zygotes:
         key = _key(environ)
         ours = all(os.environ.get(name) == value for name, value in key)
         if ours and key not in self._all and len(self._all) < MOST:
-            made = self._all[key] = Zygote(read_at_start(environ), self._python)
-            made.prepare()
+            zygote = self._all[key] = Zygote(read_at_start(environ), self._python)
+            zygote.prepare()
 
     def suiting(self, command: Command) -> Zygote | None:
         """The one that a command can come from: it may, and would read at its start what that
@@ -130,13 +135,13 @@ class Zygote(BrokerProcess):
         hosts: tuple[AllowedHost, ...] = (),
         most_output: int | None = None,
         lease: int | None = None,
-    ) -> Kept:
+    ) -> BrokeredProcess:
         """As of any broker, but in one that is for this order alone."""
         try:
             broker = await self._fork()
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    kept = await broker.start(
+                    process = await broker.start(
                         order, on_output, stdin, hosts, most_output, lease
                     )
             except BaseException:
@@ -149,8 +154,8 @@ class Zygote(BrokerProcess):
                 self._drop()
             raise
         self._failures = 0
-        kept.then(lambda: self._forget(broker))
-        return kept
+        process.then(lambda: self._forget(broker))
+        return process
 
     async def _fork(self) -> BrokerProcess:
         ours, theirs = socket.socketpair()
@@ -214,7 +219,7 @@ class WarmLauncher(BrokerLauncher):
         super().__init__(process, plan, bwrap=bwrap)
         self._zygotes = zygotes
 
-    async def start(self, command: Command, on_output: OnOutput) -> Kept:
+    async def start(self, command: Command, on_output: OnOutput) -> BrokeredProcess:
         zygote = self._zygotes.suiting(command) if self._is_built_here() else None
         if zygote is None or command.warm is None:
             return await super().start(command, on_output)

@@ -100,8 +100,8 @@ class ReadFile:
                 return _image(path, content, media_type)
             offset, limit = input.get("offset", 1), input.get("limit")
             read = partial(_part, path, content, offset, limit, regex)
-            quick = regex is None and len(content) < _LARGE
-            part = read() if quick else await self._aside.run(context, read)
+            inline = regex is None and len(content) < _LARGE
+            part = read() if inline else await self._aside.run(context, read)
         return ToolOutput(
             content=[TextBlock(part.text)],
             metadata={} if part.total is None else {"total_lines": part.total},
@@ -165,7 +165,7 @@ class WriteFile:
         size = len(content.encode())
         done = "Replaced" if found.existed else "Created"
         return ToolOutput(
-            content=_told(f"{done} {shown(path)} ({size:,} bytes)", remark),
+            content=_content(f"{done} {shown(path)} ({size:,} bytes)", remark),
             files_modified=[_called(environment.files, path)],
             metadata={"created": not found.existed, "bytes": size},
             diffs=diffs(environment.files, path, found.text, content) if found.known else (),
@@ -221,7 +221,7 @@ class PatchFile:
             path, lambda text: replace_once(text, input["old"], input["new"])
         )
         return ToolOutput(
-            content=_told(f"Patched {shown(path)}", done.remark),
+            content=_content(f"Patched {shown(path)}", done.remark),
             files_modified=[_called(environment.files, path)],
             diffs=diffs(environment.files, path, done.old, done.new),
         )
@@ -294,10 +294,10 @@ class DeleteFile:
         _check(context)
         path, files = input["path"], context.workspace_files
         parent, _, name = path.rpartition("/")
-        gone = _called(files, parent or ("/" if path.startswith("/") else "."), name)
+        deleted = _called(files, parent or ("/" if path.startswith("/") else "."), name)
         files.delete(path)
         return ToolOutput(
-            content=[TextBlock(f"Deleted {shown(path)}")], files_modified=[gone]
+            content=[TextBlock(f"Deleted {shown(path)}")], files_modified=[deleted]
         )
 
     async def cancel(self) -> bool:
@@ -309,7 +309,7 @@ def _check(context: ToolContext) -> None:
         raise ToolCancelled
 
 
-def _told(done: str, remark: str | None) -> list[ContentBlock]:
+def _content(done: str, remark: str | None) -> list[ContentBlock]:
     return [TextBlock(done), *([] if remark is None else [TextBlock(f"[{remark}]")])]
 
 

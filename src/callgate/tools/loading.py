@@ -58,10 +58,10 @@ class LoadedTool:
     ) -> Preview | str | None:
         if self._row.preview is None:
             return None
-        said: Any = self._row.preview()(input, environment, self._shared)
-        if inspect.isawaitable(said):
-            said = await said
-        shown: Preview | str | None = said
+        preview: Any = self._row.preview()(input, environment, self._shared)
+        if inspect.isawaitable(preview):
+            preview = await preview
+        shown: Preview | str | None = preview
         return shown
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:

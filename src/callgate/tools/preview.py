@@ -28,7 +28,7 @@ from callgate.sandbox.broker_client import BrokerProcess
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.overlays import Stage, Way
 from callgate.sandbox.plans import Backend, Bubblewrap
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.previews import Preview, apply, described
 from callgate.tools.streams import SHOWN, Streams
 from callgate.workspace.files import WorkspaceFileAPI
@@ -82,7 +82,7 @@ class PreviewCommand:
 
     def __init__(
         self,
-        places: Places,
+        paths: SandboxPaths,
         keep: Callable[[Preview], None],
         *,
         parents: Sequence[str],
@@ -93,7 +93,7 @@ class PreviewCommand:
         changed. The last one must not be hidden from commands. `hidden`: what rules keep from a
         command, in a thread, when it starts."""
         self._hidden = hidden
-        self._places = places
+        self._paths = paths
         self._keep = keep
         self._parents = parents
         self._ways = ways
@@ -101,11 +101,11 @@ class PreviewCommand:
         self._cancelled = False
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
-        files = _own(context.workspace_files)
+        files = _workspace_files(context.workspace_files)
         command = _command(input["command"], context.workspace_path)
         output = _Output(context)
         process = BrokerProcess()
-        kept, stage = False, None
+        handed_over, stage = False, None
         try:
             backends = await machines.look(process)
             parents = self._parents if _has_namespaces(backends) else self._parents[-1:]
@@ -118,12 +118,12 @@ class PreviewCommand:
             preview = Preview(stage, ended, changes)
             result = await overlays.in_thread(output.result, preview, files)
             self._keep(preview)
-            kept = True
+            handed_over = True
             return result
         finally:
             output.close()
             process.close()
-            if stage is not None and not kept:
+            if stage is not None and not handed_over:
                 await overlays.in_thread(overlays.remove, stage)
 
     async def cancel(self) -> bool:
@@ -139,11 +139,11 @@ class PreviewCommand:
         output: _Output,
         hidden: tuple[str, ...],
     ) -> tuple[Stage, Exit]:
-        places = msgspec.structs.replace(self._places, hidden=(*self._places.hidden, *hidden))
+        paths = msgspec.structs.replace(self._paths, hidden=(*self._paths.hidden, *hidden))
         bwrap = next((each.path for each in backends if isinstance(each, Bubblewrap)), None)
         try:
             stage, running = await overlays.start(
-                stage, process, backends, command, places, output.add, bwrap=bwrap
+                stage, process, backends, command, paths, output.add, bwrap=bwrap
             )
         except OSError as error:
             raise ToolExecutionError(
@@ -163,12 +163,12 @@ class ApplyPreview:
 
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """The changes that allowing the call would make."""
-        return described(self._preview, _own(environment.files))
+        return described(self._preview, _workspace_files(environment.files))
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         if input != arguments(self._preview):
             raise ToolValidationError("changes: are not those of this preview")
-        files = _own(context.workspace_files)
+        files = _workspace_files(context.workspace_files)
         # It reads what the command left, which is no file of the workspace.
         done = contextvars.Context().run(apply, self._preview, files)
         return ToolOutput(
@@ -188,17 +188,17 @@ class _Output(Streams):
     def result(self, preview: Preview, files: WorkspaceFileAPI) -> ToolOutput:
         ended = preview.exit
         stdout, stderr = (self._captures[each].show(SHOWN) for each in ("stdout", "stderr"))
-        said = [stdout.rstrip("\n"), f"[stderr]\n{stderr}".rstrip("\n") if stderr else ""]
+        lines = [stdout.rstrip("\n"), f"[stderr]\n{stderr}".rstrip("\n") if stderr else ""]
         if ended.code:
-            said.append(f"[exit code {ended.code}]")
+            lines.append(f"[exit code {ended.code}]")
         if ended.signal is not None:
-            said.append(f"[ended by signal {ended.signal}]")
+            lines.append(f"[ended by signal {ended.signal}]")
         changes = described(preview, files)
         named: dict[str, list[str]] = {"created": [], "changed": [], "deleted": []}
         for each in preview.changes:
             named[each.kind].append(sayable(each.path))
         return ToolOutput(
-            content=[TextBlock("\n".join(filter(None, [*said, changes, _summary(preview)])))],
+            content=[TextBlock("\n".join(filter(None, [*lines, changes, _summary(preview)])))],
             success=ended.code == 0,
             metadata={"way": preview.stage.way},
             value={
@@ -239,7 +239,7 @@ def _has_namespaces(backends: Sequence[Backend]) -> bool:
     return any(each.name == "namespaces" and each.problem is None for each in backends)
 
 
-def _own(files: WorkspaceFiles) -> WorkspaceFileAPI:
+def _workspace_files(files: WorkspaceFiles) -> WorkspaceFileAPI:
     if not isinstance(files, WorkspaceFileAPI):
         raise ToolExecutionError("These files cannot be previewed", reason="no_history")
     return files

@@ -63,10 +63,12 @@ def discard(preview: Preview) -> None:
 
 def described(preview: Preview, files: WorkspaceFileAPI) -> str:
     """Every change, as a diff where it is one of text."""
-    parts = [_shown_change(preview.stage, each, files) for each in preview.changes[:_MOST_SHOWN]]
+    descriptions = [
+        _shown_change(preview.stage, each, files) for each in preview.changes[:_MOST_SHOWN]
+    ]
     if len(preview.changes) > _MOST_SHOWN:
-        parts.append(f"[{len(preview.changes) - _MOST_SHOWN} more changes are not shown]")
-    return "\n".join(parts) or "No file would change."
+        descriptions.append(f"[{len(preview.changes) - _MOST_SHOWN} more changes are not shown]")
+    return "\n".join(descriptions) or "No file would change."
 
 
 def check(preview: Preview, files: WorkspaceFileAPI) -> dict[str, State | None]:
@@ -112,9 +114,9 @@ def apply(preview: Preview, files: WorkspaceFileAPI) -> list[str]:
                 done.append(sayable(each.path))
     except (ToolError, OSError) as error:
         names = ", ".join(map(shown, dict.fromkeys(done))) or "nothing"
-        said = error if isinstance(error, ToolError) else error.strerror
+        cause = error if isinstance(error, ToolError) else error.strerror
         raise ToolExecutionError(
-            f"{said} (applied before that: {names})",
+            f"{cause} (applied before that: {names})",
             reason="apply_incomplete",
             details={"files": sorted(set(done))},
         ) from error

@@ -19,7 +19,7 @@ from callgate.workspace.spill import show
 
 T = TypeVar("T")
 
-KEPT = 10_000
+MOST_RESULTS = 10_000
 """Results that are collected at most: what is not shown goes into an artifact."""
 _SHOWN_LINE = 400
 _NAMED = 5
@@ -77,7 +77,12 @@ class FindFiles:
                     ),
                 },
                 "path": _PATH,
-                "limit": {"type": "integer", "minimum": 1, "maximum": KEPT, "default": 1_000},
+                "limit": {
+                    "type": "integer",
+                    "minimum": 1,
+                    "maximum": MOST_RESULTS,
+                    "default": 1_000,
+                },
             },
             "required": ["pattern"],
         },
@@ -96,7 +101,11 @@ class FindFiles:
 
         def work(should_stop: Callable[[], bool]) -> ToolOutput:
             found = find(
-                files, input["pattern"], input.get("path", "."), KEPT, should_stop=should_stop
+                files,
+                input["pattern"],
+                input.get("path", "."),
+                MOST_RESULTS,
+                should_stop=should_stop,
             )
             listed = show(
                 [readable(path) for path in found.paths],
@@ -144,7 +153,7 @@ class SearchText:
                     "default": 0,
                     "description": "Lines to show before and after each match.",
                 },
-                "limit": {"type": "integer", "minimum": 1, "maximum": KEPT, "default": 200},
+                "limit": {"type": "integer", "minimum": 1, "maximum": MOST_RESULTS, "default": 200},
             },
             "required": ["pattern"],
         },
@@ -181,7 +190,7 @@ def _search_text(
         glob=input.get("glob"),
         ignore_case=input.get("ignore_case", False),
         context=input.get("context", 0),
-        limit=KEPT,
+        limit=MOST_RESULTS,
         should_stop=should_stop,
     )
     lines = list(_rendered(found.matches))

@@ -22,7 +22,7 @@ from callgate.core.errors import (
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.manifests import Observed, observe, sendable
-from callgate.tools import leftovers
+from callgate.tools import deferred_effects
 from callgate.tools.streams import SHOWN, Streams
 
 _MOST_ENTRIES, _MOST_SECONDS = 20_000, 0.5
@@ -123,7 +123,7 @@ class Shell:
                     await self.cancel()
                 ended, late = await self._wait(self._running, limit)
             observed = await before.changes()
-            left = await _in_thread(leftovers.remarks, observed, context.workspace_path)
+            left = await _in_thread(deferred_effects.remarks, observed, context.workspace_path)
             result = output.result(input["command"], ended, observed, left)
         finally:
             output.close()
@@ -173,9 +173,9 @@ class _Output(Streams):
         out_limit = SHOWN - err_limit
         stdout, stderr = out.show(out_limit), err.show(err_limit)
         truncated = out.total > out_limit or err.total > err_limit
-        parts = [stdout, f"[stderr]\n{stderr}" if stderr else "", *_remarks(ended), *left]
+        sections = [stdout, f"[stderr]\n{stderr}" if stderr else "", *_remarks(ended), *left]
         return ToolOutput(
-            content=[TextBlock(_lines(parts))],
+            content=[TextBlock(_lines(sections))],
             success=ended.code == 0 and not ended.stopped,
             command_executed=command,
             files_modified=observed.files[:_NAMED] or None,
@@ -231,14 +231,14 @@ def _directory(cwd: str, workspace: str) -> str:
     """Where to start. The dispatcher has confined it already; this holds without one too."""
     try:
         root = os.path.realpath(workspace)
-        place = os.path.realpath(os.path.join(root, cwd))
+        directory = os.path.realpath(os.path.join(root, cwd))
     except (OSError, ValueError):
         raise ToolValidationError("cwd: is not a usable path") from None
-    if os.path.commonpath([root, place]) != root:
+    if os.path.commonpath([root, directory]) != root:
         raise WorkspaceEscapeError(f"cwd: {cwd} is outside the workspace")
-    if not os.path.isdir(place):
+    if not os.path.isdir(directory):
         raise ToolExecutionError(f"There is no directory {cwd} in the workspace.")
-    return place
+    return directory
 
 
 def _limit(input: dict[str, Any]) -> float | None:
@@ -286,10 +286,10 @@ def _remarks(ended: Exit) -> list[str]:
         )
     if ended.blocked:
         remarks.append(f"[blocked: {', '.join(ended.blocked)}]")
-    for decision, what in _MATCHES.items():
+    for decision, effect in _MATCHES.items():
         paths = [sendable(each.path) for each in ended.rule_matches if each.decision == decision]
         if paths:
-            remarks.append(f"[matches a rule that {what}: {_few(paths)}]")
+            remarks.append(f"[matches a rule that {effect}: {_few(paths)}]")
     if ended.unsearched:
         remarks.append(f"[what matches a rule now is not known: {ended.unsearched}]")
     return remarks
@@ -319,9 +319,9 @@ def _signal_name(number: int | None) -> str | None:
         return f"signal {number}"
 
 
-def _lines(parts: list[str]) -> str:
+def _lines(sections: list[str]) -> str:
     """Parts one under the other, each beginning a line of its own."""
     text = ""
-    for part in filter(None, parts):
+    for part in filter(None, sections):
         text += part if not text or text.endswith("\n") else "\n" + part
     return text

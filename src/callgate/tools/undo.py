@@ -75,26 +75,26 @@ class Undo:
     def preview(self, input: dict[str, Any], environment: Environment) -> str:
         """The changes that allowing the call would make."""
         try:
-            files = _own(environment.files)
-            made = self._plan(files, self._chosen(input).changes)
+            files = _workspace_files(environment.files)
+            restoration = self._plan(files, self._chosen(input).changes)
         except ToolError as error:
             return f"Nothing would change: {error}"
-        return self._described(files, made)
+        return self._described(files, restoration)
 
     async def execute(self, input: dict[str, Any], context: ToolContext) -> ToolOutput:
         if context.cancel_event.is_set():
             raise ToolCancelled
-        files = _own(context.workspace_files)
+        files = _workspace_files(context.workspace_files)
         changes, damaged = self._chosen(input)
-        made = self._plan(files, changes)
+        restoration = self._plan(files, changes)
         lines: list[str] = []
         touched: list[str] = []
         if self._only_look or input.get("dry_run"):
-            lines.append(self._described(files, made))
-        elif not made.steps:
+            lines.append(self._described(files, restoration))
+        elif not restoration.steps:
             lines.append(_NOTHING)
         else:
-            self._carry_out(files, made, lines, touched)
+            self._carry_out(files, restoration, lines, touched)
         if damaged:
             lines.append(f"[{damaged} damaged lines of the history were left out]")
         return ToolOutput(
@@ -125,34 +125,35 @@ class Undo:
         return found._replace(changes=later)
 
     def _plan(self, files: WorkspaceFileAPI, changes: list[Change]) -> Plan:
-        made = plan(files, self._history, changes, only_look=self._only_look)
-        if made.outside:
+        restoration = plan(files, self._history, changes, only_look=self._only_look)
+        if restoration.outside:
             raise ToolPermissionDenied(
-                f"{_listed(files, made.outside)} outside the workspace; nothing was undone",
+                f"{_listed(files, restoration.outside)} outside the workspace; nothing was undone",
                 reason="workspace_escape",
             )
-        if made.conflicts or made.swapped:
-            names = [*(each.real for each in made.conflicts), *made.swapped]
+        if restoration.conflicts or restoration.swapped:
+            names = [*(each.real for each in restoration.conflicts), *restoration.swapped]
             raise ToolExecutionError(
                 f"{_listed(files, names)} changed since; nothing was undone",
                 reason="changed_since",
                 details={
                     "files": [_name(files, each) for each in names],
-                    "partial_output": self._against(files, made),
+                    "partial_output": self._against(files, restoration),
                 },
             )
-        if made.lost:
+        if restoration.lost:
             raise ToolExecutionError(
-                f"{_listed(files, made.lost)} not kept (too large or too old); nothing was undone",
+                f"{_listed(files, restoration.lost)} not kept (too large or too old);"
+                " nothing was undone",
                 reason="not_kept",
-                details={"files": [_name(files, each) for each in made.lost]},
+                details={"files": [_name(files, each) for each in restoration.lost]},
             )
-        return made
+        return restoration
 
     def _carry_out(
-        self, files: WorkspaceFileAPI, made: Plan, lines: list[str], touched: list[str]
+        self, files: WorkspaceFileAPI, restoration: Plan, lines: list[str], touched: list[str]
     ) -> None:
-        for step in made.steps:
+        for step in restoration.steps:
             name = _name(files, step.real)
             try:
                 done = take(files, self._history, step)
@@ -162,35 +163,38 @@ class Undo:
                     reason="undo_incomplete",
                     details={"files": touched},
                 ) from error
-            lines.append(_said(step, name, done=done))
+            lines.append(_describe_step(step, name, done=done))
             if done:
                 touched.append(name)
 
-    def _described(self, files: WorkspaceFileAPI, made: Plan) -> str:
+    def _described(self, files: WorkspaceFileAPI, restoration: Plan) -> str:
         """What the steps would change, as diffs."""
-        if not made.steps:
+        if not restoration.steps:
             return _NOTHING
-        parts = []
-        for step in made.steps[:_MOST_SHOWN]:
-            now, then = self._now(files, step.real, step.now), self._kept(step.then)
-            parts.append(_shown_change(_name(files, step.real), step, now, then))
-        return _cut(parts, len(made.steps))
+        diffs = []
+        for step in restoration.steps[:_MOST_SHOWN]:
+            now, then = self._now(files, step.real, step.now), self._stored_content(step.then)
+            diffs.append(_shown_change(_name(files, step.real), step, now, then))
+        return _cut(diffs, len(restoration.steps))
 
-    def _against(self, files: WorkspaceFileAPI, made: Plan) -> str:
+    def _against(self, files: WorkspaceFileAPI, restoration: Plan) -> str:
         """What was left against what is there now, as diffs."""
-        parts = [f"{readable(_name(files, each))}: something else stands on the way to it now"
-                 for each in made.swapped]  # fmt: skip
-        for conflict in made.conflicts[:_MOST_SHOWN]:
-            parts.append(self._conflict(files, conflict))
-        return _cut(parts, len(made.swapped) + len(made.conflicts))
+        diffs = [f"{readable(_name(files, each))}: something else stands on the way to it now"
+                 for each in restoration.swapped]  # fmt: skip
+        for conflict in restoration.conflicts[:_MOST_SHOWN]:
+            diffs.append(self._conflict(files, conflict))
+        return _cut(diffs, len(restoration.swapped) + len(restoration.conflicts))
 
     def _conflict(self, files: WorkspaceFileAPI, conflict: Conflict) -> str:
         name = _name(files, conflict.real)
         step = Step(conflict.real, conflict.left, conflict.now)
-        left, now = self._kept(conflict.left), self._now(files, conflict.real, conflict.now)
+        left, now = (
+            self._stored_content(conflict.left),
+            self._now(files, conflict.real, conflict.now),
+        )
         return _shown_change(name, step, left, now)
 
-    def _kept(self, state: State | None) -> bytes | None:
+    def _stored_content(self, state: State | None) -> bytes | None:
         return None if state is None or state.size > SHOWN else self._history.content(state)
 
     def _now(self, files: WorkspaceFileAPI, real: str, state: State | None) -> bytes | None:
@@ -202,7 +206,7 @@ class Undo:
 _NOTHING = "Nothing to do: already undone, every file is as it was before"
 
 
-def _own(files: WorkspaceFiles) -> WorkspaceFileAPI:
+def _workspace_files(files: WorkspaceFiles) -> WorkspaceFileAPI:
     if not isinstance(files, WorkspaceFileAPI):
         raise ToolExecutionError("These files keep no history", reason="no_history")
     return files
@@ -225,7 +229,7 @@ def _listed(files: WorkspaceFileAPI, reals: list[str]) -> str:
     return f"{', '.join(names)}{more} {'is' if len(reals) == 1 else 'are'}"
 
 
-def _said(step: Step, name: str, *, done: bool) -> str:
+def _describe_step(step: Step, name: str, *, done: bool) -> str:
     """One step that was taken, in words."""
     was_directory = step.now is not None and step.now.kind == "directory"
     if not done:
@@ -268,7 +272,7 @@ def _words(state: State | None) -> str:
     return f"{state.kind}, {state.size:,} bytes, mode {state.mode:o}{digest}"
 
 
-def _cut(parts: list[str], total: int) -> str:
+def _cut(diffs: list[str], total: int) -> str:
     if total > _MOST_SHOWN:
-        parts = [*parts[:_MOST_SHOWN], f"[{total - _MOST_SHOWN} more files are not shown]"]
-    return "\n".join(parts)
+        diffs = [*diffs[:_MOST_SHOWN], f"[{total - _MOST_SHOWN} more files are not shown]"]
+    return "\n".join(diffs)

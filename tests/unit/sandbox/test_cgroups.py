@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from callgate.sandbox import cgroups, meters, ordering, proc_tree
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Kept
+from callgate.sandbox.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
 from callgate.sandbox.cgroups import Group, Groups
 from callgate.sandbox.jails import Limits
 from callgate.sandbox.launch import Command
@@ -54,7 +54,7 @@ def inside(directory: Path) -> list[str]:
     return sorted(path.name for path in directory.iterdir() if path.is_dir())
 
 
-async def start(process: BrokerProcess, script: str, said: list[bytes]) -> Kept:
+async def start(process: BrokerProcess, script: str, said: list[bytes]) -> BrokeredProcess:
     command = Command(argv=("/bin/bash", "-c", script), cwd="/", env={"PATH": "/usr/bin:/bin"})
     return await BrokerLauncher(process, None).start(command, lambda _, data: said.append(data))
 

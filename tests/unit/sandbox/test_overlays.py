@@ -19,7 +19,7 @@ from callgate.sandbox.broker_client import BrokerProcess
 from callgate.sandbox.jails import Guarantee
 from callgate.sandbox.overlays import Stage, Way
 from callgate.sandbox.plans import Backend, Bubblewrap, CannotGuarantee, Landlock, Seccomp
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import needed
 from tests.unit.sandbox.worlds import NOBODY, PYTHON, World, as_user, listening
@@ -63,7 +63,7 @@ def preview(
     way: Way | None = None,
     *,
     meddle: Callable[[Stage], None] = lambda stage: None,
-    places: Places | None = None,
+    places: SandboxPaths | None = None,
     only: Callable[[Backend], bool] = lambda backend: True,
 ) -> Seen:
     """Run a script as the world's user. `meddle` is called before the command starts."""
@@ -194,7 +194,7 @@ def test_a_command_sees_the_workspace_in_its_own_place_and_nothing_of_the_stage(
 def test_nothing_outside_can_be_written_not_even_a_granted_root(world: World, way: Way) -> None:
     before = world.outside_state()
     script = f"echo x > {world.outside}/file; echo x > link; rm {world.outside}/directory/*; touch links/new; exit 7"
-    granted = Places(
+    granted = SandboxPaths(
         workspace=str(world.workspace), home=str(world.home), callgate_home=str(world.callgate_home),
         write_roots=(str(world.outside),),
     )  # fmt: skip
@@ -242,7 +242,7 @@ async def test_a_copy_is_not_shown_together_with_what_must_stay_hidden(tmp_path:
     """Without namespaces a command runs where its copy is."""
     (tmp_path / "ws").mkdir()
     home = tmp_path / "home"
-    places = Places(workspace=str(tmp_path / "ws"), home="/elsewhere", callgate_home=str(home))
+    places = SandboxPaths(workspace=str(tmp_path / "ws"), home="/elsewhere", callgate_home=str(home))
     command = Command(argv=("true",), cwd=str(tmp_path / "ws"), env={})
     stage = await overlays.prepare(str(tmp_path / "ws"), [str(home / "previews")])
     process = BrokerProcess()

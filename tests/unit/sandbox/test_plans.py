@@ -23,10 +23,10 @@ from callgate.sandbox.plans import (
     Seccomp,
     choose,
 )
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 from tests.needs import needs
 
-PLACES = Places(
+PLACES = SandboxPaths(
     workspace="/ws",
     home="/home/me",
     callgate_home="/home/me/.callgate",
@@ -202,11 +202,11 @@ def test_landlock_promises_nothing_about_the_inside_of_a_writable_path() -> None
 # --- profiles ---------------------------------------------------------------------------------
 
 
-def places(root: Path) -> Places:
+def places(root: Path) -> SandboxPaths:
     for name in ("ws", "home", "extra"):
         (root / name).mkdir()
     (root / "link").symlink_to(root / "ws")
-    return Places(
+    return SandboxPaths(
         workspace=str(root / "link"),
         home=str(root / "home"),
         callgate_home=str(root / "home" / ".callgate"),
@@ -232,7 +232,7 @@ def test_a_link_inside_the_workspace_is_not_followed_to_find_what_is_protected(
 
 
 def test_a_protected_path_outside_every_root_is_a_mistake(tmp_path: Path) -> None:
-    wrong = Places(
+    wrong = SandboxPaths(
         workspace=str(tmp_path), home="/h", callgate_home="/h/c", protected=("/etc/passwd",)
     )
     with pytest.raises(ValueError):
@@ -251,7 +251,7 @@ def test_keys_are_hidden_where_commands_run_unasked(profile: str, secret: str) -
 
 
 def test_a_workspace_that_holds_tmp_asks_for_no_other_tmp() -> None:
-    jail = profiles.workspace(Places(workspace="/tmp", home="/h", callgate_home="/h/c"))
+    jail = profiles.workspace(SandboxPaths(workspace="/tmp", home="/h", callgate_home="/h/c"))
     assert not jail.fresh_tmp
 
 

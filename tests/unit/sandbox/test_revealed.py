@@ -12,7 +12,7 @@ from callgate.core.sessions import Root
 from callgate.sandbox import landlock, profiles
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.plans import choose
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import USERS, needed
 from tests.unit.sandbox.worlds import PYTHON, World, as_user, run
@@ -83,9 +83,9 @@ def test_landlock_grants_what_is_revealed_and_nothing_beside_it(world: World) ->
     }
 
 
-def _places(world: World) -> Places:
+def _places(world: World) -> SandboxPaths:
     home = world.callgate_home
-    return Places(
+    return SandboxPaths(
         workspace=str(world.workspace),
         home=str(world.home),
         callgate_home=str(home),

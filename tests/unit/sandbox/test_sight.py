@@ -13,7 +13,7 @@ import pytest
 from callgate.sandbox import profiles, sight, tool_chains
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.plans import choose
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import USERS, needed
 from tests.unit.sandbox.worlds import PYTHON, World, as_user, run
@@ -60,8 +60,8 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
     world.remove()
 
 
-def places(world: World, **more: object) -> Places:
-    given = Places(
+def places(world: World, **more: object) -> SandboxPaths:
+    given = SandboxPaths(
         workspace=str(world.workspace),
         home=str(world.home),
         callgate_home=str(world.callgate_home),
@@ -70,7 +70,7 @@ def places(world: World, **more: object) -> Places:
     return msgspec.structs.replace(given, **more)
 
 
-def output(world: World, jail: str, script: str, given: Places) -> str:
+def output(world: World, jail: str, script: str, given: SandboxPaths) -> str:
     profile, names = JAILS[jail]
     chosen = needed(names)
     bwrap = next((getattr(each, "path", None) for each in chosen if hasattr(each, "path")), None)
@@ -130,7 +130,7 @@ def test_a_link_that_a_command_could_have_made_shows_nothing(world: World, jail:
 
 @pytest.mark.parametrize("jail", JAILS)
 def test_what_the_system_keeps_from_other_users_it_keeps_from_commands(world: World, jail: str) -> None:
-    directories, files = sight.private_places()
+    directories, files = sight.private_paths()
     given = places(world, private=(*sight.DATA, *directories), hidden=files)
     script = "cat /etc/shadow /etc/shadow- /etc/gshadow /etc/gshadow-; ls -A /root /home /mnt"
     if "landlock" not in jail:
@@ -171,9 +171,9 @@ def test_private_places_are_found_by_their_modes(tmp_path: Path, monkeypatch: py
         path.chmod(0o600)
     (tmp_path / "open" / "plain").chmod(0o644)
     monkeypatch.setattr(sight, "_PRIVATE_IN", {str(tmp_path): 2})
-    sight._private_places.cache_clear()
-    directories, files = sight.private_places()
-    sight._private_places.cache_clear()
+    sight._private_paths.cache_clear()
+    directories, files = sight.private_paths()
+    sight._private_paths.cache_clear()
     assert directories == (str(tmp_path / "closed"),)
     assert sorted(files) == [str(tmp_path / "open" / "key"), str(tmp_path / "secret")]
 

@@ -12,7 +12,7 @@ import pytest
 
 from callgate.core.commands import Command
 from callgate.sandbox import kernel, profiles, write_attempts
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Kept
+from callgate.sandbox.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.plans import choose
 from tests.needs import needs
@@ -86,7 +86,7 @@ class Watched:
         self._broker = BrokerProcess()
         self._lines: asyncio.Queue[None] = asyncio.Queue()
         self._stdin = -1
-        self.running: Kept | None = None
+        self.running: BrokeredProcess | None = None
         self.reports: list[str] = []
 
     async def __aenter__(self) -> Watched:

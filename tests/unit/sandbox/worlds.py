@@ -19,7 +19,7 @@ from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan
 from callgate.sandbox.processes import Exit
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 
 PYTHON = "/usr/bin/python3"
 """One that every user may run."""
@@ -61,9 +61,9 @@ class World:
                 os.chown(path, user, user, follow_symlinks=False)
 
     @property
-    def places(self) -> Places:
+    def places(self) -> SandboxPaths:
         protected = (".git/config", ".git/hooks", ".envrc", ".callgate/settings.toml")
-        return Places(
+        return SandboxPaths(
             workspace=str(self.workspace),
             home=str(self.home),
             callgate_home=str(self.callgate_home),

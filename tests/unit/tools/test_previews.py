@@ -15,7 +15,7 @@ from callgate.core.commands import Command
 from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.sandbox import differences, machines, overlays
 from callgate.sandbox.broker_client import BrokerProcess
-from callgate.sandbox.profiles import Places
+from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.previews import Preview, apply, described, discard
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.history import History
@@ -51,7 +51,7 @@ class World:
         process = BrokerProcess()
         try:
             stage = await overlays.prepare(str(self.root), [str(self.base / "scratch")])
-            places = Places(workspace=str(self.root), home="/nowhere", callgate_home=str(self.base / "home"))
+            places = SandboxPaths(workspace=str(self.root), home="/nowhere", callgate_home=str(self.base / "home"))
             command = Command(argv=("/bin/bash", "-c", script), cwd=stage.workspace, env={"PATH": "/usr/bin:/bin"})
             stage, running = await overlays.start(
                 stage, process, await machines.look(process), command, places, lambda *_: None

@@ -48,11 +48,11 @@ def remarks(observed: Observed, workspace: str) -> list[str]:
     return [line for line in lines if line]
 
 
-def _line(what: str, paths: Iterable[str]) -> str:
+def _line(title: str, paths: Iterable[str]) -> str:
     found = list(paths)
     more = len(found) - _NAMED
-    rest = f" and {more} more" if more > 0 else ""
-    return f"[{what}: {', '.join(found[:_NAMED])}{rest}]" if found else ""
+    omitted = f" and {more} more" if more > 0 else ""
+    return f"[{title}: {', '.join(found[:_NAMED])}{omitted}]" if found else ""
 
 
 def _runs_later(path: str, workspace: str) -> bool:
@@ -121,12 +121,14 @@ def _rebases(observed: Observed, workspace: str) -> Iterator[str]:
         if inside.split("/")[0] in REBASES
     }
     for state in sorted(states):
-        place = os.path.join(workspace, state)
-        if os.path.isdir(place):
-            todo = _text(os.path.join(place, "git-rebase-todo")).splitlines()
+        state_path = os.path.join(workspace, state)
+        if os.path.isdir(state_path):
+            todo = _text(os.path.join(state_path, "git-rebase-todo")).splitlines()
             runs = [line for line in todo if line.lstrip().split(" ")[0] in ("x", "exec")]
-            what = f"; continuing it runs: {sendable('; '.join(runs))[:_SHOWN]}" if runs else ""
-            yield f"[a rebase is left unfinished: {sendable(state)}{what}]"
+            consequence = (
+                f"; continuing it runs: {sendable('; '.join(runs))[:_SHOWN]}" if runs else ""
+            )
+            yield f"[a rebase is left unfinished: {sendable(state)}{consequence}]"
 
 
 def _text(path: str) -> str:

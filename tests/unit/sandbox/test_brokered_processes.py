@@ -16,7 +16,12 @@ from pathlib import Path
 import pytest
 
 from callgate.sandbox import cgroups, ordering, proc_tree
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, Kept, RestrictionFailed
+from callgate.sandbox.broker_client import (
+    BrokeredProcess,
+    BrokerLauncher,
+    BrokerProcess,
+    RestrictionFailed,
+)
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan
@@ -81,14 +86,14 @@ async def start(
     record: Record | None = None,
     cwd: str = "/",
     **env: str,
-) -> Kept:
+) -> BrokeredProcess:
     command = Command(
         argv=("/bin/bash", "-c", script), cwd=cwd, env={"PATH": os.environ["PATH"], **env}
     )
     return await BrokerLauncher(process, plan).start(command, record or Record())
 
 
-async def finish(kept: Kept) -> Exit:
+async def finish(kept: BrokeredProcess) -> Exit:
     async with asyncio.timeout(60):
         return await kept.wait()
 
