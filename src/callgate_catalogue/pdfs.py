@@ -40,12 +40,12 @@ def read(
     """The text, page by page. Raises a `ToolExecutionError` of one sentence."""
     with _started(_where()) as process:
         try:
-            said, ended = _answer(process, content, should_stop, time.monotonic() + seconds)
+            output, ended = _answer(process, content, should_stop, time.monotonic() + seconds)
         finally:
             process.kill()
     if ended and process.returncode == pdf_pages.PASSWORD:
         raise ToolExecutionError("The PDF has a password.", reason="not_text")
-    pages = _pages(said)
+    pages = _pages(output)
     if not any(pages):
         if ended and process.returncode == pdf_pages.ALL:
             raise ToolExecutionError(
@@ -101,10 +101,10 @@ def _answer(
         process.stdin.close()
     except OSError:
         pass  # how it ended says more
-    said, fd = bytearray(), process.stdout.fileno()
+    output, fd = bytearray(), process.stdout.fileno()
     answers = select.poll()
     answers.register(fd, select.POLLIN)
-    while time.monotonic() < deadline and len(said) < _MOST_BYTES:
+    while time.monotonic() < deadline and len(output) < _MOST_BYTES:
         if should_stop():
             raise ToolCancelled
         if not answers.poll(_LOOK_UP_MS):
@@ -112,17 +112,17 @@ def _answer(
         part = os.read(fd, 1 << 16)
         if not part:
             process.wait()
-            return bytes(said), True
-        said += part
-    return bytes(said), False
+            return bytes(output), True
+        output += part
+    return bytes(output), False
 
 
-def _pages(said: bytes) -> list[str]:
+def _pages(output: bytes) -> list[str]:
     """Those that are there whole."""
     pages, at = [], 0
-    while len(said) >= at + 4:
-        (length,) = struct.unpack_from("<I", said, at)
+    while len(output) >= at + 4:
+        (length,) = struct.unpack_from("<I", output, at)
         at += 4 + length
-        if len(said) >= at:
-            pages.append(said[at - length : at].decode("utf-8", "replace"))
+        if len(output) >= at:
+            pages.append(output[at - length : at].decode("utf-8", "replace"))
     return pages

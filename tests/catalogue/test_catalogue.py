@@ -26,7 +26,7 @@ from callgate.tools.tables import DocumentsTable
 from callgate.wiring import Wired
 from callgate_catalogue.documents import catalogue as documents
 from callgate_catalogue.documents.catalogue import FILES
-from callgate_catalogue.documents.shares import Documents
+from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.google import catalogue as google
 from callgate_catalogue.memory import catalogue as memory
 from callgate_catalogue.web import catalogue as web

@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from callgate.agent.shows import Opened, Said, Show, Spoken, screen_with_speech
 from callgate.core.events import TURN_CANCELLED, Event
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
-from callgate_catalogue.speech.manners import LONGEST_TEXT, manner, plain
 from callgate_catalogue.speech.speaker import MOST_WAITING, ProgramSpeaker
+from callgate_catalogue.speech.voice_options import LONGEST_TEXT, plain, voice_options
 from tests.unit.agent.talks import END, LOG, call, calls, talk
 
 OPTIONS = ["--stdin", "-b", "1", "-v", "en", "-s", "175", "-p", "50"]
@@ -386,7 +386,7 @@ async def test_what_cannot_be_heard_starts_nothing(
 def test_voice_language_and_style_become_options_and_the_unknown_sounds_as_usual(
     rest: dict[str, str], options: tuple[str, ...]
 ) -> None:
-    assert manner(say("x", **rest)) == options
+    assert voice_options(say("x", **rest)) == options
 
 
 async def test_a_language_that_the_engine_does_not_know_is_spoken_as_usual(

@@ -288,5 +288,5 @@ def _ready(path: str) -> apsw.Connection:
 
 
 def _unusable(error: Exception) -> ToolExecutionError:
-    said = "somebody else is changing it" if isinstance(error, apsw.BusyError) else str(error)
-    return ToolExecutionError(f"The index cannot be used: {said}.", reason="index_unusable")
+    problem = "somebody else is changing it" if isinstance(error, apsw.BusyError) else str(error)
+    return ToolExecutionError(f"The index cannot be used: {problem}.", reason="index_unusable")

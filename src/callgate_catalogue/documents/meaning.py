@@ -20,9 +20,9 @@ from typing import NamedTuple
 from callgate import ToolContext, ToolExecutionError
 from callgate.packs.settings import EmbeddingsTable
 from callgate.packs.tools import Embedder, ModelError, ModelErrorKind
-from callgate_catalogue.documents.asked import Asked
+from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.index import Hit, Passage, opened
-from callgate_catalogue.documents.shares import Documents
+from callgate_catalogue.documents.search_request import SearchRequest
 from callgate_catalogue.documents.vectors import Pending, Scope, Vectors, Work, normalised
 
 BATCH = 64
@@ -36,7 +36,7 @@ _OF_A_TEXT = (ModelErrorKind.REQUEST, ModelErrorKind.CONTEXT, ModelErrorKind.OVE
 """A server may say so because it does not take one of the texts."""
 
 
-class Meant(NamedTuple):
+class SemanticHits(NamedTuple):
     hits: Sequence[tuple[Hit, Passage]] = ()
     problem: str | None = None
     """Why nothing, or not everything, was found by its meaning: one sentence."""
@@ -47,40 +47,46 @@ class Meant(NamedTuple):
     full: bool = False
 
 
-async def find(asked: Asked, documents: Documents, context: ToolContext, most: int) -> Meant:
+async def find(
+    request: SearchRequest, documents: Documents, context: ToolContext, most: int
+) -> SemanticHits:
     table = documents.table.embeddings
     assert table is not None and documents.open_embedder is not None
     try:
         embedder = await asyncio.to_thread(documents.open_embedder)
         try:
-            return await _Search(asked, table, embedder, context).run(most)
+            return await _Search(request, table, embedder, context).run(most)
         finally:
             await embedder.close()
     except (ModelError, ToolExecutionError) as error:  # of the embedder, or of the index
-        return Meant(problem=str(error))
+        return SemanticHits(problem=str(error))
 
 
 class _Search:
     def __init__(
-        self, asked: Asked, table: EmbeddingsTable, embedder: Embedder, context: ToolContext
+        self,
+        request: SearchRequest,
+        table: EmbeddingsTable,
+        embedder: Embedder,
+        context: ToolContext,
     ) -> None:
-        self._asked, self._table = asked, table
+        self._request, self._table = request, table
         self._embedder, self._context = embedder, context
-        self._scope = Scope(asked.origins, asked.below, asked.may_show)
+        self._scope = Scope(request.origins, request.below, request.may_show)
         self._deadline = asyncio.get_running_loop().time() + table.refresh_s
-        self._query = table.query_prefix + asked.query
+        self._query = table.query_prefix + request.query
         self._dimensions = 0
         self._waiting: deque[Pending] = deque()
         self._batch = _FIRST_BATCH
         self._embedded = self._wanted = 0
         self._problem: str | None = None
 
-    async def run(self, most: int) -> Meant:
+    async def run(self, most: int) -> SemanticHits:
         try:
             async with asyncio.timeout_at(self._deadline):
                 (numbers,) = await self._embedder.embed([self._query])
         except TimeoutError:
-            return Meant(problem=self._too_slow())
+            return SemanticHits(problem=self._too_slow())
         self._dimensions = len(numbers)
         work = await asyncio.to_thread(self._work)
         self._waiting.extend(work.pending)
@@ -88,27 +94,30 @@ class _Search:
         await self._embed_waiting()
         hits = await asyncio.to_thread(self._nearest, normalised(numbers), most)
         left = work.left or self._embedded < self._wanted
-        return Meant(hits, self._problem, self._embedded, left, work.full)
+        return SemanticHits(hits, self._problem, self._embedded, left, work.full)
 
     def _vectors_name(self) -> str:
         return f"{self._embedder.name} {self._table.document_prefix}"
 
     def _work(self) -> Work:
-        with opened(self._asked.directory) as index:
+        with opened(self._request.directory) as index:
             vectors = Vectors(index, self._vectors_name(), self._dimensions)
             vectors.begin()
             return vectors.work(
-                self._scope, self._table.max_new, self._table.max_passages, self._asked.should_stop
+                self._scope,
+                self._table.max_new,
+                self._table.max_passages,
+                self._request.should_stop,
             )
 
     def _nearest(self, query: array[float], most: int) -> list[tuple[Hit, Passage]]:
-        with opened(self._asked.directory) as index:
+        with opened(self._request.directory) as index:
             vectors = Vectors(index, self._vectors_name(), self._dimensions)
             return vectors.nearest(query, self._scope, self._table.min_similarity, most)
 
-    def _store(self, made: Sequence[tuple[Pending, Sequence[float] | None]]) -> None:
-        with opened(self._asked.directory) as index:
-            Vectors(index, self._vectors_name(), self._dimensions).store(made)
+    def _store(self, embedded: Sequence[tuple[Pending, Sequence[float] | None]]) -> None:
+        with opened(self._request.directory) as index:
+            Vectors(index, self._vectors_name(), self._dimensions).store(embedded)
 
     async def _embed_waiting(self) -> None:
         """As many as there is time for."""
@@ -145,41 +154,41 @@ class _Search:
         refused they are sent one by one, and what is refused then is not sent again."""
         texts = [self._table.document_prefix + each.text for each in batch]
         try:
-            made = self._checked(await self._embedder.embed(texts))
+            vectors = self._checked(await self._embedder.embed(texts))
         except ModelError as error:
             if error.kind not in _OF_A_TEXT:
                 raise
         else:
-            return await self._keep(batch, made)
+            return await self._keep(batch, vectors)
         refused: list[Pending] = []
         for pending, text in zip(batch, texts, strict=True):
             try:
-                made = self._checked(await self._embedder.embed([text], retries=0))
+                vectors = self._checked(await self._embedder.embed([text], retries=0))
             except ModelError as error:
                 if error.kind not in _OF_A_TEXT:
                     raise
                 refused.append(pending)
             else:
-                await self._keep([pending], made)
+                await self._keep([pending], vectors)
         if refused:  # by a server that is well: it still takes the query
             await self._embedder.embed([self._query], retries=0)
             await self._keep(refused, [None] * len(refused))
         return None
 
     async def _keep(
-        self, batch: Sequence[Pending], made: Sequence[Sequence[float] | None]
+        self, batch: Sequence[Pending], vectors: Sequence[Sequence[float] | None]
     ) -> None:
-        await asyncio.to_thread(self._store, list(zip(batch, made, strict=True)))
+        await asyncio.to_thread(self._store, list(zip(batch, vectors, strict=True)))
         self._embedded += len(batch)
         self._tell()
 
-    def _checked(self, made: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
-        if any(len(each) != self._dimensions for each in made):
+    def _checked(self, vectors: Sequence[Sequence[float]]) -> Sequence[Sequence[float]]:
+        if any(len(each) != self._dimensions for each in vectors):
             raise ModelError(
                 ModelErrorKind.MALFORMED,
                 "The server's vectors are not as long as that of the query.",
             )
-        return made
+        return vectors
 
     def _tell(self) -> None:
         done, wanted = self._embedded, self._wanted

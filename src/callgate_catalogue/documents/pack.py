@@ -7,7 +7,7 @@ from functools import partial
 from callgate.packs.settings import DocumentsTable
 from callgate.packs.tools import Pack, PackContext, PackTool, factories
 from callgate_catalogue.documents.catalogue import CATALOGUE, FILES
-from callgate_catalogue.documents.shares import Documents
+from callgate_catalogue.documents.dependencies import Documents
 
 
 def pack(context: PackContext) -> Pack:

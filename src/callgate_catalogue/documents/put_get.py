@@ -16,7 +16,7 @@ from typing import Any
 from callgate import Preview, TextBlock, ToolContext, ToolOutput, ToolValidationError
 from callgate.packs.files import WriteFile, local_files, refusals, shown
 from callgate.packs.tools import Environment
-from callgate_catalogue.documents.shares import Documents
+from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.storing import read_document
 
 LARGEST = 5 * 1024 * 1024
@@ -97,12 +97,12 @@ async def get(input: dict[str, Any], context: ToolContext, documents: Documents)
 
 def _split(path: str) -> tuple[str, str]:
     """Where a path counts, and the path. `./client:x` is a file with a colon in its name."""
-    where, colon, rest = path.partition(":")
+    where, colon, name = path.partition(":")
     if not colon or where not in _PREFIXES:
         return "server", path
-    if not rest:
+    if not name:
         raise ToolValidationError(f"path: {path!r} names no file.", reason="invalid_path")
-    return where, rest
+    return where, name
 
 
 def _bytes(input: dict[str, Any]) -> bytes:

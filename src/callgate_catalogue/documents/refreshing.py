@@ -69,10 +69,10 @@ def refresh(
             changed = []
     _save(index, changed)
     if complete and tree.complete:
-        gone = known.keys() - seen
-        if gone:
+        deleted = known.keys() - seen
+        if deleted:
             with index.changing():
-                for path in gone:
+                for path in deleted:
                     index.drop("workspace", path)
     return Refreshed(complete and tree.complete, read)
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from callgate import TextBlock, ToolContext, ToolOutput, WorkspaceFileAPI
 from callgate.packs.files import local_files, readable, refusals
-from callgate_catalogue.documents.asked import Asked
+from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.extraction import keeps_lines
 from callgate_catalogue.documents.index import Hit, Index, Origin, Passage, opened
 from callgate_catalogue.documents.refreshing import refresh
-from callgate_catalogue.documents.shares import Documents
+from callgate_catalogue.documents.search_request import SearchRequest
 from callgate_catalogue.documents.storing import catch_up, directory_of
 
 if TYPE_CHECKING:
-    from callgate_catalogue.documents.meaning import Meant
+    from callgate_catalogue.documents.meaning import SemanticHits
 
 _WORDS: dict[str, tuple[Origin, ...]] = {
     "all": ("workspace", "documents"),
@@ -44,7 +44,7 @@ class _Words(NamedTuple):
 async def search(input: dict[str, Any], context: ToolContext, documents: Documents) -> ToolOutput:
     files = local_files(context)
     origins, below = _scope(input.get("scope", "all"), files)
-    asked = Asked(
+    request = SearchRequest(
         query=input["query"],
         origins=origins,
         below=below,
@@ -54,28 +54,28 @@ async def search(input: dict[str, Any], context: ToolContext, documents: Documen
         should_stop=context.cancel_event.is_set,
     )
     if documents.open_embedder is None:
-        return _said(await asyncio.to_thread(_by_words, asked, documents, asked.limit))
-    most = max(asked.limit, _FUSED)
-    words = await asyncio.to_thread(_by_words, asked, documents, most)
+        return _words_output(await asyncio.to_thread(_by_words, request, documents, request.limit))
+    most = max(request.limit, _FUSED)
+    words = await asyncio.to_thread(_by_words, request, documents, most)
     from callgate_catalogue.documents.meaning import find  # lazy: heavy, only with embeddings  # noqa: PLC0415
 
-    meant = await find(asked, documents, context, most)
-    return _both_said(words, meant, asked)
+    semantic = await find(request, documents, context, most)
+    return _merged_output(words, semantic, request)
 
 
-def _by_words(asked: Asked, documents: Documents, most: int) -> _Words:
+def _by_words(request: SearchRequest, documents: Documents, most: int) -> _Words:
     complete, read = True, 0
-    with opened(asked.directory) as index:
-        if "documents" in asked.origins:
-            catch_up(index, asked.directory, asked.should_stop)
-        if "workspace" in asked.origins:
+    with opened(request.directory) as index:
+        if "documents" in request.origins:
+            catch_up(index, request.directory, request.should_stop)
+        if "workspace" in request.origins:
             complete, read = refresh(
-                index, asked.files, asked.below, documents.table, asked.should_stop
+                index, request.files, request.below, documents.table, request.should_stop
             )
-        return _Words(_shown(index, asked, most), complete, read)
+        return _Words(_shown(index, request, most), complete, read)
 
 
-def _said(words: _Words) -> ToolOutput:
+def _words_output(words: _Words) -> ToolOutput:
     text = "\n".join(_line(*each) for each in words.hits) or "Nothing has these words in it"
     if not words.complete:
         text += f"\n{_INCOMPLETE}"
@@ -87,18 +87,18 @@ def _said(words: _Words) -> ToolOutput:
     )
 
 
-def _both_said(words: _Words, meant: Meant, asked: Asked) -> ToolOutput:
-    hits = fused(words.hits, meant.hits, asked)
+def _merged_output(words: _Words, semantic: SemanticHits, request: SearchRequest) -> ToolOutput:
+    hits = fused(words.hits, semantic.hits, request)
     lines = [_line(hit, part) + _BY[by] for hit, part, by in hits]
     lines = lines or ["Nothing has these words in it, or means them"]
     if not words.complete:
         lines.append(_INCOMPLETE)
-    if meant.problem is not None:
-        what = "not everything" if meant.hits or meant.embedded else "nothing"
-        lines.append(f"[{what} was looked for by its meaning: {meant.problem}]")
-    elif meant.left:
+    if semantic.problem is not None:
+        extent = "not everything" if semantic.hits or semantic.embedded else "nothing"
+        lines.append(f"[{extent} was looked for by its meaning: {semantic.problem}]")
+    elif semantic.left:
         lines.append("[not all passages can be found by their meaning yet; search again to go on]")
-    elif meant.full:
+    elif semantic.full:
         lines.append("[there are more passages than max_passages: not all are found by meaning]")
     return ToolOutput(
         content=[TextBlock("\n".join(lines))],
@@ -107,32 +107,32 @@ def _both_said(words: _Words, meant: Meant, asked: Asked) -> ToolOutput:
             "count": len(hits),
             "complete": words.complete,
             "read": words.read,
-            "embedded": meant.embedded,
-            "all_embedded": not (meant.left or meant.full or meant.problem),
+            "embedded": semantic.embedded,
+            "all_embedded": not (semantic.left or semantic.full or semantic.problem),
         },
-        truncated=not words.complete or meant.left,
+        truncated=not words.complete or semantic.left,
     )
 
 
 def fused(
-    words: Sequence[Found], meant: Sequence[Found], asked: Asked
+    words: Sequence[Found], semantic: Sequence[Found], request: SearchRequest
 ) -> list[tuple[Hit, Passage, FoundBy]]:
     """The best of both, by reciprocal ranks; what words found is shown with its words."""
     scores: dict[tuple[Origin, str], float] = {}
-    for ranked in (words, meant):
+    for ranked in (words, semantic):
         for rank, (hit, _) in enumerate(ranked, 1):
-            place = hit.origin, hit.path
-            scores[place] = scores.get(place, 0.0) + 1 / (_RANK + rank)
+            key = hit.origin, hit.path
+            scores[key] = scores.get(key, 0.0) + 1 / (_RANK + rank)
     by_words = {(hit.origin, hit.path): (hit, part) for hit, part in words}
-    by_meaning = {(hit.origin, hit.path): (hit, part) for hit, part in meant}
+    by_meaning = {(hit.origin, hit.path): (hit, part) for hit, part in semantic}
     hits: list[tuple[Hit, Passage, FoundBy]] = []
-    for place in sorted(scores, key=lambda each: -scores[each]):
+    for key in sorted(scores, key=lambda each: -scores[each]):
         # To ask for vectors takes time, in which a rule may have come.
-        if len(hits) < asked.limit and asked.may_show(*place):
-            hit, part = by_words.get(place) or by_meaning[place]
+        if len(hits) < request.limit and request.may_show(*key):
+            hit, part = by_words.get(key) or by_meaning[key]
             by: FoundBy = "meaning"
-            if place in by_words:
-                by = "both" if place in by_meaning else "words"
+            if key in by_words:
+                by = "both" if key in by_meaning else "words"
             hits.append((hit, _with_line(hit, part), by))
     return hits
 
@@ -141,23 +141,23 @@ def _scope(scope: str, files: WorkspaceFileAPI) -> tuple[tuple[Origin, ...], str
     """Which files are meant: where they come from, and below which directory."""
     if scope in _WORDS:
         return _WORDS[scope], ""
-    place = files.locate(scope)
-    if not place.exists:
+    located = files.locate(scope)
+    if not located.exists:
         raise refusals.missing(scope)
-    called = files.called(place)
+    called = files.called(located)
     if called.startswith("/"):
         raise refusals.wrong_type(scope, "lies outside the workspace, which alone is searched")
     files.entries(scope)  # a directory, and one that may be read
     return ("workspace",), "" if called == "." else f"{called}/"
 
 
-def _shown(index: Index, asked: Asked, most: int) -> list[Found]:
+def _shown(index: Index, request: SearchRequest, most: int) -> list[Found]:
     """The best that may be shown."""
     shown: list[Found] = []
-    for judged, hit in enumerate(index.search(asked.query, asked.origins, asked.below)):
+    for judged, hit in enumerate(index.search(request.query, request.origins, request.below)):
         if len(shown) >= most or judged >= _MOST_JUDGED:
             break
-        if asked.may_show(hit.origin, hit.path):
+        if request.may_show(hit.origin, hit.path):
             shown.append((hit, _with_line(hit, index.passage(hit))))
     return shown
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from callgate import TextBlock, ToolContext, ToolExecutionError, ToolOutput, ToolValidationError
 from callgate.packs.files import make_private_directory
+from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.extraction import text_of
 from callgate_catalogue.documents.index import Index, opened
-from callgate_catalogue.documents.shares import Documents
 from callgate_catalogue.workspace_names import directory_name
 
 LARGEST = 20 * 1024 * 1024
@@ -123,11 +123,11 @@ def _keep(path: str, name: str, content: bytes, text: str | None, directory: str
 
 def catch_up(index: Index, directory: str, should_stop: Callable[[], bool]) -> None:
     """What was kept before an index was made anew is in it again, and what is gone no more."""
-    kept = os.path.join(directory, "files")
-    names = set(os.listdir(kept)) if os.path.isdir(kept) else set()
+    stored = os.path.join(directory, "files")
+    names = set(os.listdir(stored)) if os.path.isdir(stored) else set()
     known = index.known("documents").keys()
     for name in names - known:
-        path = os.path.join(kept, name)
+        path = os.path.join(stored, name)
         with open(path, "rb") as file:
             content = file.read(LARGEST + 1)[:LARGEST]
         text = text_of(name, content, should_stop=should_stop)

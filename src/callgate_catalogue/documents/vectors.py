@@ -134,11 +134,11 @@ class Vectors:
         unsplit = [file for file, origin, path in files if may_send(origin, path)]
         full = False
         while unsplit and len(pending) <= most and not full:
-            made = len(pending)
-            while unsplit and made <= most and not full:
+            total = len(pending)
+            while unsplit and total <= most and not full:
                 some, unsplit = unsplit[:_AT_ONCE], unsplit[_AT_ONCE:]
                 count, full = self._split(some, max_passages, should_stop)
-                made += count
+                total += count
             pending = self._pending(scope, most, may_send)  # of some, the text is known already
         if not unsplit:
             self._forget()
@@ -156,8 +156,8 @@ class Vectors:
                 if should_stop():
                     raise ToolCancelled
                 text = self._index.body(file)
-                parts = list(split(text))
-                if count + len(parts) > most:
+                passages = list(split(text))
+                if count + len(passages) > most:
                     return count - before, True
                 # Somebody else may have split it, or taken it out, meanwhile.
                 self._db.execute(
@@ -165,13 +165,13 @@ class Vectors:
                 )
                 if self._db.changes() == 0:
                     continue
-                count += len(parts)
+                count += len(passages)
                 self._db.executemany(
                     "INSERT INTO passages(file, start, stop, line, sha256, vector, signs)"
                     " SELECT ?, ?, ?, ?, texts.sha256, vectors.id, signs"
                     " FROM (SELECT ? AS sha256) AS texts"
                     " LEFT JOIN vectors ON vectors.sha256 = texts.sha256",
-                    [(file, *part, _sha256(text[part.start : part.stop])) for part in parts],
+                    [(file, *part, _sha256(text[part.start : part.stop])) for part in passages],
                 )
         return count - before, False
 
@@ -199,17 +199,17 @@ class Vectors:
 
     def _forget(self) -> None:
         """Vectors of texts that stand nowhere any more."""
-        gone = "FROM vectors WHERE sha256 NOT IN (SELECT sha256 FROM passages)"
-        if self._rows(f"SELECT 1 {gone} LIMIT 1"):
+        unused = "FROM vectors WHERE sha256 NOT IN (SELECT sha256 FROM passages)"
+        if self._rows(f"SELECT 1 {unused} LIMIT 1"):
             with self._index.changing():
-                self._db.execute(f"DELETE {gone}")
+                self._db.execute(f"DELETE {unused}")
 
-    def store(self, made: Sequence[tuple[Pending, Sequence[float] | None]]) -> None:
+    def store(self, embedded: Sequence[tuple[Pending, Sequence[float] | None]]) -> None:
         """None: the embedder does not take this text, and is not asked for it again."""
         with self._index.changing():
             if not self._is_ours():
                 return  # somebody else has begun with another embedder
-            for pending, numbers in made:
+            for pending, numbers in embedded:
                 vector = None if numbers is None else normalised(numbers)
                 self._db.execute(
                     "INSERT OR IGNORE INTO vectors(sha256, signs, vector) VALUES(?, ?, ?)",
@@ -251,7 +251,7 @@ class Vectors:
             wanted, number = int.from_bytes(signs_of(query), "big"), int.from_bytes
             differing = [(number(signs, "big") ^ wanted).bit_count() for _, _, signs in rows]
             order = sorted(range(len(rows)), key=differing.__getitem__)
-            rows = [rows[place] for place in order[:COMPARED]]
+            rows = [rows[index] for index in order[:COMPARED]]
         numbers = query.tolist()
         vectors = self._db.execute(
             "SELECT id, vector FROM vectors WHERE id IN (SELECT value FROM json_each(?))",

@@ -20,7 +20,7 @@ import msgspec
 from callgate import ToolError, ToolExecutionError, ToolPermissionDenied
 from callgate.packs.files import TokenFile, alone_in, make_private_directory
 from callgate.packs.settings import GoogleTable
-from callgate_catalogue.google.credentials import Granted, login_command, not_allowed, whole
+from callgate_catalogue.google.credentials import Granted, full_scope, login_command, not_allowed
 
 if TYPE_CHECKING:  # loaded where someone logs in, or a token has run out
     from callgate_catalogue.google.oauth import Client, Endpoints, Tokens
@@ -126,7 +126,7 @@ class GoogleAccounts:
                 " SERVICE",
                 reason="google_read_only",
             )
-        if not {whole(each) for each in scopes} & set(found.scopes):
+        if not {full_scope(each) for each in scopes} & set(found.scopes):
             raise not_allowed(name, next(iter(scopes)))
         if found.expires_at - _MARGIN_S > time.time():
             return Granted(name, found.access_token)

@@ -8,7 +8,7 @@ from typing import Any
 
 from callgate import ToolOutput, ToolValidationError
 from callgate_catalogue.google.moments import check_order, event_time, instant, is_day, needs_zone
-from callgate_catalogue.google.outputs import given, listed, one_line, told
+from callgate_catalogue.google.outputs import given, listed, one_line, text_output
 from callgate_catalogue.google.requests import Call, Google, path
 from callgate_catalogue.web.markdown import convert
 
@@ -34,10 +34,10 @@ async def list_events(call: Call) -> ToolOutput:
     where = path("/calendars/{id}/events", id=input["calendarId"])
     limits = given(input, "timeMin", "timeMax")
     zone = input.get("timeZone")
-    said = limits.items()
-    if zone is None and any(is_day(text) or needs_zone(name, text) for name, text in said):
+    bounds = limits.items()
+    if zone is None and any(is_day(text) or needs_zone(name, text) for name, text in bounds):
         zone = await _zone_of(call.google, where)
-    moments = {name: instant(name, text, zone) for name, text in said}
+    moments = {name: instant(name, text, zone) for name, text in bounds}
     if "timeMin" not in moments and "timeMax" not in moments:
         moments["timeMin"] = datetime.now(UTC).replace(microsecond=0).isoformat()
     params = {
@@ -55,27 +55,27 @@ async def list_events(call: Call) -> ToolOutput:
 
 
 def _line(event: Mapping[str, Any]) -> str:
-    place = f"  at {one_line(event['location'])}" if event.get("location") else ""
+    location = f"  at {one_line(event['location'])}" if event.get("location") else ""
     people = [one_line(each.get("email", "")) for each in event.get("attendees") or ()]
     beside = f"  with {', '.join(people)}" if people else ""
     title = one_line(event.get("summary", "")) or "(no title)"
     when = f"{_when(event.get('start'))} - {_when(event.get('end'))}"
     online = f"  {event['hangoutLink']}" if event.get("hangoutLink") else ""
-    return f"{event['id']}  {when}  {title}{place}{online}{beside}{_about(event)}"
+    return f"{event['id']}  {when}  {title}{location}{online}{beside}{_about(event)}"
 
 
 def _about(event: Mapping[str, Any]) -> str:
     """The beginning of a description, which Google keeps as HTML."""
-    said = convert(str(event.get("description") or "")[:_LONGEST_HTML], "").markdown
-    shown = one_line(said)
+    markdown = convert(str(event.get("description") or "")[:_LONGEST_HTML], "").markdown
+    shown = one_line(markdown)
     more = " ..." if len(shown) > _LONGEST_ABOUT else ""
     return f"\n    {shown[:_LONGEST_ABOUT]}{more}" if shown else ""
 
 
 def _when(moment: Any) -> str:
-    said = moment or {}
-    zone = f" ({said['timeZone']})" if said.get("timeZone") else ""
-    return f"{said.get('dateTime') or said.get('date') or '?'}{zone}"
+    fields = moment or {}
+    zone = f" ({fields['timeZone']})" if fields.get("timeZone") else ""
+    return f"{fields.get('dateTime') or fields.get('date') or '?'}{zone}"
 
 
 async def _zone_of(google: Google, events: str) -> str:
@@ -87,8 +87,8 @@ async def _zone_of(google: Google, events: str) -> str:
 async def create_event(call: Call) -> ToolOutput:
     where, event = await _event(call, "/calendars/{id}/events", id=call.input["calendarId"])
     params = given(call.input, "sendUpdates")
-    made = await call.google.send("POST", "calendar", where, event, params)
-    return _told("Created", made)
+    created = await call.google.send("POST", "calendar", where, event, params)
+    return _event_output("Created", created)
 
 
 async def update_event(call: Call) -> ToolOutput:
@@ -102,7 +102,9 @@ async def update_event(call: Call) -> ToolOutput:
             " is needed."
         )
     params = given(call.input, "sendUpdates")
-    return _told("Updated", await call.google.send("PATCH", "calendar", where, event, params))
+    return _event_output(
+        "Updated", await call.google.send("PATCH", "calendar", where, event, params)
+    )
 
 
 async def _event(call: Call, template: str, **ids: str) -> tuple[str, dict[str, Any]]:
@@ -116,9 +118,9 @@ async def _event(call: Call, template: str, **ids: str) -> tuple[str, dict[str, 
         zone = await _zone_of(call.google, events)
     event = given(input, "summary", "description", "location")
     for name, text in times.items():
-        said = event_time(name, text, zone)
+        fields = event_time(name, text, zone)
         created = "eventId" not in input
-        event[name] = {key: each for key, each in said.items() if not created or each is not None}
+        event[name] = {key: each for key, each in fields.items() if not created or each is not None}
     if "attendees" in input:
         event["attendees"] = [{"email": each} for each in input["attendees"]]
     return path(template, **ids), event
@@ -129,9 +131,9 @@ async def delete_event(call: Call) -> ToolOutput:
     where = path("/calendars/{id}/events/{event}", id=call.input["calendarId"], event=event_id)
     params = given(call.input, "sendUpdates")
     await call.google.send("DELETE", "calendar", where, None, params)
-    return told(f"Deleted the event {event_id}", {"id": event_id})
+    return text_output(f"Deleted the event {event_id}", {"id": event_id})
 
 
-def _told(done: str, event: Mapping[str, Any]) -> ToolOutput:
+def _event_output(done: str, event: Mapping[str, Any]) -> ToolOutput:
     link = f"\n{event['htmlLink']}" if event.get("htmlLink") else ""
-    return told(f"{done}: {_line(event)}{link}", event)
+    return text_output(f"{done}: {_line(event)}{link}", event)

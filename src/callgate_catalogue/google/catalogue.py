@@ -74,8 +74,8 @@ _ACCOUNT: Schema = {
 
 
 def _text(description: str = "", **more: Any) -> Schema:
-    said = {"description": description} if description else {}
-    return {"type": "string", **said, **more}
+    described = {"description": description} if description else {}
+    return {"type": "string", **described, **more}
 
 
 def _id(description: str = "") -> Schema:
@@ -420,7 +420,7 @@ def _sheets() -> Iterator[Spec]:
 
 def _tasks() -> Iterator[Spec]:
     one = {"taskListId": _LIST, "taskId": _id()}
-    said = {"title": _id(), "notes": _text(), "due": _DUE}
+    fields = {"title": _id(), "notes": _text(), "due": _DUE}
     status = _text(enum=["needsAction", "completed"])
     yield _row(
         "tasks_list", "List the tasks of a list, and which lists there are.",
@@ -434,15 +434,15 @@ def _tasks() -> Iterator[Spec]:
     yield _row("tasks_get", "Read one task.", READ, "fetch", "tasks.get_task", _TASKS,
                one, "taskId")  # fmt: skip
     yield _row("tasks_create", "Create a task.", CHANGE, "other", "tasks.create_task", _TASK,
-               {"taskListId": _LIST, **said}, "title")  # fmt: skip
+               {"taskListId": _LIST, **fields}, "title")  # fmt: skip
     yield _row(
         "tasks_update", "Change some of what a task says; the rest stays.",
         CHANGE, "edit", "tasks.update_task", _TASK,
         {
-            **one, **said, "status": status,
+            **one, **fields, "status": status,
             "updates": {
                 "type": "object",
-                "properties": {**said, "status": status},
+                "properties": {**fields, "status": status},
                 "description": "The same four, together.",
             },
         },

@@ -26,9 +26,9 @@ from callgate.packs.terminal import (
 from callgate_catalogue.google import oauth
 from callgate_catalogue.google.accounts import USUAL, Account, GoogleAccounts, check_name, endpoints
 from callgate_catalogue.google.catalogue import SERVICES
-from callgate_catalogue.google.credentials import SCOPE, short, whole
+from callgate_catalogue.google.credentials import SCOPE, full_scope, short
 
-_WHO = ("openid", "email")
+_IDENTITY_SCOPES = ("openid", "email")
 """So that we can say whose account it is."""
 _LARGEST_FILE = 64 * 1024
 _NO_CLIENT = """\
@@ -38,15 +38,15 @@ Create credentials, OAuth client ID, Desktop app, Download JSON. See docs/use/go
 
 def google(options: Namespace) -> int:
     """The first word says what to do."""
-    what, *words = options.words or [""]
-    if what == "login":
+    action, *words = options.words or [""]
+    if action == "login":
         return _login(options, words)
-    if words or what not in ("status", "logout"):
+    if words or action not in ("status", "logout"):
         raise CliError(
             "auth google needs one of: login, status, logout",
             hint="See callgate auth google --help.",
         )
-    return _status(options) if what == "status" else _logout(options)
+    return _status(options) if action == "status" else _logout(options)
 
 
 def _login(options: Namespace, services: list[str]) -> int:
@@ -58,21 +58,21 @@ def _login(options: Namespace, services: list[str]) -> int:
         known = everyone.get(name)
         before = known or everyone.get(accounts.usual() or "")
         client = _client(options.client_file, home, table, before)
-        asked = _scopes(services, options, known)
+        requested = _scopes(services, options, known)
         tokens = asyncio.run(
             oauth.log_in(
-                endpoints(table), client, asked, _show(options), port=options.port,
+                endpoints(table), client, requested, _show(options), port=options.port,
                 hint="" if known is None else known.email, adds=not options.read_only,
             )
         )  # fmt: skip
         accounts.put(name, tokens, client, read_only=options.read_only)
-    missing = [short(each) for each in asked if each not in (*tokens.scopes, *_WHO)]
+    missing = [short(each) for each in requested if each not in (*tokens.scopes, *_IDENTITY_SCOPES)]
     if options.json:
         allowed = _shorts(tokens.scopes)
         print_json({"account": name, "email": tokens.email, "scopes": allowed, "missing": missing})
         return OK
-    who = f" as {visible(tokens.email)}" if tokens.email else ""
-    say(f"The account {name} is logged in{who}.")
+    identity = f" as {visible(tokens.email)}" if tokens.email else ""
+    say(f"The account {name} is logged in{identity}.")
     for scope in missing:
         say(f"callgate: {scope} was not allowed; tools that need it will say so")
     say("Try next:\n  callgate tools\n  callgate call gmail_list")
@@ -96,8 +96,8 @@ def _client(
         with open(file, "rb") as opened:
             return oauth.read_client(opened.read(_LARGEST_FILE))
     except (OSError, ValueError) as error:
-        said = error.strerror if isinstance(error, OSError) else str(error)
-        raise CliError(f"{file}: {said}", hint=_NO_CLIENT, reason="no_client") from None
+        problem = error.strerror if isinstance(error, OSError) else str(error)
+        raise CliError(f"{file}: {problem}", hint=_NO_CLIENT, reason="no_client") from None
 
 
 def _scopes(services: list[str], options: Namespace, known: Account | None) -> list[str]:
@@ -113,7 +113,7 @@ def _scopes(services: list[str], options: Namespace, known: Account | None) -> l
     ]
     wanted += options.scope or []
     had = [] if known is None or options.read_only else known.scopes
-    return list(dict.fromkeys([*_WHO, *map(whole, wanted), *had]))
+    return list(dict.fromkeys([*_IDENTITY_SCOPES, *map(full_scope, wanted), *had]))
 
 
 def _show(options: Namespace) -> oauth.Show:
@@ -147,8 +147,8 @@ def _status(options: Namespace) -> int:
     for row in rows:
         marks = [mark for mark, key in (("usual", "usual"), ("for reading only", "read_only"))
                  if row[key]]  # fmt: skip
-        said = f" ({', '.join(marks)})" if marks else ""
-        print(f"{row['account']}  {visible(str(row['email']))}{said}")
+        suffix = f" ({', '.join(marks)})" if marks else ""
+        print(f"{row['account']}  {visible(str(row['email']))}{suffix}")
         print(f"  {visible(' '.join(_shorts(known[str(row['account'])].scopes)))}")
     return OK
 
@@ -160,8 +160,8 @@ def _logout(options: Namespace) -> int:
         name = options.account or accounts.usual()
         account = accounts.known().accounts.get(name or "")
         if name is None or account is None:
-            said = "no Google account is logged in" if name is None else f"no account {name!r}"
-            raise CliError(said, error_class=ToolErrorClass.NOT_FOUND, reason="no_account")
+            problem = "no Google account is logged in" if name is None else f"no account {name!r}"
+            raise CliError(problem, error_class=ToolErrorClass.NOT_FOUND, reason="no_account")
         revoked = True
         try:
             asyncio.run(oauth.revoke(endpoints(table), account.refresh_token))

@@ -12,7 +12,7 @@ def short(scope: str) -> str:
     return scope.removeprefix(SCOPE)
 
 
-def whole(scope: str) -> str:
+def full_scope(scope: str) -> str:
     """As the wire has it; `openid` and `email` have no other name."""
     return scope if "/" in scope or scope in ("openid", "email") else SCOPE + scope
 

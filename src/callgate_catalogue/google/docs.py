@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from callgate import ToolError, ToolExecutionError, ToolOutput
-from callgate_catalogue.google.outputs import one_line, told
+from callgate_catalogue.google.outputs import one_line, text_output
 from callgate_catalogue.google.requests import Call, path
 from callgate_catalogue.web.markdown import without_unseen
 
@@ -28,7 +28,7 @@ async def read_document(call: Call) -> ToolOutput:
         "revisionId": document.get("revisionId"),
         "text": text,
     }
-    return told(f"# {one_line(value['title'])}\n\n{text}", value)
+    return text_output(f"# {one_line(value['title'])}\n\n{text}", value)
 
 
 def _tabs(document: Mapping[str, Any]) -> Iterator[str]:
@@ -96,8 +96,8 @@ def _table(table: Mapping[str, Any], depth: int) -> Iterator[str]:
 
 
 async def create_document(call: Call) -> ToolOutput:
-    made = await call.google.send("POST", "docs", "/documents", {"title": call.input["title"]})
-    document_id = made["documentId"]
+    document = await call.google.send("POST", "docs", "/documents", {"title": call.input["title"]})
+    document_id = document["documentId"]
     if call.input.get("text"):
         insert = {"insertText": {"location": {"index": 1}, "text": call.input["text"]}}
         try:
@@ -109,26 +109,28 @@ async def create_document(call: Call) -> ToolOutput:
                 reason=error.reason,
             ) from None
     link = _LINK.format(document_id)
-    value = {"documentId": document_id, "title": made.get("title"), "url": link}
-    return told(f"Created {one_line(made.get('title', ''))}, as {document_id}\n{link}", value)
+    value = {"documentId": document_id, "title": document.get("title"), "url": link}
+    return text_output(
+        f"Created {one_line(document.get('title', ''))}, as {document_id}\n{link}", value
+    )
 
 
 async def append_text(call: Call) -> ToolOutput:
     document_id, text = call.input["documentId"], call.input["text"]
     await _change(call, document_id, {"insertText": {"endOfSegmentLocation": {}, "text": text}})
-    return told(f"Added {len(text):,} characters", {"documentId": document_id})
+    return text_output(f"Added {len(text):,} characters", {"documentId": document_id})
 
 
 async def replace_text(call: Call) -> ToolOutput:
     input = call.input
     wanted = {"text": input["findText"], "matchCase": input["matchCase"]}
     request = {"replaceAllText": {"containsText": wanted, "replaceText": input["replaceText"]}}
-    said = await _change(call, input["documentId"], request)
-    replies = said.get("replies") or [{}]
+    response = await _change(call, input["documentId"], request)
+    replies = response.get("replies") or [{}]
     count = int((replies[0].get("replaceAllText") or {}).get("occurrencesChanged") or 0)
     times = {0: "The text is not there: nothing changed", 1: "Replaced it once"}
     value = {"documentId": input["documentId"], "occurrencesChanged": count}
-    return told(times.get(count, f"Replaced it {count} times"), value)
+    return text_output(times.get(count, f"Replaced it {count} times"), value)
 
 
 async def _change(call: Call, document_id: str, request: dict[str, Any]) -> Any:

@@ -13,7 +13,7 @@ from callgate import ImageBlock, ImageSource, ToolExecutionError, ToolOutput, To
 from callgate.packs.tools import Environment
 from callgate_catalogue import pdfs
 from callgate_catalogue.google.media_types import UNKNOWN, guessed
-from callgate_catalogue.google.outputs import given, listed, one_line, told
+from callgate_catalogue.google.outputs import given, listed, one_line, text_output
 from callgate_catalogue.google.requests import MAX_DOWNLOAD, Answer, Call, Google, path
 
 FIELDS = "id,name,mimeType,size,modifiedTime,webViewLink,parents"
@@ -105,9 +105,9 @@ async def _fetched(google: Google, file: Mapping[str, Any], kind: str | None = N
         )
     export = kind or _EXPORTS.get(media_type.removeprefix(_NATIVE))
     if export is None:
-        what = "folder: drive_list lists it" if media_type == FOLDER else media_type
+        kind_name = "folder: drive_list lists it" if media_type == FOLDER else media_type
         raise ToolExecutionError(
-            f"{one_line(file.get('name', ''))} has no content to read, it is a {what}.",
+            f"{one_line(file.get('name', ''))} has no content to read, it is a {kind_name}.",
             reason="no_content",
         )
     return await google.ask(
@@ -133,14 +133,14 @@ async def read_file(call: Call) -> ToolOutput:
             " drive_download saves it.",
             reason="not_text",
         )
-    return told(text, {**file, "content": text})
+    return text_output(text, {**file, "content": text})
 
 
 def _text(answer: Answer, kind: str) -> str | None:
     """None where it is no text."""
     if b"\0" in answer.body[:8192] and not answer.body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return None
-    said = answer.content_type.lower().partition("charset=")[2].strip(" \"'").partition(";")[0]
+    charset = answer.content_type.lower().partition("charset=")[2].strip(" \"'").partition(";")[0]
     is_known = kind.startswith("text/") or kind in _TEXTS
     try:
         return answer.body.decode("utf-8-sig")
@@ -148,7 +148,7 @@ def _text(answer: Answer, kind: str) -> str | None:
         if not is_known:
             return None
     try:
-        return answer.body.decode(said or ("utf-16" if b"\0" in answer.body else "latin-1"))
+        return answer.body.decode(charset or ("utf-16" if b"\0" in answer.body else "latin-1"))
     except (UnicodeDecodeError, LookupError):
         return answer.body.decode("utf-8", "replace")
 
@@ -158,7 +158,7 @@ async def download_file(call: Call) -> ToolOutput:
     file = await _about(call.google, call.input["fileId"])
     content = (await _fetched(call.google, file, call.input.get("mimeType"))).body
     call.context.workspace_files.write_bytes(where, content)
-    return told(
+    return text_output(
         f"Saved {one_line(file.get('name', ''))} to {where} ({len(content):,} bytes)",
         {**file, "path": where, "bytes": len(content)},
         files_modified=[where],
@@ -175,14 +175,16 @@ async def create_file(call: Call) -> ToolOutput:
         metadata["parents"] = [input["folderId"]]
     params = {"fields": FIELDS, **_ALL_DRIVES}
     if content is None and media_type.startswith(_NATIVE):  # a folder, or an empty document
-        made = await call.google.send("POST", "drive", "/files", metadata, params)
+        created = await call.google.send("POST", "drive", "/files", metadata, params)
     else:
         body, kind = _multipart(metadata, content or b"", _sent_as(input, media_type))
         answer = await call.google.ask(
             "POST", "upload", "/files", {"uploadType": "multipart", **params}, body, kind
         )
-        made = answer.json()
-    return told(f"Created {one_line(made.get('name', ''))}, as {made['id']}{_link(made)}", made)
+        created = answer.json()
+    return text_output(
+        f"Created {one_line(created.get('name', ''))}, as {created['id']}{_link(created)}", created
+    )
 
 
 async def update_file(call: Call) -> ToolOutput:
@@ -206,7 +208,7 @@ async def update_file(call: Call) -> ToolOutput:
             "PATCH", "upload", where, {"uploadType": "media", **params}, content, sent_as
         )
         changed = answer.json()
-    return told(f"Updated {one_line(changed.get('name', ''))}{_link(changed)}", changed)
+    return text_output(f"Updated {one_line(changed.get('name', ''))}{_link(changed)}", changed)
 
 
 def _link(file: Mapping[str, Any]) -> str:
@@ -246,14 +248,14 @@ def _is_media_type(text: str) -> bool:
 
 def _multipart(metadata: Mapping[str, Any], content: bytes, sent_as: str) -> tuple[bytes, str]:
     boundary = f"callgate-{secrets.token_hex(16)}"
-    parts = (
+    pieces = (
         f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n".encode(),
         msgspec.json.encode(metadata),
         f"\r\n--{boundary}\r\nContent-Type: {sent_as}\r\n\r\n".encode(),
         content,
         f"\r\n--{boundary}--\r\n".encode(),
     )
-    return b"".join(parts), f"multipart/related; boundary={boundary}"
+    return b"".join(pieces), f"multipart/related; boundary={boundary}"
 
 
 async def delete_file(call: Call) -> ToolOutput:
@@ -261,11 +263,11 @@ async def delete_file(call: Call) -> ToolOutput:
     where = path("/files/{id}", id=file_id)
     if for_good:
         await call.google.send("DELETE", "drive", where, None, _ALL_DRIVES)
-        return told(f"Deleted {file_id} for good", {"id": file_id, "trashed": False})
+        return text_output(f"Deleted {file_id} for good", {"id": file_id, "trashed": False})
     params = {"fields": FIELDS, **_ALL_DRIVES}
     file = await call.google.send("PATCH", "drive", where, {"trashed": True}, params)
     name = one_line(file.get("name", "")) or file_id
-    return told(f"Moved {name} to the trash", {**file, "trashed": True})
+    return text_output(f"Moved {name} to the trash", {**file, "trashed": True})
 
 
 def preview_delete(input: dict[str, Any], environment: Environment, shared: object) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from callgate import ToolContext, ToolExecutionError, ToolOutput
 from callgate.packs.tools import Environment
 from callgate_catalogue.google import mime
-from callgate_catalogue.google.outputs import listed, one_line, told
+from callgate_catalogue.google.outputs import listed, one_line, text_output
 from callgate_catalogue.google.refusals import NOT_FOUND
 from callgate_catalogue.google.requests import Call, Google, path
 from callgate_catalogue.web.html import plain
@@ -122,7 +122,7 @@ async def read_message(call: Call) -> ToolOutput:
             for part in files
         ],
     }
-    return told("\n".join(lines), value)
+    return text_output("\n".join(lines), value)
 
 
 async def _message(google: Google, message_id: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ async def save_attachment(call: Call) -> ToolOutput:
     part = _chosen(mime.attached(message.get("payload") or {}), wanted)
     content = await _content(call.google, message_id, part)
     call.context.workspace_files.write_bytes(where, content)
-    return told(
+    return text_output(
         f"Saved {one_line(part.filename)} to {where} ({len(content):,} bytes)",
         {"path": where, "bytes": len(content), "mimeType": part.media_type},
         files_modified=[where],
@@ -180,7 +180,7 @@ async def send_message(call: Call) -> ToolOutput:
     mail = mime.compose(input, files, reply)
     body["raw"] = base64.urlsafe_b64encode(mail).decode().rstrip("=")
     sent = await call.google.send("POST", "gmail", "/users/me/messages/send", body)
-    return told(
+    return text_output(
         f"Sent, as {sent['id']}", {name: sent.get(name) for name in ("id", "threadId", "labelIds")}
     )
 

@@ -164,8 +164,8 @@ def shown_parts(payload: Mapping[str, Any], depth: int = 0) -> list[Part]:
 
 def _is_stub(plain: list[Part], other: list[Part]) -> bool:
     """Some senders write no more into the plain text than that there is another."""
-    said = sum(map(_length, plain))
-    return said < _LONGEST_STUB and sum(map(_length, other)) > _MORE * said
+    length = sum(map(_length, plain))
+    return length < _LONGEST_STUB and sum(map(_length, other)) > _MORE * length
 
 
 def _length(part: Part) -> int:
@@ -239,9 +239,9 @@ def compose(
     return data
 
 
-def addresses(name: str, said: str | list[str]) -> tuple[Address, ...]:
+def addresses(name: str, values: str | list[str]) -> tuple[Address, ...]:
     """Everyone who is named; each must be an address."""
-    texts = [said] if isinstance(said, str) else said
+    texts = [values] if isinstance(values, str) else values
     found: list[Address] = []
     try:
         everyone = getaddresses([_header(name, text) for text in texts])

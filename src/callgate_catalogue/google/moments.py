@@ -28,8 +28,8 @@ def event_time(name: str, text: str, zone: str | None) -> dict[str, Any]:
         # A PATCH keeps what it does not name: an event of a time becomes one of a day.
         return {"date": text, "dateTime": None, "timeZone": None}
     moment = _read(name, text)
-    said = {"dateTime": moment.isoformat(), "date": None}
-    return said if zone is None else {**said, "timeZone": zone}
+    fields = {"dateTime": moment.isoformat(), "date": None}
+    return fields if zone is None else {**fields, "timeZone": zone}
 
 
 def instant(name: str, text: str, zone: str | None) -> str:

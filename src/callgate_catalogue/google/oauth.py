@@ -84,7 +84,7 @@ async def log_in(
     challenge = base64.urlsafe_b64encode(digest).decode().rstrip("=")
     try:
         async with Loopback(port) as back:
-            asked = {
+            query = {
                 "response_type": "code",
                 "client_id": client.client_id,
                 "redirect_uri": back.address,
@@ -97,19 +97,19 @@ async def log_in(
                 "include_granted_scopes": str(adds).lower(),
                 **({"login_hint": hint} if hint else {}),
             }
-            show(f"{_checked(endpoints.auth)}?{urlencode(asked)}")
-            came = await back.visit(wait_s)
+            show(f"{_checked(endpoints.auth)}?{urlencode(query)}")
+            redirect = await back.visit(wait_s)
             address = back.address
     except TimeoutError:
         raise _problem(f"Nobody came back from the browser in {wait_s:g} seconds.") from None
     except OSError:
         raise _problem(f"The port {port} of this machine cannot be used.") from None
-    if "code" not in came:
-        refused = came.get("error", "")
+    if "code" not in redirect:
+        refused = redirect.get("error", "")
         raise _problem("The login was refused" + quoted(refused, Masked([])))
     form = {
         "grant_type": "authorization_code",
-        "code": came["code"],
+        "code": redirect["code"],
         "redirect_uri": address,
         "code_verifier": verifier,
     }
@@ -136,10 +136,12 @@ async def revoke(endpoints: Endpoints, token: str) -> None:
 async def _tokens(
     url: str, client: Client, form: Mapping[str, str], scopes: tuple[str, ...], again: bool = False
 ) -> Tokens:
-    who = {"client_id": client.client_id}
+    credentials = {"client_id": client.client_id}
     if client.client_secret:
-        who["client_secret"] = client.client_secret
-    body = await _post(url, {**form, **who}, [*form.values(), client.client_secret], again=again)
+        credentials["client_secret"] = client.client_secret
+    body = await _post(
+        url, {**form, **credentials}, [*form.values(), client.client_secret], again=again
+    )
     try:
         got = msgspec.json.decode(body, type=_Answer)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -200,13 +202,13 @@ async def _post(
 
 def _refused(answer: httpx2.Response, masked: Masked) -> ToolError:
     try:
-        said = msgspec.json.decode(answer.content[:_MAX_BODY], type=_Refusal)
+        refusal = msgspec.json.decode(answer.content[:_MAX_BODY], type=_Refusal)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        said = _Refusal()
-    rest = quoted(said.error_description or said.error, masked)
-    if said.error == "invalid_grant":
-        return LoginExpired("The login is no longer valid" + rest, reason="google_login")
-    return _problem(f"Google refused the login ({answer.status_code}){rest}")
+        refusal = _Refusal()
+    reason = quoted(refusal.error_description or refusal.error, masked)
+    if refusal.error == "invalid_grant":
+        return LoginExpired("The login is no longer valid" + reason, reason="google_login")
+    return _problem(f"Google refused the login ({answer.status_code}){reason}")
 
 
 def _problem(text: str) -> ToolError:

@@ -12,7 +12,7 @@ MAX_TEXT = 200_000
 """Characters of a text that a result shows."""
 
 
-def told(text: str, value: Any, **more: Any) -> ToolOutput:
+def text_output(text: str, value: Any, **more: Any) -> ToolOutput:
     cut = len(text) > MAX_TEXT
     if cut:
         text = f"{text[:MAX_TEXT]}\n[cut: {len(text):,} characters in all]"
@@ -21,7 +21,7 @@ def told(text: str, value: Any, **more: Any) -> ToolOutput:
 
 def listed(lines: Iterable[str], value: Any, *, nothing: str, more: bool = False) -> ToolOutput:
     """One line an item; `more` says that there are others."""
-    return told(in_lines(lines, nothing, more), value, metadata={"more": more})
+    return text_output(in_lines(lines, nothing, more), value, metadata={"more": more})
 
 
 def in_lines(lines: Iterable[str], nothing: str, more: bool) -> str:

@@ -78,9 +78,9 @@ def refusal(
     answer: Refused, account: str, scope: str, masked: Masked, now: datetime
 ) -> Failure:
     """The failure that an answer of Google is. `scope` is the smallest that would do."""
-    said = read_error(answer.body)
-    status, reasons = answer.status, said.reasons
-    rest = quoted(said.message or "", masked)
+    details = read_error(answer.body)
+    status, reasons = answer.status, details.reasons
+    explanation = quoted(details.message or "", masked)
     wait = retry_after(answer.headers, now)
     if status == 401:
         text = f"Google does not accept the login of the account {account}; run: "
@@ -91,13 +91,13 @@ def refusal(
         text = f"The account {account} lets us change only files that we made; run: "
         return Failure(_error(text + login_command(account, "drive"), "google_scope", status))
     if status == 429 or (status == 403 and reasons & _TOO_FAST):
-        text = f"Google asks for fewer requests ({status}){rest}"
+        text = f"Google asks for fewer requests ({status}){explanation}"
         return Failure(_error(text, "google_rate", status), True, False, wait)
     if status >= 500 or status == 408:
-        text = f"Google is not available ({status}){rest}"
+        text = f"Google is not available ({status}){explanation}"
         return Failure(_error(text, "google_unavailable", status), True, None, wait)
     sentence, reason = _SENTENCES.get(status, _OTHERWISE)
-    return Failure(_error(f"{sentence} ({status}){rest}", reason, status))
+    return Failure(_error(f"{sentence} ({status}){explanation}", reason, status))
 
 
 _SENTENCES = {
@@ -128,9 +128,9 @@ def final(failure: Failure) -> ToolError:
 
 def unknown_outcome(failure: Failure) -> ToolError:
     """For what changes something, and is not made again without a look."""
-    said = failure.error
+    error = failure.error
     return ToolExecutionError(
-        said.message + _PERHAPS_DONE, reason="outcome_unknown", details=said.details
+        error.message + _PERHAPS_DONE, reason="outcome_unknown", details=error.details
     )
 
 

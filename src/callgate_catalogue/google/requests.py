@@ -281,12 +281,12 @@ class Google:
     def misunderstood(self, error: Exception) -> ToolError:
         """What to say where an answer could not be read."""
         if isinstance(error, ToolError):
-            said = error
+            failure = error
         else:
-            said = ToolExecutionError(
+            failure = ToolExecutionError(
                 "Google's answer is not what it should be.", reason=UNREADABLE
             )
-        return unknown_outcome(Failure(said)) if self._changed else said
+        return unknown_outcome(Failure(failure)) if self._changed else failure
 
 
 class Call(NamedTuple):
@@ -363,12 +363,12 @@ def _params(params: Mapping[str, Any]) -> dict[str, str | list[str]]:
     }
 
 
-def path(template: str, **parts: str) -> str:
+def path(template: str, **segments: str) -> str:
     """A path with ids in it, none of which can be more than one segment of it."""
-    for name, part in parts.items():
+    for name, part in segments.items():
         if not part or part in (".", "..") or any(ord(char) < 32 for char in part):
             raise ToolValidationError(f"{name}: {part!r} is no id.")
-    return template.format(**{name: quote(part, safe="") for name, part in parts.items()})
+    return template.format(**{name: quote(part, safe="") for name, part in segments.items()})
 
 
 def _checked(endpoint: str) -> str:

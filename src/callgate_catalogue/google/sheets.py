@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from callgate import ToolOutput
-from callgate_catalogue.google.outputs import given, one_line, told
+from callgate_catalogue.google.outputs import given, one_line, text_output
 from callgate_catalogue.google.requests import Call, path
 
 _ABOUT = "spreadsheetId,spreadsheetUrl,properties(title,timeZone),sheets(properties)"
@@ -24,7 +24,7 @@ async def read_values(call: Call) -> ToolOutput:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(values)
     value = {"range": found.get("range"), "values": values}
-    return told(text.getvalue() or f"{found.get('range')} is empty", value)
+    return text_output(text.getvalue() or f"{found.get('range')} is empty", value)
 
 
 async def _about(call: Call) -> ToolOutput:
@@ -36,7 +36,7 @@ async def _about(call: Call) -> ToolOutput:
         size = each.get("gridProperties") or {}
         rows, columns = size.get("rowCount", 0), size.get("columnCount", 0)
         lines.append(f"  {one_line(each.get('title', ''))}  {rows} rows, {columns} columns")
-    return told("\n".join(lines), found)
+    return text_output("\n".join(lines), found)
 
 
 def _values(call: Call) -> dict[str, Any]:
@@ -49,7 +49,9 @@ async def write_values(call: Call) -> ToolOutput:
                  range=input["range"])  # fmt: skip
     params = {"valueInputOption": input["valueInputOption"]}
     done = await call.google.send("PUT", "sheets", where, _values(call), params)
-    return told(f"Wrote {done.get('updatedCells', 0)} cells in {done.get('updatedRange')}", done)
+    return text_output(
+        f"Wrote {done.get('updatedCells', 0)} cells in {done.get('updatedRange')}", done
+    )
 
 
 async def append_values(call: Call) -> ToolOutput:
@@ -63,14 +65,14 @@ async def append_values(call: Call) -> ToolOutput:
     done = await call.google.send("POST", "sheets", where, _values(call), params)
     updates = done.get("updates") or {}
     rows = updates.get("updatedRows", 0)
-    return told(f"Added {rows} rows in {updates.get('updatedRange')}", done)
+    return text_output(f"Added {rows} rows in {updates.get('updatedRange')}", done)
 
 
 async def create_spreadsheet(call: Call) -> ToolOutput:
     body = {"properties": {"title": call.input["title"]}}
-    made = await call.google.send("POST", "sheets", "/spreadsheets", body, {"fields": _ABOUT})
-    text = f"Created {one_line(call.input['title'])}, as {made['spreadsheetId']}"
-    return told(f"{text}\n{made.get('spreadsheetUrl', '')}".rstrip(), made)
+    created = await call.google.send("POST", "sheets", "/spreadsheets", body, {"fields": _ABOUT})
+    text = f"Created {one_line(call.input['title'])}, as {created['spreadsheetId']}"
+    return text_output(f"{text}\n{created.get('spreadsheetUrl', '')}".rstrip(), created)
 
 
 async def clear_values(call: Call) -> ToolOutput:
@@ -78,4 +80,4 @@ async def clear_values(call: Call) -> ToolOutput:
     where = path("/spreadsheets/{id}/values/{range}:clear", id=input["spreadsheetId"],
                  range=input["range"])  # fmt: skip
     done = await call.google.send("POST", "sheets", where, {}, again=True)
-    return told(f"Emptied {done.get('clearedRange')}", done)
+    return text_output(f"Emptied {done.get('clearedRange')}", done)

@@ -7,7 +7,7 @@ from typing import Any
 
 from callgate import ToolOutput, ToolValidationError
 from callgate_catalogue.google.moments import due_day
-from callgate_catalogue.google.outputs import given, in_lines, one_line, told
+from callgate_catalogue.google.outputs import given, in_lines, one_line, text_output
 from callgate_catalogue.google.requests import Call, path
 
 
@@ -28,7 +28,7 @@ async def list_tasks(call: Call) -> ToolOutput:
     }
     shown = in_lines(map(_line, page.items), "There are no tasks", page.more)
     named = "\n".join(f"  {each['id']}  {one_line(each.get('title', ''))}" for each in lists.items)
-    return told(f"{shown}\n\nLists:\n{named}", value, metadata={"more": page.more})
+    return text_output(f"{shown}\n\nLists:\n{named}", value, metadata={"more": page.more})
 
 
 def _line(task: Mapping[str, Any]) -> str:
@@ -45,39 +45,39 @@ def _where(input: Mapping[str, Any]) -> str:
 async def get_task(call: Call) -> ToolOutput:
     task = await call.google.get("tasks", _where(call.input))
     notes = f"\n\n{task['notes']}" if task.get("notes") else ""
-    return told(_line({**task, "notes": ""}) + notes, task)
+    return text_output(_line({**task, "notes": ""}) + notes, task)
 
 
 async def create_task(call: Call) -> ToolOutput:
     where = path("/lists/{list}/tasks", list=call.input["taskListId"])
-    task = await call.google.send("POST", "tasks", where, _said(call.input))
-    return told(f"Created: {_line(task)}", task)
+    task = await call.google.send("POST", "tasks", where, _task_fields(call.input))
+    return text_output(f"Created: {_line(task)}", task)
 
 
 async def update_task(call: Call) -> ToolOutput:
-    said = _said({**call.input.get("updates", {}), **call.input})
-    if not said:
+    fields = _task_fields({**call.input.get("updates", {}), **call.input})
+    if not fields:
         raise ToolValidationError(
             "Nothing would change: one of title, notes, due and status is needed."
         )
-    if said.get("status") == "needsAction":
-        said["completed"] = None
-    task = await call.google.send("PATCH", "tasks", _where(call.input), said)
-    return told(f"Updated: {_line(task)}", task)
+    if fields.get("status") == "needsAction":
+        fields["completed"] = None
+    task = await call.google.send("PATCH", "tasks", _where(call.input), fields)
+    return text_output(f"Updated: {_line(task)}", task)
 
 
-def _said(input: Mapping[str, Any]) -> dict[str, Any]:
-    said = given(input, "title", "notes", "status")
-    return {**said, "due": due_day(input["due"])} if "due" in input else said
+def _task_fields(input: Mapping[str, Any]) -> dict[str, Any]:
+    fields = given(input, "title", "notes", "status")
+    return {**fields, "due": due_day(input["due"])} if "due" in input else fields
 
 
 async def complete_task(call: Call) -> ToolOutput:
     done = {"status": "completed"}
     task = await call.google.send("PATCH", "tasks", _where(call.input), done)
-    return told(f"Done: {_line(task)}", task)
+    return text_output(f"Done: {_line(task)}", task)
 
 
 async def delete_task(call: Call) -> ToolOutput:
     task_id = call.input["taskId"]
     await call.google.send("DELETE", "tasks", _where(call.input))
-    return told(f"Deleted the task {task_id}", {"id": task_id})
+    return text_output(f"Deleted the task {task_id}", {"id": task_id})

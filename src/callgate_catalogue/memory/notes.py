@@ -19,8 +19,8 @@ def memory_of(notes: Notes, workspace: str) -> Memory:
 
 
 async def add(input: dict[str, Any], context: ToolContext, notes: Notes) -> ToolOutput:
-    kept = redact(input["content"])
-    entry = memory_of(notes, context.workspace_path).add(kept, input.get("scope", "workspace"))
+    text = redact(input["content"])
+    entry = memory_of(notes, context.workspace_path).add(text, input.get("scope", "workspace"))
     return _done(f"Noted as {entry.id}", entry, input)
 
 
@@ -30,8 +30,8 @@ async def replace(input: dict[str, Any], context: ToolContext, notes: Notes) -> 
 
 
 async def consolidate(input: dict[str, Any], context: ToolContext, notes: Notes) -> ToolOutput:
-    ids, kept = input["ids"], redact(input["content"])
-    entry = memory_of(notes, context.workspace_path).consolidate(ids, kept)
+    ids, text = input["ids"], redact(input["content"])
+    entry = memory_of(notes, context.workspace_path).consolidate(ids, text)
     return _done(f"{entry.id} stands for {', '.join(ids)}", entry, input)
 
 
@@ -53,27 +53,27 @@ def add_preview(input: dict[str, Any], environment: Environment, notes: Notes) -
 
 
 def replace_preview(input: dict[str, Any], environment: Environment, notes: Notes) -> str:
-    said = _said(memory_of(notes, environment.files.workspace_root), input["id"])
-    return f"In place of\n{said}\nnote\n{redact(input['content'])}"
+    current = _current_text(memory_of(notes, environment.files.workspace_root), input["id"])
+    return f"In place of\n{current}\nnote\n{redact(input['content'])}"
 
 
 def consolidate_preview(input: dict[str, Any], environment: Environment, notes: Notes) -> str:
     memory = memory_of(notes, environment.files.workspace_root)
-    said = "\n".join(_said(memory, id) for id in input["ids"])
-    return f"In place of\n{said}\nnote\n{redact(input['content'])}"
+    current = "\n".join(_current_text(memory, id) for id in input["ids"])
+    return f"In place of\n{current}\nnote\n{redact(input['content'])}"
 
 
-def _said(memory: Memory, id: str) -> str:
+def _current_text(memory: Memory, id: str) -> str:
     try:
         return f"{id}: {memory.get(id).text}"
     except ToolError as error:
         return f"{id}: {error}"
 
 
-def _done(said: str, entry: Entry, input: dict[str, Any]) -> ToolOutput:
+def _done(message: str, entry: Entry, input: dict[str, Any]) -> ToolOutput:
     left_out = redact(input["content"]).strip() != input["content"].strip()
     more = "; what looked like a secret was left out" if left_out else ""
     return ToolOutput(
-        content=[TextBlock(said + more)],
+        content=[TextBlock(message + more)],
         value={"id": entry.id, "scope": entry.scope, "content": entry.text},
     )

@@ -25,7 +25,7 @@ def pack(context: PackContext) -> Pack:
             return ""
         from callgate_catalogue.memory.store import (  # lazy: most settings do not ask for it  # noqa: PLC0415
             Memory,
-            told,
+            prompt_text,
         )
 
         memory = Memory(
@@ -34,7 +34,7 @@ def pack(context: PackContext) -> Pack:
             max_entries=table.max_entries,
             max_chars=table.max_chars,
         )
-        return told(memory, table.told_chars)
+        return prompt_text(memory, table.told_chars)
 
     notes = Notes(context.home, table)
     return Pack(tools=list(factories(CATALOGUE, notes)), prompt=prompt)

@@ -233,7 +233,7 @@ class Memory:
         return text
 
 
-def told(memory: Memory, most: int) -> str:
+def prompt_text(memory: Memory, most: int) -> str:
     """What a model is told of the memory: the newest entries, as many as there is room for."""
     lines: list[str] = []
     for entry in memory.entries():

@@ -1,2 +1,2 @@
-"""What a model says aloud, heard from this machine: `speaker` starts what speaks, `manners` says
-how it is to sound, `voice` is a program."""
+"""What a model says aloud, heard from this machine: `speaker` starts what speaks, `voice_options`
+are its voice, rate and pitch, `voice` is a program."""

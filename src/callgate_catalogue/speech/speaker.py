@@ -1,6 +1,6 @@
 """What a model says is heard from this machine, one utterance after another.
 
-    speak(spoken) -> queue -> manner -> espeak-ng -> heard
+    speak(spoken) -> queue -> voice_options -> espeak-ng -> heard
                                  |
                                  +--> voice.py -> a WAV file -> a player -> heard
 
@@ -24,7 +24,7 @@ from importlib.util import find_spec
 
 from callgate.packs.processes import Command, Exit, Launcher, Stream, child_environment
 from callgate.packs.speech import Spoken
-from callgate_catalogue.speech.manners import manner, plain
+from callgate_catalogue.speech.voice_options import plain, voice_options
 
 MOST_WAITING = 8
 """Utterances that wait to be heard; with one more, the oldest of them is dropped."""
@@ -146,7 +146,7 @@ class ProgramSpeaker:
         text = plain(spoken.utterance)
         if not text:
             return
-        wanted, default = manner(spoken), manner(spoken, language="en")
+        wanted, default = voice_options(spoken), voice_options(spoken, language="en")
         try:
             await self._engine(wanted, text)
         except _Unheard as error:

@@ -11,8 +11,8 @@ import msgspec
 from callgate import TextBlock, ToolContext, ToolOutput, ToolValidationError
 from callgate.packs.tools import Environment
 from callgate_catalogue.web.charsets import decode, media_type
+from callgate_catalogue.web.dependencies import Web
 from callgate_catalogue.web.fetching import Fetched, Request, fetch
-from callgate_catalogue.web.parts import Web
 from callgate_catalogue.web.reach import parse
 from callgate_catalogue.web.shown import cut
 

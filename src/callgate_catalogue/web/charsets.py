@@ -26,7 +26,7 @@ _SPELLED = {"windows-31j": "cp932", "x-sjis": "cp932", "windows-949": "cp949", "
             "unicode-1-1-utf-8": "utf-8"}  # fmt: skip
 """Names in use that Python does not know."""
 _PARAMETER = re.compile(r"(?:charset|encoding)\s*=\s*[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
-_SAID_IN = 2_048
+_DECLARED_IN = 2_048
 """Bytes at the beginning in which a page may say its own."""
 
 
@@ -41,8 +41,8 @@ def decode(body: bytes, content_type: str, *, cut: bool = False) -> tuple[str, s
         if body.startswith(mark):
             return body[len(mark) :].decode(name, "replace"), name
     markup = media_type(content_type).endswith(("html", "xml"))
-    for said in (content_type, body[:_SAID_IN].decode("latin-1") if markup else ""):
-        found = _PARAMETER.search(said)
+    for declaration in (content_type, body[:_DECLARED_IN].decode("latin-1") if markup else ""):
+        found = _PARAMETER.search(declaration)
         known = None if found is None else _named(found[1])
         if known is not None:
             return body.decode(known, "replace"), known

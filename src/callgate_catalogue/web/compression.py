@@ -57,9 +57,9 @@ class _Deflated(Encoded):
             raise _broken()
 
 
-def decoder(said: str) -> Encoded:
+def decoder(encoding: str) -> Encoded:
     """For a content-encoding; one at most, of those that were asked for."""
-    name = said.strip().lower()
+    name = encoding.strip().lower()
     if name in ("", "identity"):
         return Encoded()
     if name in ("gzip", "x-gzip", "deflate"):

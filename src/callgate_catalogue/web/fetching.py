@@ -111,9 +111,9 @@ def _next(target: Target, answer: _Answer) -> Target | None:
     if answer.location is None:
         return None
     # Servers write what a browser would mend: it is encoded, and then read as strictly as ever.
-    said = quote(answer.location.strip(), safe=_IN_A_LOCATION, encoding="latin-1")
+    location = quote(answer.location.strip(), safe=_IN_A_LOCATION, encoding="latin-1")
     try:
-        return parse(urljoin(str(target), said))
+        return parse(urljoin(str(target), location))
     except ValueError:  # of urljoin
         return None
 
@@ -170,12 +170,12 @@ async def _answer(response: httpcore2.Response, method: str, most: int) -> _Answ
         (name.decode("latin-1").lower(), value.decode("latin-1")[:_LONGEST_HEADER])
         for name, value in response.headers[:_MOST_HEADERS]
     )
-    said = dict(headers)
-    location = said.get("location") if response.status in _REDIRECTS else None
+    by_name = dict(headers)
+    location = by_name.get("location") if response.status in _REDIRECTS else None
     if method == "HEAD":
         return _Answer(response.status, headers, b"", False, location)
     async with aclosing(response.aiter_stream()) as chunks:
-        body, truncated = await _body(chunks, decoder(said.get("content-encoding", "")), most)
+        body, truncated = await _body(chunks, decoder(by_name.get("content-encoding", "")), most)
     return _Answer(response.status, headers, body, truncated, location)
 
 
@@ -219,5 +219,5 @@ def _failure(error: Exception, target: Target) -> Exception:
     return error
 
 
-def _unreached(said: str) -> ToolExecutionError:
-    return ToolExecutionError(said, reason="web_unreachable")
+def _unreached(message: str) -> ToolExecutionError:
+    return ToolExecutionError(message, reason="web_unreachable")

@@ -20,10 +20,14 @@ _CSS_ESCAPE = re.compile(r"\\([0-9a-fA-F]{1,6})\s?|\\(.)", re.DOTALL)
 
 
 def is_hidden(tag: Start) -> bool:
-    said = tag.attributes
-    if "hidden" in said or "popover" in said or (tag.name == "dialog" and "open" not in said):
+    attributes = tag.attributes
+    if (
+        "hidden" in attributes
+        or "popover" in attributes
+        or (tag.name == "dialog" and "open" not in attributes)
+    ):
         return True
-    style = _plain_style(said.get("style", ""))
+    style = _plain_style(attributes.get("style", ""))
     if "overflow:hidden" in style and _NO_ROOM.search(style):
         return True
     return bool(style) and _HIDING.search(style) is not None

@@ -97,8 +97,8 @@ class _Reader:
         word = name[0].lower()
         if closing:
             return End(word), end
-        said = page[name.end() : min(end - 1, name.end() + _LONGEST_ATTRIBUTES)]
-        return Start(word, _attributes(said)), end
+        attributes = page[name.end() : min(end - 1, name.end() + _LONGEST_ATTRIBUTES)]
+        return Start(word, _attributes(attributes)), end
 
     def raw_end(self, name: str, at: int) -> int:
         """Where the end tag of a text begins."""
@@ -127,23 +127,23 @@ class _Reader:
                 return end + 1
             at = closed + 1
 
-    def _find(self, what: str, at: int) -> int:
+    def _find(self, text: str, at: int) -> int:
         """As `str.find`, which is asked with places that only grow: what it found ahead counts."""
-        if self._missing.get(what, at + 1) <= at:
+        if self._missing.get(text, at + 1) <= at:
             return -1
-        searched, found = self._found.get(what, (0, -1))
+        searched, found = self._found.get(text, (0, -1))
         if searched <= at <= found:
             return found
-        found = self._page.find(what, at)
+        found = self._page.find(text, at)
         if found < 0:
-            self._missing[what] = at
+            self._missing[text] = at
         else:
-            self._found[what] = (at, found)
+            self._found[text] = (at, found)
         return found
 
-    def _after(self, what: str, at: int) -> int:
-        found = self._find(what, at)
-        return len(self._page) if found < 0 else found + len(what)
+    def _after(self, text: str, at: int) -> int:
+        found = self._find(text, at)
+        return len(self._page) if found < 0 else found + len(text)
 
 
 _VALUE = re.compile(r"=\s{0,64}([\"'])")
@@ -155,11 +155,11 @@ def _quote(page: str, at: int, end: int) -> int:
     return -1 if found is None else found.start(1)
 
 
-def _attributes(said: str) -> Mapping[str, str]:
-    if not said.strip(" /"):
+def _attributes(text: str) -> Mapping[str, str]:
+    if not text.strip(" /"):
         return {}
     found: dict[str, str] = {}
-    for each in _ATTRIBUTE.finditer(said):
+    for each in _ATTRIBUTE.finditer(text):
         value = each[2] or ""
         if value[:1] in ("'", '"'):
             value = value[1:-1]

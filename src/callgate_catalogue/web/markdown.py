@@ -137,8 +137,8 @@ class _Writer:
         if self._is_in_cell():
             text = text.replace("|", "\\|")
         self._mark(bool(self._hidden) and bool(text.strip() or self._marked))
-        kept = self._pre and not self._is_in_cell()
-        self._line.append(text if kept else _SPACES.sub(" ", text))
+        verbatim = self._pre and not self._is_in_cell()
+        self._line.append(text if verbatim else _SPACES.sub(" ", text))
 
     def start(self, tag: Start) -> None:
         name = tag.name
@@ -164,20 +164,20 @@ class _Writer:
         if not self._count[name]:
             return
         while self._open:
-            last = self._leave()
+            last = self._close_tag()
             if last == name:
                 return
 
     def cut(self) -> None:
         """Say that there is more, outside of all that is open."""
         while self._open:
-            self._leave()
+            self._close_tag()
         self._break()
         self._blocks.append(f"[The rest is left out: more than {MOST_TOKENS:,} tags and texts.]")
 
     def finish(self) -> Page:
         while self._open:
-            self._leave()
+            self._close_tag()
         self._break()
         title = _SPACES.sub(" ", self._title).strip()
         return Page(title, _joined(self._blocks), self._links)
@@ -187,14 +187,14 @@ class _Writer:
     def _end_implied(self, name: str) -> None:
         ended = _ENDED_BY.get(name, ())
         while ended and name != "p" and self._open and self._open[-1][0] == "p":
-            self._leave()
+            self._close_tag()
         if ended and self._open and self._open[-1][0] in ended:
-            self._leave()
+            self._close_tag()
             if name == "tr" and self._open and self._open[-1][0] == "tr":
-                self._leave()
+                self._close_tag()
 
     def _void(self, tag: Start) -> None:
-        name, said = tag.name, tag.attributes
+        name, attributes = tag.name, tag.attributes
         if self._left_out:
             return
         if name == "br":
@@ -202,14 +202,14 @@ class _Writer:
         elif name == "hr":
             self._break()
             self._blocks.append("---")
-        elif name == "frame" and (where := _joined_url(self._base, said.get("src", ""))):
+        elif name == "frame" and (where := _joined_url(self._base, attributes.get("src", ""))):
             self._break()
             self._blocks.append(f"[frame]({where})")
             self._links += 1
-        elif name == "base" and said.get("href"):
-            base = _joined_url(self._base, said["href"])
+        elif name == "base" and attributes.get("href"):
+            base = _joined_url(self._base, attributes["href"])
             self._base = base if base and len(base) <= _LONGEST_BASE else self._base
-        elif name == "img" and (alt := _SPACES.sub(" ", said.get("alt", "")).strip()):
+        elif name == "img" and (alt := _SPACES.sub(" ", attributes.get("alt", "")).strip()):
             self._mark(bool(self._hidden) or is_hidden(tag))
             seen = _UNSEEN.sub("", alt).translate(_NO_END_OF_MARK)
             self._line.append(f"[image: {seen}]")
@@ -243,7 +243,7 @@ class _Writer:
             self._close_link()
             self._link = (tag.attributes.get("href", ""), len(self._line))
 
-    def _leave(self) -> str:
+    def _close_tag(self) -> str:
         name, hides = self._open.pop()
         self._count[name] -= 1
         self._left_out -= name in _LEFT_OUT
@@ -350,9 +350,9 @@ class _Writer:
 
 
 def _number(tag: Start, name: str, usual: int) -> int:
-    said = tag.attributes.get(name, "")
-    is_number = said.isascii() and said.isdigit() and len(said) < 8
-    return min(int(said), _LARGEST_NUMBER) if is_number else usual
+    value = tag.attributes.get(name, "")
+    is_number = value.isascii() and value.isdigit() and len(value) < 8
+    return min(int(value), _LARGEST_NUMBER) if is_number else usual
 
 
 def _joined_url(base: str, href: str) -> str | None:
@@ -374,8 +374,8 @@ _ITEM = re.compile(r"\s*(?:- |\d+\. )|\| ")
 
 def _joined(blocks: list[str]) -> str:
     """With an empty line between two blocks that are not items of one list or table."""
-    parts: list[str] = []
+    pieces: list[str] = []
     for before, block in zip(["", *blocks], blocks, strict=False):
         together = _ITEM.match(before) is not None and _ITEM.match(block) is not None
-        parts += ["\n" if together else "\n\n", block]
-    return "".join(parts[1:])
+        pieces += ["\n" if together else "\n\n", block]
+    return "".join(pieces[1:])

@@ -6,7 +6,7 @@ from callgate import Session
 from callgate.packs.settings import USUAL_VARIABLES, WebTable
 from callgate.packs.tools import Key, Pack, PackContext, PackTool, factories
 from callgate_catalogue.web.catalogue import CATALOGUE
-from callgate_catalogue.web.parts import Web
+from callgate_catalogue.web.dependencies import Web
 
 
 def pack(context: PackContext) -> Pack:

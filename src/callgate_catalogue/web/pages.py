@@ -12,9 +12,9 @@ from callgate import ImageBlock, ImageSource, TextBlock, ToolContext, ToolExecut
 from callgate.packs.files import image_type
 from callgate_catalogue.pdfs import text_of
 from callgate_catalogue.web.charsets import decode, media_type
+from callgate_catalogue.web.dependencies import Web
 from callgate_catalogue.web.fetching import Fetched, Request, fetch
 from callgate_catalogue.web.markdown import convert, without_unseen
-from callgate_catalogue.web.parts import Web
 from callgate_catalogue.web.shown import cut
 
 MOST_HTML = 2_000_000
@@ -35,7 +35,7 @@ async def fetch_page(input: dict[str, Any], context: ToolContext, web: Web) -> T
     request = Request(url=input["url"], method=method, headers=accept)
     got = await fetch(request, web.reach, web.limits, resolve=web.resolve)
     kind = media_type(got.header("content-type")) or _guess(got.body)
-    said = {
+    metadata = {
         "url": got.url,
         "status": got.status,
         "content_type": kind,
@@ -43,9 +43,9 @@ async def fetch_page(input: dict[str, Any], context: ToolContext, web: Web) -> T
         "redirects": list(got.redirects),
     }
     if method != "GET":
-        return _head(got, said)
+        return _head(got, metadata)
     if image_type(got.body) is not None and got.status < 400:
-        return _image(got, said)
+        return _image(got, metadata)
     text, title = await _text(got, kind, raw=input.get("raw", False), context=context)
     shown = cut(
         text, input.get("maxTokens", 8_000), context, name="page.md", complete=not got.truncated
@@ -54,7 +54,7 @@ async def fetch_page(input: dict[str, Any], context: ToolContext, web: Web) -> T
     return ToolOutput(
         content=[TextBlock(f"{first}\n\n{shown.text or _nothing(got.body, kind)}")],
         success=got.status < 400,
-        metadata=said | ({"title": title} if title else {}),
+        metadata=metadata | ({"title": title} if title else {}),
         truncated=shown.truncated,
     )
 
@@ -115,19 +115,19 @@ def _guess(body: bytes) -> str:
     return "application/octet-stream" if b"\0" in head else "text/plain"
 
 
-def _head(got: Fetched, said: dict[str, Any]) -> ToolOutput:
+def _head(got: Fetched, metadata: dict[str, Any]) -> ToolOutput:
     lines = [f"{name}: {value}" for name, value in got.headers if name in _SHOWN_HEADERS]
     text = "\n".join([f"{got.status} {got.url}", *map(without_unseen, lines)])
     return ToolOutput(
-        content=[TextBlock(text)], success=got.status < 400, metadata=said
+        content=[TextBlock(text)], success=got.status < 400, metadata=metadata
     )
 
 
-def _image(got: Fetched, said: dict[str, Any]) -> ToolOutput:
+def _image(got: Fetched, metadata: dict[str, Any]) -> ToolOutput:
     if got.truncated:
         raise ToolExecutionError(
             f"The picture is larger than {len(got.body):,} bytes.", reason="too_large"
         )
     data = base64.b64encode(got.body).decode()
     block = ImageBlock(source=ImageSource(data=data), media_type=image_type(got.body) or "")
-    return ToolOutput(content=[TextBlock(f"{got.status} {got.url}"), block], metadata=said)
+    return ToolOutput(content=[TextBlock(f"{got.status} {got.url}"), block], metadata=metadata)

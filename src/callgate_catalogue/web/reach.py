@@ -52,16 +52,16 @@ def parse(url: str) -> Target:
     if len(url) > LONGEST_URL or any(not "!" <= char <= "~" for char in url) or "\\" in url:
         raise _invalid(f"it has to be percent-encoded, with at most {LONGEST_URL:,} characters")
     try:
-        parts = urlsplit(url)
-        if parts.scheme not in _PORTS:
+        split = urlsplit(url)
+        if split.scheme not in _PORTS:
             raise _invalid("it must begin with http:// or https://")
-        if "@" in parts.netloc:
+        if "@" in split.netloc:
             raise _invalid("it must hold no user name or password")
-        host, port = addresses.split(parts.netloc.removesuffix(":"))
+        host, port = addresses.split(split.netloc.removesuffix(":"))
     except ValueError as error:
         raise _invalid(str(error)) from None
-    query = f"?{parts.query}" if parts.query else ""
-    return Target(parts.scheme, host, port or _PORTS[parts.scheme], (parts.path or "/") + query)
+    query = f"?{split.query}" if split.query else ""
+    return Target(split.scheme, host, port or _PORTS[split.scheme], (split.path or "/") + query)
 
 
 def _invalid(why: str) -> ToolValidationError:

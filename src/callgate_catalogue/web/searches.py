@@ -13,9 +13,9 @@ import msgspec
 from callgate import TextBlock, ToolContext, ToolExecutionError, ToolOutput
 from callgate.packs.http import Masked, quoted
 from callgate.packs.tools import Key
+from callgate_catalogue.web.dependencies import Web
 from callgate_catalogue.web.fetching import Fetched, Request, fetch
 from callgate_catalogue.web.markdown import convert, without_unseen
-from callgate_catalogue.web.parts import Web
 from callgate_catalogue.web.reach import Reach
 from callgate_catalogue.web.shown import CHARS_PER_TOKEN
 
@@ -131,12 +131,12 @@ async def _service(query: str, web: Web) -> list[Result]:
     got = await fetch(request, Reach(anywhere=True), web.limits, resolve=web.resolve)
     if got.status != 200:
         masked = Masked([] if key is None else [key.reveal()])
-        said = got.body[:2_000].decode("utf-8", "replace")
-        what = "." if said.lstrip()[:1] == "<" else quoted(said, masked)
+        answer = got.body[:2_000].decode("utf-8", "replace")
+        detail = "." if answer.lstrip()[:1] == "<" else quoted(answer, masked)
         if web.table.search == "searxng" and got.status == 403:
-            what = f".{_NO_JSON}"
+            detail = f".{_NO_JSON}"
         raise ToolExecutionError(
-            f"{web.table.search} answered {got.status}{what}", reason="web_search"
+            f"{web.table.search} answered {got.status}{detail}", reason="web_search"
         )
     return _results(got, service)
 

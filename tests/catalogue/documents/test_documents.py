@@ -19,8 +19,8 @@ from callgate.tools.loading import factories
 from callgate.tools.tables import DocumentsTable
 from callgate_catalogue.documents import refreshing
 from callgate_catalogue.documents.catalogue import CATALOGUE
+from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.index import opened
-from callgate_catalogue.documents.shares import Documents
 from tests.support import Bench
 
 

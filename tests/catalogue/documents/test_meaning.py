@@ -23,12 +23,12 @@ from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools.loading import factories
 from callgate.tools.tables import DocumentsTable, EmbeddingsTable
 from callgate.wiring_embeddings import open_embedder
-from callgate_catalogue.documents.asked import Asked
 from callgate_catalogue.documents.catalogue import CATALOGUE
+from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.index import Hit, Passage, opened
 from callgate_catalogue.documents.passages import MOST_BYTES, split
+from callgate_catalogue.documents.search_request import SearchRequest
 from callgate_catalogue.documents.searching import fused
-from callgate_catalogue.documents.shares import Documents
 from callgate_catalogue.documents.vectors import COMPARED, Scope, Vectors, normalised
 from tests.models_server import Answer, Embeds, Fails, Hangs, Leaves, ModelServer, Streams
 from tests.support import Bench
@@ -102,7 +102,7 @@ async def test_what_both_find_comes_before_what_one_finds(home: Path, ws: Path, 
 
 
 def test_ranks_are_put_together_by_their_reciprocals(tmp_path: Path) -> None:
-    class Open(Asked):
+    class Open(SearchRequest):
         def may_show(self, origin: Any, path: str) -> bool:
             return path != "hidden"
 

@@ -18,7 +18,7 @@ from callgate.tools.loading import factories
 from callgate.tools.tables import MemoryTable
 from callgate_catalogue.memory.catalogue import CATALOGUE
 from callgate_catalogue.memory.pack import Notes
-from callgate_catalogue.memory.store import Memory, told
+from callgate_catalogue.memory.store import Memory, prompt_text
 from tests.support import Bench, FakeHuman
 from tests.unit.agent.talks import PlayedModel, text
 from tests.unit.cli.running import callgate
@@ -174,8 +174,8 @@ def test_what_is_told_is_bounded_and_the_newest(home: Path, tmp_path: Path) -> N
     for number in range(5):
         kept.add(f"fact {number}", "user")
         os.utime(home / "memory" / "user" / f"{number + 1}.md", (number, number))
-    assert told(kept, 30).splitlines()[1:] == ["- u5: fact 4", "- u4: fact 3"]
-    assert told(kept, 0) == ""
+    assert prompt_text(kept, 30).splitlines()[1:] == ["- u5: fact 4", "- u4: fact 3"]
+    assert prompt_text(kept, 0) == ""
 
 
 # --- the command --------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from callgate.core.sessions import Mode
 from callgate.tools.loading import factories
 from callgate.tools.tables import WebTable
 from callgate_catalogue.web.catalogue import CATALOGUE
-from callgate_catalogue.web.parts import Web
+from callgate_catalogue.web.dependencies import Web
 from tests.support import Bench
 
 

@@ -23,8 +23,8 @@ from callgate.tools.loading import factories
 from callgate.tools.tables import WebTable
 from callgate_catalogue.web.catalogue import CATALOGUE
 from callgate_catalogue.web.charsets import decode
+from callgate_catalogue.web.dependencies import Web
 from callgate_catalogue.web.markdown import MOST_TOKENS, convert
-from callgate_catalogue.web.parts import Web
 from tests.catalogue.web.desk import Names, desk
 from tests.small_pdfs import pdf
 from tests.support import Bench, FakeHuman

@@ -49,7 +49,7 @@ def plain(utterance: str) -> str:
     return re.sub(r"\[(?=\[)", "[ ", cleaned).strip()
 
 
-def manner(spoken: Spoken, *, language: str | None = None) -> tuple[str, ...]:
+def voice_options(spoken: Spoken, *, language: str | None = None) -> tuple[str, ...]:
     """The options for an utterance, in its own language or in another; what is not known of
     it sounds as usual."""
     tongue = language or _language(spoken.locale) or "en"

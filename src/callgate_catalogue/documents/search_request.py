@@ -10,7 +10,7 @@ from callgate.packs.files import is_protected
 from callgate_catalogue.documents.index import Origin
 
 
-class Asked(NamedTuple):
+class SearchRequest(NamedTuple):
     query: str
     origins: tuple[Origin, ...]
     below: str
