@@ -4,7 +4,7 @@
 
 Every figure is a median over rounds, and what is compared is measured in turn, round by round.
 "bare" is the same broker with nothing restricted; the sandboxes are to be read against it.
-`popen` is what the broker replaces. What does not work on this machine is left out and named.
+What does not work on this machine is left out and named.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from callgate.core.commands import OnOutput
 from callgate.sandbox import differences, machines, manifests, overlays, profiles
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.jails import Jail
-from callgate.sandbox.launch import BareLauncher, Command, Launcher, Running
+from callgate.sandbox.launch import Command, Launcher, Running
 from callgate.sandbox.plans import Backend, CannotGuarantee, Plan, choose
 
 LARGE = 1 << 30
@@ -99,7 +99,7 @@ def launchers(
         "namespaces + seccomp": (jail, ("seccomp", "namespaces")),
         "bubblewrap + seccomp": (jail, ("seccomp", "bubblewrap")),
     }
-    ways: dict[str, Launcher] = {"popen": BareLauncher(), "bare": BrokerLauncher(process, None)}
+    ways: dict[str, Launcher] = {"bare": BrokerLauncher(process, None)}
     left_out = {}
     for name, (which, names) in wanted.items():
         try:

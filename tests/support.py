@@ -10,7 +10,7 @@ from typing import Any
 
 from callgate.audit.records import CallRecord
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.commands import Launcher
+from callgate.core.commands import Command, Launcher, OnOutput
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
 from callgate.core.events import TERMINAL, Event
@@ -27,7 +27,7 @@ from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Rulebook
 from callgate.policy.rules import Policy
-from callgate.sandbox.launch import BareLauncher
+from callgate.sandbox.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
 from callgate.storage.memory import MemoryStore, Tables
 
 
@@ -101,11 +101,25 @@ class FakeHuman:
         return self.answers.pop(0)
 
 
+class UnwalledLauncher:
+    """Starts commands with nothing around them, each by a broker that is closed when it ends."""
+
+    async def start(self, command: Command, on_output: OnOutput) -> BrokeredProcess:
+        process = BrokerProcess()
+        try:
+            running = await BrokerLauncher(process, None).start(command, on_output)
+        except BaseException:
+            process.close()
+            raise
+        running.then(process.close)
+        return running
+
+
 class Unwalled(Sandbox):
-    """Starts commands without a broker: nothing to close, and nothing around them."""
+    """Starts commands with nothing around them; nothing has to be closed."""
 
     def launcher(self, enclosure: Enclosure, session: Session) -> Launcher:
-        return BareLauncher()
+        return UnwalledLauncher()
 
 
 async def _no_preview(call: Any, subject: Any) -> None:

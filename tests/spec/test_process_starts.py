@@ -18,7 +18,6 @@ STARTERS = {
     "sandbox/restrict.py": "becomes the command",
     "sandbox/namespaces.py": "forks into namespaces",
     "sandbox/meters.py": "forks a child that tries whether it may fork, and ends",
-    "sandbox/processes.py": "`BareLauncher`, which nothing in the package uses",
     "config/keys.py": "runs the user's own key_command, which no model and no workspace can set",
     "callgate_catalogue/memory/command_line.py": "the user's own EDITOR, at their terminal",
     "cli/watchdog.py": "forks what watches our own loop: it runs no command",
@@ -85,11 +84,6 @@ def modules() -> Iterator[tuple[str, str]]:
 def test_no_module_starts_a_process_but_those_that_are_named() -> None:
     found = {name: list(starts(source)) for name, source in modules()}
     assert {name for name, ways in found.items() if ways} == set(STARTERS)
-
-
-def test_nothing_in_the_package_runs_a_command_bare() -> None:
-    users = [name for name, source in modules() if "BareLauncher" in source]
-    assert users == ["sandbox/launch.py"]
 
 
 def test_every_way_to_start_a_process_would_be_found() -> None:

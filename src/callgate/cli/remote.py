@@ -82,7 +82,7 @@ def _refuse_within_a_call() -> None:
     if sys.platform == "linux" and not marked:
         import resource  # lazy: only on Linux  # noqa: PLC0415
 
-        soft, hard = resource.getrlimit(10)  # RLIMIT_LOCKS: see `sandbox.trees`
+        soft, hard = resource.getrlimit(10)  # RLIMIT_LOCKS: see `sandbox.command_marks`
         marked = soft != hard or soft != resource.RLIM_INFINITY
     if marked:
         from callgate.cli.lineage import refuse_within_a_call  # lazy: see above  # noqa: PLC0415

@@ -82,7 +82,7 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Running(Protocol):
-    """A command that was started. `sandbox.processes.Process` says what each of these promises."""
+    """A command that was started. Leaving `async with` stops what still runs."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
@@ -91,8 +91,16 @@ class Running(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
-    async def wait(self) -> Exit: ...
-    def stop(self, grace: float = GRACE_S) -> bool: ...
+    async def wait(self) -> Exit:
+        """Wait until nothing of the command runs any more and its output has been read."""
+        ...
+
+    def stop(self, grace: float = GRACE_S) -> bool:
+        """Begin to end the whole tree: SIGTERM, and SIGKILL after `grace` seconds.
+
+        False if nothing is left to end. Of several graces the shortest counts.
+        """
+        ...
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from callgate.core.commands import GRACE_S, Exit, OnOutput, Stream
 from callgate.sandbox import broker, keeper_messages, meters, ordering, watch
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.egress import Egress
@@ -28,7 +29,6 @@ from callgate.sandbox.launch import Command
 from callgate.sandbox.orders import Order
 from callgate.sandbox.output_pipes import OutputPipes
 from callgate.sandbox.plans import Plan
-from callgate.sandbox.processes import GRACE_S, Exit, OnOutput, Stream
 from callgate.sandbox.restrict import STEPS
 
 _SHELLS_SIGNALS = 128

@@ -10,19 +10,7 @@ from collections.abc import Collection, Mapping
 
 from callgate.core.commands import Command as Command
 from callgate.core.commands import Launcher as Launcher
-from callgate.core.commands import OnOutput
 from callgate.core.commands import Running as Running
-from callgate.sandbox import processes
-
-
-class BareLauncher:
-    """Restricts nothing: a command can do whatever the user who runs us can do."""
-
-    async def start(self, command: Command, on_output: OnOutput) -> Running:
-        return processes.start(
-            command.argv, cwd=command.cwd, env=command.env, on_output=on_output
-        )
-
 
 _NAMES = """
     PATH HOME USER LOGNAME SHELL TMPDIR TMP TEMP TZ

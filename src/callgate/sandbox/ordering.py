@@ -8,12 +8,12 @@ import resource
 from collections.abc import Mapping
 
 from callgate.sandbox import bubblewrap, kernel, landlock, meters, seccomp, write_attempts
+from callgate.sandbox.command_marks import new_mark
 from callgate.sandbox.jails import Jail, Limits, Network, below_any
 from callgate.sandbox.launch import Command, with_proxy
 from callgate.sandbox.orders import GroupLimit, Layout, Order, Rules
 from callgate.sandbox.plans import Plan
 from callgate.sandbox.restrict import INHERITED
-from callgate.sandbox.trees import MARK, Tree
 
 _TMP = "/tmp"  # noqa: S108 compared with, not written to
 
@@ -37,7 +37,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
     `bwrap` is where bubblewrap is, for plans that use it. Raises OSError if the jail's paths
     are such that they cannot be protected.
     """
-    marks = Tree().environment
+    number, marks = new_mark()
     argv, cwd = command.argv, command.cwd
     result = Order(
         argv=[],
@@ -47,7 +47,7 @@ def order(command: Command, plan: Plan | None, *, bwrap: str | None = None) -> O
         group=[],
         watched=(0, 0),
         bounded=False,
-        mark=int(marks[MARK].rpartition(".")[2]),
+        mark=number,
         layout=None,
         landlock=None,
         filter=b"",

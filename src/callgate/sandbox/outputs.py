@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import IO
 
-from callgate.sandbox.processes import Stream
+from callgate.core.commands import Stream
 
 KEPT_FILE = 64 * 1024 * 1024
 """The most that is kept on disk of one stream."""

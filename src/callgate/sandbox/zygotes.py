@@ -24,6 +24,7 @@ import socket
 import sys
 from collections.abc import Mapping
 
+from callgate.core.commands import OnOutput
 from callgate.sandbox import ordering
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.broker_client import (
@@ -35,7 +36,6 @@ from callgate.sandbox.broker_client import (
 from callgate.sandbox.launch import Command
 from callgate.sandbox.orders import Order
 from callgate.sandbox.plans import Plan
-from callgate.sandbox.processes import OnOutput
 
 BOOT = (
     "import sys; from importlib import util; own = sys.path[:]; sys.path += sys.argv[3:]; "

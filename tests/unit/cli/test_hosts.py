@@ -279,8 +279,8 @@ def test_a_restart_ends_a_quarantine(served: Place) -> None:
 
 MARKED = """
 import resource, socket, sys
-from callgate.sandbox import trees
-resource.setrlimit(10, (trees._LEAST_NUMBER, resource.getrlimit(10)[1]))
+from callgate.sandbox import command_marks
+resource.setrlimit(10, (command_marks._LEAST_NUMBER, resource.getrlimit(10)[1]))
 gate = socket.socket(socket.AF_UNIX)
 gate.connect(sys.argv[1])
 gate.sendall(b'{"type":"renew_host","requestId":"r","name":"plain","forget":true}\\n')

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from callgate.core.commands import Exit
 from callgate.sandbox import cgroups, ordering, proc_tree
 from callgate.sandbox.broker_client import (
     BrokeredProcess,
@@ -25,11 +26,10 @@ from callgate.sandbox.broker_client import (
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan
-from callgate.sandbox.processes import Exit
 from tests.needs import needs
 from tests.support import descriptors
+from tests.unit.sandbox.process_shapes import ONLY_WHEN_STOPPED, PRELUDE, SHAPES, running
 from tests.unit.sandbox.test_escapes import backends, needed
-from tests.unit.sandbox.test_trees import ONLY_WHEN_STOPPED, PRELUDE, SHAPES, running
 from tests.unit.sandbox.worlds import PYTHON
 
 pytestmark = needs("linux", "bash", "setsid")

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import pytest
 
+from callgate.core.commands import Exit
 from callgate.sandbox import cgroups, meters, ordering, proc_tree
 from callgate.sandbox.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
 from callgate.sandbox.cgroups import Group, Groups
 from callgate.sandbox.jails import Limits
 from callgate.sandbox.launch import Command
 from callgate.sandbox.machines import ControlGroups, look_at_groups
-from callgate.sandbox.processes import Exit
 from tests.needs import needs
 
 pytestmark = needs("linux", "bash")

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from callgate.sandbox.launch import BareLauncher, Command, child_environment
-from callgate.sandbox.processes import Exit
+from callgate.core.commands import Exit
+from callgate.sandbox.launch import Command, child_environment
+from tests.support import UnwalledLauncher
 
 SECRETS = {
     "OPENAI_API_KEY": "sk-1",
@@ -59,7 +60,7 @@ async def test_a_command_gets_its_directory_and_its_environment_and_nothing_else
     monkeypatch.setenv("CALLGATE_HOME", "/home/me/.callgate")
     pieces: list[bytes] = []
     command = Command(argv=("/usr/bin/env",), cwd="/usr", env={"COLOUR": "blue"})
-    running = await BareLauncher().start(command, lambda stream, data: pieces.append(data))
+    running = await UnwalledLauncher().start(command, lambda stream, data: pieces.append(data))
     assert await running.wait() == Exit(code=0)
     names = {line.split(b"=")[0] for line in b"".join(pieces).splitlines()}
     assert names == {b"COLOUR", b"CALLGATE_CALL"}
@@ -68,5 +69,5 @@ async def test_a_command_gets_its_directory_and_its_environment_and_nothing_else
 async def test_a_command_runs_in_its_directory() -> None:
     pieces: list[bytes] = []
     command = Command(argv=("/bin/pwd",), cwd="/usr", env={"PATH": os.environ["PATH"]})
-    await (await BareLauncher().start(command, lambda stream, data: pieces.append(data))).wait()
+    await (await UnwalledLauncher().start(command, lambda stream, data: pieces.append(data))).wait()
     assert pieces == [b"/usr\n"]

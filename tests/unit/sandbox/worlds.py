@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from callgate.core.commands import Exit
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan
-from callgate.sandbox.processes import Exit
 from callgate.sandbox.profiles import SandboxPaths
 
 PYTHON = "/usr/bin/python3"

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from callgate.core.commands import OnOutput
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects, derive
 from callgate.core.errors import (
@@ -23,9 +24,9 @@ from callgate.core.errors import (
     WorkspaceEscapeError,
 )
 from callgate.core.tools import Tool, ToolContext, ToolOutput
-from callgate.sandbox.launch import BareLauncher, Command, Running
-from callgate.sandbox.processes import OnOutput
+from callgate.sandbox.launch import Command, Running
 from callgate.tools.shell import LONGEST_COMMAND, SHOWN, Shell
+from tests.support import UnwalledLauncher
 
 
 class Call:
@@ -34,7 +35,7 @@ class Call:
     def __init__(
         self, workspace: Path, keep: Path | None = None, deaf: bool = False, **shell: Any
     ) -> None:
-        self.tool = Shell(**{"launcher": BareLauncher(), **shell})
+        self.tool = Shell(**{"launcher": UnwalledLauncher(), **shell})
         self.published: list[tuple[str, Mapping[str, Any]]] = []
         self._news = asyncio.Event()
         self.context = ToolContext(
@@ -343,7 +344,7 @@ async def test_a_cancel_that_comes_while_the_launcher_works_is_not_lost(tmp_path
         async def start(self, command: Command, on_output: OnOutput) -> Running:
             call.context.cancel_event.set()
             assert await call.tool.cancel() is False
-            return await BareLauncher().start(command, on_output)
+            return await UnwalledLauncher().start(command, on_output)
 
     call = Call(tmp_path, launcher=Slow())
     assert (await call.run("sleep 300")).value == value(code=None, signal="SIGTERM")

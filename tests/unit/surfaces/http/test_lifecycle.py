@@ -20,7 +20,7 @@ import httpx2
 import pytest
 from websockets.sync.client import connect
 
-from callgate.sandbox.trees import MARK
+from callgate.sandbox.command_marks import MARK
 from tests.needs import needs
 
 LIMIT_S = 60
