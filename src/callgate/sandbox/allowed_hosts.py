@@ -7,7 +7,7 @@
     private:git.corp:8443    a name that may have an address in a private network
 
 A name that is not `private` is reached at public addresses only, so that whoever owns a name
-cannot lead a command into this machine or the network around it. Values in, values out: names
+cannot lead a command into this machine or the network around it. Pure: names
 are not looked up here.
 """
 

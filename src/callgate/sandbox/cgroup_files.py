@@ -50,7 +50,7 @@ class ClaimedDirectory:
 
 
 def remove_leftovers(parent: str) -> None:
-    """Of brokers that are gone with all their keepers: nobody holds their lock any more."""
+    """Remove the groups of dead brokers: nobody holds their lock any more."""
     for name in os.listdir(parent):
         if name.startswith(PREFIX):
             path = f"{parent}/{name}"

@@ -86,7 +86,7 @@ class Group:
 
 
 class Groups(ClaimedDirectory):
-    """Those of one broker. Raises OSError where the system does not let us have any."""
+    """The control groups of one broker. Raises OSError where the system grants none."""
 
     def __init__(self, parent: str, *, delegated: bool = False) -> None:
         super().__init__(parent)
@@ -161,7 +161,7 @@ def usable_parents() -> list[tuple[str, bool]]:
 
 
 def around(group: str) -> list[tuple[str, bool]]:
-    """The same for a process in `group`."""
+    """`usable_parents` for a process in `group`."""
     above = os.path.dirname(group)
     delegated = _delegated(above)
     candidates = [(above, delegated)] if delegated or _limits_processes(above) else []

@@ -1,7 +1,7 @@
-"""The one door through which a command becomes processes.
+"""The interface through which every command is started.
 
 Whoever runs a command makes a `Command` and gives it to a `Launcher`. A sandbox is a launcher:
-it starts the same command with less in reach. No other module starts a process.
+it starts the same command with less in reach. Nothing else starts commands.
 """
 
 from __future__ import annotations

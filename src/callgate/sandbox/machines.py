@@ -71,7 +71,7 @@ async def look(process: BrokerProcess, *, bwrap: str | None = None) -> tuple[Bac
 
 
 def look_now(*, bwrap: str | None = None) -> tuple[Backend, ...]:
-    """The same for whoever cannot wait in an event loop: with a broker of its own."""
+    """Blocking `look`, with a broker of its own."""
     return _now(lambda process: look(process, bwrap=bwrap))
 
 

@@ -233,7 +233,7 @@ def compare(before: Manifest, after: Manifest) -> Observed:
 
 
 def _known(paths: Iterable[str], missing_in: Manifest) -> tuple[str, ...]:
-    """Those of which a look that did not see them would have, had they been there."""
+    """The paths that `missing_in` would list if they had existed then."""
     unlisted = missing_in.unlisted
     if not unlisted:
         return tuple(sorted(paths))

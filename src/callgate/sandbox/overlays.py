@@ -56,9 +56,9 @@ class Stage(msgspec.Struct, frozen=True):
     lock: int
     way: Way
     before: Manifest
-    """Of the workspace, whole, from before the command started."""
+    """Manifest of the whole workspace from before the command started."""
     copied: Manifest | None = None
-    """Of the copy, where it is one."""
+    """Manifest of the copy, if the stage is one."""
 
     @property
     def tree(self) -> str:
@@ -149,7 +149,7 @@ def _jail(stage: Stage, paths: profiles.SandboxPaths, limits: Limits | None) -> 
 
 
 def _around_copy(jail: Jail, stage: Stage) -> Jail:
-    """The same for a command that runs where the copy is. It has to reach it, and nothing more."""
+    """The jail of a command that runs in the copy: it reaches the copy and nothing more."""
     hidden = tuple(path for path in jail.hidden if path != stage.scratch)
     if below_any(stage.scratch, hidden):
         raise CannotGuarantee(

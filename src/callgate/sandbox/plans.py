@@ -233,7 +233,7 @@ def _combinations(backends: Sequence[Backend]) -> Iterable[tuple[Backend, ...]]:
 def _problems(
     jail: Jail, missing: frozenset[Guarantee], backends: Sequence[Backend]
 ) -> Iterable[str]:
-    """Of those that would help but do not work here: why they do not."""
+    """Why the backends that would help do not work here."""
     for backend in backends:
         if backend.problem is not None and backend.guarantees(jail) & missing:
             yield backend.problem

@@ -79,7 +79,7 @@ class Profile(StrEnum):
 
 
 class SandboxPaths(msgspec.Struct, frozen=True, kw_only=True):
-    """Where things are. Links are followed when a profile is made."""
+    """The paths that a profile is made from. Links are followed when it is made."""
 
     workspace: str
     home: str
@@ -94,7 +94,7 @@ class SandboxPaths(msgspec.Struct, frozen=True, kw_only=True):
     hidden: tuple[str, ...] = ()
     """Beside our own home and what is a secret anyway."""
     shown: tuple[str, ...] = ()
-    """Of those secrets, the ones that the user wants commands to see."""
+    """The secrets that the user wants commands to see."""
     revealed: tuple[Root, ...] = ()
     """What one program sees, although it is a secret or in our own home: its installation there."""
     tools: tuple[str, ...] = ()
@@ -193,14 +193,14 @@ def without_writes(jail: Jail, paths: SandboxPaths) -> Jail:
 
 
 def _revealed(paths: SandboxPaths) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Those that are readable, and those that are writable."""
+    """The revealed paths: readable ones, and writable ones."""
     by_access = {writable: [root.path for root in paths.revealed if root.writable is writable]
              for writable in (False, True)}  # fmt: skip
     return _plain(*by_access[False]), _plain(*by_access[True])
 
 
 def _tools(paths: SandboxPaths) -> tuple[str, ...]:
-    """Those that no command can have replaced by a link to something else."""
+    """The tool paths that no command can have replaced by a link to something else."""
     writable = (paths.workspace, *paths.write_roots, *paths.program_roots)
     real = _plain(*writable)
     return tuple(p for p in paths.tools if not below_any(p, writable) and not below_any(p, real))
@@ -222,7 +222,7 @@ def _hidden(
 
 
 def _movable(paths: tuple[str, ...], writable: tuple[str, ...]) -> list[str]:
-    """Those that a command could change or move. A hidden path that was moved would be found
+    """The paths that a command could change or move. A hidden path that was moved would be found
     by the next command where nothing is hidden; moving a directory that it is in is enough."""
     inside = (path for path in paths if below_any(path, writable) and path not in writable)
     return [path for path in inside if os.path.lexists(path)]

@@ -38,7 +38,7 @@ _PATH = re.compile(r"(?:~|\$HOME|\$\{HOME\})?/[^\s'\"`;|&<>()\[\]{}:,*?$\\]*")
 
 
 def opaque(directories: Iterable[str], visible: Iterable[str]) -> tuple[str, ...]:
-    """Of these directories the outermost ones, without those that a visible path covers."""
+    """The outermost of these directories, without those that a visible path covers."""
     shown = [path for path in visible if path != "/"]
     real = {os.path.realpath(path) for path in directories if os.path.isdir(path)} - {"/"}
     wanted = {path for path in real if not below_any(path, shown)}

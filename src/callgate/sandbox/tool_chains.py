@@ -121,7 +121,7 @@ def _proper(paths: Iterable[str], home: str) -> tuple[str, ...]:
 
 
 def _inside(paths: Iterable[str], home: str) -> Iterator[str]:
-    """Those that are there and do not show all of the home."""
+    """The paths that exist and do not show all of the home."""
     for path in paths:
         if os.path.isabs(path):
             path = os.path.normpath(path)

@@ -136,7 +136,7 @@ class Zygote(BrokerProcess):
         most_output: int | None = None,
         lease: int | None = None,
     ) -> BrokeredProcess:
-        """As of any broker, but in one that is for this order alone."""
+        """Start a command in a forked broker that serves this order alone."""
         try:
             broker = await self._fork()
             try:

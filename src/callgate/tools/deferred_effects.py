@@ -76,7 +76,7 @@ def _in_git(path: str) -> Iterator[tuple[str, str]]:
 
 
 def _outermost(paths: Iterable[str]) -> list[str]:
-    """Sorted; what is in a directory that is named goes without saying."""
+    """Sorted, without paths that lie in a listed directory."""
     found: list[str] = []
     for path in sorted(paths):
         if not (found and path.startswith(f"{found[-1]}/")):

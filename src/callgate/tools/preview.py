@@ -180,7 +180,7 @@ class ApplyPreview:
 
 
 def arguments(preview: Preview) -> dict[str, Any]:
-    """Those with which `apply_preview` is called: an answer is bound to exactly these changes."""
+    """The arguments of `apply_preview`: an answer is bound to exactly these changes."""
     return {"paths": preview.paths, "changes": preview.digest()}
 
 

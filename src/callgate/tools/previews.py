@@ -42,7 +42,7 @@ class Preview(msgspec.Struct, frozen=True):
 
     @property
     def paths(self) -> list[str]:
-        """Those that are text; the others are judged when they are written."""
+        """The paths that are text; the others are judged when they are written."""
         return [each.path for each in self.changes if _is_text(each.path)]
 
     def digest(self) -> str:

@@ -1,5 +1,4 @@
-"""What the tools of documents share of the runtime: where they keep things, their settings, and
-who makes vectors."""
+"""What the document tools need of the runtime: its home, their settings, and the embedder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is meant by a query: the passages whose vectors are nearest to its own.
+"""Semantic search: the passages whose vectors are nearest to that of a query.
 
     query -> embedder -> vector        passages without one -> batches -> embedder -> index
                             |                                                          |

@@ -1,4 +1,4 @@
-"""A text as passages, each short enough for one vector. Values in, values out."""
+"""A text as passages, each short enough for one vector. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search was asked for, and what it may show."""
+"""The request of a search, and which files it may show."""
 
 from __future__ import annotations
 

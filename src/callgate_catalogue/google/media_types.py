@@ -1,4 +1,4 @@
-"""What kind of file a name promises, for those who get it from us. Values in, values out."""
+"""What kind of file a name promises, for those who get it from us. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mails as Google has them, read; and new ones, written. Values in, values out."""
+"""Mails as Google has them, read; and new ones, written. Pure."""
 
 from __future__ import annotations
 

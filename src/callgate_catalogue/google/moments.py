@@ -1,4 +1,4 @@
-"""Times as people write them, as Google Calendar takes them. Values in, values out."""
+"""Times as people write them, as Google Calendar takes them. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What went wrong with a request to Google, as one sentence. Values in, values out."""
+"""What went wrong with a request to Google, as one sentence. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an utterance is to sound: its text without what an engine would obey, and its options.
+"""The options of an utterance, and its text without what an engine would obey.
 
 The options are those of espeak-ng, which `voice` understands too. All of it
 comes from a model: nothing of what it writes reaches a command line but a language tag.

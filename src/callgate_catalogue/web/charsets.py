@@ -1,5 +1,5 @@
 """From the bytes of an answer to text: its byte-order mark, what its header says, what it says
-itself, else UTF-8, else Windows-1252. Values in, values out."""
+itself, else UTF-8, else Windows-1252. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the web tools share: the settings, the key of the search service, the look-up of names."""
+"""What the web tools need: their settings, the key of the search service, name resolution."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an element hides from people by its attributes. Values in, values out."""
+"""What an element hides from people by its attributes. Pure."""
 
 from __future__ import annotations
 

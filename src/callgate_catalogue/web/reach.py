@@ -1,4 +1,4 @@
-"""Which addresses the web tools may connect to. Values in, values out.
+"""Which addresses the web tools may connect to. Pure.
 
 Public addresses, unless `[web] only` names hosts; others only where `[web] allow` does:
 
