@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator
 
 from callgate.cli import commands
-from callgate.cli.exits import described
-from callgate.cli.families.parts import Parser
+from callgate.cli.exit_codes import described
+from callgate.cli.families.command import Parser
 
 _HEAD = """\
 # Commands

@@ -24,7 +24,7 @@ _USAGE = 2
 
 def acp(options: Any) -> int:
     if options.words:
-        from callgate.cli.problems import CliError  # lazy: only for errors  # noqa: PLC0415
+        from callgate.cli.errors import CliError  # lazy: only for errors  # noqa: PLC0415
 
         raise CliError("acp takes no words")
     if options.print_config:
@@ -39,7 +39,7 @@ def acp(options: Any) -> int:
         say("callgate acp is started by an editor, which speaks with it over stdin and stdout.")
         say("callgate acp --print-config zed (or neovim, jetbrains, emacs, vscode) sets one up.")
         return _USAGE
-    from callgate.cli.targets import home  # lazy: not for what only prints  # noqa: PLC0415
+    from callgate.cli.fast.instances import home  # lazy: not for what only prints  # noqa: PLC0415
 
     home()  # refuses one that others control
     requests, answers = take_streams()
@@ -55,8 +55,8 @@ def _level(options: Any) -> str:
 def _serve(requests: int, answers: int, options: Any) -> int:
     import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
 
-    from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.cli.logs import set_up  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.nested_calls import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.acp import stdio  # lazy: the same  # noqa: PLC0415
 
     refuse_within_a_call("callgate acp")
@@ -66,11 +66,11 @@ def _serve(requests: int, answers: int, options: Any) -> int:
     async def make_agent(peer: Any, client: Any) -> Any:
         await asyncio.to_thread(_load_agent)
         wired = await asyncio.to_thread(_open, options.v or options.vv)
-        from callgate.cli.acp_parts import make_parts  # lazy: after the greeting  # noqa: PLC0415
+        from callgate.cli.acp_dependencies import make_dependencies  # lazy: after the greeting  # noqa: PLC0415
         from callgate.cli.watchdog import watch_runtime  # lazy: after the greeting  # noqa: PLC0415
         from callgate.surfaces.acp.agent import AcpAgent  # lazy: after the greeting  # noqa: PLC0415
 
-        agent = AcpAgent(make_parts(wired, chosen), peer, client)
+        agent = AcpAgent(make_dependencies(wired, chosen), peer, client)
         watch_runtime(wired)
         return agent
 
@@ -79,7 +79,7 @@ def _serve(requests: int, answers: int, options: Any) -> int:
 
 def _load_agent() -> None:
     """Load all that an agent needs, in a thread: the event loop goes on meanwhile."""
-    import callgate.cli.acp_parts  # lazy: after the greeting  # noqa: PLC0415
+    import callgate.cli.acp_dependencies  # lazy: after the greeting  # noqa: PLC0415
     import callgate.surfaces.acp.agent  # lazy: after the greeting  # noqa: PLC0415
     import callgate.wiring_agents  # lazy: after the greeting  # noqa: F401, PLC0415
 

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callgate.cli.exits import OK
+from callgate.cli.executable import this_program
+from callgate.cli.exit_codes import OK
 from callgate.cli.options import model_of
 from callgate.cli.terminal import say
-from callgate.cli.this_program import this_program
 from callgate.config.places import Home
 
 Printed = Callable[[str, list[str]], str]

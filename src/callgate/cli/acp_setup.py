@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import sys
 
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.keys import explained, typed
-from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.model_choice import choose_model
-from callgate.cli.problems import CliError
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.terminal import is_terminal, say
 from callgate.config import keys
 from callgate.config.load import load_user

@@ -15,9 +15,9 @@ from callgate.audit.reading import Filter, Follower
 from callgate.audit.reading import search as find
 from callgate.audit.records import CallRecord
 from callgate.audit.verify import verify as check
-from callgate.cli.exits import FAILED, OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import FAILED, OK
 from callgate.cli.output import print_json, print_json_line
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import columns, is_terminal, paint_for
 from callgate.cli.visible import clip, visible
 from callgate.config.places import Home

@@ -11,16 +11,16 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from callgate.audit.summaries import summarize
-from callgate.cli import endings, remote
+from callgate.cli import call_results, remote
 from callgate.cli.arguments import read_arguments
-from callgate.cli.asking import confirmer
+from callgate.cli.call_results import Ended
+from callgate.cli.confirmation_prompt import confirmer
 from callgate.cli.embedded import find_tool, open_runtime
-from callgate.cli.endings import Ended
-from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
+from callgate.cli.nested_calls import refuse_within_a_call
+from callgate.cli.progress_line import WaitingLine
 from callgate.cli.terminal import say
 from callgate.cli.visible import clip, visible_text
-from callgate.cli.waiting_line import WaitingLine
 from callgate.cli.watchdog import watch_runtime
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
@@ -172,6 +172,6 @@ def _show(
 ) -> int:
     schema = None if tool is None else tool.definition.input_schema
     answered_by = {"instance": None, "policy": policy}
-    return endings.show(
+    return call_results.show(
         ended, schema, options, streamed=live.streamed, answered_by=answered_by
     )

@@ -25,15 +25,15 @@ from callgate.cli import agents, chat_commands, skills
 from callgate.cli.agents import Chosen
 from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
+from callgate.cli.chat_exit import leave, leave_at_once
 from callgate.cli.chat_interrupts import Interrupts
-from callgate.cli.chat_leaving import leave, leave_at_once
 from callgate.cli.chat_lines import open_lines
 from callgate.cli.chat_screen import Screen
 from callgate.cli.chat_threads import Beside
 from callgate.cli.embedded import open_runtime
-from callgate.cli.exits import INTERRUPTED, OK
-from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import INTERRUPTED, OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.stores import short
 from callgate.cli.terminal import Paint, columns, is_terminal, say, wants_colour
 from callgate.cli.tty import open_tty

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, nullcontext
 
-from callgate.cli import asking
-from callgate.cli.asking import asker
+from callgate.cli import confirmation_prompt
+from callgate.cli.confirmation_prompt import asker
 from callgate.cli.terminal import say
 from callgate.cli.tty import Tty
 from callgate.cli.visible import visible
@@ -29,7 +29,7 @@ _OPTION = "--allow"
 
 def here(by: str) -> frozenset[str]:
     """By whom a question was answered, where it was answered in this command."""
-    return frozenset({by, _OPTION, asking.BY})
+    return frozenset({by, _OPTION, confirmation_prompt.BY})
 
 
 class Answers:

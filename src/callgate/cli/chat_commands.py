@@ -16,9 +16,9 @@ from callgate.cli.agents import Chosen
 from callgate.cli.chat_interrupts import Interrupts
 from callgate.cli.chat_screen import Screen
 from callgate.cli.chat_threads import Beside
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.options import MODES
-from callgate.cli.problems import CliError
 from callgate.cli.stores import explained, find_session
 from callgate.core.content import TextBlock
 from callgate.core.events import COMPACTED

@@ -22,10 +22,10 @@ from callgate.audit.records import line_hash
 from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.cli.embedded import open_runtime
+from callgate.cli.errors import CliError
 from callgate.cli.instance_states import state_of
 from callgate.cli.platforms import missing_on
-from callgate.cli.problems import CliError
-from callgate.cli.python_faults import Fault, faults_here
+from callgate.cli.python_bugs import Fault, faults_here
 from callgate.cli.sandboxes import limits_here, path_rules_here, profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
 from callgate.cli.tty import open_tty

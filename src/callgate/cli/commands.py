@@ -11,14 +11,14 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from callgate import shipped
-from callgate.cli.exits import described
-from callgate.cli.families.parts import Parser, add
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import described
+from callgate.cli.families.command import Parser, add
 from callgate.cli.options import DEBUG, VERBOSE
-from callgate.cli.problems import CliError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from callgate.cli.families.parts import Command, Family
+    from callgate.cli.families.command import Command, Family
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "work": ("chat", "run", "tools", "call", "preview", "undo", "parse"),

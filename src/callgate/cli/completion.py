@@ -9,9 +9,9 @@ from __future__ import annotations
 from argparse import Namespace
 
 from callgate.cli.commands import beginning, every, parser_of
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.families.setup import SHELLS
-from callgate.cli.problems import CliError
 
 _TAKE_TOOLS = ("call", "policy explain")
 _TOOLS = "callgate tools --names 2>/dev/null"

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.cli.dialog import agreed
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.question import NARROWEST, QuestionDocument, question_rows
 from callgate.cli.stores import (
     alive,

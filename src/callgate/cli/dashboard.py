@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from callgate.cli import provenance
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass

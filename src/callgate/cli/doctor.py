@@ -7,9 +7,9 @@ import sys
 from argparse import Namespace
 
 from callgate.cli.checks import CHECKS, Level, Patient, sandbox_of
-from callgate.cli.exits import FAILED, OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import FAILED, OK
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.sandboxes import described, seen
 from callgate.cli.terminal import paint_for
 from callgate.cli.visible import visible

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from callgate.cli import provenance
+from callgate.cli.errors import CliError
 from callgate.cli.logs import set_up
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.cli.visible import visible
 from callgate.config.load import SettingsError

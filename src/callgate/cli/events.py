@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.output import print_json_line
-from callgate.cli.problems import CliError
 from callgate.cli.stores import find_session, settle, short, with_store, words
 from callgate.cli.terminal import Paint, columns, is_terminal, paint_for
 from callgate.cli.visible import clip, visible

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from callgate.cli.errors import CliError
 from callgate.cli.output import print_json_line, print_text
-from callgate.cli.problems import CliError
 from callgate.core.errors import ToolErrorClass
 from callgate.core.events import Event
 from callgate.core.stored import StoredMessage, StoredSession

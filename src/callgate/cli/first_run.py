@@ -53,7 +53,7 @@ def guide(home: Home) -> None:
     print("\nOne call, which changes nothing ($ callgate call list_dir):")
     sys.stdout.flush()
     from callgate.cli.call import call  # lazy: heavy, and only at the end  # noqa: PLC0415
-    from callgate.cli.quick import read  # lazy: with it  # noqa: PLC0415
+    from callgate.cli.fast import read  # lazy: with it  # noqa: PLC0415
 
     call(read(["list_dir"]))
     print("It is on record: callgate audit tail. callgate help lists the rest.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.host.main import main
 
 

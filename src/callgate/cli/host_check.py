@@ -21,11 +21,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from callgate.cli.arguments import read_arguments
-from callgate.cli.exits import FAILED, OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.host_conversation import HostConversation, HostLost, Notes, Unmet, describe
 from callgate.cli.host_probes import OPTIONAL, PROBES, Subject, init, optional, returned
-from callgate.cli.host_talks import Lost, Notes, Talk, Unmet, describe
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import paint_for, say
 from callgate.cli.visible import visible, visible_text
 from callgate.core.commands import Command
@@ -126,7 +126,7 @@ class _Examination:
             await self._examine(host)
         finally:
             if self._host is not None:
-                await self._host.talk.end()
+                await self._host.conversation.end()
             self._broker.close()
         return self._findings
 
@@ -146,15 +146,15 @@ class _Examination:
         self._seen("one answer", self._notes.strays, "each request has one", "asked by nobody")
 
     async def _start(self) -> Subject:
-        talk = Talk(self._notes, self._timeout_s)
+        conversation = HostConversation(self._notes, self._timeout_s)
         try:
-            await talk.start(BrokerLauncher(self._broker, None), self._command)
+            await conversation.start(BrokerLauncher(self._broker, None), self._command)
         except OSError as error:
             raise CliError(
                 f"{self._command.argv[0]} cannot be started: {error.strerror or error}",
                 error_class=ToolErrorClass.NOT_FOUND, reason="not_started",
             ) from error  # fmt: skip
-        self._host = Subject(talk, self._config)
+        self._host = Subject(conversation, self._config)
         return self._host
 
     async def _ask(
@@ -176,7 +176,7 @@ class _Examination:
         try:
             await init(host)
         except Unmet as unmet:
-            raise Lost(f"it could not be started again: {unmet}") from None
+            raise HostLost(f"it could not be started again: {unmet}") from None
         with contextlib.suppress(Unmet):  # found already, where they cannot be read
             await PROBES["tools"](host)
         return host
@@ -186,8 +186,8 @@ class _Examination:
             seen = await work()
         except Unmet as unmet:
             self._findings.append(Finding.unmet(name, str(unmet)))
-            if isinstance(unmet, Lost) and self._host is not None:
-                await self._host.talk.end()
+            if isinstance(unmet, HostLost) and self._host is not None:
+                await self._host.conversation.end()
                 self._host = None
             return
         level = Level.NOT_OFFERED if seen is None else Level.OK
@@ -212,7 +212,7 @@ class _Examination:
 
     async def _leave(self) -> str:
         host = self._host or await self._again()
-        return describe(await host.talk.leave(LEAVE_S))
+        return describe(await host.conversation.leave(LEAVE_S))
 
     def _seen(self, name: str, noted: list[str], good: str, bad: str) -> None:
         if noted:

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import callgate
 from callgate.cli import host_samples
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass

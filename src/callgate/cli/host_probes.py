@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import UNSET
 
-from callgate.cli.host_talks import Talk, Unmet
+from callgate.cli.host_conversation import HostConversation, Unmet
 from callgate.core.errors import ToolRegistrationError
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.excerpts import excerpt
@@ -29,8 +29,8 @@ _SCHEMAS = frames.GetToolSchemas
 class Subject:
     """A host that runs, and what it has said of itself."""
 
-    def __init__(self, talk: Talk, config: dict[str, Any]) -> None:
-        self.talk = talk
+    def __init__(self, conversation: HostConversation, config: dict[str, Any]) -> None:
+        self.conversation = conversation
         self.config = config
         self.state: dict[str, Any] = {}
         self.methods: frozenset[str] | None = None
@@ -44,12 +44,14 @@ class Subject:
     async def ask(self, params: frames.OfHost, timeout_s: float | None = None) -> frames.Answer:
         """Raises `Unmet` where the answer is none."""
         id = self.id()
-        return await self.talk.answer(line(frames.ask(id, params)), id, type(params), timeout_s)
+        return await self.conversation.answer(
+            line(frames.ask(id, params)), id, type(params), timeout_s
+        )
 
     async def raw(self, frame: dict[str, Any], asked: type = object) -> frames.Answer:
         """Ask with whatever stands in a frame, beside an id."""
         id = self.id()
-        return await self.talk.answer(line({"v": 1, "id": id, **frame}), id, asked)
+        return await self.conversation.answer(line({"v": 1, "id": id, **frame}), id, asked)
 
     async def is_there(self) -> None:
         """It goes on after what was wrong."""
@@ -149,7 +151,7 @@ async def _long_line(host: Subject) -> str:
 async def _complained(host: Subject, *lines: bytes) -> str:
     for each in lines:
         try:
-            refused(await host.talk.answer(each + b"\n", None), _PROTOCOL)
+            refused(await host.conversation.answer(each + b"\n", None), _PROTOCOL)
             await host.is_there()
         except Unmet as unmet:
             raise type(unmet)(f"{unmet} (it was sent {_short(each)})") from None
@@ -186,14 +188,14 @@ async def _blanks(host: Subject) -> str:
     id = host.id()
     asked = line(frames.ask(id, _SCHEMAS(state=host.state)))
     data = b"\n \t\r\n" + b" \t" + asked.rstrip(b"\n") + b" \r\n\n"
-    returned(await host.talk.answer(data, id, _SCHEMAS))
+    returned(await host.conversation.answer(data, id, _SCHEMAS))
     return "ignored"
 
 
 async def _together(host: Subject) -> str:
     ids = [host.id() for _ in range(16)]
     data = b"".join(line(frames.ask(id, _SCHEMAS(state=host.state))) for id in ids)
-    for answer in (await host.talk.answers(data, dict.fromkeys(ids, _SCHEMAS))).values():
+    for answer in (await host.conversation.answers(data, dict.fromkeys(ids, _SCHEMAS))).values():
         returned(answer)
     return f"{len(ids)} requests at once, each answered under its id"
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from callgate.cli.dialog import Lines, agreed
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.cli.terminal import is_terminal
 from callgate.cli.tty import Tty, open_tty
 from callgate.cli.visible import visible, visible_text

@@ -7,10 +7,10 @@ import os
 import sys
 from argparse import Namespace
 
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.samples import HELLO, SETTINGS, WORKSPACE_SETTINGS
 from callgate.cli.terminal import is_terminal, say
 from callgate.config.places import Home, workspace_settings

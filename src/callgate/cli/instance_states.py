@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from callgate.cli.greetings import GREETING_S, NotTaken, ask, settings_of
-from callgate.cli.wires import Lost, Wire
+from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
+from callgate.cli.handshake import GREETING_S, InstanceDeclined, ask, settings_of
 from callgate.surfaces.socket.instances import Instance
 
 
@@ -30,9 +30,9 @@ def state_of(instance: Instance) -> InstanceState:
         return InstanceState(problem="its socket is gone")
     info: dict[str, Any] = {"caller": "cli", "cwd": instance.cwd}
     try:
-        with Wire(instance.socket, GREETING_S) as wire:
-            answer = ask(wire, instance.socket, {"clientInfo": info, "names": []})
-    except (Lost, NotTaken) as error:
+        with InstanceConnection(instance.socket, GREETING_S) as connection:
+            answer = ask(connection, instance.socket, {"clientInfo": info, "names": []})
+    except (ConnectionLost, InstanceDeclined) as error:
         return InstanceState(problem=f"it does not answer: {error}")
     found = settings_of(answer)
     problem = found["problem"]

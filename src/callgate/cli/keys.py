@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from callgate.cli.exits import FAILED, OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
 from callgate.cli.visible import visible
 from callgate.config import keys

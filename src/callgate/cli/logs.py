@@ -12,8 +12,8 @@ import sys
 
 from callgate.audit.frame_log import TRACE
 from callgate.audit.redaction import redact
+from callgate.cli.errors import CliError
 from callgate.cli.log_limits import LimitedLog
-from callgate.cli.problems import CliError
 from callgate.cli.visible import visible_text
 
 _LEVELS = {

@@ -1,9 +1,9 @@
-"""The entry point. `callgate call` goes the short way, if an instance can make the call.
+"""The entry point. `callgate call` takes the fast path if an instance can make the call.
 
-    call -> quick (its options) -> remote (an instance)
-    acp  -> quick               -> acp       |
-                |                            |
-                +-- unusual, wrong ----------+-- none there --> full: every command, every error
+    call -> fast (its options) -> remote (an instance)
+    acp  -> fast               -> acp       |
+               |                            |
+               +-- unusual, wrong ----------+-- none there --> dispatch: every command
 
 Nothing is imported here that a call through an instance, or an editor, would have to wait for.
 """
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] != ["call"]:
         return _full(given)
     try:
-        from callgate.cli.quick import read  # lazy: not for other commands  # noqa: PLC0415
+        from callgate.cli.fast import read  # lazy: not for other commands  # noqa: PLC0415
 
         options = read(given[1:])
         if options is None:
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        return _told(given, error)
+        return _report_failure(given, error)
 
 
 def _call_instance(options: Any) -> int | None:
@@ -55,7 +55,7 @@ def _call_instance(options: Any) -> int | None:
 
 
 def _acp(given: list[str]) -> int:
-    from callgate.cli.quick import read_acp  # lazy: not for other commands  # noqa: PLC0415
+    from callgate.cli.fast import read_acp  # lazy: not for other commands  # noqa: PLC0415
 
     options = read_acp(given[1:])
     if options is None:
@@ -67,22 +67,22 @@ def _acp(given: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BaseException as error:
-        return _told(given, error)
+        return _report_failure(given, error)
 
 
 def _full(given: list[str], options: Any = None) -> int:
-    from callgate.cli.full import run  # lazy: not for calls through an instance  # noqa: PLC0415
+    from callgate.cli.dispatch import run  # lazy: not for calls through an instance  # noqa: PLC0415
 
     return run(given, options)
 
 
-def _told(given: list[str], error: BaseException) -> int:
-    """What went wrong on the short way, in the words that it has on the long one."""
+def _report_failure(given: list[str], error: BaseException) -> int:
+    """Report a fast-path failure through the normal error handler."""
 
     def fail() -> int:
         raise error
 
-    from callgate.cli.full import guarded  # lazy: only for errors  # noqa: PLC0415
+    from callgate.cli.dispatch import guarded  # lazy: only for errors  # noqa: PLC0415
 
     return guarded(given, fail)
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.mcp_runners import around
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
 from callgate.cli.terminal import say
 from callgate.config.installations import Installation

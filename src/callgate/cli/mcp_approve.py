@@ -13,12 +13,12 @@ from typing import Any
 
 from callgate.audit.redaction import redact
 from callgate.cli import remote_hosts
-from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import EXIT_CODES, OK
 from callgate.cli.host_reloads import Reload, Reloaded, settings_of, shown
-from callgate.cli.lineage import refuse_within_a_call
 from callgate.cli.mcp_servers import about, ensure_known, servers_of, tell
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.stores import words
 from callgate.cli.terminal import is_terminal, say
 from callgate.cli.visible import visible

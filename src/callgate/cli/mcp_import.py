@@ -23,12 +23,12 @@ import msgspec
 
 from callgate.audit.redaction import redact
 from callgate.cli.dialog import Lines, agreed
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.mcp_add import Settings, changing, written
 from callgate.cli.mcp_runners import around
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.stores import words
 from callgate.cli.terminal import say
 from callgate.cli.tty import open_tty

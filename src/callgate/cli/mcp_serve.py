@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.cli.terminal import say
 from callgate.host.streams import take_streams
 
@@ -36,7 +36,7 @@ def serve(options: Namespace) -> int:
     import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
 
     from callgate.cli.embedded import open_runtime  # lazy: the same  # noqa: PLC0415
-    from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.nested_calls import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
 
     refuse_within_a_call("callgate mcp serve")
     ensure_installed()
@@ -49,7 +49,7 @@ def _print_config(options: Namespace) -> int:
     """The JSON that most clients read, with the program as it lies here."""
     import json  # lazy: not for a client  # noqa: PLC0415
 
-    from callgate.cli.this_program import this_program  # lazy: not for a client  # noqa: PLC0415
+    from callgate.cli.executable import this_program  # lazy: not for a client  # noqa: PLC0415
 
     program, *words = this_program()
     words += ["mcp", "serve", "--workspace", os.path.abspath(os.path.expanduser(options.workspace))]

@@ -14,13 +14,13 @@ from collections.abc import Collection
 import msgspec
 
 from callgate.cli import remote_hosts
-from callgate.cli.exits import EXIT_CODES, OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import EXIT_CODES, OK
 from callgate.cli.host_lists import described, print_table
 from callgate.cli.host_logs import Log, show
 from callgate.cli.host_reloads import settings_of
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.stores import not_found, words
 from callgate.cli.terminal import say
 from callgate.cli.visible import visible

@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.cli.terminal import say
 from callgate.host.streams import take_streams
 
@@ -52,8 +52,8 @@ def wrap(options: Namespace) -> int:
     import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
 
     from callgate.cli.embedded import open_runtime  # lazy: the same  # noqa: PLC0415
-    from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.cli.mcp_serve import ensure_installed  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.nested_calls import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
 
     refuse_within_a_call("callgate mcp wrap")
     ensure_installed()
@@ -227,8 +227,8 @@ def _unusable(name: str, problem: str, hint: str) -> Exception:
 def _approve(options: Namespace) -> int:
     """Show what the server says now, and pin it after a yes."""
     from callgate.cli.host_reloads import settings_of  # lazy: only for --approve  # noqa: PLC0415
-    from callgate.cli.lineage import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.cli.mcp_approve import Approval  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.nested_calls import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.config.places import Home  # lazy: the same  # noqa: PLC0415
 
     refuse_within_a_call("callgate mcp wrap --approve")

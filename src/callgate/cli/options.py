@@ -1,6 +1,6 @@
 """The options that `callgate call` and `callgate acp` take, as tables that two parsers read.
 
-`commands` gives them to argparse; `quick` reads a usual command line without it. Light to
+`commands` gives them to argparse; `fast` reads a usual command line without it. Light to
 import: a call through a running instance waits for nothing that it does not need.
 """
 

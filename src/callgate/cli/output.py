@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from callgate.cli.problems import CliError
+    from callgate.cli.errors import CliError
 
 
 def print_json(value: Any) -> None:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from callgate.cli.families.parts import Command
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
+from callgate.cli.families.command import Command
 from callgate.config.load import SettingsError, load_user
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass

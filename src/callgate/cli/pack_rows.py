@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.config.load import SettingsError, load_user
 from callgate.config.places import Home
 from callgate.sources.packs.installed import Entry, installed

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from callgate.cli.exits import OK, USAGE
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK, USAGE
 from callgate.cli.json_texts import dumps
 from callgate.cli.output import print_json, print_text
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.protocol.toolcalls.parse import parse as read
 from callgate.protocol.toolcalls.values import (

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from callgate.cli.arguments import read_arguments
 from callgate.cli.decision_words import decided_by
 from callgate.cli.embedded import find_tool, open_runtime
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import Paint, paint_for
 from callgate.cli.visible import visible
 from callgate.core.calls import CallerKind, ToolCall

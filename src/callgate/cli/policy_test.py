@@ -13,9 +13,9 @@ from datetime import datetime
 from callgate.cli.audit import since_ms
 from callgate.cli.decision_words import decided_by
 from callgate.cli.embedded import open_runtime
-from callgate.cli.exits import FAILED, OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import FAILED, OK
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.stores import with_store
 from callgate.cli.terminal import Paint, columns, is_terminal, paint_for, say
 from callgate.cli.visible import clip, visible

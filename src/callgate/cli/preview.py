@@ -13,14 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from callgate.cli.call import run_call
+from callgate.cli.call_results import Ended
 from callgate.cli.dialog import Lines, agreed
+from callgate.cli.dry_run import register, register_preview
 from callgate.cli.embedded import find_tool, open_runtime
-from callgate.cli.endings import Ended
 from callgate.cli.envelope import envelope
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
-from callgate.cli.rehearsals import register, register_preview
 from callgate.cli.terminal import say
 from callgate.cli.tty import open_tty
 from callgate.core.calls import CallerKind, ToolCall

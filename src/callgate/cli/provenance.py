@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 
-from callgate.cli.greetings import answered_by_words
+from callgate.cli.handshake import answered_by_words
 from callgate.cli.terminal import say
 
 TYPE_CHECKING = False

@@ -15,11 +15,12 @@ from __future__ import annotations
 import os
 import sys
 
-from callgate.cli import greetings, targets
-from callgate.cli.greetings import NotTaken
+from callgate.cli import handshake
+from callgate.cli.fast import instances
+from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
+from callgate.cli.handshake import InstanceDeclined
 from callgate.cli.remote_calls import Left, RemoteCall, problem
 from callgate.cli.terminal import say
-from callgate.cli.wires import Lost, Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,48 +37,54 @@ def call(options: Any) -> int | None:
 
 
 def through(options: Any, work: Callable[..., T]) -> T | None:
-    """Have `work(wire, path, options, named=...)` done with the instance that was named, or
+    """Have `work(connection, path, options, named=...)` done with the instance that was named, or
     with the first that takes it. None: none takes it, and none was named."""
     if options.socket is None and options.instance is None:
-        for path in targets.candidates(targets.home()):
+        for path in instances.candidates(instances.home()):
             try:
                 return _with(path, options, work, named=False)
-            except NotTaken as refusal:
+            except InstanceDeclined as refusal:
                 if refusal.aloud or getattr(options, "verbose", False):
                     say(f"callgate: {refusal}; a runtime of its own is used")
         return None
     try:
         named: str | None = options.socket
         if named is None:
-            named = targets.named(targets.home(), options.instance)
+            named = instances.named(instances.home(), options.instance)
         if named is None:
-            raise NotTaken(f"no instance {options.instance!r} runs", "host_unavailable",
-                           "callgate status shows what runs.")  # fmt: skip
+            raise InstanceDeclined(
+                f"no instance {options.instance!r} runs",
+                "host_unavailable",
+                "callgate status shows what runs.",
+            )
         return _with(named, options, work, named=True)
-    except NotTaken as refusal:
+    except InstanceDeclined as refusal:
         raise problem(str(refusal), refusal.error_class, "not_taken", refusal.hint) from None
 
 
 def _with(path: str, options: Any, work: Callable[..., T], *, named: bool) -> T:
     try:
-        wire = Wire(path, greetings.GREETING_S)
-    except Lost as error:
-        raise NotTaken(f"no instance answers at {path}: {error}", "host_unavailable",
-                       "callgate status shows what runs.",
-                       aloud=targets.is_of_living(targets.home(), path)) from None  # fmt: skip
-    with wire:
-        return work(wire, path, options, named=named)
+        connection = InstanceConnection(path, handshake.GREETING_S)
+    except ConnectionLost as error:
+        raise InstanceDeclined(
+            f"no instance answers at {path}: {error}",
+            "host_unavailable",
+            "callgate status shows what runs.",
+            aloud=instances.is_of_living(instances.home(), path),
+        ) from None
+    with connection:
+        return work(connection, path, options, named=named)
 
 
-def _call(wire: Wire, path: str, options: Any, *, named: bool) -> int:
+def _call(connection: InstanceConnection, path: str, options: Any, *, named: bool) -> int:
     try:
-        return RemoteCall(wire, path, options, named=named).run()
+        return RemoteCall(connection, path, options, named=named).run()
     except Left as left:
         return left.exit_code
 
 
 def _refuse_within_a_call() -> None:
-    """`lineage` decides; it is loaded only where this process looks as if it might."""
+    """`nested_calls` decides; it is loaded only where this process looks as if it might."""
     marked = bool(os.environ.get("CALLGATE_CALL"))
     if sys.platform == "linux" and not marked:
         import resource  # lazy: only on Linux  # noqa: PLC0415
@@ -85,6 +92,6 @@ def _refuse_within_a_call() -> None:
         soft, hard = resource.getrlimit(10)  # RLIMIT_LOCKS: see `sandbox.command_marks`
         marked = soft != hard or soft != resource.RLIM_INFINITY
     if marked:
-        from callgate.cli.lineage import refuse_within_a_call  # lazy: see above  # noqa: PLC0415
+        from callgate.cli.nested_calls import refuse_within_a_call  # lazy: see above  # noqa: PLC0415
 
         refuse_within_a_call("callgate call")

@@ -8,24 +8,29 @@ from __future__ import annotations
 import os
 import sys
 
-from callgate.cli import pairs
-from callgate.cli.greetings import (
-    NotTaken,
+from callgate.cli.fast import arguments
+from callgate.cli.fast.connection import (
+    ConnectionLost,
+    FrameTooLong,
+    InstanceConnection,
+    UnexpectedPeer,
+)
+from callgate.cli.handshake import (
+    InstanceDeclined,
     answered_by_words,
     greet,
     settings_of,
     workspace_of,
 )
 from callgate.cli.output import print_json, print_text
-from callgate.cli.stops import Stops
+from callgate.cli.stop_signals import Stops
 from callgate.cli.terminal import is_terminal, safe, say
-from callgate.cli.wires import Foreign, Lost, TooLong, Wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from callgate.cli.waiting_line import WaitingLine
+    from callgate.cli.progress_line import WaitingLine
 
 PATIENCE_S = 30.0
 """After how long a silence it is asked whether it still lives, and how long it has then."""
@@ -46,8 +51,10 @@ class Left(Exception):
 class RemoteCall:
     """One call over one connection."""
 
-    def __init__(self, wire: Wire, path: str, options: Any, *, named: bool) -> None:
-        self.wire = wire
+    def __init__(
+        self, connection: InstanceConnection, path: str, options: Any, *, named: bool
+    ) -> None:
+        self.connection = connection
         self.options = options
         self.tool = options.words[0]
         self.arguments: Any = {}
@@ -72,10 +79,10 @@ class RemoteCall:
                 self._send(limit_ms)
                 self._show_waiting()
                 frame = self._until_the_end(stops)
-            except (Lost, TooLong) as error:
+            except (ConnectionLost, FrameTooLong) as error:
                 raise problem(
                     f"the instance at {self._path} went away during the call: {error}",
-                    "protocol_error" if isinstance(error, Foreign) else "host_unavailable",
+                    "protocol_error" if isinstance(error, UnexpectedPeer) else "host_unavailable",
                     "instance_lost",
                     "Whether it ran is on record: callgate audit tail, callgate events.",
                 ) from None
@@ -86,20 +93,21 @@ class RemoteCall:
     # Before the call.
 
     def _limit_ms(self) -> int | None:
-        """The time limit as the wire has it; and whether we can be asked for at all."""
+        """The time limit as the protocol has it; and whether we can be asked for at all."""
         given = self.options.timeout
         limit = None if given is None else round(given * 1000)
         if limit is not None and not 1 <= limit <= _MOST_MS:
-            raise NotTaken("--timeout: an instance takes a millisecond to a day",
-                           "validation_error")  # fmt: skip
+            raise InstanceDeclined(
+                "--timeout: an instance takes a millisecond to a day", "validation_error"
+            )
         if not 1 <= len(self.tool) <= _LONGEST_NAME:
-            raise NotTaken("a name of a tool has 1 to 128 characters", "validation_error")
+            raise InstanceDeclined("a name of a tool has 1 to 128 characters", "validation_error")
         return limit
 
     def _greet(self) -> None:
         """Learn under which mode the directory is served, and what the tool takes."""
         names = list(dict.fromkeys([self.tool, self.tool.replace("-", "_")]))
-        answer = greet(self.wire, self._path, self.options, named=self._named, names=names)
+        answer = greet(self.connection, self._path, self.options, named=self._named, names=names)
         self.mode = answer.get("mode")
         self._policy = settings_of(answer)["version"]
         for tool in answer["tools"][:1]:
@@ -107,11 +115,13 @@ class RemoteCall:
 
     def _read_arguments(self) -> None:
         try:
-            read = pairs.read(self.options.words[1:], self.options.args, self._schema or {})
+            read = arguments.read(self.options.words[1:], self.options.args, self._schema or {})
         except Exception as error:  # whichever it is, it is one of ours, with its class
-            raise NotTaken(str(error), getattr(error, "error_class", "parse_error")) from error
+            raise InstanceDeclined(
+                str(error), getattr(error, "error_class", "parse_error")
+            ) from error
         if not isinstance(read, dict):
-            raise NotTaken("arguments are an object", "validation_error")
+            raise InstanceDeclined("arguments are an object", "validation_error")
         self.arguments = read
 
     # The call.
@@ -125,9 +135,11 @@ class RemoteCall:
         watch = {"type": "subscribe", "protocol": 1, "requestId": "watch", "confirmer": True,
                  "types": [_ASKED, _RESOLVED]}  # fmt: skip
         try:
-            self.wire.send(*([watch] if self._someone_answers() else []), call)
-        except (Lost, TooLong, ValueError) as error:
-            raise NotTaken(f"the call could not be sent: {error}", "host_unavailable") from None
+            self.connection.send(*([watch] if self._someone_answers() else []), call)
+        except (ConnectionLost, FrameTooLong, ValueError) as error:
+            raise InstanceDeclined(
+                f"the call could not be sent: {error}", "host_unavailable"
+            ) from None
 
     def _someone_answers(self) -> bool:
         """Whether a question would find anybody: `--yes`, `--wait`, or a person here."""
@@ -145,7 +157,7 @@ class RemoteCall:
         if not is_terminal(sys.stderr) or self.options.verbose or self.options.quiet:
             return
         if self._waiting is None:
-            from callgate.cli.waiting_line import WaitingLine  # lazy: only at a terminal  # noqa: PLC0415
+            from callgate.cli.progress_line import WaitingLine  # lazy: only at a terminal  # noqa: PLC0415
 
             self._waiting = WaitingLine(wanted=True)
         self._waiting.start(self.tool)
@@ -157,19 +169,19 @@ class RemoteCall:
     def _until_the_end(self, stops: Stops) -> dict[str, Any]:
         asked_if_alive = False
         while True:
-            frame = self.wire.next()
+            frame = self.connection.next()
             if frame is not None:
                 if frame.get("type") == "tool_result" and frame.get("requestId") == _CALL:
                     return frame
                 self._take(frame, stops)
                 continue
-            said = self.wire.wait(PATIENCE_S, stops.descriptor)
+            said = self.connection.wait(PATIENCE_S, stops.descriptor)
             while (number := stops.take()) is not None:
                 self._stop(number, again=stops.count > 1)
             if not said and asked_if_alive:
-                raise Lost("it says nothing")
+                raise ConnectionLost("it says nothing")
             if not said:
-                self.wire.send({"type": "check_alive", "protocol": 1, "requestId": "alive"})
+                self.connection.send({"type": "check_alive", "protocol": 1, "requestId": "alive"})
             asked_if_alive = not said
 
     def _stop(self, number: int, *, again: bool) -> None:
@@ -180,7 +192,7 @@ class RemoteCall:
         self._cancel()
 
     def _cancel(self) -> None:
-        self.wire.send({"type": "cancel_tool_call", "protocol": 1, "requestId": _CALL})
+        self.connection.send({"type": "cancel_tool_call", "protocol": 1, "requestId": _CALL})
 
     def _take(self, frame: dict[str, Any], stops: Stops) -> None:
         """What an instance says before the end. What we do not know is passed over."""
@@ -198,7 +210,7 @@ class RemoteCall:
                 say(f"callgate: the question cannot be shown: {frame.get('message')}")
                 self._cancel()
             case "error" if not self._heard and frame.get("requestId") in (None, _CALL):
-                raise NotTaken(str(frame.get("message")), "protocol_error")
+                raise InstanceDeclined(str(frame.get("message")), "protocol_error")
 
     def _live(self, event: dict[str, Any]) -> None:
         if not self.options.verbose:
@@ -224,11 +236,11 @@ class RemoteCall:
             say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
             return
         self._questions += 1
-        self.wire.send({"type": "list_confirmations", "protocol": 1, "confirmationId": id,
+        self.connection.send({"type": "list_confirmations", "protocol": 1, "confirmationId": id,
                         "requestId": f"{_ASK}{self._questions}"})  # fmt: skip
 
     def _answer(self, question: dict[str, Any], stops: Stops) -> None:
-        from callgate.cli import remote_asking as asking  # lazy: heavy, only where one is asked  # noqa: PLC0415
+        from callgate.cli import remote_confirmations  # lazy: heavy, only where one is asked  # noqa: PLC0415
 
         try:
             if self.options.yes and not question.get("alwaysAsk"):
@@ -236,10 +248,10 @@ class RemoteCall:
                 from callgate.cli.visible import clip  # lazy: the same  # noqa: PLC0415
 
                 say(f"--yes allows {question['tool']}: {clip(str(what), 200)}")
-                asking.allow(question)
+                remote_confirmations.allow(question)
             else:
-                asking.ask(self, question, stops.descriptor)
-        except asking.NotGiven as error:
+                remote_confirmations.ask(self, question, stops.descriptor)
+        except remote_confirmations.NotGiven as error:
             say(f"callgate: the question cannot be answered here: {error}")
             self._cancel()
         self._show_waiting()
@@ -262,8 +274,8 @@ class RemoteCall:
             did, ms = self._answered_by, f"{whole['duration_ms']:.0f} ms"
             say(f"callgate: {answered_by_words(did)}, call {whole['call_id']}, {ms}")
             return 0
-        from callgate.cli.endings import show  # lazy: not for a plain text  # noqa: PLC0415
-        from callgate.cli.remote_endings import ended  # lazy: the same  # noqa: PLC0415
+        from callgate.cli.call_results import show  # lazy: not for a plain text  # noqa: PLC0415
+        from callgate.cli.remote_results import ended  # lazy: the same  # noqa: PLC0415
 
         return show(
             ended(frame, self.tool, signal), self._schema, options, streamed=self._streamed,
@@ -311,12 +323,12 @@ def _questions(frame: dict[str, Any]) -> list[dict[str, Any]]:
     questions = list(map(_object, listed)) if isinstance(listed, list) else []
     for each in questions:
         if not all(isinstance(each.get(key), str) for key in ("id", "tool", "argumentsSha256")):
-            raise Foreign("a question that cannot be read")
+            raise UnexpectedPeer("a question that cannot be read")
     return questions
 
 
 def problem(message: str, error_class: str, reason: str, hint: str | None) -> Exception:
-    from callgate.cli.problems import CliError  # lazy: only for errors  # noqa: PLC0415
+    from callgate.cli.errors import CliError  # lazy: only for errors  # noqa: PLC0415
     from callgate.core.errors import ToolErrorClass  # lazy: only for errors  # noqa: PLC0415
 
     return CliError(message, hint=hint, error_class=ToolErrorClass(error_class), reason=reason)

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.cli import provenance
+from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
 from callgate.cli.terminal import say
-from callgate.cli.wires import Lost, Wire
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.surfaces.socket.instances import Instance, live
 
@@ -44,27 +44,27 @@ def renew(home: str, name: str, *, forget: bool) -> list[Answer]:
 
 def _ask(instance: Instance, asked: dict[str, Any], patience_s: float) -> Answer:
     try:
-        with Wire(instance.socket, patience_s) as wire:
-            wire.send({"protocol": 1, "requestId": _ID, **asked})
-            frame = _answer(wire, time.monotonic() + patience_s)
+        with InstanceConnection(instance.socket, patience_s) as connection:
+            connection.send({"protocol": 1, "requestId": _ID, **asked})
+            frame = _answer(connection, time.monotonic() + patience_s)
         provenance.from_instance(instance)
         if frame["type"] == "error":
             return Answer(instance, [], str(frame.get("message")))
         said = frame["hosts"] if "hosts" in frame else [frame["host"]]
         return Answer(instance, msgspec.convert(said, list[HostEntry]))
-    except Lost as error:
+    except ConnectionLost as error:
         return Answer(instance, [], f"it does not answer: {error}")
     except (KeyError, msgspec.ValidationError):
         return Answer(instance, [], "it is of another version")
 
 
-def _answer(wire: Wire, until: float) -> dict[str, Any]:
+def _answer(connection: InstanceConnection, until: float) -> dict[str, Any]:
     while True:
-        frame = wire.next()
+        frame = connection.next()
         if frame is None:
-            if not wire.wait(max(until - time.monotonic(), 0.0)):
-                raise Lost("it says nothing")
+            if not connection.wait(max(until - time.monotonic(), 0.0)):
+                raise ConnectionLost("it says nothing")
         elif frame.get("requestId") == _ID:
             return frame
         elif frame.get("type") == "closing":
-            raise Lost("it is stopping")
+            raise ConnectionLost("it is stopping")

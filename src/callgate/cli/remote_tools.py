@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from callgate.cli import provenance, remote
-from callgate.cli.greetings import NotTaken, greet, settings_of
-from callgate.cli.wires import Wire
+from callgate.cli.fast.connection import InstanceConnection
+from callgate.cli.handshake import InstanceDeclined, greet, settings_of
 
 _TEXTS = ("name", "side_effects", "description")
 
@@ -16,15 +16,23 @@ def every_tool(options: Any) -> list[dict[str, Any]] | None:
     return remote.through(options, _listed)
 
 
-def _listed(wire: Wire, path: str, options: Any, *, named: bool) -> list[dict[str, Any]]:
-    answer = greet(wire, path, options, named=named, names=[], whole=True)
+def _listed(
+    connection: InstanceConnection, path: str, options: Any, *, named: bool
+) -> list[dict[str, Any]]:
+    answer = greet(connection, path, options, named=named, names=[], whole=True)
     if answer["workspace"] is None:
-        raise NotTaken(f"the instance at {path} does not serve this directory", "permission_denied",
-                       "callgate serve --workspace DIR serves it.")  # fmt: skip
+        raise InstanceDeclined(
+            f"the instance at {path} does not serve this directory",
+            "permission_denied",
+            "callgate serve --workspace DIR serves it.",
+        )
     tools = answer.get("whole")
     if not isinstance(tools, list) or not all(map(_is_described, tools)):
-        raise NotTaken(f"the instance at {path} is of another version", "protocol_error",
-                       "Stop it and start it anew.")  # fmt: skip
+        raise InstanceDeclined(
+            f"the instance at {path} is of another version",
+            "protocol_error",
+            "Stop it and start it anew.",
+        )
     provenance.from_instance_at(path, settings_of(answer)["version"])
     return tools
 

@@ -17,13 +17,13 @@ from callgate.cli import agents, skills
 from callgate.cli.agents import Chosen
 from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
-from callgate.cli.chat_leaving import leave, leave_at_once
+from callgate.cli.chat_exit import leave, leave_at_once
 from callgate.cli.chat_screen import Screen
 from callgate.cli.embedded import open_runtime
+from callgate.cli.errors import CliError
 from callgate.cli.events import OfOne, follow, print_placed
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json, print_text
-from callgate.cli.problems import CliError
 from callgate.cli.stores import explained
 from callgate.cli.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.tty import open_tty

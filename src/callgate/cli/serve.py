@@ -14,13 +14,13 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
 
-from callgate.cli.detaching import detach
+from callgate.cli.detach import detach
 from callgate.cli.embedded import open_runtime
-from callgate.cli.exits import FAILED, OK
-from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.maintenance import Upkeep
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.terminal import say
-from callgate.cli.upkeep import Upkeep
 from callgate.cli.watchdog import watch_runtime
 from callgate.config.load import SettingsError
 from callgate.config.places import Home

@@ -12,12 +12,12 @@ from argparse import Namespace
 
 import msgspec
 
-from callgate.cli.deletions import delete_sessions
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.exports import Whole, lines_text, print_lines, print_transcript, write_file
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
+from callgate.cli.session_deletion import delete_sessions
 from callgate.cli.session_pages import described, print_page, print_table, read_states
 from callgate.cli.stores import (
     all_events,

@@ -12,11 +12,11 @@ from typing import Any
 
 from callgate.agent.skill_files import FILE, check_name
 from callgate.agent.skills import Skill, Skills, SkillUnreadable, Survey, UnknownSkill
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.logs import set_up
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json, print_text
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.visible import clip, visible
 from callgate.config.load import SettingsError

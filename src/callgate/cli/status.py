@@ -6,7 +6,7 @@ from argparse import Namespace
 from datetime import datetime
 
 from callgate.cli import provenance
-from callgate.cli.exits import FAILED, OK
+from callgate.cli.exit_codes import FAILED, OK
 from callgate.cli.instance_states import state_of
 from callgate.cli.output import print_json
 from callgate.cli.visible import visible

@@ -8,10 +8,10 @@ import time
 from argparse import Namespace
 
 from callgate.cli import provenance
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.surfaces.socket.instances import Instance, is_alive, running

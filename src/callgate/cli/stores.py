@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 from callgate.audit.log import AuditLog
+from callgate.cli.errors import CliError
 from callgate.cli.logs import set_up
-from callgate.cli.problems import CliError
 from callgate.config.load import SettingsError, load_user
 from callgate.config.places import Home
 from callgate.config.schema import AuditTable

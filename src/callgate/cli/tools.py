@@ -6,9 +6,9 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from callgate.cli.exits import OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.remote_tools import every_tool
 from callgate.cli.terminal import columns, is_terminal, paint_for
 from callgate.cli.visible import clip, visible

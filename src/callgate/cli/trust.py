@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from argparse import Namespace
 
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import say
 from callgate.cli.visible import visible
 from callgate.config import trust as trusting

@@ -9,10 +9,10 @@ from typing import Any
 
 from callgate.cli.call import run_call
 from callgate.cli.embedded import find_tool, open_runtime
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
-from callgate.cli.problems import CliError
 from callgate.cli.visible import visible
 from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall

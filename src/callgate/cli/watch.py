@@ -20,10 +20,10 @@ from contextlib import aclosing
 from typing import Any, NamedTuple
 
 from callgate.audit.reading import newest_first
+from callgate.cli.errors import CliError
 from callgate.cli.events import OfAll, OfOne, Placed, clock, follow, print_placed
-from callgate.cli.exits import OK
-from callgate.cli.lineage import refuse_within_a_call
-from callgate.cli.problems import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.stores import find_session, short, span, with_store, words
 from callgate.cli.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.tty import open_tty

@@ -3,12 +3,12 @@
 Light, because the help of callgate imports every module that says this of a command: import what
 a command does inside its `run`."""
 
-from callgate.cli.families.parts import HERE as HERE
-from callgate.cli.families.parts import Command as Command
-from callgate.cli.families.parts import Parser as Parser
-from callgate.cli.families.parts import add as add
-from callgate.cli.families.parts import positive as positive
-from callgate.cli.families.parts import takes as takes
+from callgate.cli.errors import CliError as CliError
+from callgate.cli.families.command import HERE as HERE
+from callgate.cli.families.command import Command as Command
+from callgate.cli.families.command import Parser as Parser
+from callgate.cli.families.command import add as add
+from callgate.cli.families.command import positive as positive
+from callgate.cli.families.command import takes as takes
 from callgate.cli.options import JSON as JSON
 from callgate.cli.options import Option as Option
-from callgate.cli.problems import CliError as CliError

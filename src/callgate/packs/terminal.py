@@ -1,7 +1,7 @@
 """What a command prints, how it refuses, and the settings of its package."""
 
-from callgate.cli.exits import OK as OK
-from callgate.cli.lineage import refuse_within_a_call as refuse_within_a_call
+from callgate.cli.exit_codes import OK as OK
+from callgate.cli.nested_calls import refuse_within_a_call as refuse_within_a_call
 from callgate.cli.output import print_json as print_json
 from callgate.cli.terminal import columns as columns
 from callgate.cli.terminal import is_terminal as is_terminal

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from callgate.cli import acp_editors, acp_setup
-from callgate.cli.exits import USAGE
+from callgate.cli.exit_codes import USAGE
 from callgate.cli.logs import set_up
 from callgate.cli.options import EDITORS
 from tests.unit.cli.running import CALLGATE, AtTerminal, Terminal, callgate, environment

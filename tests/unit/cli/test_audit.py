@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callgate.cli.commands import beginning
-from callgate.cli.python_faults import faults_here
+from callgate.cli.python_bugs import faults_here
 from tests.unit.cli.running import callgate, start
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import callgate as package
 from callgate.cli.commands import FAMILIES, every, help_text, of_family, parser_of
-from callgate.cli.exits import EXIT_CODES
+from callgate.cli.exit_codes import EXIT_CODES
 from callgate.cli.families.permissions import CALLERS
 from callgate.cli.options import MODES
 from callgate.core.calls import CallerKind

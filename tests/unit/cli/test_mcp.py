@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from callgate.cli import host_reloads, mcp_import
-from callgate.cli.exits import EXIT_CODES
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import EXIT_CODES
 from callgate.cli.main import main
 from callgate.cli.mcp_add import Settings, changing, written
 from callgate.cli.mcp_import import Found, covered, read
-from callgate.cli.problems import CliError
 from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from tests.needs import needs

@@ -10,7 +10,7 @@ from typing import Any
 import pyte
 import pytest
 
-from callgate.cli.asking import Asker
+from callgate.cli.confirmation_prompt import Asker
 from callgate.cli.question import question_rows, question_text
 from callgate.cli.terminal import Paint
 from callgate.cli.tty import Tty

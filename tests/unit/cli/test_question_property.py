@@ -20,7 +20,7 @@ import pyte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate.cli.asking import Asker
+from callgate.cli.confirmation_prompt import Asker
 from callgate.cli.keyboard import Keys
 from callgate.cli.question import question_rows, question_text
 from callgate.cli.terminal import Paint

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from callgate.cli import greetings, remote_calls
+from callgate.cli import handshake, remote_calls
+from callgate.cli.fast.instances import candidates
 from callgate.cli.main import main
-from callgate.cli.targets import candidates
 from callgate.surfaces.socket.instances import find
 from tests.unit.cli.instances import PIDS, Peer, Script, fake, publish, says, short_directory
 from tests.unit.cli.running import CALLGATE, callgate, environment, start
@@ -307,7 +307,7 @@ def test_an_instance_that_hangs_is_given_up(
     said: str, ws: Path, usual: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     monkeypatch.chdir(ws)
-    monkeypatch.setattr(greetings, "GREETING_S", 0.1)
+    monkeypatch.setattr(handshake, "GREETING_S", 0.1)
     monkeypatch.setattr(remote_calls, "PATIENCE_S", 0.1)
     over = threading.Event()
 
@@ -437,7 +437,7 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
     assert {name for name in loaded if name.startswith("callgate.")} == {
         "callgate.config", "callgate.config.home_check",
         "callgate.cli", *(f"callgate.cli.{name}" for name in (
-            "greetings", "json_texts", "main", "options", "output", "pairs", "quick", "remote",
+            "handshake", "json_texts", "main", "options", "output", "pairs", "quick", "remote",
             "remote_calls",
             "stops", "targets", "terminal", "wires",
         )),

@@ -9,7 +9,7 @@ import pytest
 
 from callgate.cli.checks import Level, python_finding
 from callgate.cli.platforms import missing_on
-from callgate.cli.python_faults import FAULTS, Fault, faults_here
+from callgate.cli.python_bugs import FAULTS, Fault, faults_here
 from tests.unit.cli.running import Ran, installed
 
 _SAYS_IT_IS_ANOTHER_SYSTEM = "import sys; sys.platform = {!r}"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.wires import Lost, Wire
+from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
 from callgate.client.connecting import connect
 from callgate.client.errors import NoInstance
 from callgate.surfaces.accepting import Acceptor
@@ -140,10 +140,10 @@ async def test_a_client_for_whom_there_is_no_room_yet_tries_again(base: Path) ->
     loop = asyncio.get_running_loop()
 
     def come() -> None:
-        with pytest.raises(Lost, match="too many"):
-            Wire(listener.path, 0.05)  # nobody takes any: it gives up, and says why
+        with pytest.raises(ConnectionLost, match="too many"):
+            InstanceConnection(listener.path, 0.05)  # nobody takes any: it gives up, and says why
         loop.call_soon_threadsafe(refused.set)
-        Wire(listener.path, LIMIT_S).__exit__()
+        InstanceConnection(listener.path, LIMIT_S).__exit__()
 
     coming = threading.Thread(target=come)
     coming.start()

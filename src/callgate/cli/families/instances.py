@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callgate.cli.families.parts import PLACE, Command, Parser, add, bounds, takes
+from callgate.cli.families.command import PLACE, Command, Parser, add, bounds, takes
 from callgate.cli.options import ACP, JSON, MODE, Option
 
 HEADING = "serve editors and other programs"

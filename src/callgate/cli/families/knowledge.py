@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callgate.cli.families.parts import HERE, NAMES, Command, takes
+from callgate.cli.families.command import HERE, NAMES, Command, takes
 from callgate.cli.options import JSON, Option
 
 HEADING = "keep skills and memory"

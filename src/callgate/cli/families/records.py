@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callgate.cli.families.parts import (
+from callgate.cli.families.command import (
     FOLLOW,
     IDS,
     JSON_LINES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callgate.cli import options
-from callgate.cli.families.parts import (
+from callgate.cli.families.command import (
     APPROVAL,
     FOLLOW,
     YES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callgate.cli import options
-from callgate.cli.families.parts import NAMES, PAIRS, PLACE, YES, Command, Parser, add, positive
+from callgate.cli.families.command import NAMES, PAIRS, PLACE, YES, Command, Parser, add, positive
 from callgate.cli.options import JSON, MODE, NO_INPUT, Option
 
 HEADING = "work with tools"

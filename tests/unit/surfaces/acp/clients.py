@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from callgate.cli.acp_parts import make_parts
+from callgate.cli.acp_dependencies import make_dependencies
 from callgate.config.places import Home
 from callgate.surfaces.acp.agent import AcpAgent
 from callgate.surfaces.acp.stdio import AcpOptions, Served
@@ -46,7 +46,7 @@ class Client:
 
     async def _agent(self, peer: Any, client: Any) -> AcpAgent:
         register_configured(self.wired, "/")
-        return AcpAgent(make_parts(self.wired, self.served._options), peer, client)
+        return AcpAgent(make_dependencies(self.wired, self.served._options), peer, client)
 
     # What we say.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import NamedTuple
 
+from callgate.cli.errors import CliError
 from callgate.cli.options import JSON, MODE, WORKSPACE, Option
-from callgate.cli.problems import CliError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # most sessions have none
     from callgate.wiring_mcp_sessions import EditorServers
 
 
-def make_parts(wired: Wired, options: AcpOptions) -> Dependencies:
+def make_dependencies(wired: Wired, options: AcpOptions) -> Dependencies:
     """`RpcError` where the options fit no settings."""
     settings = wired.settings
     modes = tuple(mode for mode in MODES if mode in settings.editor_modes)

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.endings import Ended
-from callgate.cli.problems import CliError
+from callgate.cli.call_results import Ended
+from callgate.cli.errors import CliError
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ErrorInfo, ToolResult

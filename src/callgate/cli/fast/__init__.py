@@ -1,7 +1,11 @@
-"""Reads a usual `callgate call` or `acp` without argparse; an unusual one is left to argparse.
+"""The fast path of `callgate call` and `acp`: their command line, read without argparse.
 
-What is taken here, `commands.read` takes alike; a line that is wrong, or only looks odd, is
-not judged here, so every message comes from one place.
+    arguments    the arguments of a call, without a schema validator
+    instances    the sockets of running instances, without what a server needs
+    connection   frames to and from an instance, without asyncio
+
+Every module here is light to import. A command line that is wrong or unusual is left to
+`commands.read`, which reads all others alike, so every message comes from one place.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from callgate.cli.envelope import block_text, envelope, shown_blocks
-from callgate.cli.exits import EXIT_CODES, OK
-from callgate.cli.greetings import answered_by_words
+from callgate.cli.exit_codes import EXIT_CODES, OK
+from callgate.cli.handshake import answered_by_words
 from callgate.cli.output import print_json, print_text
 from callgate.cli.terminal import is_terminal, say
 from callgate.core.content import ImageBlock

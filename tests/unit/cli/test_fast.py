@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.cli import json_texts, pairs, quick
+from callgate.cli import fast, json_texts
 from callgate.cli.arguments import read_arguments
 from callgate.cli.commands import parser_of, read
+from callgate.cli.errors import CliError
+from callgate.cli.fast import arguments
 from callgate.cli.options import ACP, CALL, DEBUG, TARGETS
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import safe
 from callgate.cli.visible import visible_text
 from callgate.core.errors import ToolError
@@ -35,7 +36,7 @@ def long_way(given: list[str], command: str = "call") -> dict[str, Any] | None:
 
 @given(st.lists(WORDS, max_size=7))
 def test_what_is_read_the_short_way_is_what_argparse_reads(given: list[str]) -> None:
-    quickly = quick.read(given)
+    quickly = fast.read(given)
     if quickly is not None:
         assert vars(quickly) == long_way(given)
 
@@ -46,7 +47,7 @@ def test_what_is_read_the_short_way_is_what_argparse_reads(given: list[str]) -> 
      "tool --socket /x", "tool --instance=web", "tool --no-instance", "tool -- --yes", "-- --yes"],
 )  # fmt: skip
 def test_the_usual_ones_go_the_short_way(given: str) -> None:
-    assert vars(quick.read(given.split())) == long_way(given.split())
+    assert vars(fast.read(given.split())) == long_way(given.split())
 
 
 @pytest.mark.parametrize(
@@ -55,7 +56,7 @@ def test_the_usual_ones_go_the_short_way(given: str) -> None:
      "tool --mode all", "tool --unknown", "tool -qv", "tool --socket x --no-instance", "tool --json=1"],
 )  # fmt: skip
 def test_what_is_wrong_or_odd_goes_the_long_way(given: str) -> None:
-    assert quick.read(given.split()) is None
+    assert fast.read(given.split()) is None
 
 
 def test_both_parsers_know_the_same_options() -> None:
@@ -67,19 +68,19 @@ ACP_FLAGS = [flag for option in (*ACP, DEBUG) for flag in option.flags]
 
 @given(st.lists(st.sampled_from([*ACP_FLAGS, "-", "--", "-vvv", "-x", "--mode=ask", "--mode=all", "--model=", "zed", "ask", ""]), max_size=6))
 def test_the_options_of_acp_are_read_alike_both_ways(given: list[str]) -> None:
-    quickly = quick.read_acp(given)
+    quickly = fast.read_acp(given)
     if quickly is not None:
         assert vars(quickly) == long_way(given, "acp")
 
 
 @pytest.mark.parametrize("given", ["", "-v", "-vv --mode read", "--model scripted:a.jsonl --unstable", "--print-config zed"])
 def test_a_usual_acp_goes_the_short_way(given: str) -> None:
-    assert vars(quick.read_acp(given.split())) == long_way(given.split(), "acp")
+    assert vars(fast.read_acp(given.split())) == long_way(given.split(), "acp")
 
 
 @pytest.mark.parametrize("given", ["word", "--help", "--mode all", "--print-config vi", "--model"])
 def test_an_acp_that_is_wrong_goes_the_long_way(given: str) -> None:
-    assert quick.read_acp(given.split()) is None
+    assert fast.read_acp(given.split()) is None
 
 
 SCHEMA = {
@@ -115,7 +116,7 @@ def outcome(reader: Any, words: list[str], document: str | None) -> Any:
 
 @given(st.lists(st.builds("{}={}".format, KEYS, TEXTS), max_size=4), DOCUMENTS)
 def test_arguments_are_the_same_however_they_are_read(words: list[str], document: str | None) -> None:
-    assert outcome(pairs.read, words, document) == outcome(read_arguments, words, document)
+    assert outcome(arguments.read, words, document) == outcome(read_arguments, words, document)
 
 
 VALUES = st.recursive(

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolRegistrationError

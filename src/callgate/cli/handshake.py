@@ -1,13 +1,18 @@
 """Asks an instance whether it serves a directory, and under which mode, before anything else.
 
-Light to import. What it cannot or should not do is `NotTaken`: then somebody else may.
+Light to import. What it cannot or should not do is `InstanceDeclined`: then somebody else may.
 """
 
 from __future__ import annotations
 
 import os
 
-from callgate.cli.wires import Foreign, Lost, TooLong, Wire
+from callgate.cli.fast.connection import (
+    ConnectionLost,
+    FrameTooLong,
+    InstanceConnection,
+    UnexpectedPeer,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +24,7 @@ GREETING_S = 2.0
 _TARGET = "target"
 
 
-class NotTaken(Exception):
+class InstanceDeclined(Exception):
     """The instance did not take what was asked and will not."""
 
     def __init__(
@@ -36,27 +41,36 @@ def workspace_of(options: Any) -> str:
     return os.path.abspath(os.path.expanduser(str(options.workspace)))
 
 
-def greet(wire: Wire, path: str, options: Any, *, named: bool, **more: Any) -> dict[str, Any]:
+def greet(
+    connection: InstanceConnection, path: str, options: Any, *, named: bool, **more: Any
+) -> dict[str, Any]:
     """The instance's `tools_list` for the chosen directory; `more` is asked beside it.
 
     One that was `named` by hand is asked whatever it serves, and by whichever settings.
     """
     workspace = workspace_of(options)
     if options.debug or os.environ.get("CALLGATE_LOG"):
-        raise NotTaken("an instance keeps its own log: --debug and CALLGATE_LOG are for a "
-                       "runtime of its own", "validation_error")  # fmt: skip
-    answer = ask(wire, path, {"clientInfo": {"caller": "cli", "cwd": workspace}, **more})
+        raise InstanceDeclined(
+            "an instance keeps its own log: --debug and CALLGATE_LOG are for a runtime of its own",
+            "validation_error",
+        )
+    answer = ask(connection, path, {"clientInfo": {"caller": "cli", "cwd": workspace}, **more})
     if answer["workspace"] is None and not named:
-        raise NotTaken(f"the instance at {path} does not serve this directory",
-                       "permission_denied")  # fmt: skip
+        raise InstanceDeclined(
+            f"the instance at {path} does not serve this directory", "permission_denied"
+        )
     unread = ", ".join(settings_of(answer)["restartFor"])
     if unread and not named:
-        raise NotTaken(f"the instance at {path} started before {unread} changed in the settings",
-                       "host_unavailable", aloud=True)  # fmt: skip
+        raise InstanceDeclined(
+            f"the instance at {path} started before {unread} changed in the settings",
+            "host_unavailable",
+            aloud=True,
+        )
     mode = answer.get("mode")
     if options.mode not in (None, mode) and answer["workspace"] is not None:
-        raise NotTaken(f"the instance runs in mode {mode}, not {options.mode}",
-                       "permission_denied")  # fmt: skip
+        raise InstanceDeclined(
+            f"the instance runs in mode {mode}, not {options.mode}", "permission_denied"
+        )
     return answer
 
 
@@ -75,32 +89,38 @@ def answered_by_words(answered_by: Mapping[str, str | None]) -> str:
     return f"{runtime}, policy {answered_by['policy']}"
 
 
-def ask(wire: Wire, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+def ask(connection: InstanceConnection, path: str, asked: dict[str, Any]) -> dict[str, Any]:
     """The instance's `tools_list`."""
-    answer = _ask(wire, path, {"settings": True, **asked})
+    answer = _ask(connection, path, {"settings": True, **asked})
     if not _is_readable(answer):
-        raise NotTaken(f"the instance at {path} is of another version", "protocol_error",
-                       "Stop it and start it anew.", aloud=True)  # fmt: skip
+        raise InstanceDeclined(
+            f"the instance at {path} is of another version",
+            "protocol_error",
+            "Stop it and start it anew.",
+            aloud=True,
+        )
     return answer
 
 
-def _ask(wire: Wire, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _ask(connection: InstanceConnection, path: str, asked: dict[str, Any]) -> dict[str, Any]:
     try:
-        wire.send({"type": "list_tools", "protocol": 1, "requestId": _TARGET, **asked})
-        return _answer(wire)
-    except (Lost, TooLong) as error:
-        foreign = isinstance(error, Foreign)
-        raise NotTaken(f"no instance answers at {path}: {error}",
-                       "protocol_error" if foreign else "host_unavailable",
-                       aloud=True) from None  # fmt: skip
+        connection.send({"type": "list_tools", "protocol": 1, "requestId": _TARGET, **asked})
+        return _answer(connection)
+    except (ConnectionLost, FrameTooLong) as error:
+        foreign = isinstance(error, UnexpectedPeer)
+        raise InstanceDeclined(
+            f"no instance answers at {path}: {error}",
+            "protocol_error" if foreign else "host_unavailable",
+            aloud=True,
+        ) from None
 
 
-def _answer(wire: Wire) -> dict[str, Any]:
+def _answer(connection: InstanceConnection) -> dict[str, Any]:
     while True:
-        frame = wire.next()
+        frame = connection.next()
         if frame is None:
-            if not wire.wait(GREETING_S):
-                raise Lost("it says nothing")
+            if not connection.wait(GREETING_S):
+                raise ConnectionLost("it says nothing")
         elif frame.get("type") == "error":
             return {}
         elif frame.get("requestId") == _TARGET:

@@ -35,7 +35,7 @@ class Unmet(Exception):
     """What was seen instead of what a host has to do."""
 
 
-class Lost(Unmet):
+class HostLost(Unmet):
     """The process is gone, or does not answer any more: there is nothing left to ask."""
 
 
@@ -48,7 +48,7 @@ class Notes:
         self.log = LifeLog()
 
 
-class Talk:
+class HostConversation:
     def __init__(self, notes: Notes, timeout_s: float) -> None:
         self._notes = notes
         self._timeout_s = timeout_s
@@ -93,7 +93,7 @@ class Talk:
         """The same for several lines; the answers may come in any order."""
         patience = self._timeout_s if timeout_s is None else timeout_s
         if self._watch is None or self._watch.done():
-            raise Lost(self._how_it_ended())
+            raise HostLost(self._how_it_ended())
         loop = asyncio.get_running_loop()
         waiting: dict[str | None, asyncio.Future[Returned | Failed]]
         waiting = {id: loop.create_future() for id in asked}
@@ -107,7 +107,7 @@ class Talk:
             self._waiting.pop(id, None)
             self._answered.add(id)
         if missing:
-            raise Lost(f"no answer in {patience:g} s")
+            raise HostLost(f"no answer in {patience:g} s")
         for problem in filter(None, problems):
             raise problem
         return {id: each.result() for id, each in waiting.items()}
@@ -201,7 +201,7 @@ class Talk:
         ended = await running.wait()
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(Lost(f"it {describe(ended)}"))
+                waiting.set_exception(HostLost(f"it {describe(ended)}"))
         self._waiting.clear()
         return ended
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.core.errors import ToolErrorClass
 from callgate.sandbox.command_marks import MARK, inherited_mark
 

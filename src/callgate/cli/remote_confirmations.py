@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from callgate.cli.asking import confirmer
+from callgate.cli.confirmation_prompt import confirmer
 from callgate.cli.embedded import open_runtime
-from callgate.cli.wires import Foreign, Lost, Wire
+from callgate.cli.fast.connection import ConnectionLost, InstanceConnection, UnexpectedPeer
 from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
@@ -30,7 +30,7 @@ from callgate.storage.sqlite.store import SqliteStore
 class Asked(Protocol):
     """The call that the question is about."""
 
-    wire: Wire
+    connection: InstanceConnection
     options: Any
     tool: str
     arguments: Any
@@ -50,7 +50,7 @@ def ask(call: Asked, question: dict[str, Any], stopped: int) -> None:
     try:
         asked = _confirmation(msgspec.convert(question, Question))
     except msgspec.ValidationError as error:
-        raise Foreign("a question that cannot be read") from error
+        raise UnexpectedPeer("a question that cannot be read") from error
     answer = asyncio.run(_ask(call, asked, stopped))
     if answer is not None:
         asyncio.run(_give(asked.id, asked.arguments_sha256, answer))
@@ -107,21 +107,21 @@ async def _first(asking: asyncio.Future[Answer], call: Asked, stopped: int) -> A
     ended: asyncio.Future[None] = loop.create_future()
 
     def end() -> None:
-        loop.remove_reader(call.wire.fileno())
+        loop.remove_reader(call.connection.fileno())
         loop.remove_reader(stopped)
         if not ended.done():
             ended.set_result(None)
 
     def look() -> None:
         try:
-            call.wire.take()
-            over = any(map(_is_over, call.wire.arrived()))
-        except Lost:  # whoever waits for the end of the call will find that, too
+            call.connection.take()
+            over = any(map(_is_over, call.connection.arrived()))
+        except ConnectionLost:  # whoever waits for the end of the call will find that, too
             over = True
         if over:
             end()
 
-    loop.add_reader(call.wire.fileno(), look)
+    loop.add_reader(call.connection.fileno(), look)
     loop.add_reader(stopped, end)
     try:
         waiting: set[asyncio.Future[Any]] = {asking, ended}

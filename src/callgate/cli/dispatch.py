@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from callgate.cli.exits import BROKEN_PIPE, FAILED, INTERRUPTED, OK
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.platforms import can_start_on, missing_on
-from callgate.cli.problems import CliError
 from callgate.cli.terminal import is_terminal, say
 from callgate.core.errors import ToolErrorClass
 from callgate.core.version import __version__

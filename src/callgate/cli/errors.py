@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from callgate.cli.exits import EXIT_CODES
+from callgate.cli.exit_codes import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
 
 

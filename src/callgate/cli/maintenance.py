@@ -16,7 +16,7 @@ import os
 from collections.abc import Callable
 
 from callgate.cli.log_limits import rotate
-from callgate.cli.long_lived import Memory
+from callgate.cli.memory_release import Memory
 from callgate.surfaces.socket.instances import Instance, publish
 from callgate.surfaces.socket.listening import CannotListen, Listener
 from callgate.surfaces.socket.server import SocketServer

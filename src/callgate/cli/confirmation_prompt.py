@@ -181,9 +181,9 @@ def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
         )
 
     async def rehearse(question: Confirmation) -> str:
-        from callgate.cli import rehearsals  # lazy: heavy, and rarely wanted  # noqa: PLC0415
+        from callgate.cli import dry_run  # lazy: heavy, and rarely wanted  # noqa: PLC0415
 
-        return await rehearsals.rehearse(wired, made.session, str(question.arguments["command"]))
+        return await dry_run.rehearse(wired, made.session, str(question.arguments["command"]))
 
     can = wired.sandbox.surroundings is not OFF
     paint = Paint(wants_colour(True, os.environ))

@@ -21,19 +21,19 @@ _PIECE = 256 * 1024
 _SOL_SOCKET, _SO_PEERCRED = 1, 17  # on Linux
 
 
-class Lost(Exception):
+class ConnectionLost(Exception):
     """Nobody is there, or nobody any more."""
 
 
-class Foreign(Lost):
+class UnexpectedPeer(ConnectionLost):
     """Somebody is there and speaks something else."""
 
 
-class TooLong(ValueError):
+class FrameTooLong(ValueError):
     """What was to be sent does not fit into a line."""
 
 
-class Wire:
+class InstanceConnection:
     def __init__(self, path: str, patience_s: float) -> None:
         """Connect. Nothing is sent for longer than `patience_s` to a peer that does not read."""
         self._socket = socket(AF_UNIX, SOCK_STREAM)
@@ -49,8 +49,8 @@ class Wire:
             self._socket.close()
             from callgate.surfaces.socket.reaching import why_not  # lazy: not where all is well  # noqa: PLC0415
 
-            raise Lost(why_not(error)) from error
-        except Lost:
+            raise ConnectionLost(why_not(error)) from error
+        except ConnectionLost:
             self._socket.close()
             raise
 
@@ -62,7 +62,7 @@ class Wire:
 
             reaching.connect_again(self._socket, path, patience_s)
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> InstanceConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,14 +72,14 @@ class Wire:
         return self._socket.fileno()
 
     def send(self, *frames: dict[str, Any]) -> None:
-        """Send frames. `Lost` means that the last one did not arrive as a whole."""
+        """Send frames. `ConnectionLost` means that the last one did not arrive as a whole."""
         lines = [dumps(frame, compact=True).encode() + b"\n" for frame in frames]
         if any(len(line) > MAX_LINE for line in lines):
-            raise TooLong
+            raise FrameTooLong
         try:
             self._socket.sendall(b"".join(lines))
         except OSError as error:
-            raise Lost(error.strerror or str(error)) from error
+            raise ConnectionLost(error.strerror or str(error)) from error
 
     def next(self) -> dict[str, Any] | None:
         """Take the next frame that has arrived; None if none is complete."""
@@ -96,7 +96,7 @@ class Wire:
                 self._frames.append(_read(line))
         self._searched = len(self._received)
         if self._searched > MAX_LINE:
-            raise Foreign("a line without end")
+            raise UnexpectedPeer("a line without end")
         return self._frames
 
     def wait(self, limit_s: float, also: int | None = None) -> bool:
@@ -118,9 +118,9 @@ class Wire:
         try:
             piece = self._socket.recv(_PIECE)
         except OSError as error:
-            raise Lost(error.strerror or str(error)) from error
+            raise ConnectionLost(error.strerror or str(error)) from error
         if not piece:
-            raise Lost("it hung up")
+            raise ConnectionLost("it hung up")
         self._received += piece
 
     def _check_peer(self) -> None:
@@ -130,14 +130,14 @@ class Wire:
             return
         told = self._socket.getsockopt(_SOL_SOCKET, _SO_PEERCRED, 12)
         if int.from_bytes(told[4:8], sys.byteorder) not in (os.getuid(), 0):
-            raise Foreign("it belongs to another user")
+            raise UnexpectedPeer("it belongs to another user")
 
 
 def _read(line: bytes) -> dict[str, Any]:
     try:
         value = loads(line.decode())
     except (ValueError, RecursionError):
-        raise Foreign("what it says is not JSON") from None
+        raise UnexpectedPeer("what it says is not JSON") from None
     if not isinstance(value, dict):
-        raise Foreign("what it says is not a frame")
+        raise UnexpectedPeer("what it says is not a frame")
     return value

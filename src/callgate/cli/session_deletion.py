@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from callgate.cli.dialog import Lines, agreed
-from callgate.cli.problems import CliError
+from callgate.cli.errors import CliError
 from callgate.cli.stores import alive, find_session, process_name
 from callgate.cli.tty import open_tty
 from callgate.cli.visible import visible
