@@ -70,19 +70,19 @@ class _Servers:
 
     def __init__(self, wired: Wired) -> None:
         self._wired = wired
-        self._made: EditorServers | None = None
+        self._opened: EditorServers | None = None
 
     async def load(self) -> OpenServers:
         make = await asyncio.to_thread(_editor_servers)
-        if self._made is None:
+        if self._opened is None:
             wired = self._wired
-            self._made = make(wired.home, wired.settings, wired.sandbox, wired.runtime)
-        made: EditorServers = self._made
-        return made.open
+            self._opened = make(wired.home, wired.settings, wired.sandbox, wired.runtime)
+        servers: EditorServers = self._opened
+        return servers.open
 
     async def close(self) -> None:
-        if self._made is not None:
-            await self._made.close()
+        if self._opened is not None:
+            await self._opened.close()
 
 
 def _editor_servers() -> type[EditorServers]:
@@ -91,25 +91,25 @@ def _editor_servers() -> type[EditorServers]:
     return EditorServers
 
 
-def _first(modes: tuple[Mode, ...], asked: str | None, usual: Mode) -> Mode:
+def _first(modes: tuple[Mode, ...], requested: str | None, default: Mode) -> Mode:
     """The mode in which sessions begin: the one that was asked for, or what comes nearest to
     the usual one."""
-    if asked is None:
-        return nearest(modes, usual)
-    if asked not in modes:
+    if requested is None:
+        return nearest(modes, default)
+    if requested not in modes:
         raise RpcError(
-            INVALID_PARAMS, f"--mode {asked}: the settings allow {', '.join(modes)} in editors"
+            INVALID_PARAMS, f"--mode {requested}: the settings allow {', '.join(modes)} in editors"
         )
-    return Mode(asked)
+    return Mode(requested)
 
 
 def _session(wired: Wired, workspace: str, id: str) -> Session:
     try:
-        made = wired.session(workspace)
+        session = wired.session(workspace)
     except SettingsError as error:
         raise RpcError(INTERNAL_ERROR, str(error), {"reason": "settings_invalid"}) from error
     except OSError as error:
-        said = f"{workspace} cannot be used: {error.strerror or error}"
-        raise ToolPermissionDenied(said, reason="workspace_gone") from error
-    made.id = id
-    return made
+        message = f"{workspace} cannot be used: {error.strerror or error}"
+        raise ToolPermissionDenied(message, reason="workspace_gone") from error
+    session.id = id
+    return session

@@ -18,8 +18,8 @@ Printed = Callable[[str, list[str]], str]
 
 
 def show(options: Any) -> int:
-    place, text = _EDITORS[options.print_config]
-    say(place)
+    hint, text = _EDITORS[options.print_config]
+    say(hint)
     print(text(*_command(options)))
     return OK
 

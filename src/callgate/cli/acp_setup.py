@@ -33,7 +33,7 @@ def set_up() -> int:
     home = Home.from_environment()
     with explained():
         settings = load_user(home)[0]
-        chosen = settings.model or _asked(f"Model (such as {_EXAMPLE}): ")
+        chosen = settings.model or _read_answer(f"Model (such as {_EXAMPLE}): ")
         name, table = find_table(chosen, settings.models, os.environ)
         if settings.model is None:
             choose_model(home, name)
@@ -45,7 +45,7 @@ def set_up() -> int:
     return OK
 
 
-def _asked(question: str) -> str:
+def _read_answer(question: str) -> str:
     sys.stderr.write(question)
     sys.stderr.flush()
     answer = sys.stdin.readline().strip()

@@ -84,13 +84,13 @@ def allowed(wired: Wired, options: Namespace) -> frozenset[str]:
 
 def limit(agent: Agent, options: Namespace) -> None:
     """Narrow what one turn may use to what the options say."""
-    said = {
+    requested = {
         "cycles": options.max_turns,
         "tokens": options.max_tokens,
         "time_s": options.time_limit,
     }
-    given = {key: value for key, value in said.items() if value is not None}
-    agent.limits = msgspec.structs.replace(agent.limits, **given)
+    limits = {key: value for key, value in requested.items() if value is not None}
+    agent.limits = msgspec.structs.replace(agent.limits, **limits)
 
 
 async def choose_session(wired: Wired, options: Namespace, fresh: Session) -> Chosen:

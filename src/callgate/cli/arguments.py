@@ -23,17 +23,17 @@ _TEXT: Mapping[str, Any] = {"type": "string"}
 
 def read_arguments(words: Sequence[str], given: str | None, schema: Mapping[str, Any]) -> Any:
     """What `key=value` words and `--args` say together. Raises a `ToolError`."""
-    pairs = _pairs(words, schema)
+    from_words = _read_words(words, schema)
     if given is None:
-        return pairs
-    whole = _document(given)
-    if not pairs:
-        return whole
-    if not isinstance(whole, dict):
+        return from_words
+    document = _document(given)
+    if not from_words:
+        return document
+    if not isinstance(document, dict):
         raise ToolValidationError("--args must be an object where key=value is given beside it")
-    if twice := sorted(whole.keys() & pairs.keys()):
+    if twice := sorted(document.keys() & from_words.keys()):
         raise ToolValidationError(f"given twice, in --args and as key=value: {', '.join(twice)}")
-    return whole | pairs
+    return document | from_words
 
 
 def _document(given: str) -> Any:
@@ -44,7 +44,7 @@ def _document(given: str) -> Any:
         raise ToolParseError(f"{source} is not JSON: {error}", reason=error.refusal) from None
 
 
-def _pairs(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
+def _read_words(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
     texts: dict[str, list[str]] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -60,9 +60,9 @@ def _pairs(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
 def _value(key: str, texts: list[str], schema: Mapping[str, Any]) -> Any:
     types = _types(schema)
     if "array" in types and "string" not in types:
-        whole = _json(texts[0]) if len(texts) == 1 else None
-        if isinstance(whole, list):
-            return whole
+        items = _json(texts[0]) if len(texts) == 1 else None
+        if isinstance(items, list):
+            return items
         return [_value(key, [text], schema.get("items", _TEXT)) for text in texts]
     if len(texts) > 1:
         raise ToolValidationError(f"{key} is given {len(texts)} times")

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 from callgate.audit.summaries import summarize
 from callgate.cli import call_results, remote
 from callgate.cli.arguments import read_arguments
-from callgate.cli.call_results import Ended
+from callgate.cli.call_results import CallOutcome
 from callgate.cli.confirmation_prompt import confirmer
 from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.errors import CliError
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.progress_line import WaitingLine
+from callgate.cli.progress_line import ProgressLine
 from callgate.cli.terminal import say
 from callgate.cli.visible import clip, visible_text
 from callgate.cli.watchdog import watch_runtime
@@ -48,43 +48,43 @@ def call(options: Namespace) -> int:
         return code
     refuse_within_a_call("callgate call")
     wired, session = open_runtime(options, audit=True, meant=options.words[0])
-    name, *pairs = options.words
+    name, *words = options.words
     tool = find_tool(wired, name)
     arguments: Any = {}
     unreadable: ToolError | None = None
     try:
         schema = {} if tool is None else tool.definition.input_schema
-        arguments = read_arguments(pairs, options.args, schema)
+        arguments = read_arguments(words, options.args, schema)
     except ToolError as error:
         unreadable = error
-    made = ToolCall(
+    tool_call = ToolCall(
         tool=name if tool is None else tool.name,
         arguments=arguments,
         session=session,
         caller=CallerKind.CLI,
         timeout_s=options.timeout,
     )
-    session.title = clip(f"{made.tool} {summarize(arguments)}", 80)
-    return run_call(wired, made, tool, options, unreadable)
+    session.title = clip(f"{tool_call.tool} {summarize(arguments)}", 80)
+    return run_call(wired, tool_call, tool, options, unreadable)
 
 
 def run_call(
     wired: Wired,
-    made: ToolCall,
+    call: ToolCall,
     tool: Registered | None,
     options: Namespace,
     unreadable: ToolError | None = None,
-    show: Callable[[Ended], int] | None = None,
+    show: Callable[[CallOutcome], int] | None = None,
 ) -> int:
     """Make a call and show how it ended; the exit code. `unreadable` is why it cannot run.
 
     `show` does it in another way, and gives the exit code.
     """
-    waiting = WaitingLine(wanted=not (options.verbose or options.quiet))
+    waiting = ProgressLine(wanted=not (options.verbose or options.quiet))
     live = _Live(options.verbose, options.wait, waiting)
     runner = asyncio.Runner()
-    ended = runner.run(_run(wired, made, options, live, unreadable))
-    version = wired.policies.version(made.session.workspace)
+    ended = runner.run(_run(wired, call, options, live, unreadable))
+    version = wired.policies.version(call.session.workspace)
     code = _show(ended, tool, options, live, version) if show is None else show(ended)
     if ended.goes_on:
         sys.stdout.flush()
@@ -94,20 +94,20 @@ def run_call(
 
 
 async def _run(
-    wired: Wired, made: ToolCall, options: Namespace, live: _Live, unreadable: ToolError | None
-) -> Ended:
+    wired: Wired, call: ToolCall, options: Namespace, live: _Live, unreadable: ToolError | None
+) -> CallOutcome:
     runtime = wired.runtime
     try:
         watch_runtime(wired)
         if unreadable is not None:
-            return Ended(runtime.refuse(made, unreadable))
-        answers = confirmer(wired, made, options)
+            return CallOutcome(runtime.refuse(call, unreadable))
+        answers = confirmer(wired, call, options)
         attached: AbstractContextManager[None] = nullcontext()
         if answers is not None or options.wait:
-            attached = runtime.attach(answers, made.session.id)
+            attached = runtime.attach(answers, call.session.id)
         unlisten = wired.bus.listen(live)
         with attached:
-            ended = await _until_the_end(wired, made)
+            ended = await _until_the_end(wired, call)
         unlisten()
         live.waiting.stop()
         return ended
@@ -115,18 +115,18 @@ async def _run(
         await wired.close()
 
 
-async def _until_the_end(wired: Wired, made: ToolCall) -> Ended:
+async def _until_the_end(wired: Wired, call: ToolCall) -> CallOutcome:
     """Run the call; the first signal stops it, and it is waited for."""
     loop = asyncio.get_running_loop()
     signals: list[int] = []
     async with asyncio.TaskGroup() as group:
-        work = group.create_task(wired.runtime.call(made))
+        work = group.create_task(wired.runtime.call(call))
 
         def stop(number: int) -> None:
             signals.append(number)
             if len(signals) == 1:
                 say("callgate: stopping the call")
-                group.create_task(wired.runtime.cancel(made.id))
+                group.create_task(wired.runtime.cancel(call.id))
 
         for each in _SIGNALS:
             loop.add_signal_handler(each, stop, each)
@@ -135,13 +135,13 @@ async def _until_the_end(wired: Wired, made: ToolCall) -> Ended:
         finally:
             for each in _SIGNALS:
                 loop.remove_signal_handler(each)
-    return Ended(work.result(), signals[0] if signals else None)
+    return CallOutcome(work.result(), signals[0] if signals else None)
 
 
 class _Live:
     """On stderr: with `-v` what a tool says while it works, with `--wait` what is asked."""
 
-    def __init__(self, on: bool, wait: bool, waiting: WaitingLine) -> None:
+    def __init__(self, on: bool, wait: bool, waiting: ProgressLine) -> None:
         self._on = on
         self._wait = wait
         self.waiting = waiting
@@ -168,7 +168,7 @@ class _Live:
 
 
 def _show(
-    ended: Ended, tool: Registered | None, options: Namespace, live: _Live, policy: str
+    ended: CallOutcome, tool: Registered | None, options: Namespace, live: _Live, policy: str
 ) -> int:
     schema = None if tool is None else tool.definition.input_schema
     answered_by = {"instance": None, "policy": policy}

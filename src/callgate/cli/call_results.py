@@ -23,7 +23,7 @@ _NO_RULE = ("address_refused", "host_refused", "google_read_only")
 """No rule decided, and the sentence itself says what to do."""
 
 
-class Ended(NamedTuple):
+class CallOutcome(NamedTuple):
     result: ToolResult
     signal: int | None = None
     """The first of those that told us to stop."""
@@ -45,7 +45,7 @@ class Ended(NamedTuple):
 
 
 def show(
-    ended: Ended,
+    ended: CallOutcome,
     schema: Mapping[str, Any] | None,
     options: Any,
     *,
@@ -76,8 +76,8 @@ def show(
         if hint is not None:
             say(f"hint: {hint}")
     if options.verbose:
-        who = answered_by_words(answered_by)
-        say(f"callgate: {who}, call {result.call_id}, {result.duration_ms:.0f} ms")
+        answered = answered_by_words(answered_by)
+        say(f"callgate: {answered}, call {result.call_id}, {result.duration_ms:.0f} ms")
     return ended.exit_code
 
 

@@ -25,11 +25,11 @@ from callgate.cli import agents, chat_commands, skills
 from callgate.cli.agents import Chosen
 from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
-from callgate.cli.chat_exit import leave, leave_at_once
+from callgate.cli.chat_exit import close_and_exit, exit_now
 from callgate.cli.chat_interrupts import Interrupts
 from callgate.cli.chat_lines import open_lines
 from callgate.cli.chat_screen import Screen
-from callgate.cli.chat_threads import Beside
+from callgate.cli.chat_threads import BackgroundLoop
 from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import CliError
 from callgate.cli.exit_codes import INTERRUPTED, OK
@@ -61,20 +61,20 @@ def chat(options: Namespace) -> int:
     refuse_within_a_call(BY)
     wired, fresh = open_runtime(options, audit=True)
     agent = agents.open_agent(wired, options.model)
-    with Beside() as beside:
-        talk = Chat(wired, agent, fresh, beside, plain=options.plain)
-        beside.do(_watched(wired))
+    with BackgroundLoop() as background:
+        conversation = Chat(wired, agent, fresh, background, plain=options.plain)
+        background.do(_watched(wired))
         try:
-            code = talk.run(options, prompt)
+            code = conversation.run(options, prompt)
         except SystemExit as ended:  # a signal
             code = int(ended.code or OK)
         except KeyboardInterrupt:  # between a turn and the prompt
             code = INTERRUPTED
         finally:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            beside.do(wired.close())
-        talk.say_how_to_go_on()
-        return leave(beside.close, code)
+            background.do(wired.close())
+        conversation.say_how_to_go_on()
+        return close_and_exit(background.close, code)
 
 
 async def _watched(wired: Wired) -> None:
@@ -86,12 +86,18 @@ class Chat:
     """A conversation, and what the commands may change of it."""
 
     def __init__(
-        self, wired: Wired, agent: Agent, session: Session, beside: Beside, *, plain: bool
+        self,
+        wired: Wired,
+        agent: Agent,
+        session: Session,
+        background: BackgroundLoop,
+        *,
+        plain: bool,
     ) -> None:
         self.wired = wired
         self.agent = agent
         self.session = session
-        self.beside = beside
+        self.background = background
         self.thinking = False
         """Whether it is shown what the model thinks."""
         self.usage, self.cost_usd = Usage(), 0.0
@@ -127,16 +133,16 @@ class Chat:
         )
         unlisten = self.wired.bus.listen(self._hear)
         with self.wired.runtime.attach(answers):
-            chosen = self.beside.do(agents.choose_session(self.wired, options, self.session))
+            chosen = self.background.do(agents.choose_session(self.wired, options, self.session))
             self._greet()
             self.go_on(chosen)
             if prompt:
                 self.hear(prompt)
-            code = self._talk()
+            code = self._loop()
         unlisten()
         return code
 
-    def _talk(self) -> int:
+    def _loop(self) -> int:
         while True:
             try:
                 message = self._lines.read()
@@ -155,11 +161,11 @@ class Chat:
             elif message.strip():
                 self.hear(message)
 
-    def _command(self, said: str) -> bool:
+    def _command(self, line: str) -> bool:
         """False: the user leaves."""
         self.screen.width = columns() if is_terminal(sys.stdout) else None
         try:
-            return chat_commands.run(self, said)
+            return chat_commands.run(self, line)
         except CliError as error:
             self.note(error.message)
         except KeyboardInterrupt:
@@ -184,11 +190,11 @@ class Chat:
         """One turn with what was typed, or with the skill that it asks for."""
         try:
             with skills.explained():
-                said = self.wired.skills.compose(prompt, self.session).text
+                message = self.wired.skills.compose(prompt, self.session).text
         except CliError as error:
             self.note(error.message)
         else:
-            self.take(said)
+            self.take(message)
 
     def take(self, prompt: str) -> None:
         """One turn with what the user says."""
@@ -200,23 +206,23 @@ class Chat:
         if self.screen.is_gone:
             work.close()
             raise BrokenPipeError
-        turn = self.beside.start(work)
+        turn = self.background.start(work)
         stopping: list[bool] = []
 
         def stop() -> None:
             if stopping:
                 self._leave_at_once()
             stopping.append(True)
-            self.beside.loop.call_soon_threadsafe(self._stop, turn)
+            self.background.loop.call_soon_threadsafe(self._stop, turn)
 
         self.interrupts.instead = stop
         try:
-            end = self.beside.wait_for(turn)
+            end = self.background.wait_for(turn)
         except StoreError as error:  # nothing more is kept now; perhaps it is again later
             end = None
             self.note(f"This could not be kept: {error}")
         except SystemExit:
-            self.beside.loop.call_soon_threadsafe(self.agent.cancel, self.session.id)
+            self.background.loop.call_soon_threadsafe(self.agent.cancel, self.session.id)
             wait([turn], _STOPPING_S)
             raise
         finally:
@@ -238,17 +244,17 @@ class Chat:
                 self.note("Stopping ... Ctrl-C again leaves at once.")
 
         self.agent.cancel(self.session.id)
-        self.beside.loop.call_later(_PATIENCE_S, say_so)
+        self.background.loop.call_later(_PATIENCE_S, say_so)
 
     def _leave_at_once(self) -> None:
-        closing = self.beside.start(self.wired.close())
+        closing = self.background.start(self.wired.close())
         try:
             closing.result(_CLOSING_S)
         except TimeoutError:
             pass
         self.screen.settle()
         self.say_how_to_go_on()
-        leave_at_once(INTERRUPTED)
+        exit_now(INTERRUPTED)
 
     # What is shown.
 
@@ -271,10 +277,10 @@ class Chat:
     def _remind(self) -> None:
         """Show the end of what the model said last."""
         conversations = self.wired.runtime.conversations
-        kept = self.beside.do(conversations.messages(self.session))
+        messages = self.background.do(conversations.messages(self.session))
         texts = [
             block.text
-            for message in kept
+            for message in messages
             for block in message.content
             if message.role == "assistant" and isinstance(block, TextBlock)
         ]

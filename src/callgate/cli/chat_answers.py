@@ -61,15 +61,15 @@ class Answers:
         self._quiet = quiet
         self._one = asyncio.Lock()
         """One question at a time."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     async def __call__(self, question: Confirmation) -> Answer:
         if question.tool in self._allowed and not question.always_ask:
             return Answer(decision=Outcome.ALLOW, by=_OPTION)
         if self._tty is None:
-            self._tell(question.tool)
+            self._report_refusal(question.tool)
             return Answer(decision=Outcome.DENY, reason=_NOBODY, by=self._by)
-        made = ToolCall(
+        call = ToolCall(
             tool=question.tool,
             arguments=dict(question.arguments),
             session=self._session(),
@@ -77,12 +77,12 @@ class Answers:
         )
         async with self._one:
             with self._quiet():
-                return await asker(self._wired, made, self._tty)(question)
+                return await asker(self._wired, call, self._tty)(question)
 
-    def _tell(self, tool: str) -> None:
-        if tool in self._told:
+    def _report_refusal(self, tool: str) -> None:
+        if tool in self._reported:
             return
-        self._told.add(tool)
+        self._reported.add(tool)
         name = visible(tool)
         say(f"callgate: {name} needs a yes, and nobody can be asked: refused")
         say(f"hint: --allow {name}, --mode write, or a rule in settings.toml allows it.")

@@ -9,7 +9,7 @@ from callgate.agent.plans import UPDATE_PLAN
 from callgate.audit.summaries import in_words
 from callgate.cli.chat_screen import Screen
 from callgate.cli.visible import clip
-from callgate.cli.watch import told
+from callgate.cli.watch import event_words
 from callgate.core.events import (
     CALLED,
     COMPLETED,
@@ -92,11 +92,11 @@ class Cards:
         self._cards[id] = _Card(tool)
         self._last = id
         running = self._running.find(id)
-        said = ""
+        summary = ""
         if running is not None and tool != UPDATE_PLAN:  # a plan is shown as a list
-            said = in_words(running.call.arguments)
+            summary = in_words(running.call.arguments)
         name = clip(tool, self._room - 2)
-        text = clip(said, max(self._room - len(name) - 4, 0)) if said else ""
+        text = clip(summary, max(self._room - len(name) - 4, 0)) if summary else ""
         paint = self._screen.paint
         head = f"{paint('cyan', self._mark)} {paint('bold', name)}"
         self._screen.line(f"{head}  {text}".rstrip())
@@ -128,9 +128,9 @@ class Cards:
         if not isinstance(entries, list):  # any tool may make an event of this name
             return
         for entry in entries[:_PLANNED]:
-            said = entry if isinstance(entry, dict) else {}
-            mark = _MARKS.get(str(said.get("status")), " ")
-            text = clip(str(said.get("content", "")), self._room - 6)
+            fields = entry if isinstance(entry, dict) else {}
+            mark = _MARKS.get(str(fields.get("status")), " ")
+            text = clip(str(fields.get("content", "")), self._room - 6)
             colour = "dim" if mark == "x" else "bold" if mark == ">" else None
             row = f"  [{mark}] {text}"
             self._screen.line(row if colour is None else self._screen.paint(colour, row))
@@ -141,21 +141,21 @@ class Cards:
         by = event.payload.get("by")
         if by is None or by in self._here:
             return  # what nobody answered has run out of time, or was stopped: its end says so
-        said = f"answered elsewhere: {event.payload.get('decision')} by {by}"
-        self._screen.line(self._screen.paint("dim", f"  {clip(said, self._room - 2)}"))
+        text = f"answered elsewhere: {event.payload.get('decision')} by {by}"
+        self._screen.line(self._screen.paint("dim", f"  {clip(text, self._room - 2)}"))
 
     def _end(self, id: str, event: Event) -> None:
         card = self._cards.pop(id, None)
-        word, *said = told(event)
+        word, *details = event_words(event)
         if card is not None:
             for row in self._rows(card):
                 self._screen.line(row)
-            said = [*_did(event), *said]
+            details = [*_did(event), *details]
         if card is None or self._last != id:  # it does not stand below its beginning
             tool = event.payload.get("tool_name") if card is None else card.tool
-            said = [str(tool), *said]
+            details = [str(tool), *details]
         self._last = None
-        text = clip("  ".join(filter(None, said)), max(self._room - len(word) - 4, 0))
+        text = clip("  ".join(filter(None, details)), max(self._room - len(word) - 4, 0))
         coloured = self._screen.paint("green" if word == "ok" else "red", word)
         self._screen.line(f"  {coloured}  {text}".rstrip())
 

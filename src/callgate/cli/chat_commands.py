@@ -15,7 +15,7 @@ from callgate.cli import agents, sessions, skills, tools, undo
 from callgate.cli.agents import Chosen
 from callgate.cli.chat_interrupts import Interrupts
 from callgate.cli.chat_screen import Screen
-from callgate.cli.chat_threads import Beside
+from callgate.cli.chat_threads import BackgroundLoop
 from callgate.cli.errors import CliError
 from callgate.cli.exit_codes import OK
 from callgate.cli.options import MODES
@@ -37,7 +37,7 @@ class Chat(Protocol):
     wired: Wired
     agent: Agent
     session: Session
-    beside: Beside
+    background: BackgroundLoop
     screen: Screen
     interrupts: Interrupts
     thinking: bool
@@ -59,16 +59,16 @@ class _Command(NamedTuple):
     run: Callable[[Chat, str], object]
 
 
-def run(chat: Chat, said: str) -> bool:
+def run(chat: Chat, line: str) -> bool:
     """Carry out one command line; False: the user leaves."""
-    name, _, rest = said.partition(" ")
-    name, rest = name.lower(), rest.strip()
+    name, _, argument = line.partition(" ")
+    name, argument = name.lower(), argument.strip()
     if name in ("/quit", "/exit", "/q"):
         return False
     if name in COMMANDS:
-        COMMANDS[name].run(chat, rest)
+        COMMANDS[name].run(chat, argument)
     else:
-        _use(chat, said)
+        _use(chat, line)
     return True
 
 
@@ -77,25 +77,25 @@ def names(chat: Chat) -> list[str]:
     return [*NAMES, *(f"/{skill.name}" for skill in chat.wired.skills.available(chat.session))]
 
 
-def _use(chat: Chat, said: str) -> None:
+def _use(chat: Chat, line: str) -> None:
     """A turn with a skill; whatever else begins with `/` is a command that there is not."""
-    if not _took(chat, said):
-        asked = said.split()[0].lower()
-        near = nearest(asked, names(chat))
-        raise CliError(f"there is no {asked}" + (f"; {near}?" if near else "; see /help"))
+    if not _run_skill(chat, line):
+        name = line.split()[0].lower()
+        near = nearest(name, names(chat))
+        raise CliError(f"there is no {name}" + (f"; {near}?" if near else "; see /help"))
 
 
-def _skill(chat: Chat, said: str) -> None:
-    if not said:
+def _skill(chat: Chat, argument: str) -> None:
+    if not argument:
         raise CliError("which skill? /skills lists them")
-    if not _took(chat, f"/skill {said}"):
-        raise CliError(f"there is no skill {said.split()[0]!r}; /skills lists them")
+    if not _run_skill(chat, f"/skill {argument}"):
+        raise CliError(f"there is no skill {argument.split()[0]!r}; /skills lists them")
 
 
-def _took(chat: Chat, said: str) -> bool:
+def _run_skill(chat: Chat, line: str) -> bool:
     """Take a turn with the skill that is asked for; False if there is none."""
     try:
-        composed = chat.wired.skills.compose(said, chat.session)
+        composed = chat.wired.skills.compose(line, chat.session)
     except UnknownSkill:
         return False
     except SkillUnreadable as error:
@@ -121,17 +121,17 @@ def _help(chat: Chat, _: str) -> None:
     chat.screen.line("Ctrl-C stops the model, or empties the line; once more leaves.")
 
 
-def _mode(chat: Chat, said: str) -> None:
-    if said:
-        if said not in MODES:
-            raise CliError(f"{said!r} is no mode: {', '.join(MODES)}")
-        chat.beside.do(agents.set_mode(chat.wired, chat.session, Mode(said)))
+def _mode(chat: Chat, argument: str) -> None:
+    if argument:
+        if argument not in MODES:
+            raise CliError(f"{argument!r} is no mode: {', '.join(MODES)}")
+        chat.background.do(agents.set_mode(chat.wired, chat.session, Mode(argument)))
     chat.note(f"Mode {chat.session.mode}.")
 
 
-def _model(chat: Chat, said: str) -> None:
-    if said:
-        chat.agent = agents.open_agent(chat.wired, said)
+def _model(chat: Chat, argument: str) -> None:
+    if argument:
+        chat.agent = agents.open_agent(chat.wired, argument)
     else:
         known = ", ".join(sorted(chat.wired.settings.models))
         chat.note(f"The settings have {known}." if known else "The settings name no models.")
@@ -149,24 +149,24 @@ def _sessions(chat: Chat, _: str) -> None:
     )
 
 
-def _resume(chat: Chat, said: str) -> None:
-    if not said:
+def _resume(chat: Chat, argument: str) -> None:
+    if not argument:
         raise CliError("which session? /sessions lists them")
 
     async def resume() -> Chosen:
         with explained():
-            stored = await find_session(await chat.wired.log.store(), said)
+            stored = await find_session(await chat.wired.log.store(), argument)
         if stored.id == chat.session.id:
             raise CliError("this is that session")
         chosen = await agents.resume(chat.wired, stored)
         await _leave_session(chat)
         return chosen
 
-    chat.go_on(chat.beside.do(resume()))
+    chat.go_on(chat.background.do(resume()))
 
 
 def _new(chat: Chat, _: str) -> None:
-    chat.beside.do(_leave_session(chat))
+    chat.background.do(_leave_session(chat))
     chat.go_on(Chosen(chat.wired.session(chat.session.workspace, chat.session.mode)))
     chat.note("A new conversation.")
 
@@ -195,7 +195,9 @@ def _undo(chat: Chat, _: str) -> None:
         chat.interrupts.install()  # a command of its own has its own
     if code == OK:
         chat.undone.add(left[-1])
-        chat.beside.do(_tell(chat, "[The user has undone the changes to files of the last turn.]"))
+        chat.background.do(
+            _tell(chat, "[The user has undone the changes to files of the last turn.]")
+        )
 
 
 async def _tell(chat: Chat, text: str) -> None:
@@ -213,15 +215,15 @@ def _cost(chat: Chat, _: str) -> None:
 
 def _compact(chat: Chat, _: str) -> None:
     chat.note("Summing up ...")
-    upto = chat.beside.do(_sum_up(chat))
+    upto = chat.background.do(_sum_up(chat))
     summed = f"A summary stands for {upto} messages."
     chat.note(summed if upto else "There is too little to sum up.")
 
 
 async def _sum_up(chat: Chat) -> int:
     conversations, session = chat.wired.runtime.conversations, chat.session
-    kept = await conversations.messages(session)
-    history = History(kept, lambda message: conversations.say(session, message))
+    messages = await conversations.messages(session)
+    history = History(messages, lambda message: conversations.say(session, message))
     upto, usage = await Context(chat.agent.model, history).compact(hard=True)
     chat.usage += usage
     if upto:
@@ -240,22 +242,22 @@ def _clear(chat: Chat, _: str) -> None:
 
 
 def _retry(chat: Chat, _: str) -> None:
-    said = chat.last or chat.beside.do(_said_last(chat))
-    if said is None:
+    prompt = chat.last or chat.background.do(_last_prompt(chat))
+    if prompt is None:
         raise CliError("nothing was said yet")
-    chat.take(said)
+    chat.take(prompt)
 
 
-async def _said_last(chat: Chat) -> str | None:
+async def _last_prompt(chat: Chat) -> str | None:
     for message in reversed(await chat.wired.runtime.conversations.messages(chat.session)):
         if message.role == "user" and all(isinstance(each, TextBlock) for each in message.content):
             return "\n".join(each.text for each in message.content if isinstance(each, TextBlock))
     return None
 
 
-def _options(**said: Any) -> Namespace:
+def _options(**values: Any) -> Namespace:
     """As if they stood on a command line."""
-    return Namespace(words=[], json=False, debug=False, **said)
+    return Namespace(words=[], json=False, debug=False, **values)
 
 
 COMMANDS: Mapping[str, _Command] = {

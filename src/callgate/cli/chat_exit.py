@@ -8,19 +8,19 @@ import threading
 from collections.abc import Callable
 
 
-def leave(close: Callable[[], object], code: int) -> int:
+def close_and_exit(close: Callable[[], object], code: int) -> int:
     """The exit code; or the end of the process, where it would wait for what cannot be stopped.
 
     Everything that must be kept is on the disk by now."""
     here = threading.current_thread()
     others = [each for each in threading.enumerate() if each is not here and not each.daemon]
     if others:
-        leave_at_once(code)
+        exit_now(code)
     close()
     return code
 
 
-def leave_at_once(code: int) -> None:
+def exit_now(code: int) -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

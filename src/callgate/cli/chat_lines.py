@@ -17,7 +17,7 @@ from callgate.config.places import Home, write_private
 from callgate.core.directories import make_private_directory
 
 _FENCE = "```"
-_KEPT = 1_000
+_HISTORY_LINES = 1_000
 _LARGEST = 4 * 1024 * 1024
 
 Read = Callable[[str], str | None]
@@ -124,12 +124,12 @@ def read_history(path: str) -> list[str]:
     except OSError:
         return []
     found = [text for text in map(_decoded, lines) if text is not None]
-    if len(lines) > 2 * _KEPT:
+    if len(lines) > 2 * _HISTORY_LINES:
         try:
-            write_private(path, "".join(map(_encoded, found[-_KEPT:])))
+            write_private(path, "".join(map(_encoded, found[-_HISTORY_LINES:])))
         except OSError:
             pass  # it only stays long
-    return found[-_KEPT:]
+    return found[-_HISTORY_LINES:]
 
 
 def remember(path: str, message: str) -> None:

@@ -41,7 +41,7 @@ class Screen:
         """The last character of the text: what comes next may be a mark on it."""
         self._colour: str | None = None
         self._live = 0
-        self._held: list[str] | None = None
+        self._buffered: list[str] | None = None
         self.is_gone = False
         """Whether nobody reads any more."""
         self.when_gone: Callable[[], object] = bool
@@ -76,7 +76,7 @@ class Screen:
 
     def live(self, rows: Sequence[str]) -> None:
         """Show rows, each narrower than the screen, until something else is shown."""
-        if not self._moves or self._held is not None:
+        if not self._moves or self._buffered is not None:
             return
         self.settle()
         self._write("".join(f"{row}\n" for row in rows))
@@ -101,12 +101,12 @@ class Screen:
     def quiet(self) -> Iterator[None]:
         """Hold back what is to be shown, while somebody else has the terminal."""
         self.settle()
-        self._held = []
+        self._buffered = []
         try:
             yield
         finally:
-            held, self._held = self._held, None
-            self._write("".join(held))
+            buffered, self._buffered = self._buffered, None
+            self._write("".join(buffered))
 
     def _put_word(self) -> None:
         word, self._word = self._word, ""
@@ -134,8 +134,8 @@ class Screen:
         return text if self._colour is None else self.paint(self._colour, text)
 
     def _write(self, text: str) -> None:
-        if self._held is not None:
-            self._held.append(text)
+        if self._buffered is not None:
+            self._buffered.append(text)
         elif text and not self.is_gone:
             try:
                 self._stream.write(text)

@@ -17,14 +17,14 @@ _LOOK_S = 0.1
 """How often the main thread looks whether a signal came while it waits."""
 
 
-class Beside:
+class BackgroundLoop:
     """Use it in a `with`: the loop runs from its entry to its end."""
 
     def __init__(self) -> None:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
 
-    def __enter__(self) -> Beside:
+    def __enter__(self) -> BackgroundLoop:
         self._thread.start()
         self._ready.wait()
         return self

@@ -25,7 +25,7 @@ from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import CliError
 from callgate.cli.instance_states import state_of
 from callgate.cli.platforms import missing_on
-from callgate.cli.python_bugs import Fault, faults_here
+from callgate.cli.python_bugs import PythonBug, bugs_here
 from callgate.cli.sandboxes import limits_here, path_rules_here, profiles_here, promises
 from callgate.cli.terminal import is_terminal, wants_colour
 from callgate.cli.tty import open_tty
@@ -85,15 +85,15 @@ def check_python(patient: Patient) -> Finding:
     version = platform.python_version()
     if sys.version_info[:2] < _LEAST_PYTHON:
         return Finding(Level.FAILED, f"{version} is too old", "install Python 3.11 or newer")
-    return python_finding(version, faults_here())
+    return python_finding(version, bugs_here())
 
 
-def python_finding(version: str, faults: Sequence[Fault]) -> Finding:
-    """A release whose faults break a promise is refused; others are worth knowing."""
-    text = "; ".join([version, *(fault.text for fault in faults)])
-    if any(fault.breaks_promise for fault in faults):
+def python_finding(version: str, bugs: Sequence[PythonBug]) -> Finding:
+    """A release whose bugs break a promise is refused; others are worth knowing."""
+    text = "; ".join([version, *(bug.text for bug in bugs)])
+    if any(bug.breaks_promise for bug in bugs):
         return Finding(Level.FAILED, text, "use another release of Python")
-    return Finding(Level.NOTE, text) if faults else _good(text)
+    return Finding(Level.NOTE, text) if bugs else _good(text)
 
 
 def check_platform(patient: Patient) -> Finding:
@@ -158,8 +158,8 @@ def check_hosts(patient: Patient) -> Finding:
         for name in hosts.hosts
         if (problem := _host_problem(hosts, hosted, name))
     }
-    told = [f"{name}: {problem.text}" for name, problem in found.items()]
-    text = "; ".join([f"{len(hosts.hosts)} in the settings", *told])
+    problems = [f"{name}: {problem.text}" for name, problem in found.items()]
+    text = "; ".join([f"{len(hosts.hosts)} in the settings", *problems])
     for level in (Level.FAILED, Level.NOTE):
         for problem in found.values():
             if problem.level is level:
@@ -179,10 +179,10 @@ def _hosted(patient: Patient) -> HostedTools | None:
 
 def _host_problem(hosts: Hosts, hosted: HostedTools, name: str) -> Finding | None:
     """What is known without starting it."""
-    said, trouble = hosts.hosts[name].settings, hosts.trouble(name)
-    program = said.command[0]
-    path = os.path.join(said.cwd, program) if os.sep in program else program
-    if shutil.which(path, path=said.env.get("PATH")) is None:
+    settings, trouble = hosts.hosts[name].settings, hosts.trouble(name)
+    program = settings.command[0]
+    path = os.path.join(settings.cwd, program) if os.sep in program else program
+    if shutil.which(path, path=settings.env.get("PATH")) is None:
         return Finding(
             Level.FAILED, f"{program} is not there or cannot be run",
             f"correct command of [hosts.{name}]",
@@ -201,7 +201,7 @@ def _host_problem(hosts: Hosts, hosted: HostedTools, name: str) -> Finding | Non
         return Finding(
             Level.NOTE, f"tool {tool!r} is not offered: {why}", "callgate hosts list"
         )
-    if "-m" in said.command and not {"-P", "-I"} & {*said.command}:
+    if "-m" in settings.command and not {"-P", "-I"} & {*settings.command}:
         return Finding(
             Level.NOTE, "python -m takes modules of the directory it starts in before all others",
             f"put -P before -m in the command of [hosts.{name}]",
@@ -284,16 +284,16 @@ def check_sandbox(patient: Patient) -> Finding:
             Level.NOTE, "off: commands run with nothing around them",
             f'remove sandbox = "off" from {patient.home.settings}',
         )  # fmt: skip
-    kept = profiles_here(sandbox, patient.workspace)
+    profiles = profiles_here(sandbox, patient.workspace)
     try:
         rules = path_rules_here(sandbox, patient.workspace)
     except ToolError as error:
         fix = "commands are refused here; see docs/decide/policy.md"
         return Finding(Level.FAILED, str(error), fix)
     text = "; ".join(
-        [*map(str, kept), *rules, *([_cgroups()] if sys.platform == "linux" else [])]
+        [*map(str, profiles), *rules, *([_cgroups()] if sys.platform == "linux" else [])]
     )
-    missing = [each for each in kept if each.missing]
+    missing = [each for each in profiles if each.missing]
     if not missing:
         return _good(text)
     fix = "commands that need it are refused; see docs/decide/sandbox.md"

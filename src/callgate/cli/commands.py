@@ -113,19 +113,19 @@ def read(name: str, given: Sequence[str]) -> argparse.Namespace:
 
 def split(given: Sequence[str]) -> tuple[str, list[str]]:
     """Take the command's name off the front."""
-    first, rest = given[0], list(given[1:])
+    first, following = given[0], list(given[1:])
     found = beginning(first)
-    if rest and f"{first} {rest[0]}" in found:
-        return f"{first} {rest[0]}", rest[1:]
+    if following and f"{first} {following[0]}" in found:
+        return f"{first} {following[0]}", following[1:]
     if first in found:
-        return first, rest
+        return first, following
     if found:
         known = [name.split()[1] for name in found]
-        if not rest or rest[0].startswith("-"):
+        if not following or following[0].startswith("-"):
             problem = f"{first} needs one of: {', '.join(known)}"
             raise CliError(problem, hint=f"See callgate {first} --help.")
-        meant = _meant(rest[0], known, f"callgate {first} ", f"callgate {first} --help")
-        raise CliError(f"there is no command '{first} {rest[0]}'", hint=meant)
+        meant = _meant(following[0], known, f"callgate {first} ", f"callgate {first} --help")
+        raise CliError(f"there is no command '{first} {following[0]}'", hint=meant)
     if first.startswith("-"):
         raise CliError(f"there is no option {first!r}", hint="See callgate --help.")
     known = [word for words in FAMILIES.values() for word in words]
@@ -159,7 +159,7 @@ def _help_on(words: Sequence[str]) -> str:
 
 
 def _help_on_all() -> str:
-    parts = [
+    paragraphs = [
         "usage: callgate [--version] [--help] [--debug] COMMAND ...",
         "Every tool call of an AI agent through one guarded door.",
         *(_listed(_loaded(family).HEADING, of_family(family)) for family in FAMILIES),
@@ -167,16 +167,16 @@ def _help_on_all() -> str:
         _ENVIRONMENT,
         "callgate help COMMAND says more.",
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(paragraphs)
 
 
 def _help_on_group(first: str, found: Mapping[str, Command]) -> str:
-    parts = [
+    paragraphs = [
         f"usage: callgate {first} COMMAND ...",
         _listed("commands", found),
         f"callgate {first} COMMAND --help says more.",
     ]
-    return "\n\n".join(parts)
+    return "\n\n".join(paragraphs)
 
 
 def _listed(heading: str, found: Mapping[str, Command]) -> str:

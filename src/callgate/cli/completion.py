@@ -45,7 +45,7 @@ def _fixed_words(name: str) -> list[str]:
     return _options(name) + (list(SHELLS) if name == "completion" else [])
 
 
-def _asked(name: str) -> str | None:
+def _names_command(name: str) -> str | None:
     """The command that prints the names which may follow a command."""
     if name in _TAKE_TOOLS:
         return _TOOLS
@@ -57,8 +57,8 @@ def _cases() -> str:
     lines = []
     for name in every():
         options = " ".join(_fixed_words(name))
-        asked = _asked(name)
-        names = "" if asked is None else f" $({asked})"
+        command = _names_command(name)
+        names = "" if command is None else f" $({command})"
         lines.append(f'    "{name}") words="{options}{names}"')
         if name in _TAKE_TOOLS:  # behind the tool its arguments
             lines.append(f'      [ "@CURRENT@" -gt "$place" ] && words="{options} {_KEYS}"')
@@ -143,13 +143,13 @@ def _script(template: str) -> str:
 
 
 def _fill(template: str, groups: str, seconds: str, cases: str) -> str:
-    parts = {
+    values = {
         "@GROUPS@": groups,
         "@FIRST@": " ".join(_first_words()),
         "@SECOND@": seconds,
         "@CASES@": cases,
     }
-    for mark, text in parts.items():
+    for mark, text in values.items():
         template = template.replace(mark, text)
     return template
 
@@ -207,8 +207,8 @@ def _fish() -> str:
     cases = []
     for name in every():
         options = " ".join(_fixed_words(name))
-        asked = _asked(name)
-        names = "" if asked is None else f" ({asked})"
+        command = _names_command(name)
+        names = "" if command is None else f" ({command})"
         cases.append(f'    case "{name}"\n      set found {options}{names}')
         if name in _TAKE_TOOLS:  # behind the tool its arguments
             behind = f"set found {options} {_FISH_KEYS}"

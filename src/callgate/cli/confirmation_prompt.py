@@ -118,10 +118,10 @@ class Asker:
         prompt = f"Enter saves it; or type {other} > "
         for _ in range(_TRIES):
             try:
-                said = await self._tty.ask(prompt, takes_paste=True)
+                answer = await self._tty.ask(prompt, takes_paste=True)
             except BegunBefore:
                 continue
-            pattern = None if said is None else said.strip()
+            pattern = None if answer is None else answer.strip()
             if pattern is None or pattern.lower() in ("n", "no"):
                 return None
             if not pattern or pattern.lower() in ("y", "yes"):
@@ -155,25 +155,25 @@ def _problem(kind: str | None, pattern: str, question: Confirmation) -> str | No
     return None if covered else "That pattern does not cover this command."
 
 
-def confirmer(wired: Wired, made: ToolCall, options: Namespace) -> Confirmer | None:
+def confirmer(wired: Wired, call: ToolCall, options: Namespace) -> Confirmer | None:
     """Who answers a question: `--yes`, the person at the terminal, or nobody."""
     tty = None if options.no_input or options.wait else open_tty()
-    person = None if tty is None else asker(wired, made, tty)
+    person = None if tty is None else asker(wired, call, tty)
     return _yes_to_calls(person) if options.yes else person
 
 
-def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
+def asker(wired: Wired, call: ToolCall, tty: Tty) -> Asker:
     """Asks the person at a terminal about a call."""
 
     def suggest(question: Confirmation) -> Mapping[str, str | bool]:
         """A call may ask about another one that it makes."""
         arguments = dict(question.arguments)
-        call = msgspec.structs.replace(made, tool=question.tool, arguments=arguments)
-        subject, _ = wired.runtime.explain(call)
+        inner = msgspec.structs.replace(call, tool=question.tool, arguments=arguments)
+        subject, _ = wired.runtime.explain(inner)
         return saved_rule(
             tool=subject.tool.name,
             decision=Outcome.ALLOW,
-            workspace=made.session.workspace,
+            workspace=call.session.workspace,
             arguments=subject.checked.arguments,
             arguments_sha256=subject.checked.sha256,
             resolved_paths=subject.resolved_paths,
@@ -183,7 +183,7 @@ def asker(wired: Wired, made: ToolCall, tty: Tty) -> Asker:
     async def rehearse(question: Confirmation) -> str:
         from callgate.cli import dry_run  # lazy: heavy, and rarely wanted  # noqa: PLC0415
 
-        return await dry_run.rehearse(wired, made.session, str(question.arguments["command"]))
+        return await dry_run.rehearse(wired, call.session, str(question.arguments["command"]))
 
     can = wired.sandbox.surroundings is not OFF
     paint = Paint(wants_colour(True, os.environ))
@@ -205,6 +205,6 @@ def _yes_to_calls(person: Confirmer | None) -> Confirmer:
 
 
 def _say_yes(question: Confirmation) -> Answer:
-    what = question.command_summary or question.input_summary
-    say(f"--yes allows {question.tool}: {clip(what, 200)}")
+    summary = question.command_summary or question.input_summary
+    say(f"--yes allows {question.tool}: {clip(summary, 200)}")
     return Answer(decision=Outcome.ALLOW, by="--yes")

@@ -44,7 +44,7 @@ from callgate.policy.rules import Outcome
 BY = "callgate confirmations"
 
 
-class Asked(NamedTuple):
+class PendingConfirmation(NamedTuple):
     """A question, and who waits for its answer."""
 
     stored: StoredConfirmation
@@ -69,12 +69,12 @@ def confirmations(options: Namespace) -> int:
 def list(options: Namespace) -> int:
     words(options)
     refuse_within_a_call("callgate confirmations")
-    asked = with_store(options, lambda store: _open(store, options.session))
+    pending = with_store(options, lambda store: _open(store, options.session))
     if options.json:
-        print_json({"confirmations": [_described(each) for each in asked]})
-    for each in () if options.json else asked:
+        print_json({"confirmations": [_described(each) for each in pending]})
+    for each in () if options.json else pending:
         _print(each, time.time())
-    if not asked and not options.json:
+    if not pending and not options.json:
         say("no question waits for an answer")
     return OK
 
@@ -87,12 +87,12 @@ def deny(options: Namespace) -> int:
     return _answer(options, Outcome.DENY)
 
 
-async def _open(store: Store, session: str | None) -> Collection[Asked]:
+async def _open(store: Store, session: str | None) -> Collection[PendingConfirmation]:
     id = None if session is None else (await find_session(store, session)).id
-    return [await _asked(store, each) for each in await store.open_confirmations(id)]
+    return [await _read_pending(store, each) for each in await store.open_confirmations(id)]
 
 
-async def _asked(store: Store, stored: StoredConfirmation) -> Asked:
+async def _read_pending(store: Store, stored: StoredConfirmation) -> PendingConfirmation:
     call, dead = await store.get_call(stored.call_id), await store.dead_owners()
     owner = None if call is None else call.owner
     question: Confirmation | None
@@ -101,54 +101,56 @@ async def _asked(store: Store, stored: StoredConfirmation) -> Asked:
     except msgspec.ValidationError:
         question = None
     tool = "" if call is None else call.tool
-    return Asked(stored, question, tool, owner if alive(owner, dead) else None)
+    return PendingConfirmation(stored, question, tool, owner if alive(owner, dead) else None)
 
 
 def _answer(options: Namespace, decision: Outcome) -> int:
-    (said,) = words(options, "question")
+    (question_id,) = words(options, "question")
     refuse_within_a_call(f"callgate confirmations {decision}")
     answer = Answer(
         decision=decision, scope=Scope(options.scope), reason=options.reason, by=BY
     )
     tty = None if options.json or options.sha256 is not None else open_tty()
-    asked = with_store(options, lambda store: _give(store, said, answer, options.sha256, tty))
+    pending = with_store(
+        options, lambda store: _give(store, question_id, answer, options.sha256, tty)
+    )
     if options.json:
-        print_json({"ok": True, **_described(asked), "answer": msgspec.to_builtins(answer)})
+        print_json({"ok": True, **_described(pending), "answer": msgspec.to_builtins(answer)})
         return OK
-    then = f": {asked.fate}" if decision is Outcome.ALLOW else ""
+    then = f": {pending.fate}" if decision is Outcome.ALLOW else ""
     done = "allowed" if decision is Outcome.ALLOW else "denied"
-    say(f"{done} {asked.tool} ({asked.stored.id}){then}")
+    say(f"{done} {pending.tool} ({pending.stored.id}){then}")
     return OK
 
 
 async def _give(
-    store: Store, said: str, answer: Answer, sha256: str | None, tty: Tty | None
-) -> Asked:
+    store: Store, question_id: str, answer: Answer, sha256: str | None, tty: Tty | None
+) -> PendingConfirmation:
     """Answer a question; an error that says who answered, if someone else was first.
 
     Someone at a terminal who does not name the hash of what they allow is shown all of it."""
-    stored = await _find(store, said)
-    asked = await _asked(store, stored)
-    if asked.question is None:  # nobody can know what they would say yes to
+    stored = await _find(store, question_id)
+    pending = await _read_pending(store, stored)
+    if pending.question is None:  # nobody can know what they would say yes to
         raise CliError(
             f"question {stored.id} was asked by another version of callgate, which has to be used",
             error_class=ToolErrorClass.EXECUTION_ERROR,
             reason="unreadable_question",
         )
-    if sha256 not in (None, asked.question.arguments_sha256):
+    if sha256 not in (None, pending.question.arguments_sha256):
         raise CliError(
             f"question {stored.id} is about other arguments",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="other_arguments",
         )
     if answer.decision is Outcome.ALLOW and tty is not None:
-        await _ensure_meant(asked.question, answer, tty)
+        await _ensure_meant(pending.question, answer, tty)
     try:
         receipt = await questions.answer(store, stored.id, answer)
     except KeyError:
-        raise not_found(f"there is no question {said!r}") from None
+        raise not_found(f"there is no question {question_id!r}") from None
     if receipt.applied:
-        return asked
+        return pending
     standing = await store.get_confirmation(stored.id)
     raise CliError(
         f"question {stored.id} {_closed(standing, receipt.answer)}",
@@ -167,12 +169,12 @@ async def _ensure_meant(question: Confirmation, answer: Answer, tty: Tty) -> Non
         )
 
 
-async def _find(store: Store, said: str) -> StoredConfirmation:
+async def _find(store: Store, question_id: str) -> StoredConfirmation:
     try:
-        return await store.get_confirmation(said)
+        return await store.get_confirmation(question_id)
     except ConfirmationNotFound:
         waiting = {each.id: each for each in await store.open_confirmations()}
-        return waiting[pick(said, waiting, "question")]
+        return waiting[pick(question_id, waiting, "question")]
 
 
 def _closed(stored: StoredConfirmation, answer: Answer | None) -> str:
@@ -183,29 +185,29 @@ def _closed(stored: StoredConfirmation, answer: Answer | None) -> str:
     return f"was answered before: {answer.decision} ({answer.scope}) by {answer.by}"
 
 
-def _described(asked: Asked) -> dict[str, Any]:
+def _described(pending: PendingConfirmation) -> dict[str, Any]:
     """As `--json` prints it."""
     return {
-        "id": asked.stored.id,
-        "session_id": asked.stored.session_id,
-        "expires_at": asked.stored.expires_at,
-        "owner_alive": asked.owner is not None,
-        "tool": asked.tool,
-        "question": msgspec.to_builtins(asked.question),
+        "id": pending.stored.id,
+        "session_id": pending.stored.session_id,
+        "expires_at": pending.stored.expires_at,
+        "owner_alive": pending.owner is not None,
+        "tool": pending.tool,
+        "question": msgspec.to_builtins(pending.question),
     }
 
 
-def _print(asked: Asked, now: float) -> None:
+def _print(pending: PendingConfirmation, now: float) -> None:
     paint = paint_for(sys.stdout)
     width = columns()
-    stored, question = asked.stored, asked.question
-    by = "a process that is gone" if asked.owner is None else process_name(asked.owner)
+    stored, question = pending.stored, pending.question
+    by = "a process that is gone" if pending.owner is None else process_name(pending.owner)
     print(paint("bold", visible(stored.id)))
     print(f"  session    {visible(stored.session_id)}")
     print(f"  asked by   {visible(by)}")
     print(f"  time left  {span(stored.expires_at - now)}")
     if question is None:
-        print(f"  tool       {visible(asked.tool)}")
+        print(f"  tool       {visible(pending.tool)}")
         print("  asked by another version of callgate, in words that this one cannot read\n")
         return
     # The first row is the heading of a question at the terminal; here the id is one.

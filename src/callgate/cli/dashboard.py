@@ -46,9 +46,9 @@ def _instance(home: str, wanted: str | None) -> Instance:
     running = [each for each in live(home) if wanted in (None, str(each.pid), each.label)]
     serving = [each for each in running if each.http is not None]
     if not serving:
-        said = "the instance was started with --no-http" if running else "no instance runs"
+        message = "the instance was started with --no-http" if running else "no instance runs"
         raise CliError(
-            said, hint="callgate serve --detach starts one.",
+            message, hint="callgate serve --detach starts one.",
             error_class=ToolErrorClass.NOT_FOUND, reason="no_instance",
         )  # fmt: skip
     return serving[0]
@@ -67,14 +67,14 @@ def _ask(home: str, instance: Instance, path: str) -> Any:
             headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
             connection.request("POST", path, b"{}", headers)
             answer = connection.getresponse()
-            said = json.loads(answer.read())
+            payload = json.loads(answer.read())
         finally:
             connection.close()
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise _no_answer(instance, str(error)) from error
     if answer.status != 200:
-        raise _no_answer(instance, str(said.get("error", {}).get("message", answer.status)))
-    return said
+        raise _no_answer(instance, str(payload.get("error", {}).get("message", answer.status)))
+    return payload
 
 
 def _no_answer(instance: Instance, problem: str) -> CliError:

@@ -18,9 +18,9 @@ from callgate.cli.question import NARROWEST, Shown, choices_text
 from callgate.cli.tty import MARK, BegunBefore, Tty
 from callgate.cli.visible import clip, wrapped
 
-_OPEN, _LEAVE, _NO = "f", "q", "n"
+_OPEN, _QUIT, _NO = "f", "q", "n"
 _YES_NO = {"y": "[y]es", _NO: "[n]o"}
-_PAGE_WORDS = {"more": "", "back": _LEAVE, "quit": _LEAVE, "no": _NO}
+_PAGE_WORDS = {"more": "", "back": _QUIT, "quit": _QUIT, "no": _NO}
 _BRACKETS = {ord("["): None, ord("]"): None}
 _LOWEST = 3
 _TOO_SMALL = "callgate: the window is too small for this; make it larger to allow it\n"
@@ -110,7 +110,7 @@ class Dialog:
                 continue
             word = _NO if line is None else line.strip().lower()
             word = _PAGE_WORDS.get(word, word)
-            if word in ("", _LEAVE, _NO):
+            if word in ("", _QUIT, _NO):
                 return word
 
 

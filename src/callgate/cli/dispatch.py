@@ -74,8 +74,8 @@ def _run(given: list[str]) -> int:
     if (text := commands.help_text(given)) is not None:
         print(text)
         return OK
-    name, rest = commands.split(given)
-    options = commands.read(name, rest)
+    name, words = commands.split(given)
+    options = commands.read(name, words)
     run = commands.beginning(name.split()[0])[name].run
     if run is not None:
         return int(run(options))

@@ -40,8 +40,8 @@ def doctor(options: Namespace) -> int:
     if options.json:
         checks = [{"check": name, **found._asdict()} for name, found in findings.items()]
         sandbox = sandbox_of(patient)
-        kept = None if sandbox is None else described(sandbox, patient.workspace)
-        print_json({"ok": healthy, "checks": checks, "sandbox": kept})
+        profiles = None if sandbox is None else described(sandbox, patient.workspace)
+        print_json({"ok": healthy, "checks": checks, "sandbox": profiles})
         return OK if healthy else FAILED
     paint = paint_for(sys.stdout)
     for name, found in findings.items():

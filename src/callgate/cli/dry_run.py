@@ -31,18 +31,18 @@ async def rehearse(wired: Wired, like: Session, command: str) -> str:
     """For someone who is asked about a command: what it prints and would change.
 
     A call of its own, in a session of its own, which the person who wants to see it allows."""
-    kept: list[Preview] = []
+    previews: list[Preview] = []
     session = wired.session(like.workspace, like.mode)
     session.title = "preview"
-    register_preview(wired, session, kept.append)
-    made = ToolCall(
+    register_preview(wired, session, previews.append)
+    call = ToolCall(
         tool="preview", arguments={"command": command}, session=session, caller=CallerKind.CLI
     )
     try:
         with wired.runtime.attach(_yes, session.id):
-            return (await wired.runtime.call(made)).text
+            return (await wired.runtime.call(call)).text
     finally:
-        for each in kept:
+        for each in previews:
             discard(each)
 
 
@@ -52,9 +52,9 @@ async def _yes(question: Confirmation) -> Answer:
 
 def register_preview(wired: Wired, session: Session, keep: Callable[[Preview], None]) -> None:
     """Register the tool `preview`, which gives what it made to `keep`."""
-    places, hidden = _places(wired, session), partial(_hidden, wired, session)
+    paths, hidden = _paths(wired, session), partial(_hidden, wired, session)
     parents = os.path.join(wired.home.path, "previews"), _ELSEWHERE
-    register(wired, lambda: PreviewCommand(places, keep, parents=parents, hidden=hidden))
+    register(wired, lambda: PreviewCommand(paths, keep, parents=parents, hidden=hidden))
 
 
 def register(wired: Wired, factory: ToolFactory) -> None:
@@ -64,18 +64,18 @@ def register(wired: Wired, factory: ToolFactory) -> None:
         raise CliError(str(error), hint="A loaded tool has this name.") from error
 
 
-def _places(wired: Wired, session: Session) -> SandboxPaths:
-    said = wired.sandbox.surroundings
+def _paths(wired: Wired, session: Session) -> SandboxPaths:
+    surroundings = wired.sandbox.surroundings
     directories, files = sight.private_paths()
     return SandboxPaths(
         workspace=session.workspace,
         home=os.path.expanduser("~"),
         callgate_home=wired.home.path,
-        read_roots=(*(root.path for root in session.extra_roots), *said.readable),
-        hidden=(*said.hidden, *files),
-        tools=tool_chains.shown(said.home, os.environ),
+        read_roots=(*(root.path for root in session.extra_roots), *surroundings.readable),
+        hidden=(*surroundings.hidden, *files),
+        tools=tool_chains.shown(surroundings.home, os.environ),
         private=(*sight.DATA, *directories),
-        shown=said.readable,
+        shown=surroundings.readable,
     )
 
 

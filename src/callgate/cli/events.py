@@ -27,7 +27,7 @@ from callgate.core.events import COMPLETED, FAILED, INPUT_INVALID, OUTPUT_DELTA,
 from callgate.core.stores import Hint, Store
 
 _COLOURS = {FAILED: "red", INPUT_INVALID: "red", COMPLETED: "green", OUTPUT_DELTA: "dim"}
-_TOLD = (
+_DETAIL_FIELDS = (
     "message", "why", "command_executed", "input_summary", "text", "decision", "by",
     "validation_errors", "files_modified",
 )  # fmt: skip
@@ -176,7 +176,7 @@ class _Show:
     def _line(self, event: Event) -> str:
         head = f"{clock(event.timestamp)}  {visible(short(event.session_id))}  "
         type = visible(event.type)
-        text = "  ".join(_told(event.payload))
+        text = "  ".join(_details(event.payload))
         room = columns() - len(head) - len(type) - 3 if is_terminal(sys.stdout) else _SHOWN
         coloured = self._paint(_COLOURS.get(event.type, "cyan"), type)
         return f"{head}{coloured}  {clip(text, max(room, _NARROWEST))}".rstrip()
@@ -187,7 +187,7 @@ def print_placed(cursor: int | str, event: Event) -> None:
     print_json_line({"cursor": cursor, **msgspec.to_builtins(event)})
 
 
-def _told(payload: Any) -> Iterator[str]:
+def _details(payload: Any) -> Iterator[str]:
     """The tool, and the rest of a payload in a few words."""
     if payload.get("tool_name"):
         yield str(payload["tool_name"])
@@ -195,11 +195,11 @@ def _told(payload: Any) -> Iterator[str]:
         yield str(payload["error_class"])
     if payload.get("success") is False:
         yield "reported failure"
-    for name in _TOLD:
+    for name in _DETAIL_FIELDS:
         value = payload.get(name)
         if value:
-            said = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
-            yield said[: 2 * _SHOWN]
+            text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield text[: 2 * _SHOWN]
 
 
 def clock(timestamp: float) -> str:

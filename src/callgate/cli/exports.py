@@ -18,29 +18,29 @@ from callgate.sessions.ordering import in_order
 from callgate.sessions.transcripts import transcript
 
 
-class Whole(NamedTuple):
+class SessionExport(NamedTuple):
     session: StoredSession
     messages: Sequence[StoredMessage]
     events: Sequence[Event]
 
 
-def print_transcript(whole: Whole) -> None:
-    print_text(transcript(*whole))
+def print_transcript(export: SessionExport) -> None:
+    print_text(transcript(*export))
 
 
-def print_lines(whole: Whole) -> None:
-    for line in lines(whole):
+def print_lines(export: SessionExport) -> None:
+    for line in lines(export):
         print_json_line(line)
 
 
-def lines_text(whole: Whole) -> str:
-    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines(whole))
+def lines_text(export: SessionExport) -> str:
+    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines(export))
 
 
-def lines(whole: Whole) -> Iterator[dict[str, Any]]:
+def lines(export: SessionExport) -> Iterator[dict[str, Any]]:
     """The session, then all that happened in it, one object a line."""
-    yield {"kind": "session", **msgspec.to_builtins(whole.session)}
-    for number, item in in_order(whole.messages, whole.events):
+    yield {"kind": "session", **msgspec.to_builtins(export.session)}
+    for number, item in in_order(export.messages, export.events):
         if isinstance(item, StoredMessage):
             yield {"kind": "message", "number": number, **msgspec.to_builtins(item)}
         else:

@@ -66,11 +66,11 @@ def found_models(environ: Mapping[str, str], directory: str) -> list[ModelChoice
         for variable, name in _KEYS.items()
         if environ.get(variable)
     ]
-    places = (directory, *map(os.path.expanduser, _MODEL_PLACES))
+    directories = (directory, *map(os.path.expanduser, _MODEL_PLACES))
     from_files = [
         ModelChoice(f"local/{path}", "a file; pip install 'callgate[local]' runs it")
-        for place in places
-        for path in _model_files(place)
+        for model_directory in directories
+        for path in _model_files(model_directory)
     ]
     return [*by_key, *_ollama_models(environ), *from_files][:_MOST]
 

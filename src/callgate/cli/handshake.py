@@ -89,9 +89,9 @@ def answered_by_words(answered_by: Mapping[str, str | None]) -> str:
     return f"{runtime}, policy {answered_by['policy']}"
 
 
-def ask(connection: InstanceConnection, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+def ask(connection: InstanceConnection, path: str, request: dict[str, Any]) -> dict[str, Any]:
     """The instance's `tools_list`."""
-    answer = _ask(connection, path, {"settings": True, **asked})
+    answer = _ask(connection, path, {"settings": True, **request})
     if not _is_readable(answer):
         raise InstanceDeclined(
             f"the instance at {path} is of another version",
@@ -102,9 +102,9 @@ def ask(connection: InstanceConnection, path: str, asked: dict[str, Any]) -> dic
     return answer
 
 
-def _ask(connection: InstanceConnection, path: str, asked: dict[str, Any]) -> dict[str, Any]:
+def _ask(connection: InstanceConnection, path: str, request: dict[str, Any]) -> dict[str, Any]:
     try:
-        connection.send({"type": "list_tools", "protocol": 1, "requestId": _TARGET, **asked})
+        connection.send({"type": "list_tools", "protocol": 1, "requestId": _TARGET, **request})
         return _answer(connection)
     except (ConnectionLost, FrameTooLong) as error:
         foreign = isinstance(error, UnexpectedPeer)

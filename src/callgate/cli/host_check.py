@@ -37,7 +37,7 @@ from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.protocol.host_v1.values import to_output
 from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 
-LEAVE_S = 2.0
+EXIT_S = 2.0
 """After the end of its stdin; a runtime then terminates it."""
 
 
@@ -141,7 +141,7 @@ class _Examination:
             await self._ask("call", self._execute, begun)
             await self._ask("unknown tool", _unknown_tool, begun)
         if begun or self._host is not None:
-            await self._judge("stdin ends", self._leave)
+            await self._judge("stdin ends", self._close_stdin)
         self._seen("stdout", self._notes.noise, "frames, and nothing else", "no frame")
         self._seen("one answer", self._notes.strays, "each request has one", "asked by nobody")
 
@@ -164,11 +164,11 @@ class _Examination:
             self._findings.append(Finding(name, Level.SKIPPED, "init failed"))
             return
 
-        async def asked() -> str | None:
+        async def run_probe() -> str | None:
             host = self._host or await self._again()
             return await probe(host)
 
-        await self._judge(name, asked)
+        await self._judge(name, run_probe)
 
     async def _again(self) -> Subject:
         """Another process, in the place of one that was lost."""
@@ -195,12 +195,12 @@ class _Examination:
 
     async def _execute(self, host: Subject) -> str:
         assert self._call is not None
-        tool, *pairs = self._call
+        tool, *words = self._call
         described = {each.name: each for each in host.tools}
         if tool not in described:
             raise Unmet(f"it describes no tool {excerpt(tool)}")
         try:
-            arguments = read_arguments(pairs, None, described[tool].input_schema)
+            arguments = read_arguments(words, None, described[tool].input_schema)
         except ToolError as error:
             raise CliError(str(error)) from None
         params = frames.ExecuteTool(tool_name=tool, arguments=arguments, state=host.state)
@@ -210,9 +210,9 @@ class _Examination:
             raise Unmet(f"{excerpt(tool)} failed: {excerpt(shown)}")
         return excerpt(shown)
 
-    async def _leave(self) -> str:
+    async def _close_stdin(self) -> str:
         host = self._host or await self._again()
-        return describe(await host.conversation.leave(LEAVE_S))
+        return describe(await host.conversation.close_stdin(EXIT_S))
 
     def _seen(self, name: str, noted: list[str], good: str, bad: str) -> None:
         if noted:

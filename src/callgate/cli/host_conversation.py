@@ -54,7 +54,7 @@ class HostConversation:
         self._timeout_s = timeout_s
         self._framer = Framer(head=4_096)
         self._waiting: dict[str | None, asyncio.Future[Returned | Failed]] = {}
-        self._asked: dict[str | None, type] = {}
+        self._params_types: dict[str | None, type] = {}
         """What kind of params was sent, where the value of the answer depends on it."""
         self._answered: set[str | None] = set()
         self._running: Running | None = None
@@ -82,13 +82,17 @@ class HostConversation:
             self._stdin.write(data)
 
     async def answer(
-        self, data: bytes, id: str | None, asked: type = object, timeout_s: float | None = None
+        self,
+        data: bytes,
+        id: str | None,
+        params_type: type = object,
+        timeout_s: float | None = None,
     ) -> Returned | Failed:
         """Write a line, and wait for the answer under an id. Raises `Unmet`."""
-        return (await self.answers(data, {id: asked}, timeout_s))[id]
+        return (await self.answers(data, {id: params_type}, timeout_s))[id]
 
     async def answers(
-        self, data: bytes, asked: dict[str | None, type], timeout_s: float | None = None
+        self, data: bytes, params_types: dict[str | None, type], timeout_s: float | None = None
     ) -> dict[str | None, Returned | Failed]:
         """The same for several lines; the answers may come in any order."""
         patience = self._timeout_s if timeout_s is None else timeout_s
@@ -96,14 +100,14 @@ class HostConversation:
             raise HostLost(self._how_it_ended())
         loop = asyncio.get_running_loop()
         waiting: dict[str | None, asyncio.Future[Returned | Failed]]
-        waiting = {id: loop.create_future() for id in asked}
+        waiting = {id: loop.create_future() for id in params_types}
         self._waiting.update(waiting)
-        self._asked.update(asked)
+        self._params_types.update(params_types)
         self.write(data)
         # All of them, also where one is wrong: what comes later would be for nobody.
         done, missing = await asyncio.wait(waiting.values(), timeout=patience)
         problems = [each.exception() for each in done]
-        for id in asked:
+        for id in params_types:
             self._waiting.pop(id, None)
             self._answered.add(id)
         if missing:
@@ -112,7 +116,7 @@ class HostConversation:
             raise problem
         return {id: each.result() for id, each in waiting.items()}
 
-    async def leave(self, within_s: float) -> Exit:
+    async def close_stdin(self, within_s: float) -> Exit:
         """End its stdin, and wait until it has ended. Raises `Unmet`, and ends it then."""
         assert self._watch is not None and self._running is not None and self._stdin is not None
         self._stdin.close()
@@ -168,7 +172,7 @@ class HostConversation:
             return
         frame = answers.read(value)
         if isinstance(frame, Returned):
-            frame = answers.fitting(frame, self._asked[id])
+            frame = answers.fitting(frame, self._params_types[id])
         if isinstance(frame, str):
             self._settle(id, Unmet(_shown(_BREACHES[frame], line)))
         elif not isinstance(frame, Emitted):

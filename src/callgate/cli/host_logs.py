@@ -32,16 +32,16 @@ class Log:
 
     def follow(self) -> Iterator[str | None]:
         """What is written after that, line by line; None: nothing at the moment."""
-        rest = b""
+        partial = b""
         while True:
             self._file = self._file or _open(self._path)
             if self._file is not None:
                 moved = _is_another(self._file, self._path)  # before the last look at it
-                *lines, rest = (rest + self._file.read()).split(b"\n")
+                *lines, partial = (partial + self._file.read()).split(b"\n")
                 yield from map(_shown, lines)
-                if len(rest) > _LONGEST:
-                    yield _shown(rest)
-                    rest = b""
+                if len(partial) > _LONGEST:
+                    yield _shown(partial)
+                    partial = b""
                 if moved:
                     self._file.close()
                     self._file = None

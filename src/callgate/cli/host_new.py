@@ -42,8 +42,8 @@ def node_host() -> str:
     """Where the host for Node lies: in the installed package, or in the checkout around it."""
     package = os.path.dirname(os.path.abspath(callgate.__file__))
     checkout = os.path.dirname(os.path.dirname(package))
-    for place in (os.path.join(package, "data"), os.path.join(checkout, "packages")):
-        path = os.path.join(place, "tool-host-node", "host.mjs")
+    for directory in (os.path.join(package, "data"), os.path.join(checkout, "packages")):
+        path = os.path.join(directory, "tool-host-node", "host.mjs")
         if os.path.isfile(path):
             return path
     raise CliError(

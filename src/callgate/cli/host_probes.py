@@ -48,10 +48,10 @@ class Subject:
             line(frames.ask(id, params)), id, type(params), timeout_s
         )
 
-    async def raw(self, frame: dict[str, Any], asked: type = object) -> frames.Answer:
+    async def raw(self, frame: dict[str, Any], params_type: type = object) -> frames.Answer:
         """Ask with whatever stands in a frame, beside an id."""
         id = self.id()
-        return await self.conversation.answer(line({"v": 1, "id": id, **frame}), id, asked)
+        return await self.conversation.answer(line({"v": 1, "id": id, **frame}), id, params_type)
 
     async def is_there(self) -> None:
         """It goes on after what was wrong."""
@@ -186,8 +186,8 @@ async def _unknown_keys(host: Subject) -> str:
 
 async def _blanks(host: Subject) -> str:
     id = host.id()
-    asked = line(frames.ask(id, _SCHEMAS(state=host.state)))
-    data = b"\n \t\r\n" + b" \t" + asked.rstrip(b"\n") + b" \r\n\n"
+    request = line(frames.ask(id, _SCHEMAS(state=host.state)))
+    data = b"\n \t\r\n" + b" \t" + request.rstrip(b"\n") + b" \r\n\n"
     returned(await host.conversation.answer(data, id, _SCHEMAS))
     return "ignored"
 

@@ -36,7 +36,7 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     """Nothing was pinned."""
     doubt: str | None = None
     """Why what was pinned cannot be gone by."""
-    said: Pinned | None = None
+    current: Pinned | None = None
     changes: Changes = Changes()
     left_out: Mapping[str, str] = {}
     """Tools that will not be offered, and why."""
@@ -47,7 +47,7 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_a_yes(self) -> bool:
-        if self.said is None or (self.is_new and not self.first_needs_a_yes):
+        if self.current is None or (self.is_new and not self.first_needs_a_yes):
             return False
         return self.is_new or bool(self.changes) or self.doubt is not None
 
@@ -97,37 +97,37 @@ class Reload:
 
     def look(self, names: Collection[str]) -> list[Reloaded]:
         """Start hosts, and compare. Nothing is pinned."""
-        said = self._ask(names)
+        answers = self._ask(names)
         self._hosted.register_all()
-        return [self._compared(name, each) for name, each in said.items()]
+        return [self._compared(name, each) for name, each in answers.items()]
 
-    def _compared(self, name: str, said: Pinned | Exception) -> Reloaded:
-        if not isinstance(said, Pinned):
-            return Reloaded(name=name, problem=str(said))
+    def _compared(self, name: str, answer: Pinned | Exception) -> Reloaded:
+        if not isinstance(answer, Pinned):
+            return Reloaded(name=name, problem=str(answer))
         doubt = self._hosts.doubt(name)
         before = self._hosts.pinned(name) if doubt is None else doubt.pinned
-        changes = self._compare(name, before, said)
+        changes = self._compare(name, before, answer)
         is_new = before is None and doubt is None
         try:
             if not is_new:  # whose turn comes after that of all others
                 self._hosted.ensure_free(name, changes.added)
         except ToolRegistrationError as error:
             return Reloaded(name=name, problem=str(error))
-        self._hosted.offer(name, self._hosts.factories_of(name, said))
+        self._hosted.offer(name, self._hosts.factories_of(name, answer))
         return Reloaded(
             name=name,
             is_new=is_new,
             left_out=self._hosted.left_out(name),
             doubt=None if doubt is None else doubt.problem,
-            said=said,
+            current=answer,
             changes=changes,
             first_needs_a_yes=self._first_needs_a_yes,
         )
 
     _first_needs_a_yes = False
 
-    def _compare(self, name: str, before: Pinned | None, said: Pinned) -> Changes:
-        return compare(name, before, said)
+    def _compare(self, name: str, before: Pinned | None, after: Pinned) -> Changes:
+        return compare(name, before, after)
 
     def text(self, found: Collection[Reloaded]) -> str:
         """What a person is asked about, in full."""
@@ -136,13 +136,13 @@ class Reload:
     def tell(self, found: Collection[Reloaded], *, yes: bool) -> None:
         """Print what was found, but not what the question shows on this very terminal."""
         asking = not yes and is_terminal(sys.stdout)
-        told = [each for each in found if not (asking and each.needs_a_yes)]
-        print(self.text(told), end="", flush=True)
+        printed = [each for each in found if not (asking and each.needs_a_yes)]
+        print(self.text(printed), end="", flush=True)
 
     def accept(self, found: Collection[Reloaded], *, yes: bool) -> None:
         """Pin what was found, after a yes where something else was pinned before."""
-        asked = [each for each in found if each.needs_a_yes]
-        if asked and not yes:
+        changed = [each for each in found if each.needs_a_yes]
+        if changed and not yes:
             tty = open_tty()
             if tty is None:
                 raise CliError(
@@ -150,11 +150,11 @@ class Reload:
                     hint="--yes accepts it without asking.",
                     error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
                 )  # fmt: skip
-            asyncio.run(_ask(tty, self.text(asked)))
+            asyncio.run(_ask(tty, self.text(changed)))
         for each in found:
-            if each.said is not None:
+            if each.current is not None:
                 pin = self._hosts.pin_first if each.is_new else self._hosts.pin
-                pin(each.name, each.said)
+                pin(each.name, each.current)
 
 
 async def _ask(tty: Tty, text: str) -> None:
@@ -174,7 +174,7 @@ def _lines(each: Reloaded) -> Iterator[str]:
     if each.problem is not None:
         return
     changes = each.changes
-    tools = 0 if each.said is None else len(each.said.schemas)
+    tools = 0 if each.current is None else len(each.current.schemas)
     if each.doubt is not None:
         yield f"{each.name}: {visible(each.doubt)}"
     if not changes:

@@ -72,14 +72,14 @@ def reload(options: Namespace) -> int:
     if not options.json:
         reloading.tell(found, yes=options.yes)
     reloading.accept(found, yes=options.yes)
-    told = {each.name: _take_over(home, each) for each in found if each.problem is None}
+    answers = {each.name: _take_over(home, each) for each in found if each.problem is None}
     if options.json:
         ok = all(each.problem is None for each in found)
-        print_json({"ok": ok, "hosts": [_reloaded(each, told) for each in found]})
+        print_json({"ok": ok, "hosts": [_reloaded(each, answers) for each in found]})
     for each in found:
         if each.problem is not None:
             say(f"error (host_unavailable): host {each.name}: {each.problem}")
-        for answer in told.get(each.name, ()):
+        for answer in answers.get(each.name, ()):
             _say_taken_over(each.name, answer)
     failed = any(each.problem is not None for each in found)
     return EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE] if failed else OK
@@ -118,8 +118,8 @@ def _entries(home: Home, settings: Settings) -> Iterable[HostEntry]:
     try:
         register_known(wired, os.getcwd())
     except SettingsError:  # of tools that are no host's
-        own = _hosts(home, settings)
-        return [entry(own, name) for name in own.hosts]
+        hosts = _hosts(home, settings)
+        return [entry(hosts, name) for name in hosts.hosts]
     assert wired.hosts is not None
     return wired.hosts.entries()
 
@@ -137,11 +137,11 @@ def _take_over(home: Home, reloaded: Reloaded) -> Collection[remote_hosts.Answer
 def _say_taken_over(
     name: str, answer: remote_hosts.Answer, done: str = "takes host {} over as it is now"
 ) -> None:
-    who = f"instance {answer.instance.pid} ({answer.instance.label})"
+    instance = f"instance {answer.instance.pid} ({answer.instance.label})"
     if answer.problem is None:
-        say(f"{who} {done.format(name)}")
+        say(f"{instance} {done.format(name)}")
     else:
-        say(f"{who} does not: {answer.problem}")
+        say(f"{instance} does not: {answer.problem}")
         say("hint: it may have read other settings; stop it and start it anew.")
 
 
@@ -150,6 +150,6 @@ def _answered(answer: remote_hosts.Answer) -> dict[str, Any]:
 
 
 def _reloaded(
-    each: Reloaded, told: dict[str, Collection[remote_hosts.Answer]]
+    each: Reloaded, answers: dict[str, Collection[remote_hosts.Answer]]
 ) -> dict[str, Any]:
-    return {**each.described(), "instances": [*map(_answered, told.get(each.name, ()))]}
+    return {**each.described(), "instances": [*map(_answered, answers.get(each.name, ()))]}

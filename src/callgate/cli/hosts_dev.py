@@ -51,13 +51,13 @@ async def _take_over(hosted: HostedTools, host: str) -> str:
     except (ToolError, ToolRegistrationError, OSError) as error:
         return f"its new version is not used, the old one goes on: {visible(str(error))}"
     left_out = hosted.left_out(host)
-    told = [f"tool {tool!r} is not offered: {left_out[tool]}" for tool in left_out]
-    return visible("; ".join([f"its new version serves: {_summary(changes)}", *told]))
+    problems = [f"tool {tool!r} is not offered: {left_out[tool]}" for tool in left_out]
+    return visible("; ".join([f"its new version serves: {_summary(changes)}", *problems]))
 
 
 def _summary(changes: Changes) -> str:
     if not changes:
         return "its tools are described as before"
     tools = (("added", changes.added), ("removed", changes.removed), ("changed", changes.changed))
-    told = [f"{', '.join(names)} {what}" for what, names in tools if names]
-    return "; ".join([*told, *(f"{each.path} changed" for each in changes.about)])
+    lines = [f"{', '.join(names)} {change}" for change, names in tools if names]
+    return "; ".join([*lines, *(f"{each.path} changed" for each in changes.about)])

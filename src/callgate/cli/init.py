@@ -45,9 +45,9 @@ def init(options: Namespace) -> int:
         raise CliError(
             f"cannot write: {error}", error_class=ToolErrorClass.EXECUTION_ERROR
         ) from error
-    kept = [path for path in files if path not in wrote]
+    existing = [path for path in files if path not in wrote]
     if options.json:
-        print_json({"wrote": wrote, "kept": kept})
+        print_json({"wrote": wrote, "kept": existing})
         return OK
     for path in files:
         say(f"wrote {path}" if path in wrote else f"kept  {path}, which was there already")

@@ -28,13 +28,13 @@ _LEVELS = {
 class _Lines(logging.Formatter):
     """Messages may repeat what a tool or a model wrote, so no character of them may act."""
 
-    def __init__(self, whole: bool) -> None:
+    def __init__(self, full: bool) -> None:
         super().__init__("%(levelname)s %(name)s: %(message)s")
-        self._whole = whole
+        self._full = full
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return visible_text(redact(text) if self._whole else text.split("\n")[0])
+        return visible_text(redact(text) if self._full else text.split("\n")[0])
 
 
 def set_up(debug: bool, least: str = "error") -> None:
@@ -46,7 +46,7 @@ def set_up(debug: bool, least: str = "error") -> None:
     level = min(_LEVELS[chosen], _LEVELS[least])
     logging.addLevelName(TRACE, "TRACE")
     output = LimitedLog(sys.stderr)
-    output.setFormatter(_Lines(whole=bool(wish) or level < logging.ERROR))
+    output.setFormatter(_Lines(full=bool(wish) or level < logging.ERROR))
     logger = logging.getLogger("callgate")
     logger.handlers = [output]
     logger.setLevel(level)

@@ -81,9 +81,9 @@ def _table(command: Sequence[str], options: Namespace) -> dict[str, Any]:
         table["headers"] = dict(_pair(each, ":", "--header") for each in options.header or ())
     else:
         table |= {"command": command[0], "args": [*command[1:]], **around(command)}
-        said = [each.partition("=") for each in options.env or ()]
-        table["env"] = [name for name, equals, _ in said if not equals]
-        table["set_env"] = {name: value for name, equals, value in said if equals}
+        variables = [each.partition("=") for each in options.env or ()]
+        table["env"] = [name for name, equals, _ in variables if not equals]
+        table["set_env"] = {name: value for name, equals, value in variables if equals}
     if options.network is not None:
         network = options.network
         table["network"] = network if network in ("none", "loopback", "all") else network.split(",")
@@ -171,8 +171,8 @@ def written(name: str, table: Mapping[str, Any]) -> str:
 
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        pairs = (f"{_key(key)} = {_toml(each)}" for key, each in value.items())
-        return f"{{ {', '.join(pairs)} }}"
+        entries = (f"{_key(key)} = {_toml(each)}" for key, each in value.items())
+        return f"{{ {', '.join(entries)} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     # A JSON string is a TOML basic string, but for DEL.
@@ -186,10 +186,10 @@ def _key(name: str) -> str:
 def _without(text: str, name: str) -> Iterator[str]:
     """The lines that are not of a table."""
     inside = False
-    own = (f"mcp.{name}", f'mcp."{name}"', f"mcp.'{name}'")
+    names = (f"mcp.{name}", f'mcp."{name}"', f"mcp.'{name}'")
     for line in text.splitlines(keepends=True):
         header = _HEADER.match(line.rstrip("\n"))
         if header is not None:
-            inside = header[1].startswith(tuple(f"{each}." for each in own)) or header[1] in own
+            inside = header[1].startswith(tuple(f"{each}." for each in names)) or header[1] in names
         if not inside:
             yield line

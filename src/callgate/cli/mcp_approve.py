@@ -89,7 +89,7 @@ def run(home: Home, names: Collection[str], workspace: str, *, yes: bool, json: 
     if not json:
         approval.tell(found, yes=yes)
     approval.accept(found, yes=yes)
-    told = {
+    answers = {
         each.name: remote_hosts.renew(home.path, PREFIX + each.name, forget=False)
         for each in found
         if each.problem is None
@@ -101,7 +101,7 @@ def run(home: Home, names: Collection[str], workspace: str, *, yes: bool, json: 
         if each.problem is not None:
             say(f"error (host_unavailable): {visible(about(each.name, each.problem))}")
             say(f"hint: {_hint(each.name)}")
-        tell(each.name, told.get(each.name, ()), "takes MCP server {} over as it is now")
+        tell(each.name, answers.get(each.name, ()), "takes MCP server {} over as it is now")
     return EXIT_CODES[ToolErrorClass.HOST_UNAVAILABLE] if failed else OK
 
 
@@ -117,8 +117,8 @@ class Approval(Reload):
         surroundings = self._wired.sandbox.surroundings
         return ask(self._home, self._settings, surroundings, self._workspace, names, show, say)
 
-    def _compare(self, name: str, before: Pinned | None, said: Pinned) -> Changes:
-        changes: Changes = self._hosts.compare(name, before, said)
+    def _compare(self, name: str, before: Pinned | None, after: Pinned) -> Changes:
+        changes: Changes = self._hosts.compare(name, before, after)
         return changes
 
     def text(self, found: Collection[Reloaded]) -> str:

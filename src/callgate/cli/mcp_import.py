@@ -39,8 +39,8 @@ from callgate.core.errors import ToolErrorClass
 from callgate.protocol.strict_json import StrictJsonError, loads
 
 _LARGEST = 4 * 1024 * 1024
-_PLACES = (("mcpServers",), ("servers",), ("mcp", "servers"), ("context_servers",), ())
-"""The last is the whole."""
+_SERVER_PATHS = (("mcpServers",), ("servers",), ("mcp", "servers"), ("context_servers",), ())
+"""Keys that lead to the table of servers; the last is the document itself."""
 _COMMENT = re.compile(r'("(?:[^"\\]|\\.)*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _TRAILING = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[\]}])', re.DOTALL)
 _INPUT = re.compile(r"\$\{(?!(?:env:)?[A-Za-z_][A-Za-z0-9_]*\})")
@@ -93,14 +93,14 @@ setattr(sys.modules[__name__], "import", import_)  # as the command is called
 def read(text: str) -> list[Found]:
     """The servers of a configuration, each as a table of our settings or with what is wrong."""
     tree = _parsed(text)
-    for place in _PLACES:
+    for path in _SERVER_PATHS:
         servers: Any = tree
-        for key in place:
+        for key in path:
             servers = servers.get(key) if isinstance(servers, dict) else None
-        if isinstance(servers, dict) and servers and (place or _is_list(servers)):
-            found = [_read(name, said) for name, said in servers.items()]
+        if isinstance(servers, dict) and servers and (path or _is_list(servers)):
+            found = [_read(name, entry) for name, entry in servers.items()]
             return [_refused_if_among(each, found[:at]) for at, each in enumerate(found)]
-    known = ", ".join(".".join(place) for place in _PLACES if place)
+    known = ", ".join(".".join(path) for path in _SERVER_PATHS if path)
     raise CliError(f"there are no MCP servers in it (none of {known})")
 
 
@@ -123,12 +123,12 @@ def _parsed(text: str) -> Any:
         raise CliError(f"it is no JSON: {error}") from None
 
 
-def _read(name: str, said: Any) -> Found:
+def _read(name: str, entry: Any) -> Found:
     ours = name_for(name)
-    if not isinstance(said, dict):
+    if not isinstance(entry, dict):
         return Found(ours, None, "it is no object")
     try:
-        table = {key: value for key, value in _keys(said) if value not in ({}, [], None)}
+        table = {key: value for key, value in _keys(entry) if value not in ({}, [], None)}
         problem = msgspec.convert(table, McpTable).problem()
     except (TypeError, ValueError, AttributeError) as error:
         return Found(ours, None, str(error))
@@ -137,35 +137,35 @@ def _read(name: str, said: Any) -> Found:
     return Found(ours, table)
 
 
-def _keys(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    if "sse" in (said.get("type"), said.get("transport"), said.get("transportType")):
+def _keys(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    if "sse" in (entry.get("type"), entry.get("transport"), entry.get("transportType")):
         raise ValueError("it speaks the old SSE transport, which we do not")
-    if said.get("disabled") is True or said.get("enabled") is False:
+    if entry.get("disabled") is True or entry.get("enabled") is False:
         raise ValueError("it is switched off there")
-    url = said.get("url") or said.get("serverUrl") or said.get("httpUrl")
+    url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
     if url is not None:
         yield "url", _literal(url)
-        yield "headers", _texts(said.get("headers"))
+        yield "headers", _texts(entry.get("headers"))
         return
-    command: Any = said.get("command")
+    command: Any = entry.get("command")
     if isinstance(command, dict):  # Zed
-        said = {**said, **command}
+        entry = {**entry, **command}
         command = command.get("path")
     if not isinstance(command, str) or not command:
         raise ValueError("it has neither a command nor an address")
-    if said.get("envFile"):
+    if entry.get("envFile"):
         raise ValueError("it takes variables from a file (envFile), which we do not: name them")
     yield "command", _literal(command)
-    yield "args", [_literal(each) for each in said.get("args") or []]
-    yield "set_env", _texts(said.get("env"))
-    if isinstance(said.get("cwd"), str):
-        yield "cwd", _literal(said["cwd"])
+    yield "args", [_literal(each) for each in entry.get("args") or []]
+    yield "set_env", _texts(entry.get("env"))
+    if isinstance(entry.get("cwd"), str):
+        yield "cwd", _literal(entry["cwd"])
     yield from around([command]).items()
 
 
-def _texts(said: Any) -> dict[str, str]:
+def _texts(values: Any) -> dict[str, str]:
     """A variable that is set to null is not passed on there, either."""
-    return {str(name): _text(value) for name, value in (said or {}).items() if value is not None}
+    return {str(name): _text(value) for name, value in (values or {}).items() if value is not None}
 
 
 def _literal(value: Any) -> str:
@@ -201,8 +201,8 @@ def covered(table: Mapping[str, Any]) -> dict[str, Any]:
             for before, each in zip(["", *args], args, strict=False)
         ]
     if "url" in shown:
-        address, asked, _ = shown["url"].partition("?")
-        shown["url"] = redact(address) + (f"?{_COVERED}" if asked else "")
+        address, query, _ = shown["url"].partition("?")
+        shown["url"] = redact(address) + (f"?{_COVERED}" if query else "")
     for key in ("set_env", "headers"):
         if key in shown:
             shown[key] = {

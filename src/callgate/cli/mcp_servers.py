@@ -89,13 +89,13 @@ def restart(options: Namespace) -> int:
 
 
 def servers_of(home: Home, workspace: str | None = None) -> Servers:
-    settings, place = settings_of(home), workspace or os.getcwd()
-    if _are_passed_over(home, place):
-        trust = shlex.join(["callgate", "trust", os.path.abspath(place)])
+    settings, directory = settings_of(home), workspace or os.getcwd()
+    if _are_passed_over(home, directory):
+        trust = shlex.join(["callgate", "trust", os.path.abspath(directory)])
         say(f"hint: this workspace names MCP servers, which count after {visible(trust)}")
     try:
         sandbox = Sandbox(surroundings(home, settings))
-        return make_servers(home, settings, sandbox, place)
+        return make_servers(home, settings, sandbox, directory)
     except SettingsError as error:
         raise CliError(str(error), reason="settings_invalid") from error
 
@@ -125,9 +125,9 @@ def about(name: str, problem: str) -> str:
 def tell(name: str, answers: Collection[remote_hosts.Answer], done: str) -> None:
     """What running instances made of it."""
     for each in answers:
-        who = f"instance {each.instance.pid} ({each.instance.label})"
+        instance = f"instance {each.instance.pid} ({each.instance.label})"
         if each.problem is None:
-            say(f"{who} {done.format(name)}")
+            say(f"{instance} {done.format(name)}")
         else:
-            say(f"{who} does not: {each.problem}")
+            say(f"{instance} does not: {each.problem}")
             say("hint: it may have read other settings; stop it and start it anew.")

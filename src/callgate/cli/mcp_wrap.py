@@ -70,28 +70,28 @@ def name_of(options: Namespace) -> str:
         return str(options.name)
     named = [each for each in options.words if not each.startswith("-")]
     last = re.sub(r"@[^/@]*\Z", "", named[min(1, len(named) - 1)]) if named else ""
-    parts = re.sub(r"\.[a-z]{1,3}\Z", "", last.lower()).split("/")
-    while len(parts) > 1 and parts[-1] in _SAY_NOTHING:
-        parts.pop()
-    plain = re.sub(r"[^a-z0-9]+", "-", parts[-1]).strip("-")
-    kept = plain[:_LONGEST].strip("-")
-    return kept if kept[:1].isalpha() else "wrapped"
+    segments = re.sub(r"\.[a-z]{1,3}\Z", "", last.lower()).split("/")
+    while len(segments) > 1 and segments[-1] in _SAY_NOTHING:
+        segments.pop()
+    plain = re.sub(r"[^a-z0-9]+", "-", segments[-1]).strip("-")
+    name = plain[:_LONGEST].strip("-")
+    return name if name[:1].isalpha() else "wrapped"
 
 
 def again(options: Namespace) -> str:
     """The command with which a person looks at the server again, without secrets."""
     workspace = os.path.abspath(os.path.expanduser(options.workspace))
-    said = ["callgate", "mcp", "wrap", "--approve", "--workspace", workspace]
+    command = ["callgate", "mcp", "wrap", "--approve", "--workspace", workspace]
     for key in ("name", "network", "profile"):
         if (value := getattr(options, key)) is not None:
-            said += [f"--{key}", value]
+            command += [f"--{key}", value]
     for each in options.env or ():
-        said += ["--env", each]
+        command += ["--env", each]
     import shlex  # lazy: after the streams were taken  # noqa: PLC0415
 
     from callgate.audit.redaction import redact  # lazy: the same  # noqa: PLC0415
 
-    return shlex.join([*said, "--", *(redact(each) for each in options.words)])
+    return shlex.join([*command, "--", *(redact(each) for each in options.words)])
 
 
 def _settings(options: Namespace, settings: Settings) -> Settings:
@@ -111,14 +111,14 @@ def _settings(options: Namespace, settings: Settings) -> Settings:
         "sampling": options.sampling,
     }
     for key in ("effect", "profile", "network"):
-        if (said := getattr(options, key)) is not None:
-            table[key] = said
+        if (value := getattr(options, key)) is not None:
+            table[key] = value
     try:
         name = msgspec.convert(name_of(options), McpName)
-        made = {name: msgspec.convert(table, McpTable)}
+        servers = {name: msgspec.convert(table, McpTable)}
     except msgspec.ValidationError as error:
         raise CliError(f"mcp wrap: {error}") from error
-    replaced: Settings = msgspec.structs.replace(settings, mcp=made)
+    replaced: Settings = msgspec.structs.replace(settings, mcp=servers)
     return replaced
 
 
@@ -162,7 +162,7 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     tools = McpTools(servers, registry)
     await _pin_first(servers, name, session, again(options))
     tools.register_all()
-    own = {
+    registered_names = {
         each.aliases[0].partition("/")[2]: each.name
         for each in servers.definitions(name)
         # Of two that would be called the same by us, one is left out.
@@ -173,9 +173,9 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
             say(f"MCP server {name}: {entry.problem}")
     pinned = servers.pinned(name)
     assert pinned is not None  # by `_pin_first`
-    said = {each["name"]: each for each in pinned.schemas}
-    beside = [each for each in own if each not in said]
-    meant = {each: registered for each, registered in own.items() if each in said}
+    schemas = {each["name"]: each for each in pinned.schemas}
+    beside = [each for each in registered_names if each not in schemas]
+    meant = {each: registered for each, registered in registered_names.items() if each in schemas}
     shown = {registered: each for each, registered in meant.items()}
     server = McpServer(
         wired.runtime,
@@ -185,7 +185,7 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
         naming=Naming(
             shown.get,
             lambda each: meant.get(each, ""),
-            lambda each: wrapped.extra_fields(said[shown[each]], trusted=options.trusted),
+            lambda each: wrapped.extra_fields(schemas[shown[each]], trusted=options.trusted),
         ),
         instructions=None,
         elicits=not options.no_elicit,
@@ -205,13 +205,13 @@ async def _pin_first(servers: Any, name: str, session: Session, look: str) -> No
         raise _unusable(name, doubt.problem, f"{look} looks at it again.")
     if name not in servers.unknown():
         return
-    place = ServerLocation(session.workspace, session.extra_roots)
+    location = ServerLocation(session.workspace, session.extra_roots)
     try:
-        said = await servers.ask(name, place)
+        pinned = await servers.ask(name, location)
     except ToolError as error:
         await servers.close()
         raise _unusable(name, str(error), _SEES_LITTLE) from None
-    servers.pin_first(name, said)
+    servers.pin_first(name, pinned)
 
 
 def _unusable(name: str, problem: str, hint: str) -> Exception:

@@ -14,11 +14,11 @@ from callgate.core.errors import ToolErrorClass
 from callgate.sandbox.command_marks import MARK, inherited_mark
 
 
-def refuse_within_a_call(what: str) -> None:
+def refuse_within_a_call(command: str) -> None:
     """End the command if a running call started it."""
     if os.environ.get(MARK) or inherited_mark():
         raise CliError(
-            f"{what} is refused inside a running call: a tool cannot approve itself",
+            f"{command} is refused inside a running call: a tool cannot approve itself",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="within_a_call",
         )

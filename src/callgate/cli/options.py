@@ -51,14 +51,14 @@ class Option:
     def for_argparse(self) -> dict[str, Any]:
         if not self.takes_value:
             return {"action": "store_true", "help": self.help}
-        said = {
+        settings = {
             "metavar": self.metavar,
             "choices": self.choices,
             "type": self.read,
             "default": self.default,
             "help": self.help,
         }
-        return {key: value for key, value in said.items() if value is not None}
+        return {key: value for key, value in settings.items() if value is not None}
 
 
 def seconds(text: str) -> float:

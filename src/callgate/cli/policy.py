@@ -26,7 +26,7 @@ from callgate.policy.rules import Origin, Outcome, Rule
 from callgate.wiring import Wired
 
 
-class Part(NamedTuple):
+class CommandVerdict(NamedTuple):
     """What the rules say about one command of a line."""
 
     command: str
@@ -62,27 +62,27 @@ def explain(options: Namespace) -> int:
     if not options.words:
         raise CliError("which tool? callgate policy explain TOOL [key=value ...]")
     wired, session = open_runtime(options, meant=options.words[0])
-    name, *pairs = options.words
+    name, *words = options.words
     tool = find_tool(wired, name)
-    made: ToolCall | None = None
+    call: ToolCall | None = None
     try:
         schema = {} if tool is None else tool.definition.input_schema
-        made = ToolCall(
+        call = ToolCall(
             tool=name if tool is None else tool.name,
-            arguments=read_arguments(pairs, options.args, schema),
+            arguments=read_arguments(words, options.args, schema),
             session=session,
             caller=CallerKind(options.caller),
         )
-        subject, decision = wired.runtime.explain(made)
-        restrictions = _restrictions(wired, made, subject)
+        subject, decision = wired.runtime.explain(call)
+        restrictions = _restrictions(wired, call, subject)
     except ToolError as error:
-        _show_end(name if made is None else made.tool, error, options.json)
+        _show_end(name if call is None else call.tool, error, options.json)
         return OK
-    parts = _parts(wired, made, subject)
+    verdicts = _command_verdicts(wired, call, subject)
     if options.json:
-        print_json(_described(made, subject, decision, parts, restrictions))
+        print_json(_described(call, subject, decision, verdicts, restrictions))
     else:
-        _show(made, subject, decision, parts, restrictions, paint_for(sys.stdout))
+        _show(call, subject, decision, verdicts, restrictions, paint_for(sys.stdout))
     return OK
 
 
@@ -103,33 +103,33 @@ def _show_end(tool: str, error: ToolError, as_json: bool) -> None:
 
 
 def _show(
-    made: ToolCall,
+    call: ToolCall,
     subject: Subject,
     decision: Decision,
-    parts: list[Part],
+    verdicts: list[CommandVerdict],
     restrictions: list[Restriction],
     paint: Paint,
 ) -> None:
     print(f"{paint(_COLOURS[decision.outcome], decision.outcome)}: {visible(decision.sentence)}")
     print(f"  by         {decided_by(decision)}")
     print(f"  tool       {subject.tool.name} ({subject.tool.effect})")
-    print(f"  caller     {made.caller}, mode {made.session.mode}")
-    print(f"  workspace  {visible(made.session.workspace)}")
+    print(f"  caller     {call.caller}, mode {call.session.mode}")
+    print(f"  workspace  {visible(call.session.workspace)}")
     if subject.enclosure is not None:
         print(f"  sandbox    {subject.enclosure}")
     for each in restrictions:
         print(f"  {each.how:<9}  {visible(f'{each.path} ({each.rule}, {each.origin})')}")
-    for place in subject.resolved_paths:
-        print(f"  path       {visible(place.real)}")
-    for part in parts:
-        print(f"  command    {visible(str(part))}")
+    for path in subject.resolved_paths:
+        print(f"  path       {visible(path.real)}")
+    for verdict in verdicts:
+        print(f"  command    {visible(str(verdict))}")
 
 
 def _described(
-    made: ToolCall,
+    call: ToolCall,
     subject: Subject,
     decision: Decision,
-    parts: list[Part],
+    verdicts: list[CommandVerdict],
     restrictions: list[Restriction],
 ) -> dict[str, Any]:
     return {
@@ -139,13 +139,13 @@ def _described(
         "reason": decision.reason,
         "sentence": decision.sentence,
         "origin": _described_origin(decision.origin),
-        "caller": made.caller,
-        "mode": made.session.mode,
-        "workspace": made.session.workspace,
+        "caller": call.caller,
+        "mode": call.session.mode,
+        "workspace": call.session.workspace,
         "sandbox": None if subject.enclosure is None else str(subject.enclosure),
-        "paths": [place.real for place in subject.resolved_paths],
+        "paths": [path.real for path in subject.resolved_paths],
         "arguments_sha256": subject.checked.sha256,
-        "commands": [part.described() for part in parts],
+        "commands": [verdict.described() for verdict in verdicts],
         "restrictions": [
             each._asdict() | {"origin": _described_origin(each.origin)} for each in restrictions
         ],
@@ -153,7 +153,7 @@ def _described(
     }
 
 
-def _restrictions(wired: Wired, made: ToolCall, subject: Subject) -> list[Restriction]:
+def _restrictions(wired: Wired, call: ToolCall, subject: Subject) -> list[Restriction]:
     """Raises `ToolError` where a rule cannot be kept, and the command would not start."""
     if subject.enclosure is None:
         return []
@@ -161,7 +161,7 @@ def _restrictions(wired: Wired, made: ToolCall, subject: Subject) -> list[Restri
     if subject.enclosure.profile is None:
         return [
             Restriction(each.pattern, "not kept", str(each.rule), each.rule.origin)
-            for each in rules.of(made, subject)
+            for each in rules.of(call, subject)
         ]
     return [
         Restriction(
@@ -170,42 +170,42 @@ def _restrictions(wired: Wired, made: ToolCall, subject: Subject) -> list[Restri
             str(each.rule.rule),
             each.rule.rule.origin,
         )
-        for each in rules.matches(made, subject).matches
+        for each in rules.matches(call, subject).matches
     ]
 
 
-def _parts(wired: Wired, made: ToolCall, subject: Subject) -> list[Part]:
+def _command_verdicts(wired: Wired, call: ToolCall, subject: Subject) -> list[CommandVerdict]:
     """What the command rules say about each command of a line; empty for other tools."""
     command = subject.checked.arguments.get("command")
     if not isinstance(command, str):
         return []
-    rules = _command_rules(wired, made, subject)
+    rules = _command_rules(wired, call, subject)
     judgement = judge(
         read_command(command),
         [(rule.command, rule.decision) for rule in rules if rule.command is not None],
     )
-    parts = [_part(verdict, rules) for verdict in judgement.verdicts]
+    verdicts = [_command_verdict(verdict, rules) for verdict in judgement.verdicts]
     if judgement.doubts:
         doubts = "; ".join(f"it contains {doubt}" for doubt in judgement.doubts)
-        parts.append(Part(command, why=f"not fully understood: {doubts}"))
-    return parts
+        verdicts.append(CommandVerdict(command, why=f"not fully understood: {doubts}"))
+    return verdicts
 
 
-def _part(verdict: Verdict, rules: list[Rule]) -> Part:
+def _command_verdict(verdict: Verdict, rules: list[Rule]) -> CommandVerdict:
     text, why = verdict.segment.text, verdict.reason or None
     if verdict.rule is None:
-        return Part(text, verdict.outcome, why=why)
+        return CommandVerdict(text, verdict.outcome, why=why)
     rule = rules[verdict.rule]
-    return Part(text, verdict.outcome, str(rule.command), rule.origin, why)
+    return CommandVerdict(text, verdict.outcome, str(rule.command), rule.origin, why)
 
 
-def _command_rules(wired: Wired, made: ToolCall, subject: Subject) -> list[Rule]:
+def _command_rules(wired: Wired, call: ToolCall, subject: Subject) -> list[Rule]:
     """The user's rules about commands, and those of the workspace, which allow nothing."""
-    book = wired.policies(made.session.workspace)
+    book = wired.policies(call.session.workspace)
     narrowing = () if book.workspace is None else book.workspace.rules
     rules = [*book.user.rules, *(r for r in narrowing if r.decision is not Outcome.ALLOW)]
-    asked = question(made, subject, book)
-    return [rule for rule in rules if rule.command is not None and applies(rule, asked)]
+    policy_question = question(call, subject, book)
+    return [rule for rule in rules if rule.command is not None and applies(rule, policy_question)]
 
 
 def _described_origin(origin: Origin | None) -> dict[str, Any] | None:

@@ -27,7 +27,7 @@ from callgate.policy.decide import Decision
 from callgate.sessions.deleting import all_sessions
 from callgate.wiring import register_known
 
-_NEWS_EVERY_S = 2.0
+_PROGRESS_EVERY_S = 2.0
 _DOUBTS = {
     Doubt.ARGUMENTS: "it depends on what is cut or redacted on record",
     Doubt.TOOL: "the tool is not registered here: which of its arguments are paths is not known",
@@ -37,15 +37,15 @@ _DOUBTS = {
 }
 
 
-class _News:
+class _Progress:
     """Says how far the work is, if it takes long."""
 
     def __init__(self) -> None:
-        self._next = time.monotonic() + _NEWS_EVERY_S
+        self._next = time.monotonic() + _PROGRESS_EVERY_S
 
     def __call__(self, count: int) -> None:
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _NEWS_EVERY_S
+            self._next = time.monotonic() + _PROGRESS_EVERY_S
             say(f"callgate: {count:,} calls judged ...")
 
 
@@ -66,7 +66,7 @@ def test(options: Namespace) -> int:
             limit=options.limit,
             tools=wired.dispatcher.registry.find,
             modes=modes,
-            report=_News(),
+            report=_Progress(),
         )
     except SettingsError as error:
         raise CliError(str(error), reason="settings_invalid") from error

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from callgate.cli.call import run_call
-from callgate.cli.call_results import Ended
+from callgate.cli.call_results import CallOutcome
 from callgate.cli.dialog import Lines, agreed
 from callgate.cli.dry_run import register, register_preview
 from callgate.cli.embedded import find_tool, open_runtime
@@ -31,7 +31,7 @@ from callgate.tools.preview import ApplyPreview, arguments
 from callgate.tools.previews import Preview, discard
 from callgate.wiring import Wired
 
-Show = Callable[[Ended], int] | None
+Show = Callable[[CallOutcome], int] | None
 
 
 def preview(options: Namespace) -> int:
@@ -39,33 +39,33 @@ def preview(options: Namespace) -> int:
         raise CliError("which command? callgate preview -- COMMAND ...")
     refuse_within_a_call("callgate preview")
     options.verbose = options.quiet = options.wait = False
-    kept: list[Preview] = []
+    previews: list[Preview] = []
     shown: list[dict[str, Any]] = []
     show = _collecting(shown) if options.json else None
     try:
-        code = _rehearse(options, kept, show)
-        if kept and kept[0].changes and not options.discard:
-            code = _apply(options, kept[0], show, code)
+        code = _rehearse(options, previews, show)
+        if previews and previews[0].changes and not options.discard:
+            code = _apply(options, previews[0], show, code)
     finally:
-        for each in kept:
+        for each in previews:
             discard(each)
     if options.json:
         print_json({**shown[0], "apply": shown[1] if len(shown) > 1 else None})
     return code
 
 
-def _rehearse(options: Namespace, kept: list[Preview], show: Show) -> int:
+def _rehearse(options: Namespace, previews: list[Preview], show: Show) -> int:
     wired, session = open_runtime(options, audit=True, meant="preview")
-    register_preview(wired, session, kept.append)
+    register_preview(wired, session, previews.append)
     words = options.words
-    made = ToolCall(
+    call = ToolCall(
         tool="preview",
         arguments={"command": words[0] if len(words) == 1 else shlex.join(words)},
         session=session,
         caller=CallerKind.CLI,
         timeout_s=options.timeout,
     )
-    return run_call(wired, made, find_tool(wired, "preview"), options, show=show)
+    return run_call(wired, call, find_tool(wired, "preview"), options, show=show)
 
 
 def _apply(options: Namespace, found: Preview, show: Show, code: int) -> int:
@@ -76,23 +76,23 @@ def _apply(options: Namespace, found: Preview, show: Show, code: int) -> int:
         return code
     wired, session = open_runtime(options, audit=True, meant="apply_preview")
     register(wired, lambda: ApplyPreview(found))
-    made = ToolCall(
+    call = ToolCall(
         tool="apply_preview",
         arguments=arguments(found),
         session=session,
         caller=CallerKind.CLI,
     )
-    if not options.apply and not _wanted(wired, made, options):
+    if not options.apply and not _wanted(wired, call, options):
         asyncio.run(wired.close())
         say("callgate: nothing was applied")
         return code
-    return run_call(wired, made, find_tool(wired, "apply_preview"), options, show=show)
+    return run_call(wired, call, find_tool(wired, "apply_preview"), options, show=show)
 
 
-def _wanted(wired: Wired, made: ToolCall, options: Namespace) -> bool:
+def _wanted(wired: Wired, call: ToolCall, options: Namespace) -> bool:
     """Whether the person wants it. Where the policy asks anyway, that is the question."""
     try:
-        _, decision = wired.runtime.explain(made)
+        _, decision = wired.runtime.explain(call)
     except ToolError:
         return True  # the call will end in it, and be recorded
     if decision.outcome is not Outcome.ALLOW and not options.yes:
@@ -100,14 +100,14 @@ def _wanted(wired: Wired, made: ToolCall, options: Namespace) -> bool:
     tty = open_tty()
     if tty is None:
         return False
-    lines = arguments_text(made.arguments).splitlines()
+    lines = arguments_text(call.arguments).splitlines()
     return asyncio.run(agreed(tty, Lines(lines), "Apply these changes?"))
 
 
-def _collecting(shown: list[dict[str, Any]]) -> Callable[[Ended], int]:
+def _collecting(shown: list[dict[str, Any]]) -> Callable[[CallOutcome], int]:
     """Keep a result instead of printing it: `--json` prints one object."""
 
-    def show(ended: Ended) -> int:
+    def show(ended: CallOutcome) -> int:
         shown.append(envelope(ended.result))
         return ended.exit_code
 

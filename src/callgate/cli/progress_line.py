@@ -20,7 +20,7 @@ _TURNS = "|/-\\"
 _CLEAR = "\r\x1b[K"
 
 
-class WaitingLine:
+class ProgressLine:
     """Nothing is drawn where stderr is no terminal. Each method may be called at any time."""
 
     def __init__(self, *, wanted: bool) -> None:

@@ -1,7 +1,7 @@
 """Faults that releases of Python had, found by trying them out and not by a version number.
 
-A distribution mends a fault without a new version, or ships an old release with it. To add one,
-write a probe that returns whether this Python has the fault, and put it into `FAULTS`.
+A distribution mends a bug without a new version, or ships an old release with it. To add one,
+write a probe that returns whether this Python has the bug, and put it into `BUGS`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SECRET = "hunter2-9f8e7d6c5b4a"  # noqa: S105 - an invented one
 _LETTERS = r"(?:[^\\]|\\(?:[^u]|u[0-9a-f]{4}))*"
 
 
-class Fault(NamedTuple):
-    shows: Callable[[], bool]
+class PythonBug(NamedTuple):
+    is_present: Callable[[], bool]
     """Whether this Python has it."""
     text: str
     breaks_promise: bool
@@ -51,17 +51,17 @@ def _path_is_cut() -> bool:
     return os.path.normpath("a\0b") != "a\0b"
 
 
-FAULTS = (
-    Fault(_preview_is_wrong, "its patterns misread a model's reply", True),
-    Fault(_secret_is_written, "its patterns let secrets into the audit log", True),
-    Fault(_loopback_is_public, "it takes this machine's own addresses for public ones", True),
-    Fault(
+BUGS = (
+    PythonBug(_preview_is_wrong, "its patterns misread a model's reply", True),
+    PythonBug(_secret_is_written, "its patterns let secrets into the audit log", True),
+    PythonBug(_loopback_is_public, "it takes this machine's own addresses for public ones", True),
+    PythonBug(
         _possessive_is_wrong,
         "`re` mismatches possessive quantifiers and atomic groups (callgate uses none; see your "
         "own tools)",
         False,
     ),
-    Fault(
+    PythonBug(
         _path_is_cut,
         "os.path.normpath cuts a path at a zero byte (callgate refuses such paths first; see your "
         "own tools)",
@@ -70,6 +70,6 @@ FAULTS = (
 )
 
 
-def faults_here(faults: Iterable[Fault] = FAULTS) -> list[Fault]:
+def bugs_here(bugs: Iterable[PythonBug] = BUGS) -> list[PythonBug]:
     """Those that the running Python has."""
-    return [fault for fault in faults if fault.shows()]
+    return [bug for bug in bugs if bug.is_present()]

@@ -70,9 +70,9 @@ def question_text(question: Confirmation, width: int, rows: int, paint: Paint) -
     """
     if width < NARROWEST:
         return Shown("callgate asks:\ntoo narrow\n", True)
-    whole = list(islice(question_rows(question, width, paint), max(rows, 0) + 1))
-    if len(whole) <= rows:
-        return Shown("\n".join([*whole, ""]), False)
+    all_rows = list(islice(question_rows(question, width, paint), max(rows, 0) + 1))
+    if len(all_rows) <= rows:
+        return Shown("\n".join([*all_rows, ""]), False)
     sections = _sections(question, paint)
     fields = _field_rows(question, width, _FIELD_ROWS)
     room = max(rows - 1 - len(fields) - len(sections), _LEAST_ROWS * len(sections))

@@ -19,7 +19,7 @@ from callgate.cli import handshake
 from callgate.cli.fast import instances
 from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
 from callgate.cli.handshake import InstanceDeclined
-from callgate.cli.remote_calls import Left, RemoteCall, problem
+from callgate.cli.remote_calls import Interrupted, RemoteCall, problem
 from callgate.cli.terminal import say
 
 TYPE_CHECKING = False
@@ -50,7 +50,7 @@ def through(options: Any, work: Callable[..., T]) -> T | None:
     try:
         named: str | None = options.socket
         if named is None:
-            named = instances.named(instances.home(), options.instance)
+            named = instances.find_socket(instances.home(), options.instance)
         if named is None:
             raise InstanceDeclined(
                 f"no instance {options.instance!r} runs",
@@ -70,7 +70,7 @@ def _with(path: str, options: Any, work: Callable[..., T], *, named: bool) -> T:
             f"no instance answers at {path}: {error}",
             "host_unavailable",
             "callgate status shows what runs.",
-            aloud=instances.is_of_living(instances.home(), path),
+            aloud=instances.is_live_socket(instances.home(), path),
         ) from None
     with connection:
         return work(connection, path, options, named=named)
@@ -79,8 +79,8 @@ def _with(path: str, options: Any, work: Callable[..., T], *, named: bool) -> T:
 def _call(connection: InstanceConnection, path: str, options: Any, *, named: bool) -> int:
     try:
         return RemoteCall(connection, path, options, named=named).run()
-    except Left as left:
-        return left.exit_code
+    except Interrupted as interrupt:
+        return interrupt.exit_code
 
 
 def _refuse_within_a_call() -> None:

@@ -23,25 +23,25 @@ from callgate.cli.handshake import (
     workspace_of,
 )
 from callgate.cli.output import print_json, print_text
-from callgate.cli.stop_signals import Stops
+from callgate.cli.stop_signals import StopSignals
 from callgate.cli.terminal import is_terminal, safe, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from callgate.cli.progress_line import WaitingLine
+    from callgate.cli.progress_line import ProgressLine
 
 PATIENCE_S = 30.0
 """After how long a silence it is asked whether it still lives, and how long it has then."""
 _MOST_MS = 86_400_000
 _LONGEST_NAME = 128
-_ASKED, _RESOLVED = "tool.confirmation_requested", "tool.confirmation_resolved"
+_REQUESTED, _RESOLVED = "tool.confirmation_requested", "tool.confirmation_resolved"
 _CALL, _ASK = "call", "ask"
 """Our ids of a call, and of what follows a question; a number comes behind the second."""
 
 
-class Left(Exception):
+class Interrupted(Exception):
     """The person did not wait for the end."""
 
     def __init__(self, signal: int) -> None:
@@ -67,14 +67,14 @@ class RemoteCall:
         self._heard = False
         """Something was said of the call, so it was taken."""
         self._questions = 0
-        self._waiting: WaitingLine | None = None
+        self._waiting: ProgressLine | None = None
         """At a terminal: what runs, and since when."""
 
     def run(self) -> int:
         limit_ms = self._limit_ms()
         self._greet()
         self._read_arguments()
-        with Stops() as stops:
+        with StopSignals() as stops:
             try:
                 self._send(limit_ms)
                 self._show_waiting()
@@ -133,7 +133,7 @@ class RemoteCall:
         if limit_ms is not None:
             call["timeoutMs"] = limit_ms
         watch = {"type": "subscribe", "protocol": 1, "requestId": "watch", "confirmer": True,
-                 "types": [_ASKED, _RESOLVED]}  # fmt: skip
+                 "types": [_REQUESTED, _RESOLVED]}  # fmt: skip
         try:
             self.connection.send(*([watch] if self._someone_answers() else []), call)
         except (ConnectionLost, FrameTooLong, ValueError) as error:
@@ -157,16 +157,16 @@ class RemoteCall:
         if not is_terminal(sys.stderr) or self.options.verbose or self.options.quiet:
             return
         if self._waiting is None:
-            from callgate.cli.progress_line import WaitingLine  # lazy: only at a terminal  # noqa: PLC0415
+            from callgate.cli.progress_line import ProgressLine  # lazy: only at a terminal  # noqa: PLC0415
 
-            self._waiting = WaitingLine(wanted=True)
+            self._waiting = ProgressLine(wanted=True)
         self._waiting.start(self.tool)
 
     def _hide_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.stop()
 
-    def _until_the_end(self, stops: Stops) -> dict[str, Any]:
+    def _until_the_end(self, stops: StopSignals) -> dict[str, Any]:
         asked_if_alive = False
         while True:
             frame = self.connection.next()
@@ -175,26 +175,26 @@ class RemoteCall:
                     return frame
                 self._take(frame, stops)
                 continue
-            said = self.connection.wait(PATIENCE_S, stops.descriptor)
+            received = self.connection.wait(PATIENCE_S, stops.descriptor)
             while (number := stops.take()) is not None:
                 self._stop(number, again=stops.count > 1)
-            if not said and asked_if_alive:
+            if not received and asked_if_alive:
                 raise ConnectionLost("it says nothing")
-            if not said:
+            if not received:
                 self.connection.send({"type": "check_alive", "protocol": 1, "requestId": "alive"})
-            asked_if_alive = not said
+            asked_if_alive = not received
 
     def _stop(self, number: int, *, again: bool) -> None:
         self._hide_waiting()
         if again:
-            raise Left(number)
+            raise Interrupted(number)
         say("callgate: stopping the call")
         self._cancel()
 
     def _cancel(self) -> None:
         self.connection.send({"type": "cancel_tool_call", "protocol": 1, "requestId": _CALL})
 
-    def _take(self, frame: dict[str, Any], stops: Stops) -> None:
+    def _take(self, frame: dict[str, Any], stops: StopSignals) -> None:
         """What an instance says before the end. What we do not know is passed over."""
         match frame.get("type"):
             case "tool_event":
@@ -202,7 +202,7 @@ class RemoteCall:
                 self._live(_object(frame.get("event")))
             case "event":
                 self._heard = True
-                self._asked(_object(frame.get("event")))
+                self._request_question(_object(frame.get("event")))
             case "confirmations_list":
                 for question in _questions(frame):
                     self._answer(question, stops)
@@ -227,8 +227,8 @@ class RemoteCall:
 
     # Questions.
 
-    def _asked(self, event: dict[str, Any]) -> None:
-        if event.get("type") != _ASKED:
+    def _request_question(self, event: dict[str, Any]) -> None:
+        if event.get("type") != _REQUESTED:
             return
         self._hide_waiting()
         id = _object(event.get("payload")).get("confirmation_request_id")
@@ -239,19 +239,19 @@ class RemoteCall:
         self.connection.send({"type": "list_confirmations", "protocol": 1, "confirmationId": id,
                         "requestId": f"{_ASK}{self._questions}"})  # fmt: skip
 
-    def _answer(self, question: dict[str, Any], stops: Stops) -> None:
+    def _answer(self, question: dict[str, Any], stops: StopSignals) -> None:
         from callgate.cli import remote_confirmations  # lazy: heavy, only where one is asked  # noqa: PLC0415
 
         try:
             if self.options.yes and not question.get("alwaysAsk"):
-                what = question.get("commandSummary") or question.get("inputSummary")
+                summary = question.get("commandSummary") or question.get("inputSummary")
                 from callgate.cli.visible import clip  # lazy: the same  # noqa: PLC0415
 
-                say(f"--yes allows {question['tool']}: {clip(str(what), 200)}")
+                say(f"--yes allows {question['tool']}: {clip(str(summary), 200)}")
                 remote_confirmations.allow(question)
             else:
                 remote_confirmations.ask(self, question, stops.descriptor)
-        except remote_confirmations.NotGiven as error:
+        except remote_confirmations.AnswerNotDelivered as error:
             say(f"callgate: the question cannot be answered here: {error}")
             self._cancel()
         self._show_waiting()
@@ -259,20 +259,20 @@ class RemoteCall:
     # The end.
 
     def _show(self, frame: dict[str, Any], signal: int | None) -> int:
-        options, whole = self.options, frame.get("whole")
-        if isinstance(whole, dict):
-            whole = frame["whole"] = _with_value(whole)
-        if isinstance(whole, dict) and _is_plain(whole):
+        options, result = self.options, frame.get("whole")
+        if isinstance(result, dict):
+            result = frame["whole"] = _with_value(result)
+        if isinstance(result, dict) and _is_plain(result):
             if options.json:
-                print_json({"ok": True, **whole, "answered_by": self._answered_by})
+                print_json({"ok": True, **result, "answered_by": self._answered_by})
             elif not (self._streamed and is_terminal(sys.stdout) and is_terminal(sys.stderr)):
-                text = "\n".join(block["text"] for block in whole["content"])
+                text = "\n".join(block["text"] for block in result["content"])
                 if text or not options.quiet:
                     print_text(text or "ok")
             if not options.verbose:
                 return 0
-            did, ms = self._answered_by, f"{whole['duration_ms']:.0f} ms"
-            say(f"callgate: {answered_by_words(did)}, call {whole['call_id']}, {ms}")
+            did, ms = self._answered_by, f"{result['duration_ms']:.0f} ms"
+            say(f"callgate: {answered_by_words(did)}, call {result['call_id']}, {ms}")
             return 0
         from callgate.cli.call_results import show  # lazy: not for a plain text  # noqa: PLC0415
         from callgate.cli.remote_results import ended  # lazy: the same  # noqa: PLC0415
@@ -287,26 +287,29 @@ class RemoteCall:
         return {"instance": self._path, "policy": self._policy}
 
 
-def _with_value(whole: dict[str, Any]) -> dict[str, Any]:
+def _with_value(result: dict[str, Any]) -> dict[str, Any]:
     """A value that is the text of the only block was not sent twice."""
-    blocks = whole.get("content")
-    if "value" in whole or not isinstance(blocks, list) or len(blocks) != 1:
-        return whole
+    blocks = result.get("content")
+    if "value" in result or not isinstance(blocks, list) or len(blocks) != 1:
+        return result
     filled = {}
-    for key, each in whole.items():
+    for key, each in result.items():
         filled[key] = each
         if key == "content":
             filled["value"] = blocks[0].get("text") if isinstance(blocks[0], dict) else None
     return filled
 
 
-def _is_plain(whole: dict[str, Any]) -> bool:
+def _is_plain(result: dict[str, Any]) -> bool:
     """It went well, and there is text to show and nothing beside it."""
-    blocks = whole.get("content")
-    if whole.get("ok") is not True or whole.get("diagnostics") or not isinstance(blocks, list):
+    blocks = result.get("content")
+    if result.get("ok") is not True or result.get("diagnostics") or not isinstance(blocks, list):
         return False
-    said = isinstance(whole.get("call_id"), str), isinstance(whole.get("duration_ms"), float | int)
-    return all(said) and all(map(_is_text, blocks))
+    typed = (
+        isinstance(result.get("call_id"), str),
+        isinstance(result.get("duration_ms"), float | int),
+    )
+    return all(typed) and all(map(_is_text, blocks))
 
 
 def _is_text(block: Any) -> bool:

@@ -27,7 +27,7 @@ from callgate.protocol.socket_v1.frames import Question
 from callgate.storage.sqlite.store import SqliteStore
 
 
-class Asked(Protocol):
+class PendingCall(Protocol):
     """The call that the question is about."""
 
     connection: InstanceConnection
@@ -37,27 +37,27 @@ class Asked(Protocol):
     mode: str | None
 
 
-class NotGiven(Exception):
+class AnswerNotDelivered(Exception):
     """The answer did not reach the question."""
 
 
-def ask(call: Asked, question: dict[str, Any], stopped: int) -> None:
+def ask(call: PendingCall, question: dict[str, Any], stopped: int) -> None:
     """Ask the person, and give their answer, unless the question went away before.
 
     `stopped`: a descriptor that becomes readable when the person wants to stop the call. Raises
-    `NotGiven`.
+    `AnswerNotDelivered`.
     """
     try:
-        asked = _confirmation(msgspec.convert(question, Question))
+        confirmation = _confirmation(msgspec.convert(question, Question))
     except msgspec.ValidationError as error:
         raise UnexpectedPeer("a question that cannot be read") from error
-    answer = asyncio.run(_ask(call, asked, stopped))
+    answer = asyncio.run(_ask(call, confirmation, stopped))
     if answer is not None:
-        asyncio.run(_give(asked.id, asked.arguments_sha256, answer))
+        asyncio.run(_give(confirmation.id, confirmation.arguments_sha256, answer))
 
 
 def allow(question: dict[str, Any]) -> None:
-    """Give the answer of `--yes`. Raises `NotGiven`."""
+    """Give the answer of `--yes`. Raises `AnswerNotDelivered`."""
     answer = Answer(decision=Outcome.ALLOW, by="--yes")
     asyncio.run(_give(question["id"], question["argumentsSha256"], answer))
 
@@ -68,28 +68,28 @@ async def _give(id: str, sha256: str, answer: Answer) -> None:
         async with await SqliteStore.open(home) as store:
             stored = await store.get_confirmation(id)
             if stored.arguments_sha256 != sha256:
-                raise NotGiven("it is about other arguments")
+                raise AnswerNotDelivered("it is about other arguments")
             await questions.answer(store, id, answer)
     except ConfirmationNotFound:
-        raise NotGiven(f"the instance has another home than {home}") from None
+        raise AnswerNotDelivered(f"the instance has another home than {home}") from None
     except StoreError as error:
-        raise NotGiven(str(error)) from error
+        raise AnswerNotDelivered(str(error)) from error
 
 
-def _confirmation(asked: Question) -> Confirmation:
-    fields = msgspec.structs.asdict(asked)
+def _confirmation(question: Question) -> Confirmation:
+    fields = msgspec.structs.asdict(question)
     return msgspec.convert({**fields, "event_id": ""}, Confirmation, from_attributes=True)
 
 
-async def _ask(call: Asked, question: Confirmation, stopped: int) -> Answer | None:
+async def _ask(call: PendingCall, question: Confirmation, stopped: int) -> Answer | None:
     wired, session = open_runtime(call.options, meant=call.tool)
     try:
         if call.mode is not None:
             session.mode = Mode(call.mode)
-        made = ToolCall(
+        tool_call = ToolCall(
             tool=call.tool, arguments=call.arguments, session=session, caller=CallerKind.CLI
         )
-        asker = confirmer(wired, made, call.options)
+        asker = confirmer(wired, tool_call, call.options)
         if asker is None:
             return None
         return await _first(asyncio.ensure_future(_read(asker, question)), call, stopped)
@@ -101,7 +101,7 @@ async def _read(asker: Confirmer, question: Confirmation) -> Answer:
     return Answer.read(await asker(question))
 
 
-async def _first(asking: asyncio.Future[Answer], call: Asked, stopped: int) -> Answer | None:
+async def _first(asking: asyncio.Future[Answer], call: PendingCall, stopped: int) -> Answer | None:
     """The answer, unless the instance or the person ends the matter before it."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[None] = loop.create_future()

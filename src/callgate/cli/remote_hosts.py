@@ -38,20 +38,20 @@ def hosts_of(home: str) -> Answer | None:
 
 def renew(home: str, name: str, *, forget: bool) -> list[Answer]:
     """Have every instance of a home start a host anew."""
-    asked = {"type": "renew_host", "name": name, "forget": forget}
-    return [_ask(instance, asked, _RENEW_S) for instance in live(home)]
+    request = {"type": "renew_host", "name": name, "forget": forget}
+    return [_ask(instance, request, _RENEW_S) for instance in live(home)]
 
 
-def _ask(instance: Instance, asked: dict[str, Any], patience_s: float) -> Answer:
+def _ask(instance: Instance, request: dict[str, Any], patience_s: float) -> Answer:
     try:
         with InstanceConnection(instance.socket, patience_s) as connection:
-            connection.send({"protocol": 1, "requestId": _ID, **asked})
+            connection.send({"protocol": 1, "requestId": _ID, **request})
             frame = _answer(connection, time.monotonic() + patience_s)
         provenance.from_instance(instance)
         if frame["type"] == "error":
             return Answer(instance, [], str(frame.get("message")))
-        said = frame["hosts"] if "hosts" in frame else [frame["host"]]
-        return Answer(instance, msgspec.convert(said, list[HostEntry]))
+        entries = frame["hosts"] if "hosts" in frame else [frame["host"]]
+        return Answer(instance, msgspec.convert(entries, list[HostEntry]))
     except ConnectionLost as error:
         return Answer(instance, [], f"it does not answer: {error}")
     except (KeyError, msgspec.ValidationError):

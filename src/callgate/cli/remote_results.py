@@ -6,17 +6,19 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.call_results import Ended
+from callgate.cli.call_results import CallOutcome
 from callgate.cli.errors import CliError
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ErrorInfo, ToolResult
 
 
-def ended(frame: dict[str, Any], tool: str, signal: int | None) -> Ended:
+def ended(frame: dict[str, Any], tool: str, signal: int | None) -> CallOutcome:
     """Read a `tool_result`. It says everything, or why it cannot."""
     try:
-        result = _whole(frame["whole"], tool) if "whole" in frame else _short(frame, tool)
+        result = (
+            _full_result(frame["whole"], tool) if "whole" in frame else _short_result(frame, tool)
+        )
     except (msgspec.ValidationError, KeyError, TypeError, ValueError):
         raise CliError(
             "the instance answered something that cannot be read",
@@ -24,11 +26,11 @@ def ended(frame: dict[str, Any], tool: str, signal: int | None) -> Ended:
             error_class=ToolErrorClass.PROTOCOL_ERROR,
             reason="unreadable_result",
         ) from None
-    return Ended(result, signal)
+    return CallOutcome(result, signal)
 
 
-def _whole(said: Any, tool: str) -> ToolResult:
-    result = msgspec.convert(said, ToolResult)
+def _full_result(payload: Any, tool: str) -> ToolResult:
+    result = msgspec.convert(payload, ToolResult)
     if result.content and result.tool:
         return result
     # It was answered before its end came.
@@ -38,7 +40,7 @@ def _whole(said: Any, tool: str) -> ToolResult:
     )
 
 
-def _short(frame: dict[str, Any], tool: str) -> ToolResult:
+def _short_result(frame: dict[str, Any], tool: str) -> ToolResult:
     """A result that did not fit into a line, or was not asked for whole."""
     result, error = frame["result"], frame["result"]["error"]
     meta, details = result.get("meta") or {}, dict(error.get("details") or {})

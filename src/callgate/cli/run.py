@@ -17,7 +17,7 @@ from callgate.cli import agents, skills
 from callgate.cli.agents import Chosen
 from callgate.cli.chat_answers import Answers, here
 from callgate.cli.chat_cards import Cards
-from callgate.cli.chat_exit import leave, leave_at_once
+from callgate.cli.chat_exit import close_and_exit, exit_now
 from callgate.cli.chat_screen import Screen
 from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import CliError
@@ -48,7 +48,7 @@ def run(options: Namespace) -> int:
     agents.limit(agent, options)
     runner = asyncio.Runner()
     code = runner.run(_Run(wired, agent, fresh, options).run(prompt))
-    return leave(runner.close, code)
+    return close_and_exit(runner.close, code)
 
 
 def _prompt(options: Namespace) -> str | None:
@@ -131,8 +131,8 @@ class _Run:
             end = await self._agent.go_on(chosen.session, chosen.calls, self._show)
         if prompt is not None and (end is None or end.stop == "end_turn"):
             with skills.explained():
-                said = self._wired.skills.compose(prompt, chosen.session).text
-            end = await self._agent.turn(chosen.session, said, self._show)
+                message = self._wired.skills.compose(prompt, chosen.session).text
+            end = await self._agent.turn(chosen.session, message, self._show)
         if end is None:
             raise CliError("no turn is under way: what is to be done?")
         return end
@@ -144,7 +144,7 @@ class _Run:
 
         def stop(number: int) -> None:
             if self._signal is not None:
-                leave_at_once(128 + number)
+                exit_now(128 + number)
             self._signal = number
             say("callgate: stopping; once more leaves at once")
             if not self._agent.cancel(self._session.id):
@@ -200,8 +200,8 @@ class _Run:
             return
         self._saying += text
         if ends and self._saying:
-            said, self._saying = self._saying, ""
-            print_text(said)
+            complete, self._saying = self._saying, ""
+            print_text(complete)
             sys.stdout.flush()
 
     def _void(self) -> None:

@@ -26,7 +26,7 @@ _ANY = Jail(
 """Asks for most of what there is, so that a backend can say what it promises."""
 
 
-class Kept(NamedTuple):
+class ProfileSupport(NamedTuple):
     """How a profile is kept here, or why it is not."""
 
     profile: str
@@ -41,25 +41,25 @@ class Kept(NamedTuple):
         return f"{self.profile} cannot be kept: no {', '.join(self.missing)}{because}"
 
 
-def profiles_here(sandbox: Sandbox, workspace: str) -> list[Kept]:
+def profiles_here(sandbox: Sandbox, workspace: str) -> list[ProfileSupport]:
     """Every profile as it would be made in a workspace, with the settings as they are."""
     session = Session(workspace=workspace)
-    said = sandbox.surroundings
+    surroundings = sandbox.surroundings
     wanted = {
         "read": Enclosure(Profile.READ),
-        "workspace": Enclosure(Profile.WORKSPACE, said.network, hosts=said.hosts),
+        "workspace": Enclosure(Profile.WORKSPACE, surroundings.network, hosts=surroundings.hosts),
         "workspace with named hosts": Enclosure(Profile.WORKSPACE, Network.HOSTS),
         "workspace with network": Enclosure(Profile.WORKSPACE, Network.ALL),
         "open": Enclosure(Profile.OPEN, Network.ALL),
     }
-    return [_kept(name, sandbox.jail(each, session), sandbox) for name, each in wanted.items()]
+    return [_support(name, sandbox.jail(each, session), sandbox) for name, each in wanted.items()]
 
 
-def _kept(name: str, jail: Jail, sandbox: Sandbox) -> Kept:
+def _support(name: str, jail: Jail, sandbox: Sandbox) -> ProfileSupport:
     try:
-        return Kept(name, choose(jail, sandbox.backends).backends)
+        return ProfileSupport(name, choose(jail, sandbox.backends).backends)
     except CannotGuarantee as error:
-        return Kept(name, (), tuple(sorted(error.missing)), error.problems)
+        return ProfileSupport(name, (), tuple(sorted(error.missing)), error.problems)
 
 
 def path_rules_here(sandbox: Sandbox, workspace: str) -> list[str]:

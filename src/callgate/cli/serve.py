@@ -266,15 +266,15 @@ def _session(
             )
         if not os.path.isdir(real):
             raise ToolPermissionDenied(f"{real} is not a directory.", reason="workspace_gone")
-        made = wired.session(real, like.mode)
+        session = wired.session(real, like.mode)
     except SettingsError as error:
         raise ToolPermissionDenied(str(error), reason="settings_invalid") from error
     except OSError as error:
         raise ToolPermissionDenied(
             f"{cwd or roots[0]} cannot be used: {error.strerror or error}", reason="workspace_gone"
         ) from error
-    made.id = id
-    return made
+    session.id = id
+    return session
 
 
 def _announce(path: str, url: str | None) -> None:
@@ -282,9 +282,9 @@ def _announce(path: str, url: str | None) -> None:
     print(f"callgate: listening on {path}", flush=True)
     if url is not None:
         print(f"callgate: dashboard at {url}: callgate dashboard logs a browser in", flush=True)
-    told = os.environ.get("NOTIFY_SOCKET")
-    if told:
-        address = "\0" + told[1:] if told.startswith("@") else told
+    notify_socket = os.environ.get("NOTIFY_SOCKET")
+    if notify_socket:
+        address = "\0" + notify_socket[1:] if notify_socket.startswith("@") else notify_socket
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notify:
             try:
                 notify.connect(address)

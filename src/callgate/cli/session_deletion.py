@@ -16,9 +16,9 @@ from callgate.core.stores import Store
 from callgate.sessions.deleting import all_sessions, delete_session, family_of
 
 
-async def delete_sessions(store: Store, said: Sequence[str], *, ask: bool) -> list[str]:
+async def delete_sessions(store: Store, ids: Sequence[str], *, ask: bool) -> list[str]:
     """Delete these with their workers, all or, before anything is done, none."""
-    found = [await find_session(store, each) for each in said]
+    found = [await find_session(store, each) for each in ids]
     chosen = {session.id: session for session in found}
     sessions = await all_sessions(store)
     families = {id: family_of(id, sessions) for id in chosen}

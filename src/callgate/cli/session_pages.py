@@ -27,11 +27,11 @@ class States(NamedTuple):
     """Owners whose process is gone."""
     called: Collection[str]
     """Sessions in which a living process runs a call."""
-    asked: Collection[str]
+    waiting: Collection[str]
     """Sessions in which a question waits for an answer."""
 
     def of(self, session: StoredSession) -> str:
-        if session.id in self.asked:
+        if session.id in self.waiting:
             return "waiting"
         used = alive(session.owner, self.dead) or session.id in self.called
         return "running" if used else "idle"
@@ -71,8 +71,8 @@ def print_table(
         text = each.title or ""
         if everywhere:
             text += f"  ({each.workspace})"
-        rest = visible(text) if room is None else clip(text, max(room - taken - 1, _NARROWEST))
-        print(f"{head}{paint(_COLOURS[state], f'{state:<7}')}{counts}{rest}".rstrip())
+        title = visible(text) if room is None else clip(text, max(room - taken - 1, _NARROWEST))
+        print(f"{head}{paint(_COLOURS[state], f'{state:<7}')}{counts}{title}".rstrip())
 
 
 def print_page(
@@ -81,13 +81,13 @@ def print_page(
     for label, value in _fields(snapshot.session, states, len(turns), now):
         print(f"{label:<{_LABEL}}{visible(value)}")
     room = columns() - 1 if is_terminal(sys.stdout) else 120
-    parts = {
+    sections = {
         "turns": _turns(turns),
         "questions": _questions(snapshot, states, now),
         "calls": (_call(call, states) for call in snapshot.calls),
         "grants": map(_grant, snapshot.grants),
     }
-    for title, lines in parts.items():
+    for title, lines in sections.items():
         for number, line in enumerate(lines):
             if number == 0:
                 print(f"\n{title}")
@@ -131,10 +131,10 @@ def _questions(snapshot: Snapshot, states: States, now: float) -> Iterator[str]:
 
 
 def _call(call: StoredCall, states: States) -> str:
-    who = "its process is gone"
+    owner = "its process is gone"
     if alive(call.owner, states.dead):
-        who = process_name(call.owner)
-    return f"{call.id}  {call.tool}  {call.state}, {who}"
+        owner = process_name(call.owner)
+    return f"{call.id}  {call.tool}  {call.state}, {owner}"
 
 
 def _grant(grant: StoredGrant) -> str:

@@ -14,7 +14,13 @@ import msgspec
 
 from callgate.cli.errors import CliError
 from callgate.cli.exit_codes import OK
-from callgate.cli.exports import Whole, lines_text, print_lines, print_transcript, write_file
+from callgate.cli.exports import (
+    SessionExport,
+    lines_text,
+    print_lines,
+    print_transcript,
+    write_file,
+)
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.output import print_json
 from callgate.cli.session_deletion import delete_sessions
@@ -69,83 +75,83 @@ async def _list(store: Store, workspace: str | None, options: Namespace) -> None
 
 
 def show(options: Namespace) -> int:
-    (said,) = words(options, "session")
-    with_store(options, lambda store: _show(store, said, options.json))
+    (id,) = words(options, "session")
+    with_store(options, lambda store: _show(store, id, options.json))
     return OK
 
 
-async def _show(store: Store, said: str, as_json: bool) -> None:
-    id = (await find_session(store, said)).id
+async def _show(store: Store, wanted: str, as_json: bool) -> None:
+    id = (await find_session(store, wanted)).id
     snapshot, states = await store.snapshot(id), await read_states(store)
-    said_first = turns(await all_messages(store, id), await all_events(store, id))
+    prompts = turns(await all_messages(store, id), await all_events(store, id))
     if not as_json:
-        print_page(snapshot, states, said_first, time.time())
+        print_page(snapshot, states, prompts, time.time())
         return
     shown = described(snapshot.session, states)
     for name in ("calls", "confirmations", "grants"):
         shown[name] = msgspec.to_builtins(getattr(snapshot, name))
-    shown["turns"] = [{"id": turn, "prompt": text} for turn, text in said_first.items()]
+    shown["turns"] = [{"id": turn, "prompt": text} for turn, text in prompts.items()]
     print_json(shown)
 
 
 def export(options: Namespace) -> int:
-    (said,) = words(options, "session")
+    (id,) = words(options, "session")
 
-    async def read(store: Store) -> Whole:
-        session = await find_session(store, said)
+    async def read(store: Store) -> SessionExport:
+        session = await find_session(store, id)
         messages = await all_messages(store, session.id)
-        return Whole(session, messages, await all_events(store, session.id))
+        return SessionExport(session, messages, await all_events(store, session.id))
 
-    whole = with_store(options, read)
+    exported = with_store(options, read)
     as_json = options.json or options.format == "json"
     if options.output in (None, "-"):
-        (print_lines if as_json else print_transcript)(whole)
+        (print_lines if as_json else print_transcript)(exported)
     else:
-        write_file(options.output, lines_text(whole) if as_json else transcript(*whole))
+        write_file(options.output, lines_text(exported) if as_json else transcript(*exported))
         say(f"wrote {options.output}")
     return OK
 
 
 def fork(options: Namespace) -> int:
-    (said,) = words(options, "session")
+    (id,) = words(options, "session")
     refuse_within_a_call("callgate sessions fork")
-    made = with_store(options, lambda store: _fork(store, said, options))
+    forked = with_store(options, lambda store: _fork(store, id, options))
     if options.json:
-        print_json(msgspec.to_builtins(made))
+        print_json(msgspec.to_builtins(forked))
     else:
-        print(visible(made.id))
+        print(visible(forked.id))
     return OK
 
 
-async def _fork(store: Store, said: str, options: Namespace) -> StoredSession:
-    source = await find_session(store, said)
+async def _fork(store: Store, id: str, options: Namespace) -> StoredSession:
+    source = await find_session(store, id)
     turn = options.turn and await _turn(store, source.id, options.turn)
     new, now = session_id(), time.time()
     title = msgspec.UNSET if options.title is None else options.title or None
-    _, made = await store.commit(
+    _, forked = await store.commit(
         Fork(session=source.id, new=new, turn=turn or None, at=now),
         UpdateSession(session=new, title=title, at=now),
     )
-    return made
+    return forked
 
 
-async def _turn(store: Store, session: str, said: str) -> str:
+async def _turn(store: Store, session: str, turn: str) -> str:
     """The id of a turn, which may be given by its number."""
     events = await all_events(store, session)
     known = [*turns(await all_messages(store, session), events)]
-    if said.isascii() and said.isdecimal() and 0 < int(said[:9]) <= len(known):
-        said = known[int(said) - 1]
-    if not any(event.turn_id == said for event in events):
-        raise not_found(f"session {session} has no turn {said!r}; it has {len(known)}")
-    return said
+    if turn.isascii() and turn.isdecimal() and 0 < int(turn[:9]) <= len(known):
+        turn = known[int(turn) - 1]
+    if not any(event.turn_id == turn for event in events):
+        raise not_found(f"session {session} has no turn {turn!r}; it has {len(known)}")
+    return turn
 
 
 def rename(options: Namespace) -> int:
-    said, title = words(options, "session", "title")
+    wanted, title = words(options, "session", "title")
     refuse_within_a_call("callgate sessions rename")
 
     async def change(store: Store) -> StoredSession:
-        id = (await find_session(store, said)).id
+        id = (await find_session(store, wanted)).id
         (renamed,) = await store.commit(
             UpdateSession(session=id, title=title or None, at=time.time())
         )

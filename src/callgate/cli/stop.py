@@ -43,14 +43,14 @@ def stop(options: Namespace) -> int:
     return OK
 
 
-def _find(home: str, said: str | None) -> Instance:
-    fitting = [each for each in running(home) if said in (None, str(each.pid), each.label)]
+def _find(home: str, name: str | None) -> Instance:
+    fitting = [each for each in running(home) if name in (None, str(each.pid), each.label)]
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
         names = ", ".join(f"{each.pid} ({each.label})" for each in fitting)
         raise CliError(f"which one? {names}", reason="ambiguous")
     raise CliError(
-        "no instance runs" if said is None else f"no instance {said!r} runs",
+        "no instance runs" if name is None else f"no instance {name!r} runs",
         error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
     )  # fmt: skip

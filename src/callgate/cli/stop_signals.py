@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _SIGNALS = tuple(getattr(_signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 
-class Stops:
+class StopSignals:
     def __init__(self) -> None:
         self._waiting: list[int] = []
         self.first: int | None = None
@@ -24,11 +24,11 @@ class Stops:
         self.count = 0
         """How many were taken."""
 
-    def __enter__(self) -> Stops:
-        self.descriptor, self._told = os.pipe()
-        for each in (self.descriptor, self._told):
+    def __enter__(self) -> StopSignals:
+        self.descriptor, self._wakeup = os.pipe()
+        for each in (self.descriptor, self._wakeup):
             os.set_blocking(each, False)
-        self._woke = _signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+        self._woke = _signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
         self._before = [(each, _signal.signal(each, self._hear)) for each in _SIGNALS]
         return self
 
@@ -37,7 +37,7 @@ class Stops:
             _signal.signal(each, handler if handler is not None else _signal.SIG_DFL)
         _signal.set_wakeup_fd(self._woke)
         os.close(self.descriptor)
-        os.close(self._told)
+        os.close(self._wakeup)
 
     def take(self) -> int | None:
         """The signal that came next; None if none did."""

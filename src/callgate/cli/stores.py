@@ -103,13 +103,13 @@ def process_name(owner: str) -> str:
         return f"another process ({owner})"
 
 
-async def find_session(store: Store, said: str) -> StoredSession:
+async def find_session(store: Store, wanted: str) -> StoredSession:
     """A session by its id, or by the beginning or the end of it."""
     try:
-        return await store.get_session(said)
+        return await store.get_session(wanted)
     except SessionNotFound:
         sessions = await all_sessions(store)
-        id = pick(said, [each.id for each in sessions], "session")
+        id = pick(wanted, [each.id for each in sessions], "session")
         return next(each for each in sessions if each.id == id)
 
 
@@ -127,26 +127,26 @@ async def all_messages(store: Store, session: str) -> list[StoredMessage]:
     return found
 
 
-def pick(said: str, ids: Iterable[str], what: str) -> str:
+def pick(wanted: str, ids: Iterable[str], kind: str) -> str:
     """The one id that begins or ends like this, with or without its `sess_`."""
-    part = said.casefold()
+    part = wanted.casefold()
     fitting = [
         id
         for id in ids
-        for whole in [id.casefold()]
-        if part == whole
+        for folded in [id.casefold()]
+        if part == folded
         or (
             len(part) >= _SHORTEST
-            and (whole.startswith((part, f"sess_{part}")) or whole.endswith(part))
+            and (folded.startswith((part, f"sess_{part}")) or folded.endswith(part))
         )
     ]
     if len(fitting) == 1:
         return fitting[0]
     if not fitting:
-        raise not_found(f"there is no {what} {said!r}")
+        raise not_found(f"there is no {kind} {wanted!r}")
     more = len(fitting) - _LISTED
     shown = ", ".join(fitting[:_LISTED]) + (f" and {more} more" if more > 0 else "")
-    raise CliError(f"{said!r} is not one {what}: {shown}", reason="ambiguous")
+    raise CliError(f"{wanted!r} is not one {kind}: {shown}", reason="ambiguous")
 
 
 def not_found(message: str) -> CliError:

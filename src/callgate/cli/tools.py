@@ -22,7 +22,7 @@ Tool = dict[str, Any]
 def tools(options: Namespace) -> int:
     known = None if options.no_instance else every_tool(options)
     if known is None:
-        known = _own(options)
+        known = _embedded_tools(options)
     if options.words:
         return _describe([_named(word, known) for word in options.words], options)
     listed = [each for each in known if options.all or each["visible"]]
@@ -40,7 +40,7 @@ def tools(options: Namespace) -> int:
     return OK
 
 
-def _own(options: Namespace) -> list[Tool]:
+def _embedded_tools(options: Namespace) -> list[Tool]:
     """The tools of a runtime of our own, which is loaded only where no instance answers."""
     from callgate.cli.embedded import open_runtime  # lazy: not where an instance answers  # noqa: PLC0415
     from callgate.surfaces.socket.listings import every  # lazy: the same  # noqa: PLC0415

@@ -51,19 +51,19 @@ def _change(home: Home, directory: str, options: Namespace) -> None:
     if options.remove:
         real = os.path.realpath(os.path.expanduser(directory))
         changed = trusting.distrust(home, directory)
-        said = f"{real} is no longer trusted." if changed else f"{real} was not trusted."
+        message = f"{real} is no longer trusted." if changed else f"{real} was not trusted."
     else:
         unseen = trusting.unseen_items(home, os.path.expanduser(directory))
         real, changed = trusting.trust(home, directory), True
         there = os.path.exists(workspace_settings(real))
-        said = f"{real} is trusted: its .callgate/settings.toml may narrow what you allow."
-        said += "" if there else " It has none yet."
-        said += " Its skills count as they are now; later ones are shown first."
+        message = f"{real} is trusted: its .callgate/settings.toml may narrow what you allow."
+        message += "" if there else " It has none yet."
+        message += " Its skills count as they are now; later ones are shown first."
         if any(name.startswith(MCP) for name in brought_items(real)):
-            said += " Each of its MCP servers still needs callgate mcp approve."
+            message += " Each of its MCP servers still needs callgate mcp approve."
         for name in brought_items(real):
-            said += f"\n  {visible(name)}" + (f" ({unseen[name]})" if name in unseen else "")
+            message += f"\n  {visible(name)}" + (f" ({unseen[name]})" if name in unseen else "")
     if options.json:
         print_json({"directory": real, "trusted": not options.remove, "changed": changed})
     else:
-        say(said)
+        say(message)

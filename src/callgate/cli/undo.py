@@ -99,9 +99,9 @@ def _run(history: History, arguments: dict[str, Any], options: Namespace) -> int
         wired.runtime.register(lambda: Undo(history, only_look=options.dry_run))
     except ToolRegistrationError as error:
         raise CliError(str(error), hint="A loaded tool has this name.") from error
-    made = ToolCall(tool="undo", arguments=arguments, session=session, caller=CallerKind.CLI)
+    call = ToolCall(tool="undo", arguments=arguments, session=session, caller=CallerKind.CLI)
     options.verbose = options.quiet = options.wait = False
-    return run_call(wired, made, find_tool(wired, "undo"), options)
+    return run_call(wired, call, find_tool(wired, "undo"), options)
 
 
 def _list(history: History, *, as_json: bool) -> int:

@@ -90,9 +90,9 @@ def watch(options: Namespace) -> int:
     return OK
 
 
-async def _from_now(store: Store, said: str | None) -> OfAll | OfOne:
-    if said is not None:
-        session = await find_session(store, said)
+async def _from_now(store: Store, session_id: str | None) -> OfAll | OfOne:
+    if session_id is not None:
+        session = await find_session(store, session_id)
         return OfOne(store, session.id, session.last_seq)
     pages = OfAll(store, None)
     async for _ in pages.there():
@@ -128,7 +128,7 @@ class _Watch:
     async def show(self, page: Collection[Placed]) -> None:
         shown = [each for each in page if each.event.type in _SHOWN]
         recorded = self._recorded(each.event for each in shown)
-        asked: list[str] = []
+        questions: list[str] = []
         for cursor, event in shown:
             call = await self._call_of(event, recorded)
             if not self._wants(event, call) or _question(event) in self._asked_before:
@@ -138,10 +138,10 @@ class _Watch:
             else:
                 await self._introduce(event)
                 self._print(event, call)
-                asked += filter(None, [_question(event)])
+                questions += filter(None, [_question(event)])
         sys.stdout.flush()
         if self._answers is not None:
-            for id in asked:
+            for id in questions:
                 await self._answers.ask(id)
 
     def _wants(self, event: Event, call: _Call) -> bool:
@@ -192,8 +192,8 @@ class _Watch:
             why, id = _text(event.payload, "why"), _question(event)
             self._asks(event.timestamp, event.session_id, call, why, id or "")
         else:
-            word, *said = told(event)
-            self._line(event.timestamp, event.session_id, word, call, *said)
+            word, *details = event_words(event)
+            self._line(event.timestamp, event.session_id, word, call, *details)
 
     def _asks(self, at: float, session: str, call: _Call, why: str, id: str) -> None:
         self._line(at, session, "ASKS", call, why)
@@ -202,12 +202,12 @@ class _Watch:
             print(f"{_INDENT}{self._paint('bold', command)}  (or deny)")
 
     async def _asks_since_before(self, stored: StoredConfirmation) -> None:
-        asked = await self._stored(stored.call_id) or _Call("")
-        if self._tool is not None and asked.tool != self._tool:
+        call = await self._stored(stored.call_id) or _Call("")
+        if self._tool is not None and call.tool != self._tool:
             return
         now = time.time()
         left = f"asked before, {span(stored.expires_at - now)} left"
-        self._asks(now, stored.session_id, asked, left, stored.id)
+        self._asks(now, stored.session_id, call, left, stored.id)
         sys.stdout.flush()
         if self._answers is not None:
             await self._answers.ask(stored.id)
@@ -224,18 +224,18 @@ class _Watch:
         about = _Call(session.title or "untitled", session.workspace)
         self._line(event.timestamp, session.id, "session", about)
 
-    def _line(self, at: float, session: str, word: str, call: _Call, *said: str) -> None:
+    def _line(self, at: float, session: str, word: str, call: _Call, *details: str) -> None:
         head = f"{clock(at)[11:]}  {visible(short(session))}  "
         room = columns() - len(head) - 10 if is_terminal(sys.stdout) else _WIDEST
         room = max(room, _NARROWEST)
-        last = "  ".join(filter(None, said))
-        kept = clip(last, room // 2) if call.summary else clip(last, room)
-        text = clip("  ".join(filter(None, [call.tool, call.summary])), max(room - len(kept), 8))
+        last = "  ".join(filter(None, details))
+        detail = clip(last, room // 2) if call.summary else clip(last, room)
+        text = clip("  ".join(filter(None, [call.tool, call.summary])), max(room - len(detail), 8))
         coloured = self._paint(_COLOURS.get(word, "cyan"), f"{word:<7}")
-        print(f"{head}{coloured}  {text}{'  ' if kept else ''}{kept}".rstrip())
+        print(f"{head}{coloured}  {text}{'  ' if detail else ''}{detail}".rstrip())
 
 
-def told(event: Event) -> Iterator[str]:
+def event_words(event: Event) -> Iterator[str]:
     """The word for what happened, and what is to be said of it."""
     payload = event.payload
     if event.type == CALLED:
@@ -283,8 +283,8 @@ def _text(payload: Any, name: str) -> str:
     return "" if value is None else str(value)
 
 
-def _remember(kept: dict[str, Any], key: str, value: Any) -> None:
+def _remember(entries: dict[str, Any], key: str, value: Any) -> None:
     """The oldest is forgotten where there are too many: a call may never end."""
-    kept[key] = value
-    if len(kept) > _MOST:
-        del kept[next(iter(kept))]
+    entries[key] = value
+    if len(entries) > _MOST:
+        del entries[next(iter(entries))]

@@ -212,8 +212,8 @@ class _Guard:
         return None
 
     def _write(self, problem: str, stack: bytes) -> None:
-        said = time.strftime("%Y-%m-%d %H:%M:%S")
-        text = f"callgate: {said}: process {self._parent}: {problem}\n".encode() + stack
+        timestamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        text = f"callgate: {timestamp}: process {self._parent}: {problem}\n".encode() + stack
         if self.log is None:
             os.write(2, text)
             return

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from callgate.cli.commands import beginning
-from callgate.cli.python_bugs import faults_here
+from callgate.cli.python_bugs import bugs_here
 from tests.unit.cli.running import callgate, start
 
 
@@ -130,7 +130,7 @@ def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
     ran = callgate("doctor", "--json", cwd=ws)
     assert (ran.code, ran.json["ok"]) == (0, True)
     assert {name: each["level"] for name, each in findings(ran.json).items()} == {
-        "python": "note" if faults_here() else "ok", "platform": "ok", "home": "ok", "settings": "ok", "tools": "ok",
+        "python": "note" if bugs_here() else "ok", "platform": "ok", "home": "ok", "settings": "ok", "tools": "ok",
         "trust": "ok", "workspace": "ok", "audit": "ok", "wall": "ok", "sandbox": "ok", "hosts": "ok",
         **levels_of_backends(ran.json["sandbox"]), "limits": "ok", "terminal": "note",
         "instance": "ok",

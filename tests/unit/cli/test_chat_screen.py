@@ -127,7 +127,7 @@ def test_lines_become_messages(lines: list[str], messages: list[str]) -> None:
 def test_history_survives_a_torn_line_and_stays_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_lines, "_KEPT", 10)
+    monkeypatch.setattr(chat_lines, "_HISTORY_LINES", 10)
     path = tmp_path / "home" / "chat_history"
     for number in range(25):
         remember(str(path), f"line {number}\n\u00e9\ud800")

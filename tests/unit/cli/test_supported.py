@@ -9,7 +9,7 @@ import pytest
 
 from callgate.cli.checks import Level, python_finding
 from callgate.cli.platforms import missing_on
-from callgate.cli.python_bugs import FAULTS, Fault, faults_here
+from callgate.cli.python_bugs import BUGS, PythonBug, bugs_here
 from tests.unit.cli.running import Ran, installed
 
 _SAYS_IT_IS_ANOTHER_SYSTEM = "import sys; sys.platform = {!r}"
@@ -31,22 +31,22 @@ def finding(ran: Ran, name: str) -> dict[str, Any]:
 
 
 def test_this_python_breaks_no_promise() -> None:
-    assert [fault.text for fault in faults_here() if fault.breaks_promise] == []
+    assert [bug.text for bug in bugs_here() if bug.breaks_promise] == []
 
 
 def test_a_python_that_breaks_a_promise_is_refused_with_the_reason() -> None:
-    wrong = Fault(lambda: True, "its patterns misread a reply", breaks_promise=True)
-    right = Fault(lambda: False, "it is green", breaks_promise=True)
-    faults = faults_here([wrong, right])
-    assert faults == [wrong]
-    assert python_finding("3.11.2", faults) == (
+    wrong = PythonBug(lambda: True, "its patterns misread a reply", breaks_promise=True)
+    right = PythonBug(lambda: False, "it is green", breaks_promise=True)
+    bugs = bugs_here([wrong, right])
+    assert bugs == [wrong]
+    assert python_finding("3.11.2", bugs) == (
         Level.FAILED, "3.11.2; its patterns misread a reply", "use another release of Python"
     )  # fmt: skip
 
 
 def test_a_fault_that_callgate_avoids_is_worth_knowing() -> None:
-    fault = Fault(lambda: True, "it cuts paths", breaks_promise=False)
-    assert python_finding("3.11.2", [fault]).level is Level.NOTE
+    bug = PythonBug(lambda: True, "it cuts paths", breaks_promise=False)
+    assert python_finding("3.11.2", [bug]).level is Level.NOTE
     assert python_finding("3.11.2", []) == (Level.OK, "3.11.2", None)
 
 
@@ -56,7 +56,7 @@ def test_doctor_tries_python_out_instead_of_reading_its_version(tmp_path: Path) 
 
 
 def test_no_fault_raises_whatever_python_does() -> None:
-    assert {fault.shows() for fault in FAULTS} <= {True, False}
+    assert {bug.is_present() for bug in BUGS} <= {True, False}
 
 
 def test_linux_is_supported_and_nothing_is_missing() -> None:

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any, NoReturn, Protocol
 
-    class Adds(Protocol):
+    class ArgumentGroup(Protocol):
         """A parser, or a group of its options."""
 
-        def add_argument(self, *flags: str, **said: Any) -> Any: ...
+        def add_argument(self, *flags: str, **settings: Any) -> Any: ...
 
     class Family(Protocol):
         """A module of commands that are for one thing."""
@@ -30,12 +30,12 @@ FOLLOW = Option("-f", "--follow", help="go on with new ones")
 YES = Option("--yes", help="do not ask")
 OF_SESSION = Option("--session", metavar="ID", help="of this session only")
 
-PLACE = (WORKSPACE, MODE)
+WORKSPACE_AND_MODE = (WORKSPACE, MODE)
 HERE = (WORKSPACE, JSON)
 APPROVAL = (YES, *HERE)
 
 WHEN = "2026-01-31, 2026-01-31T12:00, or 90s, 15m, 2h, 7d ago"
-PAIRS = """\
+KEY_VALUE_HELP = """\
 key=value is read by the tool's schema: limit=20 is a number where the schema says number and
 a text where it says text; true and false are booleans; a list is a repeated key or JSON; an
 object is JSON. Everything behind -- is taken as it is, never as an option."""
@@ -55,13 +55,13 @@ class Command(NamedTuple):
     usage: str
     """What follows the command's name."""
     describe: Callable[[Parser], None]
-    """Adds the options."""
+    """ArgumentGroup the options."""
     more: str = ""
     run: Callable[[argparse.Namespace], int] | None = None
     """Does it. None for a command of ours: the module of its first word does."""
 
 
-def add(parser: Adds, *added: Option) -> None:
+def add(parser: ArgumentGroup, *added: Option) -> None:
     for each in added:
         parser.add_argument(*each.flags, **each.for_argparse)
 
@@ -88,7 +88,7 @@ def positive(text: str) -> int:
 positive.__name__ = "number"  # argparse puts it into words
 
 
-def bounds(parser: Adds, **network: Any) -> None:
+def bounds(parser: ArgumentGroup, **network: Any) -> None:
     """What an MCP server may do. `network` says which values that option takes."""
     parser.add_argument("--network", help="default none; all for programs that fetch it first",
                         **network)  # fmt: skip

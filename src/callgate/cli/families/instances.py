@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from callgate.cli.families.command import PLACE, Command, Parser, add, bounds, takes
+from callgate.cli.families.command import WORKSPACE_AND_MODE, Command, Parser, add, bounds, takes
 from callgate.cli.options import ACP, JSON, MODE, Option
 
 HEADING = "serve editors and other programs"
@@ -33,7 +33,7 @@ def _serve(parser: Parser) -> None:
 
 
 def _mcp_serve(parser: Parser) -> None:
-    add(parser, *PLACE)
+    add(parser, *WORKSPACE_AND_MODE)
     parser.add_argument(
         "--no-elicit", action="store_true",
         help="ask in the dashboard or a terminal only, never through the client",

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from callgate.cli.families.command import (
     HERE,
     IDS,
+    KEY_VALUE_HELP,
     OF_SESSION,
-    PAIRS,
-    PLACE,
     WHEN,
+    WORKSPACE_AND_MODE,
     Command,
     Parser,
     add,
@@ -32,7 +32,7 @@ that it was seen. {IDS}"""
 
 
 def _explain(parser: Parser) -> None:
-    add(parser, ARGS, *PLACE)
+    add(parser, ARGS, *WORKSPACE_AND_MODE)
     parser.add_argument("--caller", choices=CALLERS, default="cli", help="who calls; default cli")
     add(parser, JSON)
 
@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, Command] = {
         "say what would be decided about a call, and by which rule",
         "TOOL [key=value ...]",
         _explain,
-        f"{PAIRS}\n\nExits with 0 whatever the decision is.",
+        f"{KEY_VALUE_HELP}\n\nExits with 0 whatever the decision is.",
     ),
     "policy test": Command(
         "say which calls on record other settings would decide otherwise", "FILE|-", _test,

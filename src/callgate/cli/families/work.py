@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from callgate.cli import options
-from callgate.cli.families.command import NAMES, PAIRS, PLACE, YES, Command, Parser, add, positive
+from callgate.cli.families.command import (
+    KEY_VALUE_HELP,
+    NAMES,
+    WORKSPACE_AND_MODE,
+    YES,
+    Command,
+    Parser,
+    add,
+    positive,
+)
 from callgate.cli.options import JSON, MODE, NO_INPUT, Option
 
 HEADING = "work with tools"
@@ -16,9 +25,9 @@ Exits with 0 if the model came to its end, 1 if it did not answer, 3 if it decli
 was reached, 130 if Ctrl-C stopped it. What was said is kept: --continue goes on."""
 
 
-def _talk(parser: Parser) -> None:
+def _model_options(parser: Parser) -> None:
     parser.add_argument("--model", metavar="NAME", help="one of the settings, or KIND/MODEL")
-    add(parser, *PLACE)
+    add(parser, *WORKSPACE_AND_MODE)
     before = parser.add_mutually_exclusive_group()
     before.add_argument(
         "--continue", dest="go_on", action="store_true",
@@ -30,14 +39,14 @@ def _talk(parser: Parser) -> None:
 
 
 def _chat(parser: Parser) -> None:
-    _talk(parser)
+    _model_options(parser)
     parser.add_argument(
         "--plain", action="store_true", help="no colours, and the cursor stays where it is"
     )
 
 
 def _run(parser: Parser) -> None:
-    _talk(parser)
+    _model_options(parser)
     parser.add_argument(
         "--output-format", choices=_OUTPUTS, default="text",
         help="what the model says; its end as JSON; or events, one a line, then the end",
@@ -51,7 +60,7 @@ def _run(parser: Parser) -> None:
 
 def _tools(parser: Parser) -> None:
     hidden = Option("--all", help="also those not visible, and packages not enabled, and why")
-    add(parser, hidden, NAMES, JSON, *PLACE)
+    add(parser, hidden, NAMES, JSON, *WORKSPACE_AND_MODE)
     add(parser.add_mutually_exclusive_group(), *options.TARGETS)
 
 
@@ -64,7 +73,7 @@ def _preview(parser: Parser) -> None:
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument("--apply", action="store_true", help="make the changes without asking")
     chosen.add_argument("--discard", action="store_true", help="only show them")
-    add(parser, *PLACE, options.TIMEOUT)
+    add(parser, *WORKSPACE_AND_MODE, options.TIMEOUT)
     parser.add_argument("--yes", action="store_true", help="allow what the policy would ask about")
     add(parser, NO_INPUT, JSON)
 
@@ -96,7 +105,7 @@ COMMANDS: Mapping[str, Command] = {
         "list the tools, or say all about some", "[NAME ...]", _tools,
         "With a NAME: what it does, its parameters, a call of it, and where it comes from.",
     ),
-    "call": Command("run one tool once", "NAME [key=value ...]", _call, PAIRS),
+    "call": Command("run one tool once", "NAME [key=value ...]", _call, KEY_VALUE_HELP),
     "preview": Command(
         "show what a command would change, then apply it or not", "-- COMMAND ...", _preview,
         "The command runs without network over an overlay of the workspace. A single word behind\n"

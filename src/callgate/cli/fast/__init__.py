@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from callgate.cli.options import Option
 
 
-class Chosen:
+class ParsedOptions:
     """What was given: an attribute for each option, and the `words` beside them."""
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -28,17 +28,17 @@ class Chosen:
 
 
 def read(given: Sequence[str]) -> Any:
-    """The options of a call as a `Chosen`; None where argparse shall look at them."""
+    """The options of a call as a `ParsedOptions`; None where argparse shall look at them."""
     values = _values(given, (*CALL, *TARGETS, DEBUG))
     if values is None or sum(bool(values[option.name]) for option in TARGETS) > 1:
         return None
-    return Chosen(values) if values["words"] else None
+    return ParsedOptions(values) if values["words"] else None
 
 
 def read_acp(given: Sequence[str]) -> Any:
     """The same for `callgate acp`."""
     values = _values(given, (*ACP, DEBUG))
-    return None if values is None or values["words"] else Chosen(values)
+    return None if values is None or values["words"] else ParsedOptions(values)
 
 
 def _values(given: Sequence[str], options: Sequence[Option]) -> dict[str, Any] | None:
@@ -48,8 +48,8 @@ def _values(given: Sequence[str], options: Sequence[Option]) -> dict[str, Any] |
     }
     end = given.index("--") if "--" in given else len(given)
     words: list[str] = []
-    rest = iter(given[:end])
-    for word in rest:
+    remaining = iter(given[:end])
+    for word in remaining:
         if not word.startswith("-") or word == "-":
             words.append(word)
             continue
@@ -62,20 +62,20 @@ def _values(given: Sequence[str], options: Sequence[Option]) -> dict[str, Any] |
                 return None
             values[option.name] = True
             continue
-        said = text if equals else next(rest, None)
-        if said is None or (not equals and said.startswith("-") and said != "-"):
+        value = text if equals else next(remaining, None)
+        if value is None or (not equals and value.startswith("-") and value != "-"):
             return None
-        if not _take(option, said, values):
+        if not _take(option, value, values):
             return None
     values["words"] = [*words, *given[end + 1 :]]
     return values
 
 
-def _take(option: Option, said: str, values: dict[str, Any]) -> bool:
-    if option.choices is not None and said not in option.choices:
+def _take(option: Option, value: str, values: dict[str, Any]) -> bool:
+    if option.choices is not None and value not in option.choices:
         return False
     try:
-        values[option.name] = said if option.read is None else option.read(said)
+        values[option.name] = value if option.read is None else option.read(value)
     except ValueError:
         return False
     return True

@@ -23,36 +23,36 @@ _DIGITS = 15
 
 def read(words: Sequence[str], given: str | None, schema: dict[str, Any]) -> Any:
     """What `key=value` words and `--args` say together. Raises a `ToolError`."""
-    pairs = _pairs(words, schema)
-    if pairs is not None and given is None:
-        return pairs
+    from_words = _read_words(words, schema)
+    if from_words is not None and given is None:
+        return from_words
     text = _stdin() if given == "-" else given
-    whole = None if text is None else _flat(text)
-    if pairs is not None and whole is not None and not whole.keys() & pairs.keys():
-        return whole | pairs
+    document = None if text is None else _flat(text)
+    if from_words is not None and document is not None and not document.keys() & from_words.keys():
+        return document | from_words
     from callgate.cli.arguments import read_arguments  # lazy: heavy, for unusual arguments  # noqa: PLC0415
 
     return read_arguments(words, given, schema)
 
 
-def _pairs(words: Sequence[str], schema: dict[str, Any]) -> dict[str, Any] | None:
+def _read_words(words: Sequence[str], schema: dict[str, Any]) -> dict[str, Any] | None:
     properties = schema.get("properties", {})
-    pairs: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
-        if not equals or not key or key in pairs:
+        if not equals or not key or key in values:
             return None
-        said = properties.get(key, {"type": "string"})
-        kind = said.get("type") if isinstance(said, dict) else None
+        declared = properties.get(key, {"type": "string"})
+        kind = declared.get("type") if isinstance(declared, dict) else None
         if kind == "string":
-            pairs[key] = text
+            values[key] = text
         elif kind in ("integer", "number") and _is_whole_number(text):
-            pairs[key] = int(text)
+            values[key] = int(text)
         elif kind == "boolean" and text in ("true", "false"):
-            pairs[key] = text == "true"
+            values[key] = text == "true"
         else:
             return None
-    return pairs
+    return values
 
 
 def _is_whole_number(text: str) -> bool:

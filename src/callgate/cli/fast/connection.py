@@ -128,8 +128,8 @@ class InstanceConnection:
         may listen for us and could do all of this anyway."""
         if os.uname().sysname != "Linux":
             return
-        told = self._socket.getsockopt(_SOL_SOCKET, _SO_PEERCRED, 12)
-        if int.from_bytes(told[4:8], sys.byteorder) not in (os.getuid(), 0):
+        credentials = self._socket.getsockopt(_SOL_SOCKET, _SO_PEERCRED, 12)
+        if int.from_bytes(credentials[4:8], sys.byteorder) not in (os.getuid(), 0):
             raise UnexpectedPeer("it belongs to another user")
 
 

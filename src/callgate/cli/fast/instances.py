@@ -27,29 +27,29 @@ def home() -> str:
     return path
 
 
-def named(home: str, instance: str) -> str | None:
+def find_socket(home: str, instance: str) -> str | None:
     """The socket of a living instance, by its pid or label."""
-    for _, pid, label, path in _living(home):
+    for _, pid, label, path in _live_instances(home):
         if instance in (pid, label):
             return path
     return None
 
 
-def is_of_living(home: str, path: str) -> bool:
+def is_live_socket(home: str, path: str) -> bool:
     """Whether a process that lives says that it listens there: its socket is no leftover."""
-    return any(path == each for *_, each in _living(home))
+    return any(path == each for *_, each in _live_instances(home))
 
 
 def candidates(home: str) -> list[str]:
     """The newest instance and those before it, the one in the config file, the usual place."""
-    said = _read(os.path.join(home, "config.json")).get("socketPath")
-    others = [said, os.path.join(home, "run", "callgate.sock")]
-    paths = [path for *_, path in _living(home)]
+    configured = _read(os.path.join(home, "config.json")).get("socketPath")
+    others = [configured, os.path.join(home, "run", "callgate.sock")]
+    paths = [path for *_, path in _live_instances(home)]
     paths += [path for path in others if isinstance(path, str) and os.path.exists(path)]
     return list(dict.fromkeys(paths))[:_MOST]
 
 
-def _living(home: str) -> list[tuple[int, str, str, str]]:
+def _live_instances(home: str) -> list[tuple[int, str, str, str]]:
     """When each started, its pid, label and socket; the newest first."""
     directory = os.path.join(home, "instances")
     try:
@@ -59,7 +59,7 @@ def _living(home: str) -> list[tuple[int, str, str, str]]:
     found = []
     for name in names:
         stem = name.removesuffix(".json")
-        if stem.isdecimal() and _lives(int(stem)):
+        if stem.isdecimal() and _is_alive(int(stem)):
             record = _read(os.path.join(directory, f"{int(stem)}.json"))
             started, path = record.get("startedAt"), record.get("socketPath")
             if (
@@ -70,7 +70,7 @@ def _living(home: str) -> list[tuple[int, str, str, str]]:
     return sorted(found, key=lambda each: each[0], reverse=True)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
