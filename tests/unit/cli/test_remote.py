@@ -437,9 +437,8 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
     assert {name for name in loaded if name.startswith("callgate.")} == {
         "callgate.config", "callgate.config.home_check",
         "callgate.cli", *(f"callgate.cli.{name}" for name in (
-            "handshake", "json_texts", "main", "options", "output", "pairs", "quick", "remote",
-            "remote_calls",
-            "stops", "targets", "terminal", "wires",
+            "fast", "fast.arguments", "fast.connection", "fast.instances", "handshake", "json_texts",
+            "main", "options", "output", "remote", "remote_calls", "stop_signals", "terminal",
         )),
         "callgate.config", "callgate.config.home_check",  # whose home it is
     }  # fmt: skip
