@@ -1,4 +1,4 @@
-"""From a runtime to what the ACP surface works with."""
+"""Builds the `Dependencies` of the ACP surface from a runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a call ended, for whoever made it: the result on stdout, the rest on stderr, an exit code.
+"""Shows how a call ended: the result on stdout, the rest on stderr, an exit code.
 
 The same for a call of our own runtime and for one that an instance made.
 """

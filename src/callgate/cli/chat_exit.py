@@ -1,4 +1,4 @@
-"""The end of a command in which tools ran: also where a thread of one still does."""
+"""Ends a command in which tools ran, even if the thread of a tool still runs."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 
 def close_and_exit(close: Callable[[], object], code: int) -> int:
-    """The exit code; or the end of the process, where it would wait for what cannot be stopped.
+    """Close, and return the exit code; exit at once if a thread that cannot be stopped still runs.
 
-    Everything that must be kept is on the disk by now."""
+    Everything that must persist is on the disk by now."""
     here = threading.current_thread()
     others = [each for each in threading.enumerate() if each is not here and not each.daemon]
     if others:

@@ -1,4 +1,4 @@
-"""Going into the background: `callgate serve --detach` returns once the instance is ready.
+"""Runs an instance in the background: `callgate serve --detach` returns once the instance is ready.
 
     started ── fork ──> the instance: its own session, writes to the terminal until it is ready,
        │                then to a log

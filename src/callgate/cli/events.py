@@ -31,7 +31,7 @@ _DETAIL_FIELDS = (
     "message", "why", "command_executed", "input_summary", "text", "decision", "by",
     "validation_errors", "files_modified",
 )  # fmt: skip
-"""What of a payload says most to a person, in this order."""
+"""Fields of a payload that are shown to a person, in this order."""
 _SHOWN = 200
 _NARROWEST = 20
 

@@ -1,4 +1,4 @@
-"""What the exit code says: 0 only where a call went well, else one code a kind of error."""
+"""Exit codes: 0 only if a call succeeded, else one code for each class of error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Asks an instance whether it serves a directory, and under which mode, before anything else.
 
-Light to import. What it cannot or should not do is `InstanceDeclined`: then somebody else may.
+Light to import. Raises `InstanceDeclined` if the instance cannot or should not make the call;
+another instance, or an embedded runtime, may make it then.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _TARGET = "target"
 
 
 class InstanceDeclined(Exception):
-    """The instance did not take what was asked and will not."""
+    """The instance did not accept the request and has not run it."""
 
     def __init__(
         self, why: str, error_class: str, hint: str | None = None, *, aloud: bool = False
     ) -> None:
-        """`aloud`: a person who thinks that the instance did it has to know that it did not."""
+        """`aloud`: tell the person, who would else believe that the instance made the call."""
         super().__init__(why)
         self.error_class = error_class
         self.hint = hint

@@ -179,7 +179,7 @@ class HostConversation:
             self._settle(id, frame)
 
     def _stray(self, id: str | None, line: bytes) -> None:
-        """Nobody waits for it. Said under an id of its own making, it is meant for who does."""
+        """No request has this id. A new id fails the request that waits, if there is only one."""
         self._note(self._notes.strays, line)
         if len(self._waiting) == 1 and id not in self._answered:
             (meant,) = self._waiting

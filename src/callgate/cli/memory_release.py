@@ -1,4 +1,4 @@
-"""What a process does that lives for long: memory that it no longer needs goes back."""
+"""Returns unused memory of a long-running process to the system."""
 
 from __future__ import annotations
 

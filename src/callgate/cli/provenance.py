@@ -62,12 +62,12 @@ def from_own_runtime(wired: Wired, workspace: str) -> None:
 
 
 def known() -> AnsweredBy | None:
-    """None: nobody answered yet, or nobody wants to know."""
+    """None: nothing has answered yet, or it is not to be shown."""
     return _Command.by if _Command.wanted else None
 
 
 def current() -> AnsweredBy | None:
-    """The same at the end of a command. None: nobody wants to know."""
+    """The same at the end of a command. None: it is not to be shown."""
     if _Command.wanted and _Command.by is None:
         return {"instance": None, "policy": _policy_here()}
     return known()

@@ -42,7 +42,7 @@ _CALL, _ASK = "call", "ask"
 
 
 class Interrupted(Exception):
-    """The person did not wait for the end."""
+    """A second signal ended the command before the call had ended."""
 
     def __init__(self, signal: int) -> None:
         self.exit_code = 128 + signal
@@ -195,7 +195,7 @@ class RemoteCall:
         self.connection.send({"type": "cancel_tool_call", "protocol": 1, "requestId": _CALL})
 
     def _take(self, frame: dict[str, Any], stops: StopSignals) -> None:
-        """What an instance says before the end. What we do not know is passed over."""
+        """Handle a frame that comes before the result. Unknown types are ignored."""
         match frame.get("type"):
             case "tool_event":
                 self._heard = True

@@ -38,7 +38,7 @@ class PendingCall(Protocol):
 
 
 class AnswerNotDelivered(Exception):
-    """The answer did not reach the question."""
+    """The answer could not be stored with the question."""
 
 
 def ask(call: PendingCall, question: dict[str, Any], stopped: int) -> None:

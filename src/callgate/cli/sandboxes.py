@@ -27,7 +27,7 @@ _ANY = Jail(
 
 
 class ProfileSupport(NamedTuple):
-    """How a profile is kept here, or why it is not."""
+    """How a profile is enforced here, or why it cannot be."""
 
     profile: str
     backends: tuple[str, ...] = ()

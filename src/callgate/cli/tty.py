@@ -61,7 +61,7 @@ class Tty:
 
     @asynccontextmanager
     async def asking(self) -> AsyncIterator[None]:
-        """Have the terminal for one question. Output and Ctrl-C as usual, whoever left it how."""
+        """Take the terminal for one question, with output and Ctrl-C in their usual modes."""
         lock = await self._locked()
         before = termios.tcgetattr(self._descriptor)
         keys = [*before]

@@ -236,7 +236,7 @@ class _Watch:
 
 
 def event_words(event: Event) -> Iterator[str]:
-    """The word for what happened, and what is to be said of it."""
+    """The word for what happened, then its details."""
     payload = event.payload
     if event.type == CALLED:
         yield "start"

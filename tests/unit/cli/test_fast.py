@@ -1,4 +1,4 @@
-"""The short way reads what the long way reads: options, arguments and JSON, or leaves them to it."""
+"""The fast path reads options, arguments and JSON as argparse and `arguments` do, or leaves them."""
 
 from __future__ import annotations
 

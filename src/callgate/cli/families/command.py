@@ -1,4 +1,4 @@
-"""What a command is described with, and the options and texts that several commands share."""
+"""`Command`, its `Parser`, and the options and help texts that several commands share."""
 
 from __future__ import annotations
 

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 
 class ParsedOptions:
-    """What was given: an attribute for each option, and the `words` beside them."""
+    """An attribute for each option, and the positional `words`."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.__dict__.update(values)
 
 
 def read(given: Sequence[str]) -> Any:
-    """The options of a call as a `ParsedOptions`; None where argparse shall look at them."""
+    """The options of a call as a `ParsedOptions`; None: leave it to argparse."""
     values = _values(given, (*CALL, *TARGETS, DEBUG))
     if values is None or sum(bool(values[option.name]) for option in TARGETS) > 1:
         return None

@@ -81,7 +81,7 @@ def _flat(text: str) -> dict[str, Any] | None:
 
 
 def _stdin() -> str | None:
-    """What stdin says, which can be read once more by whoever comes next."""
+    """The text of stdin, which stays readable for `read_arguments`; None if it is not ASCII."""
     data = sys.stdin.buffer.read(_MOST_BYTES)
     sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
     try:

@@ -1,6 +1,6 @@
 """A plain connection to an instance: JSON objects out, JSON objects in, a line each.
 
-Blocking, and light to import. It knows lines and nothing of what they say.
+Blocking, and light to import. It does not interpret the frames.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SOL_SOCKET, _SO_PEERCRED = 1, 17  # on Linux
 
 
 class ConnectionLost(Exception):
-    """Nobody is there, or nobody any more."""
+    """No instance listens, or the connection broke."""
 
 
 class UnexpectedPeer(ConnectionLost):
-    """Somebody is there and speaks something else."""
+    """The peer is not an instance of this user, or does not speak our protocol."""
 
 
 class FrameTooLong(ValueError):
-    """What was to be sent does not fit into a line."""
+    """A frame exceeds the length of a line."""
 
 
 class InstanceConnection:
@@ -124,8 +124,8 @@ class InstanceConnection:
         self._received += piece
 
     def _check_peer(self) -> None:
-        """Whoever listens there reads our arguments: it has to be the same user, or root, who
-        may listen for us and could do all of this anyway."""
+        """The peer reads our arguments, so it must be the same user, or root, who can read them
+        anyway."""
         if os.uname().sysname != "Linux":
             return
         credentials = self._socket.getsockopt(_SOL_SOCKET, _SO_PEERCRED, 12)

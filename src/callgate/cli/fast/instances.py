@@ -1,7 +1,7 @@
 """Which sockets a call may go to, in the order of `surfaces.socket.instances.find`.
 
-The same records, read without what a server needs to write them: a call through an instance
-begins here, and `find` would take longer than the call.
+It reads the same records without the imports that writing them needs: `find` would take longer
+than the call itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def find_socket(home: str, instance: str) -> str | None:
 
 
 def is_live_socket(home: str, path: str) -> bool:
-    """Whether a process that lives says that it listens there: its socket is no leftover."""
+    """Whether a living process has recorded this socket as its own, so that it is not stale."""
     return any(path == each for *_, each in _live_instances(home))
 
 
