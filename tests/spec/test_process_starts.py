@@ -21,7 +21,7 @@ STARTERS = {
     "config/keys.py": "runs the user's own key_command, which no model and no workspace can set",
     "callgate_catalogue/memory/command_line.py": "the user's own EDITOR, at their terminal",
     "cli/watchdog.py": "forks what watches our own loop: it runs no command",
-    "cli/detaching.py": "callgate itself, into the background",
+    "cli/detach.py": "callgate itself, into the background",
     "sandbox/cgroups.py": "forks a keeper into its group",
     "host/scripts.py": "runs scripts inside a host's own jail",
     "host/zygote.py": "forks hosts, which are ours and run no command",
