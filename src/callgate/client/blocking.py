@@ -80,7 +80,7 @@ class BlockingGate:
             raise
 
     def close(self) -> None:
-        """Hang up: the instance ends the calls that are still under way. Twice equals once."""
+        """Hang up: the instance ends the calls that are still under way. Idempotent."""
         self._end(self._close())
 
     def call(

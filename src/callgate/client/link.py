@@ -103,7 +103,7 @@ class Link(asyncio.Protocol):
         return {id: each.reply for id, each in self._waiting.items() if each.is_call}
 
     def end(self, reason: str) -> None:
-        """Hang up, and tell everyone who waits. Twice equals once."""
+        """Hang up, and tell everyone who waits. Idempotent."""
         if self.lost is not None:
             return
         self.lost = reason

@@ -59,7 +59,7 @@ class RemoteGate:
             await self._ask(self._subscription(), frames.Subscribed)
 
     async def close(self) -> None:
-        """Hang up: the instance ends the calls that are still under way. Twice equals once."""
+        """Hang up: the instance ends the calls that are still under way. Idempotent."""
         self.link.end("closed")
 
     async def call(

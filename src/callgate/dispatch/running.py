@@ -252,7 +252,7 @@ class Running:
         await asyncio.gather(*(self.stop(each, why) for each in calls))
 
     async def stop(self, running: RunningCall, why: Stop) -> None:
-        """Stop one call and return when it has ended or was abandoned. Twice equals once."""
+        """Stop one call and return when it has ended or was abandoned. Idempotent."""
         first = running.stop is None
         if first or why is Stop.TIMEOUT:  # where both happen, the timeout is reported
             running.stop = why

@@ -1,4 +1,4 @@
-"""What went wrong with a request, as one sentence without a secret. Values in, values out."""
+"""What went wrong with a request, as one sentence without a secret. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a request is made again. Values in, values out."""
+"""When a request is made again. Pure."""
 
 from __future__ import annotations
 

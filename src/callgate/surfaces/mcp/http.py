@@ -78,7 +78,7 @@ class Endpoint:
                 await self.server.client_sessions.end(session_key(id.decode("latin-1")))
 
     async def close(self) -> None:
-        """Stop what is under way and end every stream. Twice equals once."""
+        """Stop what is under way and end every stream. Idempotent."""
         await self.server.close()
         self._stopped.set()
         if self._running is not None:

@@ -64,7 +64,7 @@ class Pipes:
             raise ClientGone
 
     def close(self) -> None:
-        """What has not been written by now is dropped. Twice equals once."""
+        """What has not been written by now is dropped. Idempotent."""
         self._descriptors.close()
 
     def _end(self) -> None:

@@ -161,7 +161,7 @@ class McpServer:
         self._in_flight.log(call_id, line)
 
     async def close(self) -> None:
-        """Stop what clients have under way. Twice equals once."""
+        """Stop what clients have under way. Idempotent."""
         self._unlisten()
         self._unwatch()
         self._log.detach()
