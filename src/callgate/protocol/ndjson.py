@@ -11,12 +11,16 @@ what is too long is let go at once, and the rest of that line is passed over.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 
 import msgspec
 
 MAX_LINE = 8 * 1024 * 1024
 """Bytes, without the newline."""
+
+MAX_DEPTH = 1_000
+"""Levels of nesting that are sent: about where the encoder itself gives up before Python 3.14."""
 
 _BLANK = b" \t\r"
 """What JSON allows around a value: so CRLF is no matter, and a line of these is no line."""
@@ -28,6 +32,7 @@ _MISTAKEN = (
     ("\u0085".encode(), rb"\u0085"),
 )
 _encode = msgspec.json.Encoder().encode
+_ENCODER_BOUNDS_DEPTH = sys.version_info < (3, 14)  # later it recurses as deep as the stack is
 
 
 class Unsendable(ValueError):
@@ -45,7 +50,20 @@ def line(value: object) -> bytes:
             data = data.replace(written, escaped)
     if len(data) > MAX_LINE:
         raise Unsendable(f"{len(data)} bytes; at most {MAX_LINE} fit into one line")
+    if not _ENCODER_BOUNDS_DEPTH and len(data) > 2 * MAX_DEPTH and _is_too_deep(data):
+        raise Unsendable(f"nested deeper than {MAX_DEPTH}")
     return data + b"\n"
+
+
+def _is_too_deep(data: bytes) -> bool:
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+        return False
+    import re  # lazy: few values have so many brackets  # noqa: PLC0415
+    from itertools import accumulate  # lazy: the same  # noqa: PLC0415
+
+    steps = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
+    without_strings = re.sub(rb'"(?:[^"\\]|\\.)*"', b"", data)
+    return max(accumulate(steps.get(byte, 0) for byte in without_strings)) > MAX_DEPTH
 
 
 class Framer:
