@@ -90,8 +90,10 @@ async def test_the_filesystem_server_stays_in_the_workspace(lab: RealLab, tmp_pa
 async def test_a_server_that_is_declared_to_read_cannot_write(lab: RealLab) -> None:
     made = await lab.call("filesystem/create_directory", path=str(lab.ws / "made"))
     assert (made.ok, (lab.ws / "made").exists()) == (False, False)
-    listed = await lab.call("filesystem/list_directory", path=str(lab.ws))
-    assert listed.ok
+    (mismatch,) = lab.of("tool.effect_mismatch")
+    assert mismatch["path"] == str(lab.ws / "made")
+    after = await lab.call("filesystem/list_directory", path=str(lab.ws))
+    assert refusal(after) == ("host_unavailable", "mcp_quarantined")
 
 
 async def test_the_git_server(lab: RealLab) -> None:
