@@ -10,6 +10,7 @@ Where the cursor must not move, in a pipe or with `--plain`, nothing is live.
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ class Screen:
         self._colour: str | None = None
         self._live = 0
         self._buffered: list[str] | None = None
+        self._lock = threading.RLock()  # questions are asked in another thread than the chat's
         self.is_gone = False
         """Whether nobody reads any more."""
         self.when_gone: Callable[[], object] = bool
@@ -101,12 +103,14 @@ class Screen:
     def quiet(self) -> Iterator[None]:
         """Hold back what is to be shown, while somebody else has the terminal."""
         self.settle()
-        self._buffered = []
+        with self._lock:
+            self._buffered = []
         try:
             yield
         finally:
-            buffered, self._buffered = self._buffered, None
-            self._write("".join(buffered))
+            with self._lock:
+                buffered, self._buffered = self._buffered, None
+                self._write("".join(buffered))
 
     def _put_word(self) -> None:
         word, self._word = self._word, ""
@@ -134,15 +138,19 @@ class Screen:
         return text if self._colour is None else self.paint(self._colour, text)
 
     def _write(self, text: str) -> None:
-        if self._buffered is not None:
-            self._buffered.append(text)
-        elif text and not self.is_gone:
+        with self._lock:
+            if self._buffered is not None:
+                self._buffered.append(text)
+                return
+            if not text or self.is_gone:
+                return
             try:
                 self._stream.write(text)
                 self._stream.flush()
+                return
             except BrokenPipeError:
                 self.is_gone = True
-                self.when_gone()
+        self.when_gone()
 
 
 def _columns(text: str) -> int:

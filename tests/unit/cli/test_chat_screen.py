@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pyte
@@ -144,3 +145,32 @@ def test_a_history_that_is_a_link_is_not_written_to(tmp_path: Path) -> None:
     os.symlink(elsewhere, tmp_path / "chat_history")
     remember(str(tmp_path / "chat_history"), "secret")
     assert elsewhere.read_text() == ""
+
+
+def test_a_question_waits_until_a_line_that_is_being_written_is_out() -> None:
+    order: list[str] = []
+    writing, go_on = threading.Event(), threading.Event()
+
+    class Slow(io.StringIO):
+        def write(self, text: str) -> int:
+            writing.set()
+            assert go_on.wait(60)
+            order.append("line")
+            return len(text)
+
+    shown = Screen(Slow(), Paint(False), width=20, moves=True)
+
+    def ask() -> None:
+        with shown.quiet():
+            order.append("question")
+
+    line = threading.Thread(target=shown.line, args=("policy",))
+    line.start()
+    assert writing.wait(60)
+    question = threading.Thread(target=ask)
+    question.start()
+    question.join(0.2)  # without the lock it is asked now
+    go_on.set()
+    line.join(60)
+    question.join(60)
+    assert order == ["line", "question"]
