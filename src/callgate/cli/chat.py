@@ -206,24 +206,28 @@ class Chat:
         if self.screen.is_gone:
             work.close()
             raise BrokenPipeError
-        turn = self.background.start(work)
+        turns: list[Future[TurnEnd | None]] = []
         stopping: list[bool] = []
 
         def stop() -> None:
             if stopping:
                 self._leave_at_once()
             stopping.append(True)
-            self.background.loop.call_soon_threadsafe(self._stop, turn)
+            if turns:
+                self.background.loop.call_soon_threadsafe(self._stop, turns[0])
 
-        self.interrupts.instead = stop
+        self.interrupts.instead = stop  # before it starts: Ctrl-C may come with its first word
         try:
+            turns.append(turn := self.background.start(work))
+            if stopping:  # it came before there was a turn to stop
+                self.background.loop.call_soon_threadsafe(self._stop, turn)
             end = self.background.wait_for(turn)
         except StoreError as error:  # nothing more is kept now; perhaps it is again later
             end = None
             self.note(f"This could not be kept: {error}")
         except SystemExit:
             self.background.loop.call_soon_threadsafe(self.agent.cancel, self.session.id)
-            wait([turn], _STOPPING_S)
+            wait(turns, _STOPPING_S)
             raise
         finally:
             self.interrupts.instead = None
