@@ -43,8 +43,8 @@ from tests.support import Bench
 GOAL_MS = 5.0
 _START = """
 import asyncio, sys, time
-from callgate.config.places import Home
-from callgate.wiring import BUILT_IN, Wired
+from callgate.config.home import Home
+from callgate.wiring.runtime import BUILT_IN, Wired
 wired = Wired(Home("/nowhere"), audit=False)
 for factory in BUILT_IN:
     wired.register(factory)

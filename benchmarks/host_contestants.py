@@ -25,7 +25,7 @@ from callgate.core.calls import ToolCall
 from callgate.core.commands import Command, Launcher, OnOutput, Running
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode
-from callgate.dispatch.sandboxes import Enclosure
+from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.gate import Gate
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile

@@ -33,7 +33,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from callgate import tool
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import Event
 from callgate.core.ids import ulid
@@ -43,10 +43,10 @@ from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.encoding import encode
-from callgate.surfaces.http.frames import event_tail
 from callgate.surfaces.http.server import HttpServer
 from callgate.surfaces.http.serving import Serving
-from callgate.wiring import Wired
+from callgate.surfaces.http.stream.frames import event_tail
+from callgate.wiring.runtime import Wired
 
 CLIENTS = (100, 1_000)
 BURST = 20

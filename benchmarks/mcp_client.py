@@ -33,13 +33,13 @@ if not __package__:  # run as a file: its own directory is no place to import fr
 from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters, stdio_client
 
+from callgate.config.home import Home
 from callgate.config.load import load_user
-from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.sources.mcp.servers import ServerLocation
 from callgate.sources.pins import Pinned
-from callgate.wiring import Wired, register_known
-from callgate.wiring_mcp import make_servers
+from callgate.wiring.mcp import make_servers
+from callgate.wiring.runtime import Wired, register_known
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer
@@ -143,7 +143,7 @@ def idle(rounds: int) -> dict[str, dict[int, Cost]]:
     for name, said in shown.items():
         imported = {line.rpartition("|")[2].strip() for line in said.stderr.splitlines()}
         assert not imported & {"mcp", "mcp_types", "anyio", "pydantic", "httpx2"}, (name, imported)
-    assert "callgate.wiring_mcp" not in shown["callgate call read_file"].stderr
+    assert "callgate.wiring.mcp" not in shown["callgate call read_file"].stderr
     return {name: {count: _median(took[name, count]) for count in homes} for name in commands}
 
 

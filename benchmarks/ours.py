@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.cases import Case, Prepared, add
 from callgate import CallerKind, Gate, Session, ToolCall, ToolResult, Wired, tool
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.events import TERMINAL
 from callgate.sources.functions import ToolFunction
 

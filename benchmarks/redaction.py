@@ -19,7 +19,7 @@ if not __package__:  # run as a file: its own directory is no place to import fr
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 from benchmarks import report
-from callgate.audit.redaction import redact
+from callgate.redaction.texts import redact
 
 TEXTS = {
     "plain, 2 KB": ("The quick brown fox jumps over the lazy dog, and nobody minds. " * 33)[:2048],

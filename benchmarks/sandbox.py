@@ -29,11 +29,12 @@ if not __package__:  # run as a file: its own directory is no place to import fr
 import msgspec
 
 from callgate.core.commands import OnOutput
-from callgate.sandbox import differences, machines, manifests, overlays, profiles
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox import machines, profiles
+from callgate.sandbox.dry_runs import differences, manifests, overlays
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command, Launcher, Running
 from callgate.sandbox.plans import Backend, CannotGuarantee, Plan, choose
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 
 LARGE = 1 << 30
 TREES = (1_000, 10_000)

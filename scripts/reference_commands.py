@@ -6,7 +6,7 @@ import argparse
 import re
 from collections.abc import Iterator
 
-from callgate.cli import commands
+from callgate.cli import command_line as commands
 from callgate.cli.exit_codes import described
 from callgate.cli.families.command import Parser
 

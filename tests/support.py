@@ -16,19 +16,19 @@ from callgate.core.effects import SideEffects
 from callgate.core.events import TERMINAL, Event
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.dispatch.asking import Confirmations
 from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
-from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
-from callgate.dispatch.grants import Grants
+from callgate.dispatch.permission.asking import Confirmations
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.running import StopLimits
-from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Rulebook
 from callgate.policy.rules import Policy
-from callgate.sandbox.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
-from callgate.storage.memory import MemoryStore, Tables
+from callgate.sandbox.processes.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
+from tests.memory_store import MemoryStore, Tables
 
 
 def descriptors() -> set[str]:

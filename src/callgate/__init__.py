@@ -39,10 +39,10 @@ _EXPORTS = {
         "ToolExecutionError", "ToolCancelled", "ConfirmationTimeout", "ToolRegistrationError",
     ),
     "callgate.standalone": ("ToolDispatcher",),
-    "callgate.dispatch.confirmations": ("Confirmation", "Answer", "Scope"),
+    "callgate.dispatch.permission.confirmations": ("Confirmation", "Answer", "Scope"),
     "callgate.policy.rules": ("Outcome", "Policy"),
     "callgate.workspace.files": ("WorkspaceFileAPI",),
-    "callgate.wiring": ("BUILT_IN", "Wired"),
+    "callgate.wiring.runtime": ("BUILT_IN", "Wired"),
 }  # fmt: skip
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
@@ -95,9 +95,9 @@ if TYPE_CHECKING:
     from callgate.core.tools import ToolDefinition as ToolDefinition
     from callgate.core.tools import ToolOutput as ToolOutput
     from callgate.core.version import __version__ as __version__
-    from callgate.dispatch.confirmations import Answer as Answer
-    from callgate.dispatch.confirmations import Confirmation as Confirmation
-    from callgate.dispatch.confirmations import Scope as Scope
+    from callgate.dispatch.permission.confirmations import Answer as Answer
+    from callgate.dispatch.permission.confirmations import Confirmation as Confirmation
+    from callgate.dispatch.permission.confirmations import Scope as Scope
     from callgate.gate import Gate as Gate
     from callgate.policy.rules import Outcome as Outcome
     from callgate.policy.rules import Policy as Policy
@@ -105,8 +105,8 @@ if TYPE_CHECKING:
     from callgate.sources.outputs import error_result as error_result
     from callgate.sources.outputs import ok_result as ok_result
     from callgate.standalone import ToolDispatcher as ToolDispatcher
-    from callgate.wiring import BUILT_IN as BUILT_IN
-    from callgate.wiring import Wired as Wired
+    from callgate.wiring.runtime import BUILT_IN as BUILT_IN
+    from callgate.wiring.runtime import Wired as Wired
     from callgate.workspace.files import WorkspaceFileAPI as WorkspaceFileAPI
 
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iter
 from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import ToolUseBlock
 from callgate.core.errors import ToolParseError
@@ -24,7 +24,7 @@ from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode
 from callgate.core.tools import ToolDefinition, ToolFactory
-from callgate.dispatch.confirmations import Confirmer
+from callgate.dispatch.permission.confirmations import Confirmer
 from callgate.events.bus import Subscription
 from callgate.policy.decide import Decision
 from callgate.protocol.definitions import (
@@ -41,7 +41,7 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
-from callgate.wiring import Wired, register_sources
+from callgate.wiring.runtime import Wired, register_sources
 
 if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.agent.agent import Agent

@@ -10,11 +10,11 @@ import os
 from contextlib import ExitStack
 from typing import Any
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.tools import ToolFactory
 from callgate.dispatch import dispatcher
-from callgate.dispatch.confirmations import Confirmer
-from callgate.wiring import Wired
+from callgate.dispatch.permission.confirmations import Confirmer
+from callgate.wiring.runtime import Wired
 
 
 class ToolDispatcher(dispatcher.ToolDispatcher):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from callgate import Gate
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.effects import SideEffects
 from callgate.core.environment import Offered
 from callgate.core.errors import ToolRegistrationError
@@ -23,7 +23,7 @@ from callgate.tools import catalogue
 from callgate.tools.loading import LoadedTool, factories
 from callgate.tools.shell import Shell
 from callgate.tools.tables import DocumentsTable
-from callgate.wiring import Wired
+from callgate.wiring.runtime import Wired
 from callgate_catalogue.documents import catalogue as documents
 from callgate_catalogue.documents.catalogue import FILES
 from callgate_catalogue.documents.dependencies import Documents
@@ -137,7 +137,7 @@ async def test_names_that_only_some_models_know_are_answered_and_not_told(home: 
 
 def test_to_have_them_loads_nothing_that_they_use() -> None:
     code = (
-        "import sys, callgate.wiring\n"
+        "import sys, callgate.wiring.runtime\n"
         "heavy = ('httpx2', 'httpcore2', 'anyio', 'apsw', 'pypdf', 'ddgs', 'html')\n"
         "print([name for name in sys.modules if name.split('.')[0] in heavy or name.startswith('callgate.tools.')\n"
         "       and name.rpartition('.')[2] in ('fetching', 'markdown', 'store', 'index', 'put_get', 'custom')])"

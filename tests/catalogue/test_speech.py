@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from callgate.agent.shows import Opened, Said, Show, Spoken, screen_with_speech
 from callgate.core.events import TURN_CANCELLED, Event
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate_catalogue.speech.speaker import MOST_WAITING, ProgramSpeaker
 from callgate_catalogue.speech.voice_options import LONGEST_TEXT, plain, voice_options
 from tests.unit.agent.talks import END, LOG, call, calls, talk

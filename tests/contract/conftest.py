@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from callgate.storage.memory import MemoryStore, Tables
 from callgate.storage.sqlite.store import SqliteStore
 from tests.contract.stores import World
+from tests.memory_store import MemoryStore, Tables
 
 
 @pytest.fixture(params=["memory", "sqlite"])

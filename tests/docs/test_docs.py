@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from callgate.config.home import Home
 from callgate.config.load import load_user
-from callgate.config.places import Home
 from tests.needs import missing, needs
 
 PROJECT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from callgate.config.home import Home
 from callgate.config.load import load_user
-from callgate.config.places import Home
 
 PAGE = Path(__file__).parents[2] / "docs" / "decide" / "yaml.md"
 PAIRS = re.findall(r"^```yaml\n(.*?)^```\n\nbecomes\n\n```toml\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)

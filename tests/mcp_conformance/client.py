@@ -20,17 +20,17 @@ from typing import Any
 import httpx2
 import msgspec
 
+from callgate.config.home import Home
 from callgate.config.mcp import McpTable, OAuthTable
-from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.models import Model, ModelError, ModelErrorKind
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.confirmations import Confirmation
+from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.sources.mcp.names import model_name
 from callgate.sources.mcp.questions import DispatchedAsks
 from callgate.sources.mcp.servers import ServerLocation
-from callgate.wiring import Wired
-from callgate.wiring_mcp import McpTools, make_servers
+from callgate.wiring.mcp import McpTools, make_servers
+from callgate.wiring.runtime import Wired
 
 SERVER = "suite"
 _ANY = {"string": "x", "integer": 0, "number": 0, "boolean": False, "object": {}, "array": []}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.sessions import Mode, Session
 from callgate.live_sessions import LiveSessions
 from callgate.surfaces.http.access import Access
@@ -21,13 +21,13 @@ from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Served
-from callgate.surfaces.http.fanout import Fanout
 from callgate.surfaces.http.server import HttpServer
+from callgate.surfaces.http.stream.fanout import Fanout
 from callgate.surfaces.mcp.client_sessions import Wish
 from callgate.surfaces.mcp.http import Endpoint
 from callgate.surfaces.mcp.server import McpServer
-from callgate.wiring import Wired
-from callgate.workspace.history import History
+from callgate.wiring.runtime import Wired
+from callgate.workspace.undo.history import History
 from tests.mcp_conformance.fixtures import Suite, SuitePrompts, SuiteResources
 
 

@@ -2,7 +2,7 @@
 
 `re` tries again and again where a pattern allows it, and holds the interpreter's lock while it does.
 So only patterns of our own, written out in the source, are given to it. Globs are matched by
-`core/wildcards`, schemas by `core/validators`.
+`core/text/wildcards`, schemas by `core/json_schema/validators`.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import callgate_catalogue
 from tests.spec.test_process_starts import modules
 
 LISTED = {
-    "core/wildcards.py": "pieces of a glob between its stars, in which nothing repeats",
+    "core/text/wildcards.py": "pieces of a glob between its stars, in which nothing repeats",
     "workspace/matching.py": "checks a model's pattern; matches it only where one repetition is all",
     "workspace/match_lines.py": "matches a model's pattern in a process that is ended when it takes too long",
-    "audit/assignments.py": "plain and rare characters of the module's own, put together",
-    "audit/command_lines.py": "the options and programs of the module's own tables",
-    "audit/suspicion.py": "the options of a table of our own",
-    "audit/quotations.py": "the end of a quotation: a few characters as they stand",
-    "audit/vendors.py": "put together from the prefixes of the module's own table",
-    "outgoing/said.py": "a secret, as it stands",
+    "redaction/assignments.py": "plain and rare characters of the module's own, put together",
+    "redaction/command_lines.py": "the options and programs of the module's own tables",
+    "redaction/suspicion.py": "the options of a table of our own",
+    "redaction/quotations.py": "the end of a quotation: a few characters as they stand",
+    "redaction/vendors.py": "put together from the prefixes of the module's own table",
+    "http_client/server_text.py": "a secret, as it stands",
     "protocol/toolcalls/stream.py": "an object in objects, put together from the module's own patterns",
     "protocol/toolcalls/tokens.py": "all but one of three quotation marks",
     "callgate_catalogue/web/html.py": "the end tag of a fixed list of names",
 }
-VALIDATOR = "core/validators.py"
-SCANS = "audit/scans.py"
+VALIDATOR = "core/json_schema/validators.py"
+SCANS = "redaction/scans.py"
 MATCHERS = frozenset(
     {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 )

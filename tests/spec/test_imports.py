@@ -23,7 +23,7 @@ BY_NAME = {
     "__init__.py": "the names of the package, each loaded when it is first used",
     "sources/modules.py": "the user's own tools",
     "sources/packs/values.py": "what an entry point names",
-    "cli/commands.py": "the commands of packages that we ship, by their entry points",
+    "cli/command_line.py": "the commands of packages that we ship, by their entry points",
     "callgate_catalogue/speech/voice.py": "a package that may be missing",
     "models/local.py": "a package that may be missing",
     "callgate_catalogue/web/searches.py": "a package that may be missing",
@@ -33,19 +33,18 @@ IMPORTS = frozenset({"import_module", "__import__"})
 ENTRIES = {
     "callgate.__main__": "python -m callgate",
     "callgate.host.__main__": "python -m callgate.host",
-    "callgate.host.zygote": "its own process, by `sandbox/zygotes.py`",
+    "callgate.host.zygote": "its own process, by `sandbox/processes/zygotes.py`",
     "callgate_catalogue.speech.voice": "its own process, by `speech/speaker.py`",
     **{f"callgate_catalogue.{name}.pack": "an entry point" for name in ("google", "web", "documents", "speech")},
     "callgate_catalogue.commands": "an entry point",
-    "callgate.sandbox.seatbelt": "the profile of macOS, where nothing is started yet",
-    "callgate.storage.memory": "the store of tests",
+    "callgate.sandbox.backends.seatbelt": "the profile of macOS, where nothing is started yet",
 }
 """Modules that nothing imports, and what starts them."""
 
 FOUND = [
     ("importlib.import_module(f'{__package__}.call')", ["importlib.import_module(f'{__package__}.call')"]),
     ("__import__(name)", ["__import__(name)"]),
-    ("load('callgate.cli.call')", ["'callgate.cli.call'"]),
+    ("load('callgate.cli.commands.call')", ["'callgate.cli.commands.call'"]),
     ("ROW = 'callgate.tools.custom:call'", ["'callgate.tools.custom:call'"]),
     ("log = getLogger('callgate.store')", []),
     ("from callgate.gate import Gate", []),

@@ -19,9 +19,9 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from callgate.agent.front_matter import FrontMatterError, Parted, part
-from callgate.core.characters import escape, is_seen
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Root
+from callgate.core.text.characters import escape, is_seen
 from callgate.workspace.opening import READ, best_opener
 from callgate.workspace.wall import Wall
 

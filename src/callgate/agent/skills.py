@@ -33,7 +33,7 @@ from callgate.agent.skill_files import (
     shown,
 )
 from callgate.core.sessions import Session
-from callgate.core.spelling import nearest
+from callgate.core.text.spelling import nearest
 
 __all__ = [
     "Broken", "Composed", "RESERVED", "Skill", "SkillUnreadable", "Skills", "Survey",

@@ -27,7 +27,6 @@ from callgate.agent.shows import (
     Started,
     nobody,
 )
-from callgate.audit.summaries import in_words
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolExecutionError
@@ -37,6 +36,7 @@ from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.core.usage import Usage
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.raw_open import watched
+from callgate.redaction.summaries import in_words
 from callgate.sessions.conversations import Conversations
 
 if TYPE_CHECKING:  # heavy

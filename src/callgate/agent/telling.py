@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from callgate.audit.redaction import redact
 from callgate.core.events import (
     CHAT_DELTA,
     COMPACTED,
@@ -19,6 +18,7 @@ from callgate.core.events import (
 )
 from callgate.core.models import Model, Reply, Retrying, Usage
 from callgate.core.sessions import Session
+from callgate.redaction.texts import redact
 from callgate.sessions.conversations import Conversations
 
 MOST_SAID = 20

@@ -1,6 +1,5 @@
 """What happened, for whoever must answer for it: one line per call, redacted and chained.
 
 `log` writes, `records` says what a line holds, `verify` checks that nothing was changed,
-`reading` finds things again. `redaction` takes secrets out of texts, `summaries` makes short
-safe texts of values; the modules beside them know what a secret looks like.
+`reading` finds things again.
 """

@@ -15,16 +15,16 @@ from callgate.agent.turns import TurnEnd, TurnStop
 from callgate.cli.embedded import find_tool
 from callgate.cli.errors import CliError
 from callgate.cli.exit_codes import EXIT_CODES, FAILED, OK
-from callgate.cli.stores import explained, find_session, not_found
+from callgate.cli.records.stores import explained, find_session, not_found
+from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
-from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.core.models import ModelError, ModelErrorKind
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode, Session
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
-from callgate.wiring import Wired
+from callgate.wiring.runtime import Wired
 
 _PAGE = 50
 _REFUSED = EXIT_CODES[ToolErrorClass.PERMISSION_DENIED]

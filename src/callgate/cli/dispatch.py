@@ -14,7 +14,7 @@ from typing import Any
 from callgate.cli.errors import CliError
 from callgate.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OK
 from callgate.cli.platforms import can_start_on, missing_on
-from callgate.cli.terminal import is_terminal, say
+from callgate.cli.ui.terminal import is_terminal, say
 from callgate.core.errors import ToolErrorClass
 from callgate.core.version import __version__
 
@@ -68,7 +68,7 @@ def _run(given: list[str]) -> int:
     _tell_what_is_missing()
     if not given and is_terminal(sys.stdin) and is_terminal(sys.stdout):
         given = _at_a_terminal()
-    from callgate.cli import commands  # lazy: not for --version  # noqa: PLC0415
+    from callgate.cli import command_line as commands  # lazy: not for --version  # noqa: PLC0415
     from callgate.cli.command_modules import command_module  # lazy: the same  # noqa: PLC0415
 
     if (text := commands.help_text(given)) is not None:
@@ -82,7 +82,7 @@ def _run(given: list[str]) -> int:
     work = getattr(command_module(name.split()[0]), name.split()[-1])
     if commands.is_local(name):
         return int(work(options))
-    from callgate.cli import provenance  # lazy: local commands need none  # noqa: PLC0415
+    from callgate.cli.ui import provenance  # lazy: local commands need none  # noqa: PLC0415
 
     as_json = getattr(options, "json", False) or getattr(options, "output_format", "text") != "text"
     provenance.begin(
@@ -110,14 +110,14 @@ def _tell_what_is_missing() -> None:
 
 
 def _call(options: Any) -> int:
-    from callgate.cli.call import call  # lazy: heavy, not for other commands  # noqa: PLC0415
+    from callgate.cli.commands.call import call  # lazy: heavy, not for other commands  # noqa: PLC0415
 
     return call(options)
 
 
 def _at_a_terminal() -> list[str]:
     """What a person gets who names no command: a chat, a first run, or the help."""
-    from callgate.config.places import Home  # lazy: not where a command is named  # noqa: PLC0415
+    from callgate.config.home import Home  # lazy: not where a command is named  # noqa: PLC0415
 
     if not os.path.lexists(Home.from_environment().settings):
         return ["init"]
@@ -156,7 +156,7 @@ def _options(given: list[str]) -> list[str]:
 
 def _report(error: CliError, *, as_json: bool) -> int:
     if as_json:
-        from callgate.cli.output import print_error  # lazy: only for errors  # noqa: PLC0415
+        from callgate.cli.ui.output import print_error  # lazy: only for errors  # noqa: PLC0415
 
         print_error(error)
     say(f"error ({error.error_class}): {error.message}")

@@ -12,8 +12,8 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolFactory
-from callgate.dispatch.confirmations import Answer, Confirmation
-from callgate.dispatch.path_search import find
+from callgate.dispatch.commands.path_search import find
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.policy.decide import Question
 from callgate.policy.path_rules import binding
 from callgate.policy.rules import Outcome
@@ -22,7 +22,7 @@ from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.preview import PreviewCommand
 from callgate.tools.previews import Preview, discard
 from callgate.tools.shell import Shell
-from callgate.wiring import Wired
+from callgate.wiring.runtime import Wired
 
 _ELSEWHERE = "/var/tmp"  # noqa: S108 for a home that is inside the workspace
 

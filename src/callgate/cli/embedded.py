@@ -6,17 +6,17 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from callgate.cli import provenance
 from callgate.cli.errors import CliError
 from callgate.cli.logs import set_up
-from callgate.cli.terminal import say
-from callgate.cli.visible import visible
+from callgate.cli.ui import provenance
+from callgate.cli.ui.terminal import say
+from callgate.cli.ui.visible import visible
+from callgate.config.home import Home
 from callgate.config.load import SettingsError
-from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.registry import Registered
-from callgate.wiring import Wired, register_configured, register_lazily
+from callgate.wiring.runtime import Wired, register_configured, register_lazily
 
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace

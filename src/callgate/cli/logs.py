@@ -10,11 +10,11 @@ import logging
 import os
 import sys
 
-from callgate.audit.frame_log import TRACE
-from callgate.audit.redaction import redact
 from callgate.cli.errors import CliError
 from callgate.cli.log_limits import LimitedLog
-from callgate.cli.visible import visible_text
+from callgate.cli.ui.visible import visible_text
+from callgate.redaction.frame_log import TRACE
+from callgate.redaction.texts import redact
 
 _LEVELS = {
     "trace": TRACE,

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _call_instance(options: Any) -> int | None:
     """None where there is no instance."""
-    from callgate.cli.remote import call  # lazy: not for other commands  # noqa: PLC0415
+    from callgate.cli.remote.call import call  # lazy: not for other commands  # noqa: PLC0415
 
     return call(options)
 
@@ -61,7 +61,7 @@ def _acp(given: list[str]) -> int:
     if options is None:
         return _full(given)
     try:
-        from callgate.cli.acp import acp  # lazy: not for other commands  # noqa: PLC0415
+        from callgate.cli.editor.acp import acp  # lazy: not for other commands  # noqa: PLC0415
 
         code = acp(options)
         sys.stdout.flush()

@@ -1,8 +1,9 @@
 """Whether this command was started by a tool: then it must not approve what that tool does.
 
 A command that a runtime runs carries a mark in its environment and in a limit that every
-descendant inherits (`sandbox.command_marks`). Whoever clears both on purpose gets through here:
-this keeps an agent from approving itself by accident, and the sandbox keeps it from doing more.
+descendant inherits (`sandbox.processes.command_marks`). Whoever clears both on purpose gets
+through here: this keeps an agent from approving itself by accident, and the sandbox keeps it from
+doing more.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 
 from callgate.cli.errors import CliError
 from callgate.core.errors import ToolErrorClass
-from callgate.sandbox.command_marks import MARK, inherited_mark
+from callgate.sandbox.processes.command_marks import MARK, inherited_mark
 
 
 def refuse_within_a_call(command: str) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 
 from callgate.cli.errors import CliError
 from callgate.cli.families.command import Command
+from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
-from callgate.config.places import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.sources.packs.installed import Entry, installed, why
 from callgate.sources.packs.values import load_entry

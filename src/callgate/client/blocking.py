@@ -21,7 +21,7 @@ from callgate.client.readers import Events
 from callgate.client.remote import RemoteGate
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
-from callgate.dispatch.confirmations import Answer, Receipt
+from callgate.dispatch.permission.confirmations import Answer, Receipt
 from callgate.events.bus import Gap
 from callgate.protocol.socket_v1.frames import Descriptor, Happening, Log, Question
 

@@ -13,7 +13,7 @@ from typing import Literal
 from callgate.client.blocking import BlockingGate
 from callgate.client.errors import InstanceGone, NoInstance
 from callgate.client.remote import Peer, RemoteGate
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.surfaces.socket import instances
 from callgate.surfaces.socket.listening import peer as who_is_at
 from callgate.surfaces.socket.reaching import pauses, why_not

@@ -19,7 +19,7 @@ from callgate.client.readers import Events, Readers
 from callgate.client.results import read_event, read_reply, refused, unsendable
 from callgate.core.events import CONFIRMATION_REQUESTED, CONFIRMATION_RESOLVED
 from callgate.core.results import ToolResult
-from callgate.dispatch.confirmations import Answer, Receipt, Scope
+from callgate.dispatch.permission.confirmations import Answer, Receipt, Scope
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.frames import Descriptor, Question

@@ -20,8 +20,8 @@ import msgspec
 
 from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord
+from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_workspace
-from callgate.config.places import Home
 from callgate.config.recorded_calls import REFUSED_PLACES, RecordedCall, read_arguments, recall
 from callgate.config.rejudging import Doubt, Side, View, decision_of, in_force, narrowed, other
 from callgate.config.trust import is_trusted

@@ -12,7 +12,7 @@ import tomllib
 
 import msgspec
 
-from callgate.config.places import workspace_settings
+from callgate.config.home import workspace_settings
 
 SKILL, MCP = "skill", "mcp server"
 _MOST_FILES = 2_000

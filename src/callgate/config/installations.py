@@ -19,9 +19,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callgate.config.places import write_private
+from callgate.config.home import write_private
 from callgate.core.directories import make_private_directory
-from callgate.sandbox.copies import remove_tree
+from callgate.sandbox.dry_runs.copies import remove_tree
 
 _PREFIX = "install-"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

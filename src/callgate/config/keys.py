@@ -18,13 +18,13 @@ from contextlib import contextmanager
 
 import msgspec
 
-from callgate.audit.redaction import redact
+from callgate.config.home import Home, write_private
 from callgate.config.locks import alone_in
-from callgate.config.places import Home, write_private
 from callgate.core.models import Key, ModelError, ModelErrorKind
+from callgate.http_client.server_text import UNSEEN
 from callgate.models.make import USUAL_VARIABLES, key_name
 from callgate.models.tables import ModelTable
-from callgate.outgoing.said import UNSEEN
+from callgate.redaction.texts import redact
 
 COMMAND_S = 10.0
 _SHOWN = 400

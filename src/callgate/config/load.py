@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from callgate.config.home import Home, workspace_settings
 from callgate.config.lines import Path, key_lines, line_of, read_path
 from callgate.config.mcp import NOT_FOR_A_WORKSPACE, McpTable
-from callgate.config.places import Home, workspace_settings
 from callgate.config.schema import (
     PolicyTable,
     RuleTable,
@@ -25,7 +25,7 @@ from callgate.config.schema import (
     WorkspaceSettings,
 )
 from callgate.core.effects import SideEffects
-from callgate.core.spelling import nearest
+from callgate.core.text.spelling import nearest
 from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import (
     BUILT_IN,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from callgate.config.home import Home
 from callgate.config.load import load_user
-from callgate.config.places import Home
 
 
 def read_settings(name: str) -> tuple[str, Any]:

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from callgate.config.home import Home, workspace_settings
 from callgate.config.load import SettingsError, load_user, load_workspace
-from callgate.config.places import Home, workspace_settings
 from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolPermissionDenied

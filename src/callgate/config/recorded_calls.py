@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 
 from callgate.audit.records import CallRecord
-from callgate.audit.values import MASK
 from callgate.core.calls import CallerKind
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass
@@ -26,6 +25,7 @@ from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.dispatch.registry import Registered
 from callgate.policy.rules import is_within
+from callgate.redaction.values import MASK
 from callgate.workspace.protected import is_protected
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode

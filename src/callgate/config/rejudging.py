@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
+from callgate.config.home import Home
 from callgate.config.lines import key_lines, line_of
 from callgate.config.load import load_changed, load_user
-from callgate.config.places import Home
 from callgate.config.recorded_calls import RecordedCall, resolve_recorded
 from callgate.config.schema import SandboxTable, Settings
 from callgate.core.effects import SideEffects

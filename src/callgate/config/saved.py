@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.policy.commands import generalise, parse_pattern, read_command
 from callgate.policy.rules import Outcome, is_within

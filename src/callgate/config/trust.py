@@ -11,8 +11,8 @@ import os
 import msgspec
 
 from callgate.config.brought_items import SKILL, brought_items
+from callgate.config.home import Home, write_private
 from callgate.config.load import SettingsError
-from callgate.config.places import Home, write_private
 
 _log = logging.getLogger("callgate.trust")
 

@@ -9,8 +9,6 @@ from typing import Any
 
 import msgspec
 
-from callgate.audit.redaction import redact
-from callgate.audit.summaries import summarize
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.effects import SideEffects
 from callgate.core.errors import (
@@ -21,22 +19,24 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.ids import ulid
+from callgate.core.json_schema.schemas import Checked
 from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.schemas import Checked
 from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
 from callgate.core.tools import Preview
-from callgate.dispatch.asking import Confirmations
 from callgate.dispatch.clients import this_process
-from callgate.dispatch.confirmations import Answer, Confirmation, Scope
-from callgate.dispatch.grants import Grant, Grants
+from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.journal import Journal
+from callgate.dispatch.permission.asking import Confirmations
+from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.permission.grants import Grant, Grants
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
-from callgate.dispatch.sandboxes import Enclosure
 from callgate.dispatch.validate import validate
 from callgate.policy.decide import Decision, Question, Rulebook, ask_always, ask_because_repaired
 from callgate.policy.rules import Outcome
+from callgate.redaction.summaries import summarize
+from callgate.redaction.texts import redact
 
 
 class Subject(msgspec.Struct, frozen=True):

@@ -23,8 +23,8 @@ from callgate.dispatch.registry import Registered
 from callgate.policy.decide import Rulebook, applies, lifts_protection
 from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI
-from callgate.workspace.history import CallHistory, History
-from callgate.workspace.records import Origin
+from callgate.workspace.undo.history import CallHistory, History
+from callgate.workspace.undo.records import Origin
 
 Policies = Callable[[str], Rulebook]
 Report = Callable[[str, Mapping[str, Any]], None]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from callgate.audit.redaction import redact
 from callgate.core.clients import Client
+from callgate.redaction.texts import redact
 
 _LONGEST_NAME = 80
 

@@ -12,7 +12,7 @@ from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.dispatch.authorize import Subject, question
-from callgate.dispatch.path_search import Matches, find
+from callgate.dispatch.commands.path_search import Matches, find
 from callgate.dispatch.registry import Registry
 from callgate.policy.decide import Rulebook
 from callgate.policy.path_rules import PathRule, binding, words

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from callgate.audit.data import redact_value
-from callgate.audit.redaction import redact
-from callgate.audit.summaries import LONGEST
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import ToolError
 from callgate.core.results import Diagnostic
 from callgate.core.tools import ToolOutput
+from callgate.redaction.data import redact_value
+from callgate.redaction.summaries import LONGEST
+from callgate.redaction.texts import redact
 
 MOST_DISPLAYED = 16_384
 """Bytes of what a tool shows on a screen that events hold; the result has all of it."""

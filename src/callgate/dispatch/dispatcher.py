@@ -26,12 +26,11 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
+from callgate.core.json_schema.schemas import Checked
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.results import ToolResult
-from callgate.core.schemas import Checked
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
-from callgate.dispatch.asking import LeftOpen
 from callgate.dispatch.authorize import (
     Authority,
     Subject,
@@ -42,19 +41,20 @@ from callgate.dispatch.authorize import (
 )
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.command_rules import CommandRules
+from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.confine import confine
-from callgate.dispatch.confirmations import Confirmation
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
 from callgate.dispatch.journal import Journal, Recorder
 from callgate.dispatch.lanes import Lanes
+from callgate.dispatch.permission.asking import LeftOpen
+from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.raw_open import is_nested, watch_opens
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
-from callgate.dispatch.sandboxes import Sandbox
 from callgate.dispatch.validate import validate
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision, lifts_protection

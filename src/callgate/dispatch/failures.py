@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import traceback
 
-from callgate.audit.redaction import redact
 from callgate.core.errors import ToolError, ToolPermissionDenied
 from callgate.core.stores import StoreError
+from callgate.redaction.texts import redact
 
 
 def log_failure(

@@ -16,8 +16,6 @@ from collections.abc import Mapping
 from typing import Any, Protocol, TypeVar
 
 from callgate.audit.records import CallRecord
-from callgate.audit.redaction import redact
-from callgate.audit.summaries import summarize, summarize_text
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
@@ -41,13 +39,11 @@ from callgate.core.events import (
     EventSink,
 )
 from callgate.core.ids import ulid
+from callgate.core.json_schema.schemas import Checked
 from callgate.core.ops import CallReceipt, FinishCall, StartCall
 from callgate.core.results import ErrorInfo, ToolResult
-from callgate.core.schemas import Checked
 from callgate.core.stores import CallMismatch, StoreError
 from callgate.core.tools import ToolOutput
-from callgate.dispatch import questions
-from callgate.dispatch.confirmations import Answer, Closed, Confirmation
 from callgate.dispatch.contents import (
     beginning,
     diagnostics,
@@ -58,11 +54,15 @@ from callgate.dispatch.contents import (
     value_of,
 )
 from callgate.dispatch.failures import unkept
+from callgate.dispatch.permission import questions
+from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.tool_output import OutputRedactor
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision
+from callgate.redaction.summaries import summarize, summarize_text
+from callgate.redaction.texts import redact
 
 _log = logging.getLogger("callgate.audit")
 

@@ -22,13 +22,13 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from callgate.audit.summaries import ArgumentSummary
 from callgate.core.effects import Capability, SideEffects, derive, implied
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
+from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
 from callgate.dispatch.tags import Tags
+from callgate.redaction.summaries import ArgumentSummary
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")

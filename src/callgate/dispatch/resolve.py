@@ -6,7 +6,7 @@ from itertools import islice
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolNotFound
-from callgate.core.spelling import nearest
+from callgate.core.text.spelling import nearest
 from callgate.dispatch.registry import Registered, Registry
 
 _COMPARED = 2_000

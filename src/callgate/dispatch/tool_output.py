@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from callgate.audit.data import redact_value
-from callgate.audit.redaction import redact
 from callgate.core.events import OUTPUT_DELTA
+from callgate.redaction.data import redact_value
+from callgate.redaction.texts import redact
 
 KEPT_OUTPUT = 1024 * 1024
 """Characters of what one call says that are kept as events; live readers see all of it."""

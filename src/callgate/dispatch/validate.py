@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from callgate.core.schemas import Checked
+from callgate.core.json_schema.schemas import Checked
 from callgate.dispatch.registry import Registered
 
 

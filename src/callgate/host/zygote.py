@@ -1,12 +1,11 @@
 """A warm process that has imported all that a host needs, and forks when asked.
 
-    +, and a socket    fork a broker (`sandbox.broker`) that has the socket for its lifeline
+    +, and a socket    fork a broker (`sandbox/processes/broker`) with the socket for its lifeline
 
-The rest is between that broker and the runtime (`sandbox.zygotes`): an order, a keeper, a jail,
-as for any command. Only at its end, where a command would be executed, `enter` runs a host in
-the process that is there. This process sees no order and runs no line of any plugin. It ends
-when the socket does on which it is asked.
-"""
+The rest is between that broker and the runtime (`sandbox.processes.zygotes`): an order, a keeper,
+a jail, as for any command. Only at its end, where a command would be executed, `enter` runs a
+host in the process that is there. This process sees no order and runs no line of any plugin. It
+ends when the socket does on which it is asked."""
 
 from __future__ import annotations
 
@@ -23,8 +22,9 @@ from typing import NoReturn
 
 from callgate.host import scripts as scripts  # loaded here, not in each host
 from callgate.host.main import main
-from callgate.sandbox import broker, restrict
+from callgate.sandbox.backends import restrict
 from callgate.sandbox.orders import Order
+from callgate.sandbox.processes import broker
 
 
 def serve(control: int) -> NoReturn:

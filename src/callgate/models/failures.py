@@ -9,8 +9,8 @@ from datetime import datetime
 import msgspec
 
 from callgate.core.models import ModelError, ModelErrorKind
-from callgate.outgoing.retries import retry_after
-from callgate.outgoing.said import Masked, quoted
+from callgate.http_client.retries import retry_after
+from callgate.http_client.server_text import Masked, quoted
 
 MAX_BODY = 64 * 1024
 """Bytes of an answer that is an error."""

@@ -23,14 +23,14 @@ import httpx2
 
 from callgate.core.models import Key, ModelError, ModelErrorKind, Piece, Retrying
 from callgate.core.version import __version__
+from callgate.http_client.clients import is_loopback, is_untrusted, open_client
+from callgate.http_client.retries import back_off
+from callgate.http_client.server_text import Masked
 from callgate.models.failures import MAX_BODY, status_error, stream_error
 from callgate.models.prompts import encoded
 from callgate.models.replies import Reader, ServerFailed, malformed
 from callgate.models.sse import SseDecoder, SseError
 from callgate.models.tables import ModelTable
-from callgate.outgoing.clients import is_loopback, is_untrusted, open_client
-from callgate.outgoing.retries import back_off
-from callgate.outgoing.said import Masked
 
 LONGEST_WAIT_S = 120.0
 """A server that asks for more is not asked again: a person would not know why nothing happens."""

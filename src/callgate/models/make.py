@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast, get_args
 
-from callgate.audit.redaction import redact
 from callgate.core.models import Key, Model, ModelError, ModelErrorKind
 from callgate.models.tables import Kind, ModelTable
+from callgate.redaction.texts import redact
 
 USUAL_VARIABLES: Mapping[str, str] = {
     "anthropic": "ANTHROPIC_API_KEY",

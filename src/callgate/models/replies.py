@@ -25,9 +25,9 @@ from callgate.core.models import (
     ToolUseDelta,
     Usage,
 )
+from callgate.http_client.server_text import UNSEEN
 from callgate.models.failures import MAX_BODY, ServerFailure
 from callgate.models.sse import SseEvent
-from callgate.outgoing.said import UNSEEN
 from callgate.protocol import strict_json
 
 MAX_CALLS = 1_000

@@ -8,4 +8,4 @@ from callgate.sandbox.allowed_hosts import is_public as is_public
 from callgate.sandbox.allowed_hosts import normal_host as normal_host
 from callgate.sandbox.allowed_hosts import parse as parse
 from callgate.sandbox.allowed_hosts import split as split
-from callgate.sandbox.egress import look_up as look_up
+from callgate.sandbox.egress.proxy import look_up as look_up

@@ -3,12 +3,12 @@
 `ToolContext` has the files of a call (`workspace_files`, `environment`); here is what goes with
 them."""
 
-from callgate.audit.redaction import redact as redact
 from callgate.config.locks import alone_in as alone_in
 from callgate.config.mcp_tokens import TokenFile as TokenFile
 from callgate.core.directories import make_private_directory as make_private_directory
-from callgate.core.wildcards import compile_tokens as compile_tokens
-from callgate.core.wildcards import parse_wildcards as parse_wildcards
+from callgate.core.text.wildcards import compile_tokens as compile_tokens
+from callgate.core.text.wildcards import parse_wildcards as parse_wildcards
+from callgate.redaction.texts import redact as redact
 from callgate.tools.files import WriteFile as WriteFile
 from callgate.tools.search import local_files as local_files
 from callgate.workspace import refusals as refusals

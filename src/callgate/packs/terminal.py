@@ -2,12 +2,12 @@
 
 from callgate.cli.exit_codes import OK as OK
 from callgate.cli.nested_calls import refuse_within_a_call as refuse_within_a_call
-from callgate.cli.output import print_json as print_json
-from callgate.cli.terminal import columns as columns
-from callgate.cli.terminal import is_terminal as is_terminal
-from callgate.cli.terminal import paint_for as paint_for
-from callgate.cli.terminal import say as say
-from callgate.cli.visible import clip as clip
-from callgate.cli.visible import visible as visible
+from callgate.cli.ui.output import print_json as print_json
+from callgate.cli.ui.terminal import columns as columns
+from callgate.cli.ui.terminal import is_terminal as is_terminal
+from callgate.cli.ui.terminal import paint_for as paint_for
+from callgate.cli.ui.terminal import say as say
+from callgate.cli.ui.visible import clip as clip
+from callgate.cli.ui.visible import visible as visible
 from callgate.config.load import SettingsError as SettingsError
 from callgate.config.packs import read_settings as read_settings

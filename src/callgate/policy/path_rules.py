@@ -5,7 +5,7 @@ call. It hides the path if it speaks of reading, and makes it read-only if it sp
 alone, which its `tool` says: a rule for `write_file` is about writing, one for `read_file` or
 for every tool is not.
 
-Pure: `dispatch.path_search` looks for the files.
+Pure: `dispatch.commands.path_search` looks for the files.
 """
 
 from __future__ import annotations

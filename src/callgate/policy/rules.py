@@ -17,9 +17,9 @@ import msgspec
 
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
-from callgate.core.path_globs import RuleGlob
 from callgate.core.resolved_paths import ResolvedPath
-from callgate.core.wildcards import Match, compile_tokens, parse_wildcards
+from callgate.core.text.path_globs import RuleGlob
+from callgate.core.text.wildcards import Match, compile_tokens, parse_wildcards
 from callgate.policy.commands import CommandPattern
 
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 
 import msgspec
 
-from callgate.core import wildcards
+from callgate.core.text import wildcards
 from callgate.policy.shell_wrappers import program_name
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")

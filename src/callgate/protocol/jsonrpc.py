@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from callgate.core.characters import escape, is_seen
+from callgate.core.text.characters import escape, is_seen
 from callgate.protocol.ndjson import MAX_LINE, Framer, line
 from callgate.protocol.strict_json import StrictJsonError, loads
 

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 import msgspec
 
-from callgate.sandbox import bubblewrap, cgroups, kernel, landlock, meters, pids_groups, seccomp
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
+from callgate.sandbox import kernel, meters
+from callgate.sandbox.backends import bubblewrap, cgroups, landlock, pids_groups, seccomp
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import (
@@ -27,6 +27,11 @@ from callgate.sandbox.plans import (
     Plan,
     Seatbelt,
     Seccomp,
+)
+from callgate.sandbox.processes.broker_client import (
+    BrokerLauncher,
+    BrokerProcess,
+    RestrictionFailed,
 )
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 
-from callgate.core.characters import UNSEEN, escape, is_seen
+from callgate.core.text.characters import UNSEEN, escape, is_seen
 
 LONG_LINES, LONG_CHARACTERS = 20, 2_000
 """What is longer than either of these is folded."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from callgate.audit.redaction import redact
 from callgate.core.content import TextBlock
 from callgate.core.messages import Message
+from callgate.redaction.texts import redact
 
 LONGEST = 80
 

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.schemas import canonical_json
+from callgate.core.json_schema.schemas import canonical_json
 from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.pins import Pinned
 

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.validators import Validator
+from callgate.core.json_schema.validators import Validator
 from callgate.sources.unions import types_of
 
 Schema = dict[str, Any]

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.schemas import canonical_json
+from callgate.core.json_schema.schemas import canonical_json
 
 LARGEST = 1024 * 1024
 """Bytes that a host may say of itself: every command reads them."""

@@ -1,4 +1,4 @@
-"""Where sessions live: `memory` for as long as the process, `sqlite` in a file of the home.
+"""Where sessions live: `sqlite`, in a file of the home.
 
     op ---> changes (what each op means, once for every engine)
               |  reads and writes rows through a `View`

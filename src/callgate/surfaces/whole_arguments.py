@@ -4,8 +4,8 @@ anything: all of them, or the call is refused."""
 from __future__ import annotations
 
 from callgate.core.errors import ToolPermissionDenied
-from callgate.dispatch.confirmations import Confirmation
-from callgate.dispatch.presentation import arguments_text
+from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.dispatch.permission.presentation import arguments_text
 from callgate.sessions.markdown import visible_lines
 
 LONGEST = 64 * 1024

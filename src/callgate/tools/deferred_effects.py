@@ -10,10 +10,10 @@ import os
 import stat
 from collections.abc import Iterable, Iterator
 
-from callgate.sandbox.manifests import Observed, sendable
-from callgate.workspace.git_layout import REBASES, git_writes
+from callgate.sandbox.dry_runs.manifests import Observed, sendable
+from callgate.workspace.git.layout import REBASES, git_writes
+from callgate.workspace.git.protected_repositories import is_bare, settings
 from callgate.workspace.protected import is_pipeline, runs_here
-from callgate.workspace.protected_repositories import is_bare, settings
 
 _NAMED = 10
 _SHOWN = 200

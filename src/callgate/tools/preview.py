@@ -23,11 +23,12 @@ from callgate.core.errors import (
     ToolValidationError,
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.sandbox import differences, machines, overlays
-from callgate.sandbox.broker_client import BrokerProcess
+from callgate.sandbox import machines
+from callgate.sandbox.dry_runs import differences, overlays
+from callgate.sandbox.dry_runs.overlays import Stage, Way
 from callgate.sandbox.launch import child_environment
-from callgate.sandbox.overlays import Stage, Way
 from callgate.sandbox.plans import Backend, Bubblewrap
+from callgate.sandbox.processes.broker_client import BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.previews import Preview, apply, described
 from callgate.tools.streams import SHOWN, Streams

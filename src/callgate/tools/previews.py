@@ -19,15 +19,16 @@ import msgspec
 
 from callgate.core.commands import Exit
 from callgate.core.errors import ToolError, ToolExecutionError
-from callgate.sandbox import overlays
-from callgate.sandbox.differences import Change, content
-from callgate.sandbox.manifests import Facts, Manifest, take
-from callgate.sandbox.overlays import Stage
-from callgate.workspace import refusals, restoring
+from callgate.sandbox.dry_runs import overlays
+from callgate.sandbox.dry_runs.differences import Change, content
+from callgate.sandbox.dry_runs.manifests import Facts, Manifest, take
+from callgate.sandbox.dry_runs.overlays import Stage
+from callgate.workspace import refusals
 from callgate.workspace.edits import diff
 from callgate.workspace.files import MAX_BYTES, WorkspaceFileAPI
 from callgate.workspace.paths import readable, sayable, shown
-from callgate.workspace.records import State
+from callgate.workspace.undo import restoring
+from callgate.workspace.undo.records import State
 
 SHOWN = 256 * 1024
 """Bytes of the largest text whose change is shown as a diff."""

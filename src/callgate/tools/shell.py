@@ -20,8 +20,8 @@ from callgate.core.errors import (
     WorkspaceEscapeError,
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
+from callgate.sandbox.dry_runs.manifests import Observed, observe, sendable
 from callgate.sandbox.launch import child_environment
-from callgate.sandbox.manifests import Observed, observe, sendable
 from callgate.tools import deferred_effects
 from callgate.tools.streams import SHOWN, Streams
 

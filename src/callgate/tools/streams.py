@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from callgate.core.commands import Stream
 from callgate.core.tools import ToolContext
-from callgate.sandbox.outputs import Capture, Deltas
+from callgate.sandbox.processes.outputs import Capture, Deltas
 
 SHOWN = 256 * 1024
 """Bytes of output that are kept at hand of each stream, and that a result may show."""

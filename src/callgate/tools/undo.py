@@ -22,13 +22,13 @@ from callgate.core.errors import (
     ToolValidationError,
 )
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
-from callgate.workspace import restoring
 from callgate.workspace.edits import diff
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.history import SHOWN, History
 from callgate.workspace.paths import readable, sayable, shown
-from callgate.workspace.records import Change, Recorded, State, after_turn
-from callgate.workspace.reverts import Conflict, Plan, Step, plan, take
+from callgate.workspace.undo import restoring
+from callgate.workspace.undo.history import SHOWN, History
+from callgate.workspace.undo.records import Change, Recorded, State, after_turn
+from callgate.workspace.undo.reverts import Conflict, Plan, Step, plan, take
 
 _MOST_SHOWN = 50
 """Files whose changes are shown; the others are named."""

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 
 from callgate.core.errors import ToolValidationError
-from callgate.core.path_globs import DEEP, PathGlob
-from callgate.core.wildcards import compile_tokens, parse_wildcards
+from callgate.core.text.path_globs import DEEP, PathGlob
+from callgate.core.text.wildcards import compile_tokens, parse_wildcards
 from callgate.workspace.paths import shown
 
 _MAX_PATTERN = 1_000

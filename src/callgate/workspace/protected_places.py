@@ -14,7 +14,7 @@ import os
 from collections import deque
 from collections.abc import Iterator
 
-from callgate.workspace import protected_repositories
+from callgate.workspace.git import protected_repositories
 from callgate.workspace.protected import runs_here
 
 DEPTH = 6

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from callgate.core.errors import ToolCancelled, ToolPermissionDenied
 from callgate.workspace import refusals
 from callgate.workspace.files import WorkspaceFileAPI
+from callgate.workspace.git.ignores import NAMES, Ignores
 from callgate.workspace.globs import Glob
-from callgate.workspace.ignores import NAMES, Ignores
 from callgate.workspace.opening import DIRECTORY, READ
 from callgate.workspace.roots import Directory
 

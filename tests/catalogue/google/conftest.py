@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.outgoing import retries
+from callgate.http_client import retries
 from tests.catalogue.google.desk import Desk, seeded
 from tests.google_server import GoogleServer
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.config.schema import GoogleTable
 from callgate.core.errors import ToolError
-from callgate.wiring import Wired
+from callgate.wiring.runtime import Wired
 from callgate_catalogue.google.accounts import GoogleAccounts, check_name
 from callgate_catalogue.google.catalogue import CATALOGUE
 from callgate_catalogue.google.credentials import Granted
@@ -135,7 +135,7 @@ def test_where_nobody_is_logged_in_no_session_is_offered_the_tools(home: Path, t
 
 def test_nothing_that_makes_requests_is_loaded_before_a_call() -> None:
     code = (
-        "import sys, callgate.wiring as w; from callgate.config.places import Home\n"
+        "import sys, callgate.wiring.runtime as w; from callgate.config.home import Home\n"
         "wired = w.Wired(Home(sys.argv[1]), audit=False); wired.register_built_in()\n"
         "heavy = ('httpx2', 'anyio', 'zoneinfo', 'mimetypes', 'csv')\n"
         "ours = 'callgate_catalogue.google.'\n"

@@ -16,7 +16,7 @@ import pytest
 from callgate.cli.main import main
 from callgate.config.schema import GoogleTable
 from callgate.core.errors import ToolError
-from callgate.sandbox.command_marks import MARK
+from callgate.sandbox.processes.command_marks import MARK
 from callgate_catalogue.google import oauth
 from callgate_catalogue.google.accounts import GoogleAccounts
 from tests.catalogue.google.desk import ALL, MAIL, READING

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from callgate.core.errors import ToolError, ToolErrorClass
-from callgate.outgoing.said import Masked
+from callgate.http_client.server_text import Masked
 from callgate_catalogue.google import refusals, requests
 from callgate_catalogue.google.oauth import Client
 from callgate_catalogue.google.requests import Connections

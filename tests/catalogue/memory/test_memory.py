@@ -13,7 +13,7 @@ import pytest
 from callgate import Gate
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Session
-from callgate.sandbox.command_marks import MARK
+from callgate.sandbox.processes.command_marks import MARK
 from callgate.tools.loading import factories
 from callgate.tools.tables import MemoryTable
 from callgate_catalogue.memory.catalogue import CATALOGUE

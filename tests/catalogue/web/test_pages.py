@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from callgate import Gate
+from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
-from callgate.config.places import Home
 from callgate.core.content import ImageBlock
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Mode

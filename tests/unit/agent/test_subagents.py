@@ -31,7 +31,7 @@ from callgate.core.models import ModelError, ModelErrorKind, Price, Prompt, Repl
 from callgate.core.sessions import Root, Session
 from callgate.core.stored import StoredSession
 from callgate.core.usage import Usage
-from callgate.dispatch.confirmations import Confirmation, Scope
+from callgate.dispatch.permission.confirmations import Confirmation, Scope
 from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.agent.talks import LOG, TOOLS, PlayedModel, Step, call, calls, text, uses, yes
 

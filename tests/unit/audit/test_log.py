@@ -21,8 +21,8 @@ from callgate.audit.log import AuditLog
 from callgate.audit.reading import Filter, Follower, newest_first, search, tail
 from callgate.audit.records import CallRecord
 from callgate.audit.segments import all_segments
-from callgate.audit.summaries import summarize
 from callgate.audit.verify import verify
+from callgate.redaction.summaries import summarize
 
 
 def record(n: int = 0, **more: Any) -> CallRecord:

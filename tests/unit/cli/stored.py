@@ -16,8 +16,8 @@ from callgate.core.ops import Acquire, AppendMessages
 from callgate.core.sessions import Session
 from callgate.core.stored import StoredMessage
 from callgate.core.stores import Store
-from callgate.dispatch import questions
-from callgate.dispatch.confirmations import Confirmation
+from callgate.dispatch.permission import questions
+from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.storage.sqlite.store import SqliteStore
 from tests.contract.stores import event
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from callgate.cli import acp_editors, acp_setup
+from callgate.cli.editor import settings as acp_editors
+from callgate.cli.editor import setup as acp_setup
 from callgate.cli.exit_codes import USAGE
 from callgate.cli.logs import set_up
 from callgate.cli.options import EDITORS

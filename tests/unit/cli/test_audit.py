@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from callgate.cli.commands import beginning
-from callgate.cli.python_bugs import bugs_here
+from callgate.cli.command_line import beginning
+from callgate.cli.doctor.python_bugs import bugs_here
 from tests.unit.cli.running import callgate, start
 
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.audit.summaries import in_words
-from callgate.cli import chat_lines
-from callgate.cli.chat_lines import read_history, read_message, remember
-from callgate.cli.chat_screen import Screen
-from callgate.cli.terminal import Paint
-from callgate.cli.visible import visible_text
+from callgate.cli.chat import input_lines as chat_lines
+from callgate.cli.chat.input_lines import read_history, read_message, remember
+from callgate.cli.chat.screen import Screen
+from callgate.cli.ui.terminal import Paint
+from callgate.cli.ui.visible import visible_text
+from callgate.redaction.summaries import in_words
 
 
 def screen(width: int | None = 20, *, moves: bool = True) -> tuple[Screen, io.StringIO]:

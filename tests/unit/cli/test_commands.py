@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import callgate as package
-from callgate.cli.commands import FAMILIES, every, help_text, of_family, parser_of
+from callgate.cli.command_line import FAMILIES, every, help_text, of_family, parser_of
 from callgate.cli.exit_codes import EXIT_CODES
 from callgate.cli.families.permissions import CALLERS
 from callgate.cli.options import MODES
@@ -53,20 +53,20 @@ def test_what_prints_only_text_loads_next_to_nothing(words: list[str], ws: Path)
 
 
 def test_the_version_waits_for_no_command(ws: Path) -> None:
-    waited = {"argparse", "callgate.cli.commands", "callgate.cli.families"}
+    waited = {"argparse", "callgate.cli.command_line", "callgate.cli.families"}
     assert loaded_by("--version", cwd=ws) & waited == set()
 
 
 @pytest.mark.parametrize("words", [["trust", "--list"]], ids=" ".join)
 def test_what_reads_only_files_loads_no_runtime(words: list[str], ws: Path) -> None:
     modules = loaded_by(*words, cwd=ws)
-    assert modules & {"asyncio", "jsonschema_rs", "callgate.wiring", "callgate.runtime"} == set()
+    assert modules & {"asyncio", "jsonschema_rs", "callgate.wiring.runtime", "callgate.runtime"} == set()
 
 
 def test_a_call_that_starts_no_command_loads_nothing_that_would(ws: Path) -> None:
     modules = loaded_by("call", "read_file", "path=a.txt", cwd=ws)
-    unneeded = {"argparse", "shutil", "json", "callgate.sandbox.broker_client", "callgate.sandbox.machines",
-                "callgate.wiring_packs", "callgate_catalogue", "callgate.tools.loading"}  # fmt: skip
+    unneeded = {"argparse", "shutil", "json", "callgate.sandbox.processes.broker_client", "callgate.sandbox.machines",
+                "callgate.wiring.packs", "callgate_catalogue", "callgate.tools.loading"}  # fmt: skip
     assert "callgate.tools.files" in modules and modules & unneeded == set()
 
 

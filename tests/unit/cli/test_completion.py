@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.commands import every, parser_of
+from callgate.cli.command_line import every, parser_of
 from tests.needs import needs
 from tests.unit.cli.running import OPENS_TERMINAL, Terminal, callgate, environment
 

@@ -12,8 +12,8 @@ import pytest
 from callgate.core.effects import SideEffects
 from callgate.core.ops import ResolveConfirmation
 from callgate.core.stored import ConfirmationState
-from callgate.dispatch import questions
-from callgate.dispatch.confirmations import Answer, Scope
+from callgate.dispatch.permission import questions
+from callgate.dispatch.permission.confirmations import Answer, Scope
 from callgate.policy.rules import Outcome
 from tests.contract.stores import ask as old_question
 from tests.contract.stores import event, new_session

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from callgate.cli import fast, json_texts
 from callgate.cli.arguments import read_arguments
-from callgate.cli.commands import parser_of, read
+from callgate.cli.command_line import parser_of, read
 from callgate.cli.errors import CliError
 from callgate.cli.fast import arguments
 from callgate.cli.options import ACP, CALL, DEBUG, TARGETS
-from callgate.cli.terminal import safe
-from callgate.cli.visible import visible_text
+from callgate.cli.ui.terminal import safe
+from callgate.cli.ui.visible import visible_text
 from callgate.core.errors import ToolError
 
 FLAGS = [flag for option in (*CALL, *TARGETS, DEBUG) for flag in option.flags]

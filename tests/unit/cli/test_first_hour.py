@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.decision_words import WORDS
+from callgate.cli.ui.decision_words import WORDS
 from callgate.policy import decide
 from tests.unit.cli.instances import short_directory
 from tests.unit.cli.running import CALLGATE, LIMIT_S, Terminal, callgate, environment, start

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.host_check import REQUIRED
-from callgate.cli.host_probes import OPTIONAL, PROBES
+from callgate.cli.hosts.check import REQUIRED
+from callgate.cli.hosts.probes import OPTIONAL, PROBES
 from tests.needs import needs
 from tests.unit.cli.running import Ran, callgate, wait_until_gone
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.cli.keyboard import Keys
+from callgate.cli.ui.keyboard import Keys
 
 
 @pytest.mark.parametrize(

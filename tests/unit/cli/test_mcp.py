@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
-from callgate.cli import host_reloads, mcp_import
 from callgate.cli.errors import CliError
 from callgate.cli.exit_codes import EXIT_CODES
+from callgate.cli.hosts import reloads as host_reloads
 from callgate.cli.main import main
-from callgate.cli.mcp_add import Settings, changing, written
-from callgate.cli.mcp_import import Found, covered, read
-from callgate.config.places import Home
+from callgate.cli.mcp import import_servers as mcp_import
+from callgate.cli.mcp.add import Settings, changing, written
+from callgate.cli.mcp.import_servers import Found, covered, read
+from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
 from tests.needs import needs
 from tests.unit.cli.instances import short_directory
@@ -174,7 +175,7 @@ def test_many_servers_that_nobody_calls_load_no_sdk_and_start_nothing(place: Pla
         assert modules & {"mcp.client", "mcp_types", "anyio", "pydantic", "httpx2"} == set()
     (place.ws / "a.txt").write_text("hello")
     modules = loaded_by("call", "read_file", "path=a.txt", cwd=place.ws)
-    assert modules & {"callgate.wiring_mcp", "callgate.config.pins"} == set()
+    assert modules & {"callgate.wiring.mcp", "callgate.config.pins"} == set()
     assert (place.home / "mcp" / "odd.log").read_bytes() == before
 
 

@@ -20,7 +20,7 @@ from mcp import StdioServerParameters
 from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 
-from callgate.cli.mcp_wrap import name_of
+from callgate.cli.mcp.wrap import name_of
 from callgate.surfaces.mcp.wrapped import extra_fields
 from tests.unit.cli.running import installed
 

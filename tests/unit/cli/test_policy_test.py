@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from callgate.audit.records import CallRecord, encode
-from callgate.core.schemas import canonical_json
+from callgate.core.json_schema.schemas import canonical_json
 from tests.unit.cli.running import Ran, callgate
 
 NEW = """

@@ -10,12 +10,12 @@ from typing import Any
 import pyte
 import pytest
 
-from callgate.cli.confirmation_prompt import Asker
-from callgate.cli.question import question_rows, question_text
-from callgate.cli.terminal import Paint
-from callgate.cli.tty import Tty
+from callgate.cli.ui.confirmation_prompt import Asker
+from callgate.cli.ui.question import question_rows, question_text
+from callgate.cli.ui.terminal import Paint
+from callgate.cli.ui.tty import Tty
 from callgate.core.effects import SideEffects
-from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
 from callgate.policy.rules import Outcome
 from tests.unit.cli.running import Terminal
 

@@ -20,15 +20,15 @@ import pyte
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from callgate.cli.confirmation_prompt import Asker
-from callgate.cli.keyboard import Keys
-from callgate.cli.question import question_rows, question_text
-from callgate.cli.terminal import Paint
-from callgate.cli.tty import Tty
-from callgate.cli.visible import visible
+from callgate.cli.ui.confirmation_prompt import Asker
+from callgate.cli.ui.keyboard import Keys
+from callgate.cli.ui.question import question_rows, question_text
+from callgate.cli.ui.terminal import Paint
+from callgate.cli.ui.tty import Tty
+from callgate.cli.ui.visible import visible
 from callgate.core.effects import SideEffects
-from callgate.dispatch.confirmations import Answer, Confirmation
-from callgate.dispatch.presentation import arguments_text
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.dispatch.permission.presentation import arguments_text
 from callgate.policy.rules import Outcome
 from tests.unit.cli.running import Terminal
 

@@ -16,9 +16,10 @@ from typing import Any
 
 import pytest
 
-from callgate.cli import handshake, remote_calls
+from callgate.cli import handshake
 from callgate.cli.fast.instances import candidates
 from callgate.cli.main import main
+from callgate.cli.remote import connection as remote_calls
 from callgate.surfaces.socket.instances import find
 from tests.unit.cli.instances import PIDS, Peer, Script, fake, publish, says, short_directory
 from tests.unit.cli.running import CALLGATE, callgate, environment, start

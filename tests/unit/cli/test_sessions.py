@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 import pytest
 
-from callgate.cli.stores import settle
+from callgate.cli.records.stores import settle
 from callgate.core.events import CALLED, COMPLETED, FAILED, TURN_COMPLETED, TURN_STARTED
 from callgate.core.ids import call_id
 from callgate.core.ops import Append, PutGrant

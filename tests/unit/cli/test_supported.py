@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from callgate.cli.checks import Level, python_finding
+from callgate.cli.doctor.checks import Level, python_finding
+from callgate.cli.doctor.python_bugs import BUGS, PythonBug, bugs_here
 from callgate.cli.platforms import missing_on
-from callgate.cli.python_bugs import BUGS, PythonBug, bugs_here
 from tests.unit.cli.running import Ran, installed
 
 _SAYS_IT_IS_ANOTHER_SYSTEM = "import sys; sys.platform = {!r}"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.terminal import wants_colour
+from callgate.cli.ui.terminal import wants_colour
 from tests.unit.cli.running import AtTerminal, Ran, callgate
 
 WRITE = ("call", "write_file", "path=b.txt", "content=x", "--json")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.history import History
-from callgate.workspace.records import Origin
+from callgate.workspace.undo.history import History
+from callgate.workspace.undo.records import Origin
 from tests.unit.cli.running import AtTerminal, Ran, callgate
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.cli.visible import clip, excerpt, visible, visible_text
+from callgate.cli.ui.visible import clip, excerpt, visible, visible_text
 
 CHARACTERS = [*range(0x20000), *range(0xE0000, 0xE1000), *range(0x20000, 0x110000, 97)]
 """Wherever something is assigned, all of them; elsewhere some."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from callgate.cli import commands
+from callgate.cli import command_line as commands
 from tests.unit.cli.instances import fake, publish, short_directory
 from tests.unit.cli.running import CALLGATE, LIMIT_S, Ran, callgate, start
 

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.audit.records import CallRecord, encode
-from callgate.audit.summaries import summarize
 from callgate.config.backtests import Backtest, backtest
+from callgate.config.home import Home
 from callgate.config.load import SettingsError
-from callgate.config.places import Home
 from callgate.config.rejudging import Doubt
 from callgate.config.trust import trust
 from callgate.core.calls import CallerKind, ToolCall
@@ -23,8 +22,9 @@ from callgate.core.sessions import Mode
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.validate import validate
 from callgate.policy.rules import Outcome
+from callgate.redaction.summaries import summarize
 from callgate.sandbox.plans import CannotGuarantee
-from callgate.wiring import BUILT_IN, Wired, register_own
+from callgate.wiring.runtime import BUILT_IN, Wired, register_own
 
 GONE = "/gone/ws"
 """A workspace that is not there: whoever opens a file in it fails."""

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from callgate.config.home import Home
 from callgate.config.keys import delete_key, find_key, key_source, store_key, stored_keys
 from callgate.config.load import SettingsError, load_user, load_workspace
-from callgate.config.places import Home
 from callgate.core.models import Key, ModelError, ModelErrorKind
 from callgate.models.tables import ModelTable
 from tests.needs import needs

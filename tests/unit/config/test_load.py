@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user, load_workspace
-from callgate.config.places import Home
 from callgate.config.policies import PolicyBook
 from callgate.config.saved import save_rule, saved_rule
 from callgate.config.trust import distrust, is_trusted, trust, trusted

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
 from callgate.config.mcp import McpTable, MissingVariable, OAuthTable, filled
-from callgate.config.places import Home
 
 
 def loaded(home: Path, text: str) -> dict[str, McpTable]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from callgate.config.home import Home
 from callgate.config.load import SettingsError
-from callgate.config.places import Home
 from callgate.config.policies import LOOK_EVERY_S, PolicyBook
 from callgate.config.trust import trust
 from callgate.core.effects import SideEffects
@@ -15,7 +15,7 @@ from callgate.core.errors import ToolPermissionDenied
 from callgate.core.events import Event
 from callgate.policy.decide import Question
 from callgate.policy.rules import Outcome
-from callgate.wiring import Wired
+from callgate.wiring.runtime import Wired
 
 ASK = '[policy.per_tool]\nread_file = "prompt"\n'
 DENY = '[policy.per_tool]\nread_file = "deny"\n'

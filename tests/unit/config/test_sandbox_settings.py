@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user, load_workspace
-from callgate.config.places import Home
 from callgate.config.saved import save_rule, saved_rule
-from callgate.dispatch.sandboxes import OFF, Surroundings
+from callgate.dispatch.commands.sandboxes import OFF, Surroundings
 from callgate.policy.rules import Outcome
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
-from callgate.wiring import surroundings
+from callgate.wiring.runtime import surroundings
 
 
 def read(home: Path, text: str) -> Surroundings:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.config.trust import admits_skills, is_trusted, trust, unseen_items
 from tests.unit.cli.running import callgate
 

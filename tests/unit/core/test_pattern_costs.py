@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
-from callgate.core.pattern_costs import LARGEST_PATTERNS, nanoseconds
-from callgate.core.schemas import MAX_BYTES, ArgumentSchema
-from callgate.core.validators import LONGEST_TEXT, MOST_PARTS, TooMuch, Validator
+from callgate.core.json_schema.pattern_costs import LARGEST_PATTERNS, nanoseconds
+from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema
+from callgate.core.json_schema.validators import LONGEST_TEXT, MOST_PARTS, TooMuch, Validator
 
 SLUG = "^[a-z0-9-]{1,63}$"
 SLOW = "(?:a?){10000}[b-y]"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
-from callgate.core.schema_sizes import size_of
-from callgate.core.schemas import ArgumentSchema, ForeignSchema
+from callgate.core.json_schema.schemas import ArgumentSchema, ForeignSchema
+from callgate.core.json_schema.sizes import size_of
 
 
 def refer(name: str) -> dict[str, Any]:

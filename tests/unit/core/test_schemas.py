@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.core.errors import ToolValidationError
-from callgate.core.schemas import MAX_DEPTH, ArgumentSchema, canonical_json
+from callgate.core.json_schema.schemas import MAX_DEPTH, ArgumentSchema, canonical_json
 
 ITEM = {"type": "object", "properties": {"n": {"type": "integer"}, "tag": {"enum": ["a", "b"]}}}
 SCHEMA = {

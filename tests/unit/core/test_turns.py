@@ -9,7 +9,7 @@ from callgate.core.commands import Stream
 from callgate.core.events import OUTPUT_DELTA
 from callgate.core.turns import SLICE_S, Turns
 from callgate.dispatch.tool_output import OutputRedactor
-from callgate.sandbox.output_pipes import OutputPipes
+from callgate.sandbox.processes.output_pipes import OutputPipes
 
 LIMIT_S = 60.0
 

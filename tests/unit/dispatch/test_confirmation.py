@@ -12,7 +12,7 @@ from callgate.core.calls import CallerKind
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.confirmations import Answer, Scope
+from callgate.dispatch.permission.confirmations import Answer, Scope
 from callgate.policy.rules import Outcome, Policy, PolicyMode, Rule, Setting
 from tests.support import Bench, FakeHuman, make_tool
 
@@ -326,7 +326,7 @@ async def test_a_mode_change_holds_from_the_next_call_on() -> None:
 
 
 async def test_a_grant_admits_as_many_calls_as_it_says() -> None:
-    from callgate.dispatch.grants import Grant
+    from callgate.dispatch.permission.grants import Grant
 
     bench = Bench("/", writer(), writer(name="other"))
     bench.grants.add(bench.session, Grant(tool="writer", uses=1))

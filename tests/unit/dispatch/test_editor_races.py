@@ -19,8 +19,8 @@ import pytest
 
 from callgate.core.environment import Offered
 from callgate.core.sessions import Mode, Session
+from callgate.dispatch.commands.sandboxes import Sandbox, Surroundings
 from callgate.dispatch.environments import LEADS_ELSEWHERE, WRITTEN_ON_DISK
-from callgate.dispatch.sandboxes import Sandbox, Surroundings
 from callgate.sandbox.leases import Leases, leads_through
 from callgate.tools.files import PatchFile, ReadFile, WriteFile
 from callgate.tools.shell import Shell
@@ -260,7 +260,7 @@ _RUNTIME = """
 import asyncio, sys
 from callgate.core.commands import Command
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.sandboxes import Enclosure, Sandbox, Surroundings
+from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
 from callgate.sandbox.profiles import Profile
 
 async def main(workspace, home, callgate_home):

@@ -20,10 +20,10 @@ from callgate.core.environment import Offered
 from callgate.core.errors import ToolExecutionError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.tools import ToolContext, ToolOutput
-from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.commands.sandboxes import DELEGATED, Enclosure, Sandbox, Surroundings
 from callgate.dispatch.environments import WRITTEN_ON_DISK, Environments
-from callgate.dispatch.questions import read_question
-from callgate.dispatch.sandboxes import DELEGATED, Enclosure, Sandbox, Surroundings
+from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.permission.questions import read_question
 from callgate.policy.rules import Outcome, Policy, PolicyMode, Rule, Setting
 from callgate.sandbox.profiles import Profile
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from callgate.core.sessions import Mode
-from callgate.dispatch.sandboxes import Sandbox, Surroundings
+from callgate.dispatch.commands.sandboxes import Sandbox, Surroundings
 from callgate.sandbox.plans import Backend
 from callgate.tools.shell import Shell
 from tests.needs import needs

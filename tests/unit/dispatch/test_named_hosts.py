@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from callgate.core.sessions import Mode
-from callgate.dispatch.confirmations import Answer
-from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
+from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox, Surroundings
+from callgate.dispatch.permission.confirmations import Answer
 from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.sandbox import machines

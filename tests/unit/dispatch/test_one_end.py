@@ -89,7 +89,7 @@ async def scenario(plan: list[Any], moves: list[Any], seed: int) -> Bench:
 
 
 async def play(bench: Bench, tasks: list[Any], move: str, target: int) -> None:
-    from callgate.dispatch.confirmations import Answer
+    from callgate.dispatch.permission.confirmations import Answer
 
     open_questions = await bench.confirmations.open()
     calls = bench.dispatcher.running.of_session(bench.session.id)

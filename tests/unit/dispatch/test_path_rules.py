@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from callgate.core.sessions import Mode, Root, Session
-from callgate.dispatch import path_search
-from callgate.dispatch.sandboxes import Enclosure, Sandbox, Surroundings
+from callgate.dispatch.commands import path_search
+from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
 from callgate.policy.commands import parse_pattern
 from callgate.policy.path_rules import PathRule
 from callgate.policy.rules import Outcome, Policy, Rule

@@ -12,8 +12,12 @@ from callgate.core.calls import CallerKind
 from callgate.core.clients import Client
 from callgate.core.effects import SideEffects
 from callgate.core.sessions import Session
-from callgate.dispatch.confirmations import Confirmation
-from callgate.dispatch.presentation import arguments_text, preview_heading, requester_text
+from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.dispatch.permission.presentation import (
+    arguments_text,
+    preview_heading,
+    requester_text,
+)
 from tests.support import Bench, FakeHuman, make_tool
 
 JSON = st.recursive(

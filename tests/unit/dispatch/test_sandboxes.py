@@ -16,9 +16,9 @@ import pytest
 from callgate.core.effects import SideEffects
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.sessions import Mode, Root, Session
-from callgate.dispatch import sandboxes
-from callgate.dispatch.confirmations import Answer, Scope
-from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
+from callgate.dispatch.commands import sandboxes
+from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox, Surroundings
+from callgate.dispatch.permission.confirmations import Answer, Scope
 from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import Outcome, Policy, PolicyMode, Rule, Setting
 from callgate.sandbox import machines

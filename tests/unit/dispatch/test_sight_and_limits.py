@@ -12,7 +12,7 @@ import pytest
 
 from callgate.core.content import TextBlock
 from callgate.core.sessions import Mode
-from callgate.dispatch.sandboxes import Sandbox, Surroundings
+from callgate.dispatch.commands.sandboxes import Sandbox, Surroundings
 from callgate.sandbox.jails import Limits
 from callgate.tools.shell import Shell
 from tests.needs import needs

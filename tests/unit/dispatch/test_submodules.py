@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from callgate.core.commands import Command, Exit
-from callgate.dispatch.launchers import Launchers
+from callgate.dispatch.commands.launchers import Launchers
 from callgate.sandbox import profiles
 from callgate.sandbox.plans import choose
-from callgate.workspace import submodules
+from callgate.workspace.git import submodules
 from callgate.workspace.protected_places import protected_places
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import needed

@@ -22,7 +22,7 @@ from callgate.core.stores import (
 )
 from callgate.events import log as module
 from callgate.events.log import SessionLog
-from callgate.storage.memory import MemoryStore, Tables
+from tests.memory_store import MemoryStore, Tables
 
 
 class Moody(MemoryStore):

@@ -8,7 +8,7 @@ import pytest
 
 from callgate import Gate, tool
 from callgate.agent.shows import Said
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.config.trust import trust
 from callgate.core.models import ModelError, ModelErrorKind
 from tests.unit.agent.talks import PlayedModel, text, uses

@@ -14,7 +14,7 @@ from callgate.audit.reading import newest_first
 from callgate.audit.verify import verify
 from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
 from callgate.core.stores import SessionLocked
-from callgate.dispatch import questions
+from callgate.dispatch.permission import questions
 from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.gate.lives import mark, think
 from tests.unit.storage.processes import (

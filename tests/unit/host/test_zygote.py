@@ -18,21 +18,21 @@ import msgspec
 import pytest
 
 from callgate import Gate
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.calls import ToolCall
 from callgate.core.commands import Command, Launcher, OnOutput, Running, Warm
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolContext
-from callgate.dispatch.sandboxes import OFF, Enclosure, Sandbox, Surroundings
-from callgate.sandbox import zygotes
-from callgate.sandbox.broker_client import BrokerProcess
+from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox, Surroundings
 from callgate.sandbox.jails import Limits
+from callgate.sandbox.processes import zygotes
+from callgate.sandbox.processes.broker_client import BrokerProcess
+from callgate.sandbox.processes.zygotes import MOST_FAILURES, WarmLauncher, Zygote, Zygotes
 from callgate.sandbox.profiles import Profile
-from callgate.sandbox.zygotes import MOST_FAILURES, WarmLauncher, Zygote, Zygotes
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.links import HostExited
 from callgate.sources.hosts.warm import warm
-from callgate.wiring import Wired, register_configured
+from callgate.wiring.runtime import Wired, register_configured
 from tests.needs import needs
 from tests.unit.gate import isolated_tools
 

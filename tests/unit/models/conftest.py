@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callgate.outgoing import retries
+from callgate.http_client import retries
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 
+from callgate.http_client.retries import retry_after
+from callgate.http_client.server_text import Masked
 from callgate.models.failures import ServerFailure, read_body
 from callgate.models.prompts import is_strict, wire_id, wire_name
-from callgate.outgoing.retries import retry_after
-from callgate.outgoing.said import Masked
 
 NOW = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 

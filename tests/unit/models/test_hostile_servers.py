@@ -9,6 +9,7 @@ import pytest
 
 from callgate.core.content import ToolUseBlock
 from callgate.core.models import ModelError, ModelErrorKind, Reply, Usage
+from callgate.http_client.server_text import Masked
 from callgate.models import replies
 from callgate.models.anthropic_events import AnthropicReader
 from callgate.models.chat_events import ChatReader
@@ -17,7 +18,6 @@ from callgate.models.make import find_table
 from callgate.models.replies import MAX_CALLS, Reader, ServerFailed
 from callgate.models.responses_events import ResponsesReader
 from callgate.models.sse import SseEvent
-from callgate.outgoing.said import Masked
 from tests.models_server import Asks, ModelServer, Says
 from tests.unit.models.asking import KINDS, model_at, reply_of
 

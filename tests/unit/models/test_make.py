@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from callgate.core.models import Key, ModelError, ModelErrorKind, Price, Usage
+from callgate.http_client.retries import back_off
 from callgate.models.make import find_table, make_model
 from callgate.models.tables import ModelTable, PriceTable
-from callgate.outgoing.retries import back_off
 
 FAST = ModelTable(kind="openai", model="x", base_url="http://localhost:1/v1")
 
@@ -64,7 +64,7 @@ def test_the_client_is_loaded_only_with_a_model_that_needs_it() -> None:
 
 
 def test_waits_grow_and_are_never_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callgate.outgoing.retries.FIRST_WAIT_S", 0.5)
+    monkeypatch.setattr("callgate.http_client.retries.FIRST_WAIT_S", 0.5)
     assert [back_off(n, 0.5) for n in range(1, 8)] == [0.5, 1, 2, 4, 8, 16, 16]
     assert (back_off(1, 0.0), back_off(1, 1.0)) == (0.375, 0.625)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import urlsplit
 
-from callgate.outgoing.loopback import Loopback
+from callgate.http_client.loopback import Loopback
 
 LIMIT_S = 60.0
 

@@ -11,10 +11,10 @@ from callgate.core.content import ImageBlock, ImageSource, TextBlock
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolError, ToolErrorClass, ToolValidationError
 from callgate.core.events import Event
+from callgate.core.json_schema.schemas import ArgumentSchema
 from callgate.core.results import Diagnostic, ErrorInfo, ToolResult
-from callgate.core.schemas import ArgumentSchema
 from callgate.core.tools import ToolDefinition
-from callgate.dispatch.confirmations import Confirmation
+from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.protocol.socket_v1.descriptors import CAPABILITIES, describe, questions
 from callgate.protocol.socket_v1.frames import Code
 from callgate.protocol.socket_v1.results import CODES, envelope

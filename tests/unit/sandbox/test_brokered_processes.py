@@ -16,16 +16,18 @@ from pathlib import Path
 import pytest
 
 from callgate.core.commands import Exit
-from callgate.sandbox import cgroups, ordering, proc_tree
-from callgate.sandbox.broker_client import (
+from callgate.sandbox import proc_tree
+from callgate.sandbox.backends import cgroups
+from callgate.sandbox.jails import Jail
+from callgate.sandbox.launch import Command
+from callgate.sandbox.plans import Plan
+from callgate.sandbox.processes import ordering
+from callgate.sandbox.processes.broker_client import (
     BrokeredProcess,
     BrokerLauncher,
     BrokerProcess,
     RestrictionFailed,
 )
-from callgate.sandbox.jails import Jail
-from callgate.sandbox.launch import Command
-from callgate.sandbox.plans import Plan
 from tests.needs import needs
 from tests.support import descriptors
 from tests.unit.sandbox.process_shapes import ONLY_WHEN_STOPPED, PRELUDE, SHAPES, running
@@ -320,7 +322,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
 
 RUNTIME = """
 import asyncio, sys
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan

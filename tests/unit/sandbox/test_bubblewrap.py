@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.sandbox import bubblewrap, placeholders
-from callgate.sandbox.bubblewrap import Found, Survey, arguments, survey
+from callgate.sandbox.backends import bubblewrap, placeholders
+from callgate.sandbox.backends.bubblewrap import Found, Survey, arguments, survey
 from callgate.sandbox.jails import Jail, Network
 from tests.needs import needs
 from tests.unit.sandbox.worlds import NOBODY, World, as_user

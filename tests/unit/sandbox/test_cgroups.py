@@ -17,12 +17,14 @@ from pathlib import Path
 import pytest
 
 from callgate.core.commands import Exit
-from callgate.sandbox import cgroups, meters, ordering, proc_tree
-from callgate.sandbox.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
-from callgate.sandbox.cgroups import Group, Groups
+from callgate.sandbox import meters, proc_tree
+from callgate.sandbox.backends import cgroups
+from callgate.sandbox.backends.cgroups import Group, Groups
 from callgate.sandbox.jails import Limits
 from callgate.sandbox.launch import Command
 from callgate.sandbox.machines import ControlGroups, look_at_groups
+from callgate.sandbox.processes import ordering
+from callgate.sandbox.processes.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
 from tests.needs import needs
 
 pytestmark = needs("linux", "bash")

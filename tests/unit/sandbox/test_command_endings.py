@@ -15,7 +15,7 @@ import pytest
 
 from callgate.core.commands import Exit
 from callgate.sandbox import proc_tree
-from callgate.sandbox.broker_client import BrokeredProcess, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokeredProcess, BrokerProcess
 from tests.needs import needs
 from tests.support import descriptors
 from tests.unit.sandbox.process_shapes import PRELUDE, SHAPES, running
@@ -294,7 +294,7 @@ def test_the_files_we_open_for_a_running_command_are_not_laid_at_the_callers_doo
     """The dispatcher watches what a tool opens, by a context variable and an audit hook."""
     program = """
 import asyncio, contextvars, sys
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.launch import Command
 tool = contextvars.ContextVar("tool", default=None)
 opened = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callgate.sandbox.command_marks import MARK, new_mark
+from callgate.sandbox.processes.command_marks import MARK, new_mark
 
 
 def test_a_command_inside_another_carries_both_marks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from callgate.sandbox.allowed_hosts import parse
-from callgate.sandbox.egress import Egress, Patience
+from callgate.sandbox.egress.proxy import Egress, Patience
 from tests.support import descriptors
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.sandbox.egress_requests import Malformed, Request, parse
+from callgate.sandbox.egress.requests import Malformed, Request, parse
 
 
 def head(line: str, *fields: str) -> bytes:

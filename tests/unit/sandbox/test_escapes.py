@@ -15,8 +15,8 @@ import shutil
 import pytest
 
 from callgate.sandbox import machines, profiles
-from callgate.sandbox.broker_client import BrokerProcess
 from callgate.sandbox.plans import Backend, choose
+from callgate.sandbox.processes.broker_client import BrokerProcess
 from tests.needs import needs
 from tests.unit.sandbox.worlds import NOBODY, PYTHON, World, as_user, hostile, listening, run
 

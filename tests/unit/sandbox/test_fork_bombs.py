@@ -17,10 +17,14 @@ import pytest
 
 from callgate.core.commands import Exit
 from callgate.sandbox import meters, profiles
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess, RestrictionFailed
 from callgate.sandbox.jails import Limits
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Backend, choose
+from callgate.sandbox.processes.broker_client import (
+    BrokerLauncher,
+    BrokerProcess,
+    RestrictionFailed,
+)
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import USERS, needed
 from tests.unit.sandbox.worlds import PYTHON, World, as_user
@@ -111,7 +115,7 @@ def test_what_runs_unasked_is_refused_where_the_kernel_bounds_no_processes() -> 
 WITHOUT_GROUPS = """
 import asyncio, msgspec
 from callgate.sandbox import kernel, meters
-from callgate.sandbox.broker_client import RestrictionFailed
+from callgate.sandbox.processes.broker_client import RestrictionFailed
 from callgate.sandbox.jails import Jail, Limits
 from callgate.sandbox.machines import process_bound
 from callgate.sandbox.plans import Plan

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from callgate.sandbox import landlock
+from callgate.sandbox.backends import landlock
+from callgate.sandbox.backends.landlock import DEVICES, READ, WRITE
 from callgate.sandbox.jails import Jail
-from callgate.sandbox.landlock import DEVICES, READ, WRITE
 
 DEVICE = landlock.READ_FILE | landlock.WRITE_FILE | landlock.IOCTL_DEV
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from callgate.dispatch import raw_open
-from callgate.sandbox.manifests import Observed, compare, observe, take
+from callgate.sandbox.dry_runs.manifests import Observed, compare, observe, take
 from tests.needs import needs
 from tests.unit.sandbox.worlds import NOBODY, World, as_user
 

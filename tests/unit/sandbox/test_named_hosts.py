@@ -14,10 +14,10 @@ import pytest
 
 from callgate.sandbox import profiles
 from callgate.sandbox.allowed_hosts import parse
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.jails import Jail, Network
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan, choose
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import USERS, needed
 from tests.unit.sandbox.worlds import PYTHON, World, as_user, run

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.sandbox import outputs
-from callgate.sandbox.outputs import Capture, Deltas
+from callgate.sandbox.processes import outputs
+from callgate.sandbox.processes.outputs import Capture, Deltas
 
 
 def capture(data: bytes, path: str | None = None, cap: int = 100, piece: int = 7) -> Capture:

@@ -14,11 +14,12 @@ import pytest
 
 from callgate.core.commands import Command
 from callgate.core.errors import ToolExecutionError
-from callgate.sandbox import differences, machines, overlays
-from callgate.sandbox.broker_client import BrokerProcess
+from callgate.sandbox import machines
+from callgate.sandbox.dry_runs import differences, overlays
+from callgate.sandbox.dry_runs.overlays import Stage, Way
 from callgate.sandbox.jails import Guarantee
-from callgate.sandbox.overlays import Stage, Way
 from callgate.sandbox.plans import Backend, Bubblewrap, CannotGuarantee, Landlock, Seccomp
+from callgate.sandbox.processes.broker_client import BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import needed

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from callgate.sandbox import machines, profiles
-from callgate.sandbox.broker_client import BrokerProcess
 from callgate.sandbox.jails import Guarantee as G
 from callgate.sandbox.jails import Jail, Limits, Network
 from callgate.sandbox.plans import (
@@ -23,6 +22,7 @@ from callgate.sandbox.plans import (
     Seccomp,
     choose,
 )
+from callgate.sandbox.processes.broker_client import BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 from tests.needs import needs
 

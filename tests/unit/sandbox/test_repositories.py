@@ -13,7 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from callgate.sandbox import placeholders, profiles
+from callgate.sandbox import profiles
+from callgate.sandbox.backends import placeholders
 from callgate.sandbox.plans import Plan, choose
 from callgate.workspace.protected_places import protected_places
 from tests.needs import needs

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from callgate.core.sessions import Root
-from callgate.sandbox import landlock, profiles
+from callgate.sandbox import profiles
+from callgate.sandbox.backends import landlock
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.plans import choose
 from callgate.sandbox.profiles import SandboxPaths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callgate.sandbox import seatbelt
+from callgate.sandbox.backends import seatbelt
 from callgate.sandbox.jails import Jail, Network
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from callgate.sandbox import kernel, seccomp
-from callgate.sandbox.seccomp import AF_INET, AF_INET6, AF_UNIX
+from callgate.sandbox import kernel
+from callgate.sandbox.backends import seccomp
+from callgate.sandbox.backends.seccomp import AF_INET, AF_INET6, AF_UNIX
 
 MACHINES = ("x86_64", "aarch64")
 AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7, "i386": 0x40000003, "arm": 0x40000028}

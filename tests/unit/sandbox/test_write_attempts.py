@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from callgate.core.commands import Command
-from callgate.sandbox import kernel, profiles, write_attempts
-from callgate.sandbox.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
+from callgate.sandbox import kernel, profiles
 from callgate.sandbox.jails import Jail
 from callgate.sandbox.plans import choose
+from callgate.sandbox.processes import write_attempts
+from callgate.sandbox.processes.broker_client import BrokeredProcess, BrokerLauncher, BrokerProcess
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import needed
 from tests.unit.sandbox.worlds import PYTHON, World

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from callgate.core.commands import Exit
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.launch import Command
 from callgate.sandbox.plans import Plan
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 
 PYTHON = "/usr/bin/python3"

@@ -29,7 +29,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.schemas import ArgumentSchema, check_subset
+from callgate.core.json_schema.schemas import ArgumentSchema, check_subset
 from callgate.core.tools import ToolContext
 from callgate.sources.functions import tool
 from tests.unit.sources.deriving import ALLOWED, function_with, keywords, schema_of

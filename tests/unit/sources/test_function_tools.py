@@ -30,7 +30,7 @@ from callgate.core.errors import (
     ToolUserDenied,
     ToolValidationError,
 )
-from callgate.core.schemas import ArgumentSchema
+from callgate.core.json_schema.schemas import ArgumentSchema
 from callgate.core.tools import Tool, ToolContext, ToolDefinition, ToolOutput
 from callgate.sources.functions import FunctionTool, ToolFunction, tool
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from callgate import Gate
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.sources.packs.installed import installed
-from callgate.wiring import Wired
+from callgate.wiring.runtime import Wired
 from tests.unit.sources.sample_packs import WEATHER, install
 
 TELLING = """

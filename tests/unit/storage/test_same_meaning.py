@@ -47,8 +47,8 @@ from callgate.core.ops import (
 )
 from callgate.core.stored import ConfirmationState, Pin, StoredGrant, StoredMessage
 from callgate.core.stores import StoreError
-from callgate.storage.memory import MemoryStore, Tables
 from callgate.storage.sqlite.store import SqliteStore
+from tests.memory_store import MemoryStore, Tables
 
 _sessions = st.sampled_from(["s1", "s2", "s3"])
 _calls = st.sampled_from(["c1", "c2", "c3"])

@@ -23,7 +23,7 @@ from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import Request
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.descriptors import Descriptors
-from callgate.surfaces.http.fanout import Fanout, Joined, Kind
+from callgate.surfaces.http.stream.fanout import Fanout, Joined, Kind
 from tests.unit.surfaces.http.instances import serving
 
 LIMIT_S = 60.0

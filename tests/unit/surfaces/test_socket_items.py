@@ -23,7 +23,7 @@ from callgate.core.errors import ToolErrorClass, ToolPermissionDenied, ToolRegis
 from callgate.core.sessions import Session
 from callgate.core.turns import SLICE_S, fair_turns
 from callgate.dispatch import early_answers
-from callgate.dispatch.grants import Grant
+from callgate.dispatch.permission.grants import Grant
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.results import envelope
 from callgate.protocol.socket_v1.server import ServerWire

@@ -13,14 +13,15 @@ import pytest
 
 from callgate.core.commands import Command
 from callgate.core.errors import ToolError, ToolPermissionDenied
-from callgate.sandbox import differences, machines, overlays
-from callgate.sandbox.broker_client import BrokerProcess
+from callgate.sandbox import machines
+from callgate.sandbox.dry_runs import differences, overlays
+from callgate.sandbox.processes.broker_client import BrokerProcess
 from callgate.sandbox.profiles import SandboxPaths
 from callgate.tools.previews import Preview, apply, described, discard
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.history import History
-from callgate.workspace.records import Origin
-from callgate.workspace.reverts import plan, take
+from callgate.workspace.undo.history import History
+from callgate.workspace.undo.records import Origin
+from callgate.workspace.undo.reverts import plan, take
 from tests.needs import needs
 from tests.unit.sandbox.test_escapes import needed
 

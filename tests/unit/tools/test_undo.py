@@ -29,10 +29,10 @@ from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools.files import DeleteFile, WriteFile
 from callgate.tools.undo import Undo
 from callgate.workspace.files import Guard, WorkspaceFileAPI
-from callgate.workspace.history import History
-from callgate.workspace.pruning import Bounds
-from callgate.workspace.records import Origin
-from callgate.workspace.reverts import plan, take
+from callgate.workspace.undo.history import History
+from callgate.workspace.undo.pruning import Bounds
+from callgate.workspace.undo.records import Origin
+from callgate.workspace.undo.reverts import plan, take
 from tests.support import Bench
 
 

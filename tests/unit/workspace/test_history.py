@@ -16,11 +16,11 @@ import pytest
 from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.core.sessions import Root
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.history import SHOWN, History
 from callgate.workspace.noting import Changes, Standing, Withdraw
 from callgate.workspace.opening import Opener
-from callgate.workspace.pruning import Bounds
-from callgate.workspace.records import Origin, State
+from callgate.workspace.undo.history import SHOWN, History
+from callgate.workspace.undo.pruning import Bounds
+from callgate.workspace.undo.records import Origin, State
 from tests.needs import needs
 
 ORIGIN = Origin(session="sess_1", call="tu_1", tool="write_file", workspace=b"/ws", turn="turn_1")

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from callgate.workspace import reverts
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.history import History
-from callgate.workspace.pruning import Bounds
-from callgate.workspace.records import Origin
+from callgate.workspace.undo import reverts
+from callgate.workspace.undo.history import History
+from callgate.workspace.undo.pruning import Bounds
+from callgate.workspace.undo.records import Origin
 
 WRITES = """
 import itertools, sys
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.history import History
-from callgate.workspace.records import Origin
+from callgate.workspace.undo.history import History
+from callgate.workspace.undo.records import Origin
 
 root, undo, name, most = sys.argv[1:]
 origin = Origin(session="s", call=name, tool="t", workspace=root.encode())

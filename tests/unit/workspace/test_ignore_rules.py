@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from callgate.workspace.ignores import Ignores
+from callgate.workspace.git.ignores import Ignores
 
 _NAMES = st.text("ab-]!# .", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
 _CLASSES = ["[ab]", "[!a]", "[^a]", "[a-b]", "[]a]", "[!]a]", "[[:alpha:]]", "[[:punct:]]", "[a", "[b-a]",

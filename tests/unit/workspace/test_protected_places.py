@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from callgate.workspace.git.protected_repositories import MOST_MODULES
 from callgate.workspace.protected_places import DEPTH, protected_places
-from callgate.workspace.protected_repositories import MOST_MODULES
 
 OF_GIT = ("hooks", "config", "config.worktree", "commondir", "info")
 

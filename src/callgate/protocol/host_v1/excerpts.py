@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from callgate.core.characters import escape
+from callgate.core.text.characters import escape
 
 SHOWN = 200
 """Characters."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.characters import escape
+from callgate.core.text.characters import escape
 from callgate.protocol import strict_json
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.frames import Error, Request

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.audit.frame_log import FrameLog
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream, watch_writes
 from callgate.core.errors import ToolError, ToolExecutionError
 from callgate.protocol.host_v1 import failures, frames
 from callgate.protocol.host_v1.excerpts import Passed
 from callgate.protocol.host_v1.requests import Fault
 from callgate.protocol.host_v1.runtime import Broken, Received, RuntimeWire
+from callgate.redaction.frame_log import FrameLog
 from callgate.sources.lifecycle import ended
 from callgate.sources.logs import LifeLog
 

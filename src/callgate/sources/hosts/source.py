@@ -17,9 +17,9 @@ import msgspec
 from callgate.core.commands import Launcher
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError, ToolRegistrationError
-from callgate.core.schemas import ForeignSchema
+from callgate.core.json_schema.schemas import ForeignSchema
+from callgate.core.json_schema.validators import TooMuch
 from callgate.core.tools import ToolDefinition, ToolFactory
-from callgate.core.validators import TooMuch
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.hosts.hosts import Host, HostSettings

@@ -31,9 +31,9 @@ from mcp.shared.subscriptions import event_to_notification
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict
 
-from callgate.audit.redaction import redact
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolContext, ToolDefinition
+from callgate.redaction.texts import redact
 from callgate.sources.lifecycle import ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks, Calling, current

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.characters import escape, is_seen
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolRegistrationError
+from callgate.core.text.characters import escape, is_seen
+from callgate.core.text.wildcards import Match, compile_tokens, parse_wildcards
 from callgate.core.tools import ToolDefinition
-from callgate.core.wildcards import Match, compile_tokens, parse_wildcards
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.sources.mcp.names import model_name, rule_name
 

@@ -22,10 +22,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
-from callgate.audit.frame_log import FrameLog
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream, watch_writes
 from callgate.core.errors import ToolError
 from callgate.protocol.host_v1.excerpts import excerpt
+from callgate.redaction.frame_log import FrameLog
 from callgate.sources.hosts.links import LEAVE_S, TERM_S
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.lines import Lines

@@ -26,7 +26,7 @@ from mcp.shared.auth import (
 from pydantic import BaseModel, ValidationError
 
 from callgate.core.errors import ToolError
-from callgate.outgoing.loopback import Loopback
+from callgate.http_client.loopback import Loopback
 
 M = TypeVar("M", bound=BaseModel)
 WAIT_S = 300.0

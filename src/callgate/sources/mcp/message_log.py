@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from callgate.audit.data import Limits, redact_text, redact_within
+from callgate.redaction.data import Limits, redact_text, redact_within
 
 MOST = 200
 """Messages of one server."""

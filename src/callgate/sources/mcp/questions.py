@@ -20,10 +20,10 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.effects import SideEffects
 from callgate.core.errors import DENIALS, ToolErrorClass, ToolExecutionError, ToolValidationError
+from callgate.core.json_schema.schemas import ForeignSchema
 from callgate.core.messages import Message
 from callgate.core.models import Model, ModelError, Prompt, Reply
 from callgate.core.results import ToolResult
-from callgate.core.schemas import ForeignSchema
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.raw_open import watched

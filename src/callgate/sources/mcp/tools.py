@@ -17,7 +17,7 @@ from callgate.core.errors import (
     ToolPermissionDenied,
     ToolProtocolError,
 )
-from callgate.core.schemas import ForeignSchema, first_line
+from callgate.core.json_schema.schemas import ForeignSchema, first_line
 from callgate.core.tools import ToolContext, ToolDefinition, ToolFactory, ToolOutput
 from callgate.sources.logs import PROBLEM
 from callgate.sources.mcp.servers import Server

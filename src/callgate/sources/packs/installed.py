@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from callgate import shipped
-from callgate.audit.redaction import redact
+from callgate.redaction.texts import redact
 
 Group = Literal["callgate.tools", "callgate.commands"]
 

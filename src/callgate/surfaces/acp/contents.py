@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from callgate.audit.summaries import in_words
-from callgate.core.characters import escape, is_seen
 from callgate.core.content import ContentBlock, FileDiff, ImageBlock, ToolResultBlock
+from callgate.core.text.characters import escape, is_seen
 from callgate.protocol.acp.values import (
     Block,
     Diff,
@@ -21,6 +20,7 @@ from callgate.protocol.acp.values import (
     ToolKind,
 )
 from callgate.protocol.results import as_text
+from callgate.redaction.summaries import in_words
 from callgate.runtime import Registered
 
 LONGEST_TEXT = 512 * 1024

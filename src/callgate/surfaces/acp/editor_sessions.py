@@ -18,7 +18,7 @@ from callgate.core.content import ToolResultBlock, ToolUseBlock
 from callgate.core.environment import Offered
 from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Event
 from callgate.core.sessions import Session
-from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.protocol.acp.initialize import ClientCapabilities
 from callgate.protocol.acp.requests import McpServer, Prompted
 from callgate.protocol.acp.updates import (

@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from callgate.audit.frame_log import FrameLog
 from callgate.core.turns import SLICE_S, fair_turns
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import (
@@ -35,6 +34,7 @@ from callgate.protocol.jsonrpc import (
     RpcError,
 )
 from callgate.protocol.ndjson import Unsendable
+from callgate.redaction.frame_log import FrameLog
 
 REQUEST_CANCELLED = -32800
 CANCEL_REQUEST = "$/cancel_request"

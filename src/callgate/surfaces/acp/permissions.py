@@ -12,8 +12,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from callgate.dispatch.confirmations import Answer, Confirmation, Scope
-from callgate.dispatch.presentation import preview_heading, requester_text
+from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.permission.presentation import preview_heading, requester_text
 from callgate.policy.rules import Outcome
 from callgate.protocol.acp.client import (
     METHODS,

@@ -10,7 +10,15 @@ import msgspec
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from callgate.surfaces.http import (
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.files import File, Files, find_files
+from callgate.surfaces.http.guard import STREAM, Guard
+from callgate.surfaces.http.mcp_endpoint import MCP
+from callgate.surfaces.http.openapi import describe
+from callgate.surfaces.http.operations import Endpoint, Operation, Request
+from callgate.surfaces.http.problems import not_found
+from callgate.surfaces.http.routes import (
     audit,
     calls,
     confirmations,
@@ -24,15 +32,7 @@ from callgate.surfaces.http import (
     turns,
     undo,
 )
-from callgate.surfaces.http.contexts import Context
-from callgate.surfaces.http.encoding import encode
-from callgate.surfaces.http.files import File, Files, find_files
-from callgate.surfaces.http.guard import STREAM, Guard
-from callgate.surfaces.http.mcp_endpoint import MCP
-from callgate.surfaces.http.openapi import describe
-from callgate.surfaces.http.operations import Endpoint, Operation, Request
-from callgate.surfaces.http.problems import not_found
-from callgate.surfaces.http.stream import PING_S, Stream
+from callgate.surfaces.http.websocket import PING_S, Stream
 
 _RESOURCES: tuple[Operation, ...] = (
     *instance.OPERATIONS, *tools.OPERATIONS, *calls.OPERATIONS, *sessions.OPERATIONS,

@@ -10,8 +10,8 @@ from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.dependencies import Hosting, Served
-from callgate.surfaces.http.fanout import Fanout
-from callgate.workspace.history import History
+from callgate.surfaces.http.stream.fanout import Fanout
+from callgate.workspace.undo.history import History
 
 if TYPE_CHECKING:  # loaded where skills are used
     from callgate.agent.skills import Skills

@@ -16,10 +16,10 @@ from urllib.parse import parse_qsl
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from callgate.audit.redaction import redact
 from callgate.core.clients import Client
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol import strict_json
+from callgate.redaction.texts import redact
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.guard import VISITOR

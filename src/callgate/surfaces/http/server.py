@@ -21,10 +21,10 @@ from uvicorn.server import ServerState
 
 from callgate.surfaces.accepting import Acceptor
 from callgate.surfaces.http.encoding import encode
-from callgate.surfaces.http.frames import MAX_IN
 from callgate.surfaces.http.problems import overloaded
+from callgate.surfaces.http.stream.frames import MAX_IN
+from callgate.surfaces.http.stream.websocket_protocol import WebSocketProtocol
 from callgate.surfaces.http.unauthenticated import CONNECTION, Unauthenticated
-from callgate.surfaces.http.websocket_protocol import WebSocketProtocol
 from callgate.surfaces.socket.listening import file_limit
 from callgate.surfaces.unfinished import Unfinished
 

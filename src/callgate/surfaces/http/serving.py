@@ -6,17 +6,17 @@ import logging
 import os
 import socket
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.errors import ToolRegistrationError
 from callgate.live_sessions import LiveSessions
-from callgate.surfaces.http import saved_rules, undo
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Dependencies
-from callgate.surfaces.http.fanout import Fanout
 from callgate.surfaces.http.mcp_endpoint import McpEndpoint
+from callgate.surfaces.http.routes import saved_rules, undo
 from callgate.surfaces.http.server import HttpServer
-from callgate.workspace.history import History
+from callgate.surfaces.http.stream.fanout import Fanout
+from callgate.workspace.undo.history import History
 
 _TURNS_S = 0.2
 """How long turns may take to end when the instance stops."""

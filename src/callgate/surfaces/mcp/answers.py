@@ -6,7 +6,7 @@ from typing import Any
 
 import mcp_types as types
 
-from callgate.core.schemas import ForeignSchema
+from callgate.core.json_schema.schemas import ForeignSchema
 
 
 def fits(request: types.InputRequest, response: object) -> bool:

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from callgate.core.clients import Client
 from callgate.core.sessions import Session
 from callgate.dispatch.clients import client_of
-from callgate.dispatch.confirmations import Confirmer
+from callgate.dispatch.permission.confirmations import Confirmer
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp.pending_requests import Context
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 
 import mcp_types as types
 
-from callgate.dispatch.confirmations import Answer, Confirmation, Scope
-from callgate.dispatch.presentation import preview_heading, requester_text
+from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.permission.presentation import preview_heading, requester_text
 from callgate.policy.rules import Outcome
 from callgate.sessions.markdown import visible_lines
 from callgate.surfaces.whole_arguments import whole_arguments

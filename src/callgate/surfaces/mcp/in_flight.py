@@ -18,7 +18,7 @@ from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
-from callgate.dispatch.confirmations import Answer, Confirmation
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import confirming, logs
 from callgate.surfaces.mcp.client_sessions import ClientSession

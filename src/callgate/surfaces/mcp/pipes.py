@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-from callgate.audit.frame_log import FrameLog
+from callgate.redaction.frame_log import FrameLog
 from callgate.surfaces.descriptors import Descriptors
 
 _AT_ONCE = 1024 * 1024

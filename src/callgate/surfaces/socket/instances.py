@@ -13,7 +13,7 @@ import json
 import os
 from typing import Any, NamedTuple, TypeGuard
 
-from callgate.config.places import write_private
+from callgate.config.home import write_private
 
 PROTOCOL = 1
 _END_OF_TIME = 253_000_000_000_000

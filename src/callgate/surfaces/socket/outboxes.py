@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from callgate.audit.frame_log import FrameLog
 from callgate.protocol.ndjson import Unsendable
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.requests import Fault
 from callgate.protocol.socket_v1.server import ServerWire
+from callgate.redaction.frame_log import FrameLog
 
 _HIGH = 256 * 1024
 """Bytes that wait for a peer before events for it are dropped ..."""

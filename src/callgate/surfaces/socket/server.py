@@ -12,7 +12,7 @@ from callgate.core.events import Event
 from callgate.core.ids import session_id
 from callgate.dispatch.clients import client_of
 from callgate.runtime import Runtime, Stop
-from callgate.sandbox.command_marks import inherited_mark
+from callgate.sandbox.processes.command_marks import inherited_mark
 from callgate.surfaces.accepting import Acceptor
 from callgate.surfaces.socket.callers import OpenSession
 from callgate.surfaces.socket.calls import Follower

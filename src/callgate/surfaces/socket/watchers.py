@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.core.stores import StoreError
-from callgate.dispatch.confirmations import Answer, Scope
+from callgate.dispatch.permission.confirmations import Answer, Scope
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.descriptors import questions

@@ -17,7 +17,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.core.sessions import Mode
 from callgate.protocol.host_v1 import frames
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources import crashes
 from callgate.sources.hosts import hosts as module
 from callgate.sources.hosts.hosts import Host, HostSettings

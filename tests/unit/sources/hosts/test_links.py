@@ -10,7 +10,7 @@ from pathlib import Path
 
 from callgate.core.commands import Command
 from callgate.protocol.host_v1 import frames
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts.links import MOST_UNREAD, HostExited, Link
 from callgate.sources.logs import LifeLog
 

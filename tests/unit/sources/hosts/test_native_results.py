@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from callgate import Gate
-from callgate.sandbox.broker_client import BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerProcess
 from tests.models_server import Asks, ModelServer, Says
 from tests.unit.models.asking import KINDS, model_at
 from tests.unit.sources.hosts.test_hosts import Make

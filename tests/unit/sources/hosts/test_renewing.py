@@ -16,7 +16,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode
 from callgate.protocol.host_v1 import frames
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.source import Hosts, HostSpec
 from callgate.sources.pins import Pinned

@@ -12,7 +12,7 @@ import pytest
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts import handshake, source, tools
 from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.source import Hosts, HostSpec

@@ -12,7 +12,7 @@ import pytest
 
 from callgate.core.tools import ToolContext
 from callgate.protocol.host_v1 import frames
-from callgate.sandbox.broker_client import BrokerLauncher, BrokerProcess
+from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts import states as module
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.states import States

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from callgate.config.home import Home
 from callgate.config.load import load_user
-from callgate.config.places import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
@@ -17,8 +17,8 @@ from callgate.core.sessions import Mode, Session
 from callgate.sources.mcp.servers import Server, ServerLocation
 from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import Pinned
-from callgate.wiring import Wired, register_known
-from callgate.wiring_mcp import make_servers
+from callgate.wiring.mcp import make_servers
+from callgate.wiring.runtime import Wired, register_known
 
 ODD = Path(__file__).with_name("odd_server.py")
 _said: dict[tuple[str, ...], Pinned] = {}

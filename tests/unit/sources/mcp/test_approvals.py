@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.calls import ToolCall
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolRegistrationError
@@ -17,7 +17,7 @@ from callgate.sources.changes import Difference
 from callgate.sources.mcp.definitions import Beliefs, claimed, definitions
 from callgate.sources.mcp.names import model_name, rule_name
 from callgate.sources.mcp.servers import ServerLocation
-from callgate.wiring import Wired, register_known, register_lazily
+from callgate.wiring.runtime import Wired, register_known, register_lazily
 from tests.support import make_tool
 from tests.unit.sources.mcp.labs import Lab, refusal
 

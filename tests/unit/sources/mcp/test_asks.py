@@ -12,7 +12,7 @@ import pytest
 
 from callgate.core.calls import ToolCall
 from callgate.core.sessions import Mode
-from callgate.dispatch.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
 from callgate.policy.rules import Outcome
 from tests.support import FakeHuman
 from tests.unit.sources.mcp.labs import Lab, refusal, stdio

@@ -25,17 +25,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from callgate.config.home import Home
 from callgate.config.load import load_user
 from callgate.config.mcp_tokens import TokenFile
-from callgate.config.places import Home
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
-from callgate.dispatch.sandboxes import OFF, Sandbox
+from callgate.dispatch.commands.sandboxes import OFF, Sandbox
 from callgate.sources.mcp.http import _GuardedBackend, transport
 from callgate.sources.mcp.servers import ServerLocation
 from callgate.sources.pins import Pinned
-from callgate.wiring import Wired, register_known
-from callgate.wiring_mcp import make_servers
+from callgate.wiring.mcp import make_servers
+from callgate.wiring.runtime import Wired, register_known
 from tests.unit.sources.mcp.labs import refusal
 
 TOOL = {"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}

@@ -9,7 +9,7 @@ from typing import Any
 import mcp_types
 import pytest
 
-from callgate.audit.values import MASK
+from callgate.redaction.values import MASK
 from callgate.sources.mcp import message_log
 from callgate.sources.mcp.message_log import LoggedMessage, MessageLog
 from tests.unit.sources.mcp.labs import Lab

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import EFFECT_MISMATCH, Event
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.confirmations import Confirmation
+from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.sandbox import machines
 from callgate.sandbox.plans import Backend, Bubblewrap, Landlock, Namespaces, Seccomp
 from callgate.sources.mcp.servers import ServerLocation
-from callgate.wiring import Wired, register_known
-from callgate.wiring_hosts import make_hosts
-from callgate.wiring_mcp import make_servers
+from callgate.wiring.hosts import make_hosts
+from callgate.wiring.mcp import make_servers
+from callgate.wiring.runtime import Wired, register_known
 from tests.needs import needs
 
 pytestmark = [needs("linux"), pytest.mark.timeout(300)]

@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from callgate.cli.acp_dependencies import make_dependencies
-from callgate.config.places import Home
+from callgate.cli.editor.dependencies import make_dependencies
+from callgate.config.home import Home
 from callgate.surfaces.acp.agent import AcpAgent
 from callgate.surfaces.acp.stdio import AcpOptions, Served
-from callgate.wiring import Wired, register_configured
+from callgate.wiring.runtime import Wired, register_configured
 from tests.acp.published import Published
 
 LIMIT_S = 60.0

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from callgate.core.content import FileDiff
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
-from callgate.dispatch.confirmations import Confirmation
-from callgate.dispatch.presentation import arguments_text
+from callgate.dispatch.permission.confirmations import Confirmation
+from callgate.dispatch.permission.presentation import arguments_text
 from callgate.protocol.acp.values import Diff, Shown, Text
 from callgate.sessions.markdown import visible_lines
 from callgate.surfaces.acp.contents import title_of

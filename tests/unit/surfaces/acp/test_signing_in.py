@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from callgate.config.home import Home
 from callgate.config.keys import store_key, stored_keys
-from callgate.config.places import Home
 from callgate.core.models import Key
 from tests.unit.surfaces.acp.clients import connected
 

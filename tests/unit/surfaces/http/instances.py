@@ -15,7 +15,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from callgate import ToolContext, tool
 from callgate.agent.agent import Agent
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
 from callgate.live_sessions import LiveSessions
@@ -24,7 +24,7 @@ from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.dependencies import Dependencies, Hosting, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
-from callgate.wiring import Wired, register_own
+from callgate.wiring.runtime import Wired, register_own
 
 LIMIT_S = 60.0
 JSON = {"content-type": "application/json"}

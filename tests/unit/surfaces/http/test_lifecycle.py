@@ -20,7 +20,7 @@ import httpx2
 import pytest
 from websockets.sync.client import connect
 
-from callgate.sandbox.command_marks import MARK
+from callgate.sandbox.processes.command_marks import MARK
 from tests.needs import needs
 
 LIMIT_S = 60
@@ -134,7 +134,7 @@ def test_an_instance_that_ends_lets_every_client_know(base: Path) -> None:
 
 
 def test_nothing_of_http_is_loaded_before_somebody_comes() -> None:
-    code = "import sys, callgate.cli.serve; print(*sys.modules)"
+    code = "import sys, callgate.cli.serving.serve; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"starlette", "uvicorn", "websockets", "callgate.surfaces.http.application"} & set(loaded)
 

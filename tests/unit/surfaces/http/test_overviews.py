@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from callgate.agent.agent import Agent
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.usage import Price
-from callgate.wiring import Wired
-from callgate.wiring_mcp import AllProvidedTools, register_servers
+from callgate.wiring.mcp import AllProvidedTools, register_servers
+from callgate.wiring.runtime import Wired
 from tests.unit.agent.talks import PlayedModel, text
 from tests.unit.sources.mcp.labs import stdio
 from tests.unit.surfaces.http.instances import Client, Instance, serving

@@ -11,11 +11,11 @@ from typing import Any, cast
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from callgate.surfaces.http import websocket_protocol
 from callgate.surfaces.http.addresses import Address, bind
 from callgate.surfaces.http.guard import CONNECTION
 from callgate.surfaces.http.peer_users import user_of
 from callgate.surfaces.http.server import HttpServer, Limits
+from callgate.surfaces.http.stream import websocket_protocol
 from callgate.surfaces.http.unauthenticated import Unauthenticated
 
 LIMIT_S = 60.0

@@ -22,9 +22,9 @@ from websockets.exceptions import InvalidStatus
 from callgate.core.events import CHAT_DELTA, Event
 from callgate.core.ids import ulid
 from callgate.core.sessions import Session
-from callgate.surfaces.http import websocket_protocol
-from callgate.surfaces.http.fanout import Fanout, Joined, Kind
-from callgate.surfaces.http.subscriptions import Subscription
+from callgate.surfaces.http.stream import websocket_protocol
+from callgate.surfaces.http.stream.fanout import Fanout, Joined, Kind
+from callgate.surfaces.http.stream.subscriptions import Subscription
 from tests.unit.surfaces.http.instances import Client, Instance, Watcher, serving, watching
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from callgate.agent.agent import Agent
 from callgate.core.models import ModelError, ModelErrorKind
-from callgate.wiring import Wired
+from callgate.wiring.runtime import Wired
 from tests.unit.agent.talks import PlayedModel, Step, text, uses
 from tests.unit.surfaces.http.instances import DONE, LIMIT_S, Instance, serving, watching
 

@@ -12,11 +12,11 @@ import mcp_types as types
 from mcp.client.client import Client
 
 from callgate import ToolContext, tool
-from callgate.config.places import Home
+from callgate.config.home import Home
 from callgate.core.sessions import Mode, Session
 from callgate.surfaces.mcp.local import local_server
 from callgate.surfaces.mcp.server import McpServer
-from callgate.wiring import Wired, register_own
+from callgate.wiring.runtime import Wired, register_own
 
 LIMIT_S = 60.0
 GENERATIONS = ("legacy", "2026-07-28")

@@ -196,8 +196,8 @@ async def test_what_was_said_is_replayed_on_its_own_stream_only_and_bounded() ->
 
 def test_the_sdk_is_loaded_by_nothing_but_mcp_itself() -> None:
     names = (
-        "callgate", "callgate.wiring", "callgate.cli.dispatch", "callgate.cli.mcp",
-        "callgate.cli.mcp_serve", "callgate.cli.mcp_wrap", "callgate.cli.serve",
+        "callgate", "callgate.wiring.runtime", "callgate.cli.dispatch", "callgate.cli.mcp.subcommands",
+        "callgate.cli.mcp.serve", "callgate.cli.mcp.wrap", "callgate.cli.serving.serve",
         "callgate.surfaces.http.serving",
     )  # fmt: skip
     code = (

@@ -12,7 +12,7 @@ from mcp.shared.exceptions import MCPError
 
 from callgate.core.events import CONFIRMATION_REQUESTED
 from callgate.core.sessions import Mode
-from callgate.dispatch.confirmations import Answer
+from callgate.dispatch.permission.confirmations import Answer
 from callgate.policy.rules import Outcome
 from callgate.surfaces.mcp import pending_requests
 from tests.unit.surfaces.mcp.talks import GENERATIONS, World, answers, texts, world

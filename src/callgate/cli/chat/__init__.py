@@ -1,0 +1,1 @@
+"""The conversation of `callgate chat` at a terminal. `commands/chat.py` starts it."""

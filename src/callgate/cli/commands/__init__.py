@@ -1,0 +1,1 @@
+"""One module a command, named like it, with a function for each subcommand."""

@@ -1,0 +1,131 @@
+"""`callgate audit`: the calls on record, newest last, and whether the record is whole."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+import msgspec
+
+from callgate.audit.reading import Filter, Follower
+from callgate.audit.reading import search as find
+from callgate.audit.records import CallRecord
+from callgate.audit.verify import verify as check
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.ui.output import print_json, print_json_line
+from callgate.cli.ui.terminal import columns, is_terminal, paint_for
+from callgate.cli.ui.visible import clip, visible
+from callgate.config.home import Home
+from callgate.core.errors import ToolErrorClass
+
+_LOOK_EVERY_S = 0.2
+_AGO = re.compile(r"(\d{1,6})([smhd])\Z")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+Found = Iterable[tuple[CallRecord, bytes]]
+
+
+def tail(options: Namespace) -> int:
+    path = _path(options)
+    follower = Follower(path)  # before the first look, so that nothing falls in between
+    shown = _read(path, Filter(), options.n)
+    _show(shown, options.json)
+    seen = {line.id for line, _ in shown}
+    while options.follow:
+        _show((each for each in follower.read() if each[0].id not in seen), options.json)
+        sys.stdout.flush()
+        time.sleep(_LOOK_EVERY_S)
+    return OK
+
+
+def search(options: Namespace) -> int:
+    wanted = Filter(
+        text=options.text,
+        tool=options.tool,
+        session=options.session,
+        decision=options.decision,
+        error_class=options.error,
+        since_ms=None if options.since is None else since_ms(options.since),
+    )
+    limit = sys.maxsize if options.n is None else options.n
+    _show(_read(_path(options), wanted, limit), options.json)
+    return OK
+
+
+def verify(options: Namespace) -> int:
+    try:
+        found = check(_path(options))
+    except OSError as error:
+        raise _unreadable(error) from error
+    if options.json:
+        print_json({"ok": found.ok, **msgspec.to_builtins(found)})
+        return OK if found.ok else FAILED
+    for problem in (*found.problems, *found.unreadable):
+        print(visible(str(problem)))
+    counts = f"records {found.records}, chains {found.chains}, files {found.segments}"
+    print(f"whole: {counts}" if found.ok else f"broken: problems {len(found.problems)}, {counts}")
+    if found.last_hash:
+        print(f"last line: sha256 {found.last_hash}")
+    return OK if found.ok else FAILED
+
+
+def _path(options: Namespace) -> str:
+    if options.words:
+        raise CliError(f"audit takes no {options.words[0]!r}", hint="See callgate audit --help.")
+    return Home.from_environment().audit
+
+
+def _read(path: str, wanted: Filter, limit: int) -> list[tuple[CallRecord, bytes]]:
+    try:
+        return find(path, wanted, limit)
+    except OSError as error:
+        raise _unreadable(error) from error
+
+
+def _unreadable(error: OSError) -> CliError:
+    return CliError(
+        f"the audit log cannot be read: {error}",
+        error_class=ToolErrorClass.EXECUTION_ERROR,
+        reason="audit_unreadable",
+    )
+
+
+def since_ms(text: str) -> int:
+    """A date, a date with a time (ours, unless it names a zone), or how long ago."""
+    ago = _AGO.match(text)
+    try:
+        if ago is not None:
+            when = datetime.now().astimezone() - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+        else:
+            when = datetime.fromisoformat(text)
+        return int(when.timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise CliError(
+            f"--since: {text!r} is no date", hint="Such as 2026-01-31, 2026-01-31T12:00 or 2h."
+        ) from None
+
+
+def _show(found: Found, as_json: bool) -> None:
+    if as_json:
+        for _, raw in found:
+            print_json_line(msgspec.json.decode(raw))
+        return
+    paint = paint_for(sys.stdout)
+    room = columns() if is_terminal(sys.stdout) else None
+    for line, _ in found:
+        ended = line.error_class or "ok"
+        colour = "green" if ended == "ok" else "red" if line.decision == "deny" else "yellow"
+        when = datetime.fromtimestamp(line.ts / 1000).strftime("%Y-%m-%d %H:%M:%S")
+        head = f"{when}  {paint(colour, f'{ended:<17}')}  {visible(line.caller)}  "
+        text = f"{line.tool}  {line.args}{_by(line)}"
+        taken = len(when) + 17 + len(line.caller) + 6
+        print(head + (visible(text) if room is None else clip(text, max(room - taken - 1, 20))))
+
+
+def _by(line: CallRecord) -> str:
+    return "" if line.answered_by is None else f"  (answered by {line.answered_by})"

@@ -1,0 +1,178 @@
+"""`callgate call`: run one tool once. Its result on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+from callgate.cli.arguments import read_arguments
+from callgate.cli.embedded import find_tool, open_runtime
+from callgate.cli.errors import CliError
+from callgate.cli.nested_calls import refuse_within_a_call
+from callgate.cli.remote import call as remote
+from callgate.cli.serving.watchdog import watch_runtime
+from callgate.cli.ui import call_results
+from callgate.cli.ui.call_results import CallOutcome
+from callgate.cli.ui.confirmation_prompt import confirmer
+from callgate.cli.ui.progress_line import ProgressLine
+from callgate.cli.ui.terminal import say
+from callgate.cli.ui.visible import clip, visible_text
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.errors import ToolError
+from callgate.core.events import (
+    CALLED,
+    CONFIRMATION_REQUESTED,
+    OUTPUT_DELTA,
+    PROGRESS,
+    TERMINAL,
+    Event,
+)
+from callgate.dispatch.registry import Registered
+from callgate.redaction.summaries import summarize
+from callgate.wiring.runtime import Wired
+
+if TYPE_CHECKING:  # a usual call is read without it
+    from argparse import Namespace
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def call(options: Namespace) -> int:
+    if not options.words:
+        raise CliError("which tool? callgate call NAME [key=value ...]", hint="See callgate tools.")
+    if not options.no_instance and (code := remote.call(options)) is not None:
+        return code
+    refuse_within_a_call("callgate call")
+    wired, session = open_runtime(options, audit=True, meant=options.words[0])
+    name, *words = options.words
+    tool = find_tool(wired, name)
+    arguments: Any = {}
+    unreadable: ToolError | None = None
+    try:
+        schema = {} if tool is None else tool.definition.input_schema
+        arguments = read_arguments(words, options.args, schema)
+    except ToolError as error:
+        unreadable = error
+    tool_call = ToolCall(
+        tool=name if tool is None else tool.name,
+        arguments=arguments,
+        session=session,
+        caller=CallerKind.CLI,
+        timeout_s=options.timeout,
+    )
+    session.title = clip(f"{tool_call.tool} {summarize(arguments)}", 80)
+    return run_call(wired, tool_call, tool, options, unreadable)
+
+
+def run_call(
+    wired: Wired,
+    call: ToolCall,
+    tool: Registered | None,
+    options: Namespace,
+    unreadable: ToolError | None = None,
+    show: Callable[[CallOutcome], int] | None = None,
+) -> int:
+    """Make a call and show how it ended; the exit code. `unreadable` is why it cannot run.
+
+    `show` does it in another way, and gives the exit code.
+    """
+    waiting = ProgressLine(wanted=not (options.verbose or options.quiet))
+    live = _Live(options.verbose, options.wait, waiting)
+    runner = asyncio.Runner()
+    ended = runner.run(_run(wired, call, options, live, unreadable))
+    version = wired.policies.version(call.session.workspace)
+    code = _show(ended, tool, options, live, version) if show is None else show(ended)
+    if ended.goes_on:
+        sys.stdout.flush()
+        os._exit(code)
+    runner.close()
+    return code
+
+
+async def _run(
+    wired: Wired, call: ToolCall, options: Namespace, live: _Live, unreadable: ToolError | None
+) -> CallOutcome:
+    runtime = wired.runtime
+    try:
+        watch_runtime(wired)
+        if unreadable is not None:
+            return CallOutcome(runtime.refuse(call, unreadable))
+        answers = confirmer(wired, call, options)
+        attached: AbstractContextManager[None] = nullcontext()
+        if answers is not None or options.wait:
+            attached = runtime.attach(answers, call.session.id)
+        unlisten = wired.bus.listen(live)
+        with attached:
+            ended = await _until_the_end(wired, call)
+        unlisten()
+        live.waiting.stop()
+        return ended
+    finally:
+        await wired.close()
+
+
+async def _until_the_end(wired: Wired, call: ToolCall) -> CallOutcome:
+    """Run the call; the first signal stops it, and it is waited for."""
+    loop = asyncio.get_running_loop()
+    signals: list[int] = []
+    async with asyncio.TaskGroup() as group:
+        work = group.create_task(wired.runtime.call(call))
+
+        def stop(number: int) -> None:
+            signals.append(number)
+            if len(signals) == 1:
+                say("callgate: stopping the call")
+                group.create_task(wired.runtime.cancel(call.id))
+
+        for each in _SIGNALS:
+            loop.add_signal_handler(each, stop, each)
+        try:
+            await asyncio.wait({work})
+        finally:
+            for each in _SIGNALS:
+                loop.remove_signal_handler(each)
+    return CallOutcome(work.result(), signals[0] if signals else None)
+
+
+class _Live:
+    """On stderr: with `-v` what a tool says while it works, with `--wait` what is asked."""
+
+    def __init__(self, on: bool, wait: bool, waiting: ProgressLine) -> None:
+        self._on = on
+        self._wait = wait
+        self.waiting = waiting
+        self.streamed = False
+
+    def __call__(self, event: Event) -> None:
+        if event.type == CALLED:
+            self.waiting.start(str(event.payload["tool_name"]))
+        elif event.type in TERMINAL or event.type == CONFIRMATION_REQUESTED:
+            self.waiting.stop()
+        if self._wait and event.type == CONFIRMATION_REQUESTED:
+            id = event.payload["confirmation_request_id"]
+            say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
+        if not self._on:
+            return
+        if event.type == OUTPUT_DELTA:
+            self.streamed = True
+            sys.stderr.write(visible_text(str(event.payload["text"])))
+            sys.stderr.flush()
+        elif event.type == PROGRESS:
+            fraction = event.payload.get("fraction")
+            percent = "" if fraction is None else f" {fraction:.0%}"
+            say(f"progress:{percent} {event.payload.get('message') or ''}".rstrip())
+
+
+def _show(
+    ended: CallOutcome, tool: Registered | None, options: Namespace, live: _Live, policy: str
+) -> int:
+    schema = None if tool is None else tool.definition.input_schema
+    answered_by = {"instance": None, "policy": policy}
+    return call_results.show(
+        ended, schema, options, streamed=live.streamed, answered_by=answered_by
+    )

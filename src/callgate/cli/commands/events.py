@@ -1,0 +1,210 @@
+"""`callgate events`: what happened in the sessions, and with `--follow` what happens next.
+
+With `--session` an event's cursor is its number; without, it is a text that means nothing but
+the place. Reading again with `--since` and the last cursor seen misses nothing.
+"""
+
+from __future__ import annotations
+
+import select
+import sys
+from argparse import Namespace
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
+from contextlib import aclosing
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.records.stores import find_session, settle, short, with_store, words
+from callgate.cli.ui.output import print_json_line
+from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for
+from callgate.cli.ui.visible import clip, visible
+from callgate.core.events import COMPLETED, FAILED, INPUT_INVALID, OUTPUT_DELTA, Event
+from callgate.core.stores import Hint, Store
+
+_COLOURS = {FAILED: "red", INPUT_INVALID: "red", COMPLETED: "green", OUTPUT_DELTA: "dim"}
+_DETAIL_FIELDS = (
+    "message", "why", "command_executed", "input_summary", "text", "decision", "by",
+    "validation_errors", "files_modified",
+)  # fmt: skip
+"""Fields of a payload that are shown to a person, in this order."""
+_SHOWN = 200
+_NARROWEST = 20
+
+
+class Placed(NamedTuple):
+    cursor: int | str
+    """What continues behind the event."""
+    event: Event
+
+
+def events(options: Namespace) -> int:
+    words(options)
+    with_store(options, lambda store: _show(store, options))
+    return OK
+
+
+async def _show(store: Store, options: Namespace) -> None:
+    show = _Show(options)
+    pages = await _pages(store, options)
+    if options.n is not None:
+        last = deque[Placed](maxlen=options.n)
+        async for page in pages.there():
+            last.extend(each for each in page if show.wants(each.event))
+        show(last)
+    else:
+        async for page in pages.there():
+            show(page)
+    sys.stdout.flush()
+    if options.follow:
+        async with aclosing(follow(store, pages)) as coming:
+            async for page in coming:
+                show(page)
+                sys.stdout.flush()
+
+
+class OfAll:
+    """The events of all sessions, from a cursor on."""
+
+    def __init__(self, store: Store, cursor: str | None) -> None:
+        self._store = store
+        self._cursor = cursor
+
+    async def there(self) -> AsyncIterator[list[Placed]]:
+        """What there is by now, page by page."""
+        while True:
+            page = await self._store.read_all(self._cursor)
+            if not page.events:
+                return
+            self._cursor = page.cursor
+            yield [Placed(*each) for each in zip(page.cursors, page.events, strict=True)]
+
+    def wake(self) -> Hint:
+        return self._store.wake()
+
+
+class OfOne:
+    """The events of one session, from a number on."""
+
+    def __init__(self, store: Store, session: str, after: int) -> None:
+        self._store = store
+        self._session = session
+        self._after = after
+
+    async def there(self) -> AsyncIterator[list[Placed]]:
+        while page := await self._store.read_events(self._session, self._after):
+            first = self._after + 1
+            self._after += len(page)
+            yield [Placed(seq, event) for seq, event in enumerate(page, first)]
+
+    def wake(self) -> Hint:
+        return self._store.wake(self._session)
+
+
+async def follow(store: Store, pages: OfAll | OfOne) -> AsyncGenerator[list[Placed]]:
+    """What there is by now and what comes, until nobody reads our output any more."""
+    with pages.wake() as hint:
+        while True:
+            async for page in pages.there():
+                yield page
+            if not await hint.wait():
+                _ensure_read()
+                await settle(store)  # those who died since
+
+
+async def _pages(store: Store, options: Namespace) -> OfAll | OfOne:
+    since = options.since
+    if options.session is None:
+        try:
+            await store.read_all(since, 1)
+        except ValueError:
+            raise _bad_cursor(f"{since!r} is no cursor of this command") from None
+        return OfAll(store, since)
+    session = await find_session(store, options.session)
+    if since is None:
+        return OfOne(store, session.id, 0)
+    if not (since.isascii() and since.isdecimal() and len(since) < 16):
+        raise _bad_cursor(f"{since!r} is no number of an event")
+    if int(since) > session.last_seq:
+        raise _bad_cursor(f"session {session.id} has only {session.last_seq} events")
+    return OfOne(store, session.id, int(since))
+
+
+def _bad_cursor(message: str) -> CliError:
+    return CliError(f"--since: {message}", reason="bad_cursor")
+
+
+def _ensure_read() -> None:
+    """Notice while nothing happens that whoever read our output has gone."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout, 0)
+    except (OSError, ValueError):
+        return
+    if any(happened & (select.POLLERR | select.POLLNVAL) for _, happened in poll.poll(0)):
+        raise BrokenPipeError
+
+
+class _Show:
+    """Prints events: a line each, or an object a line."""
+
+    def __init__(self, options: Namespace) -> None:
+        self._types: Collection[str] = options.type or ()
+        self._json: bool = options.json
+        self._live: bool = options.follow
+        self._paint: Paint = paint_for(sys.stdout)
+
+    def wants(self, event: Event) -> bool:
+        return not self._types or event.type in self._types
+
+    def __call__(self, page: Collection[Placed]) -> None:
+        for cursor, event in page:
+            if not self.wants(event):
+                continue
+            if self._json:
+                print_placed(cursor, event)
+            elif self._live and event.type == OUTPUT_DELTA:
+                for line in str(event.payload.get("text", "")).splitlines():
+                    print(f"  | {visible(line)}")
+            else:
+                print(self._line(event))
+
+    def _line(self, event: Event) -> str:
+        head = f"{clock(event.timestamp)}  {visible(short(event.session_id))}  "
+        type = visible(event.type)
+        text = "  ".join(_details(event.payload))
+        room = columns() - len(head) - len(type) - 3 if is_terminal(sys.stdout) else _SHOWN
+        coloured = self._paint(_COLOURS.get(event.type, "cyan"), type)
+        return f"{head}{coloured}  {clip(text, max(room, _NARROWEST))}".rstrip()
+
+
+def print_placed(cursor: int | str, event: Event) -> None:
+    """As `--json` shows it."""
+    print_json_line({"cursor": cursor, **msgspec.to_builtins(event)})
+
+
+def _details(payload: Any) -> Iterator[str]:
+    """The tool, and the rest of a payload in a few words."""
+    if payload.get("tool_name"):
+        yield str(payload["tool_name"])
+    if payload.get("error_class"):
+        yield str(payload["error_class"])
+    if payload.get("success") is False:
+        yield "reported failure"
+    for name in _DETAIL_FIELDS:
+        value = payload.get(name)
+        if value:
+            text = "; ".join(map(str, value)) if isinstance(value, list) else str(value)
+            yield text[: 2 * _SHOWN]
+
+
+def clock(timestamp: float) -> str:
+    """Date and time here; a time that cannot be has the shape of one all the same."""
+    try:
+        return datetime.fromtimestamp(timestamp).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return "0000-00-00 00:00:00"

@@ -1,0 +1,1 @@
+"""The checks of `callgate doctor`. Begin with `checks.py`."""

@@ -1,0 +1,104 @@
+"""`callgate acp`: the agent of an editor, on stdin and stdout.
+
+The two are taken before anything else is loaded, and point elsewhere from then on: whatever
+prints, in here or in a process that is started, never reaches the protocol. What the greeting
+does not need is loaded once it was answered.
+"""
+
+from __future__ import annotations
+
+import os
+
+from callgate.cli.options import model_of
+from callgate.cli.ui.terminal import say
+from callgate.host.streams import take_streams
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from callgate.wiring.runtime import Wired
+
+_USAGE = 2
+
+
+def acp(options: Any) -> int:
+    if options.words:
+        from callgate.cli.errors import CliError  # lazy: only for errors  # noqa: PLC0415
+
+        raise CliError("acp takes no words")
+    if options.print_config:
+        from callgate.cli.editor.settings import show  # lazy: not for an editor  # noqa: PLC0415
+
+        return show(options)
+    if options.setup:
+        from callgate.cli.editor.setup import set_up  # lazy: not for an editor  # noqa: PLC0415
+
+        return set_up()
+    if os.isatty(0) or os.isatty(1):
+        say("callgate acp is started by an editor, which speaks with it over stdin and stdout.")
+        say("callgate acp --print-config zed (or neovim, jetbrains, emacs, vscode) sets one up.")
+        return _USAGE
+    from callgate.cli.fast.instances import home  # lazy: not for what only prints  # noqa: PLC0415
+
+    home()  # refuses one that others control
+    requests, answers = take_streams()
+    return _serve(requests, answers, options)
+
+
+def _level(options: Any) -> str:
+    if options.vv:
+        return "debug"
+    return "info" if options.v else "warning"
+
+
+def _serve(requests: int, answers: int, options: Any) -> int:
+    import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
+
+    from callgate.cli.logs import set_up  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.nested_calls import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
+    from callgate.surfaces.acp import stdio  # lazy: the same  # noqa: PLC0415
+
+    refuse_within_a_call("callgate acp")
+    set_up(options.debug, _level(options))
+    chosen = stdio.AcpOptions(model_of(options), options.mode, options.unstable)
+
+    async def make_agent(peer: Any, client: Any) -> Any:
+        await asyncio.to_thread(_load_agent)
+        wired = await asyncio.to_thread(_open, options.v or options.vv)
+        from callgate.cli.editor.dependencies import (  # lazy: after the greeting  # noqa: PLC0415
+            make_dependencies,
+        )
+        from callgate.cli.serving.watchdog import watch_runtime  # lazy: after the greeting  # noqa: PLC0415
+        from callgate.surfaces.acp.agent import AcpAgent  # lazy: after the greeting  # noqa: PLC0415
+
+        agent = AcpAgent(make_dependencies(wired, chosen), peer, client)
+        watch_runtime(wired)
+        return agent
+
+    return asyncio.run(stdio.serve(requests, answers, chosen, make_agent))
+
+
+def _load_agent() -> None:
+    """Load all that an agent needs, in a thread: the event loop goes on meanwhile."""
+    import callgate.cli.editor.dependencies  # lazy: after the greeting  # noqa: PLC0415
+    import callgate.surfaces.acp.agent  # lazy: after the greeting  # noqa: PLC0415
+    import callgate.wiring.agents  # lazy: after the greeting  # noqa: F401, PLC0415
+
+
+def _open(verbose: bool) -> Wired:
+    """A runtime with every configured tool. `RpcError` says why there is none."""
+    from callgate.cli.ui import provenance  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.config.home import Home  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.config.load import SettingsError  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError  # lazy: after the greeting  # noqa: PLC0415
+    from callgate.wiring.runtime import Wired, register_configured  # lazy: after the greeting  # noqa: PLC0415
+
+    try:
+        wired = Wired(Home.from_environment())
+        register_configured(wired, os.getcwd())
+        provenance.begin(verbose=verbose)
+        provenance.from_own_runtime(wired, os.getcwd())
+    except (SettingsError, OSError) as error:
+        raise RpcError(INTERNAL_ERROR, f"callgate cannot start: {error}") from error
+    return wired

@@ -1,0 +1,115 @@
+"""Builds the `Dependencies` of the ACP surface from a runtime."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING
+
+from callgate.config.keys import delete_key
+from callgate.config.load import SettingsError
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.models import ModelError
+from callgate.core.sessions import Mode, Session
+from callgate.live_sessions import MODES, LiveSessions
+from callgate.models.make import find_table, key_name
+from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+from callgate.surfaces.acp.dependencies import Dependencies, OpenServers
+from callgate.surfaces.acp.options import nearest
+from callgate.surfaces.acp.stdio import AcpOptions
+from callgate.wiring.runtime import Wired
+
+if TYPE_CHECKING:  # most sessions have none
+    from callgate.wiring.mcp_sessions import EditorServers
+
+
+def make_dependencies(wired: Wired, options: AcpOptions) -> Dependencies:
+    """`RpcError` where the options fit no settings."""
+    settings = wired.settings
+    modes = tuple(mode for mode in MODES if mode in settings.editor_modes)
+    model = options.model or settings.model
+
+    def open_session(workspace: str | None, id: str) -> Session:
+        return _session(wired, workspace or os.getcwd(), id)
+
+    def forget_key() -> None:
+        try:
+            name, table = find_table(model, settings.models, os.environ)
+        except ModelError:  # there is no model, so there is no key of it
+            return
+        delete_key(wired.home, key_name(name, table))
+
+    servers = _Servers(wired)
+
+    async def close() -> None:
+        await servers.close()
+        await wired.close()
+
+    return Dependencies(
+        runtime=wired.runtime,
+        sessions=LiveSessions(
+            wired.runtime, open_session, lambda name: wired.open_agent(name or model)
+        ),
+        skills=wired.skills,
+        modes=modes,
+        mode=_first(modes, options.mode, settings.mode),
+        model=model,
+        models=sorted(settings.models),
+        roots=wired.roots,
+        forget_key=forget_key,
+        latch_s=settings.acp.cancel_latch_s,
+        longest_arguments=settings.acp.longest_arguments,
+        unstable=options.unstable,
+        mcp=servers.load,
+        close=close,
+    )
+
+
+class _Servers:
+    """The MCP servers of the editor, once it has named any."""
+
+    def __init__(self, wired: Wired) -> None:
+        self._wired = wired
+        self._opened: EditorServers | None = None
+
+    async def load(self) -> OpenServers:
+        make = await asyncio.to_thread(_editor_servers)
+        if self._opened is None:
+            wired = self._wired
+            self._opened = make(wired.home, wired.settings, wired.sandbox, wired.runtime)
+        servers: EditorServers = self._opened
+        return servers.open
+
+    async def close(self) -> None:
+        if self._opened is not None:
+            await self._opened.close()
+
+
+def _editor_servers() -> type[EditorServers]:
+    from callgate.wiring.mcp_sessions import EditorServers  # lazy: heavy, most editors name none  # noqa: PLC0415
+
+    return EditorServers
+
+
+def _first(modes: tuple[Mode, ...], requested: str | None, default: Mode) -> Mode:
+    """The mode in which sessions begin: the one that was asked for, or what comes nearest to
+    the usual one."""
+    if requested is None:
+        return nearest(modes, default)
+    if requested not in modes:
+        raise RpcError(
+            INVALID_PARAMS, f"--mode {requested}: the settings allow {', '.join(modes)} in editors"
+        )
+    return Mode(requested)
+
+
+def _session(wired: Wired, workspace: str, id: str) -> Session:
+    try:
+        session = wired.session(workspace)
+    except SettingsError as error:
+        raise RpcError(INTERNAL_ERROR, str(error), {"reason": "settings_invalid"}) from error
+    except OSError as error:
+        message = f"{workspace} cannot be used: {error.strerror or error}"
+        raise ToolPermissionDenied(message, reason="workspace_gone") from error
+    session.id = id
+    return session

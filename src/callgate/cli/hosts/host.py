@@ -1,0 +1,28 @@
+"""`callgate host`: the process in which the tools of a file run, and what its author needs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from callgate.cli.errors import CliError
+from callgate.host.main import main
+
+
+def host(options: Namespace) -> int:
+    if not options.words:
+        raise CliError("which file or module?", hint="See callgate host --help.")
+    if len(options.words) > 1 and not options.script:
+        raise CliError(f"{options.words[1]!r} is one word too many")
+    return main([*(["--script"] if options.script else []), *options.words])
+
+
+def new(options: Namespace) -> int:
+    from callgate.cli.hosts import new as host_new  # lazy: not for a host at work  # noqa: PLC0415
+
+    return host_new.new(options)
+
+
+def check(options: Namespace) -> int:
+    from callgate.cli.hosts import check as host_check  # lazy: not for a host at work  # noqa: PLC0415
+
+    return host_check.check(options)

@@ -1,0 +1,66 @@
+"""Deleting sessions: never under a living process, and not without a yes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from callgate.cli.errors import CliError
+from callgate.cli.records.stores import alive, find_session, process_name
+from callgate.cli.ui.dialog import Lines, agreed
+from callgate.cli.ui.tty import open_tty
+from callgate.cli.ui.visible import visible
+from callgate.config.home import Home
+from callgate.core.errors import ToolErrorClass
+from callgate.core.stored import StoredSession
+from callgate.core.stores import Store
+from callgate.sessions.deleting import all_sessions, delete_session, family_of
+
+
+async def delete_sessions(store: Store, ids: Sequence[str], *, ask: bool) -> list[str]:
+    """Delete these with their workers, all or, before anything is done, none."""
+    found = [await find_session(store, each) for each in ids]
+    chosen = {session.id: session for session in found}
+    sessions = await all_sessions(store)
+    families = {id: family_of(id, sessions) for id in chosen}
+    dead = await store.dead_owners()
+    for id, family in families.items():
+        await _ensure_free(store, id, family, dead)
+    if ask:
+        await _ask([*chosen.values()])
+    for id, family in families.items():
+        await delete_session(store, id, family, Home.from_environment().artifacts)
+    return [*chosen]
+
+
+async def _ensure_free(
+    store: Store, id: str, family: Sequence[StoredSession], dead: Collection[str]
+) -> None:
+    """Refuse to delete what a living process works in, also if it only runs a call there."""
+    owners = [each.owner for each in family]
+    owners += [call.owner for each in family for call in await store.open_calls(each.id)]
+    living = next((owner for owner in owners if owner is not None and alive(owner, dead)), None)
+    if living is not None:
+        raise CliError(
+            f"session {id} is in use by {process_name(living)}",
+            hint="Nothing was deleted.",
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="session_locked",
+        )
+
+
+async def _ask(sessions: Sequence[StoredSession]) -> None:
+    tty = open_tty()
+    if tty is None:
+        raise CliError(
+            "deleting needs a yes, and nobody can be asked here",
+            hint="--yes deletes without asking.",
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="no_confirmer",
+        )
+    lines = [f"  {visible(each.id)}  {visible(each.title or '')}" for each in sessions]
+    if not await agreed(tty, Lines(lines), "Delete for good?"):
+        raise CliError(
+            "nothing was deleted",
+            error_class=ToolErrorClass.USER_DENIED,
+            reason="user_denied",
+        )

@@ -1,0 +1,184 @@
+"""The store of the home, opened for one command beside whoever else uses it.
+
+A command that only reads leaves nothing on the disk: where there is no file there are no
+sessions. Whatever the store cannot do becomes one sentence and an exit code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from argparse import Namespace
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from callgate.audit.log import AuditLog
+from callgate.cli.errors import CliError
+from callgate.cli.logs import set_up
+from callgate.config.home import Home
+from callgate.config.load import SettingsError, load_user
+from callgate.config.schema import AuditTable
+from callgate.core.errors import ToolErrorClass
+from callgate.core.events import Event
+from callgate.core.stored import StoredMessage, StoredSession
+from callgate.core.stores import (
+    ConfirmationNotFound,
+    SessionLocked,
+    SessionNotFound,
+    Store,
+    StoreError,
+)
+from callgate.sessions.deleting import all_sessions
+from callgate.sessions.recovery import record, recover
+from callgate.storage.sqlite.files import Location
+from callgate.storage.sqlite.store import SqliteStore
+
+T = TypeVar("T")
+
+_SHORTEST = 4
+"""Characters of an id that are enough, where they are unique."""
+_SHORT = 12
+_LISTED = 5
+
+_NOT_FOUND = (SessionNotFound, ConfirmationNotFound)
+
+
+def with_store(options: Namespace, work: Callable[[Store], Awaitable[T]]) -> T:
+    """Do something with the store of the home, after those who are gone were accounted for."""
+    set_up(options.debug)
+    with explained():
+        return asyncio.run(_opened(Home.from_environment().path, work))
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """What the store cannot do, as a `CliError`."""
+    try:
+        yield
+    except SessionLocked as error:
+        raise CliError(
+            f"session {error.session} is in use by {process_name(error.owner)}",
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="session_locked",
+        ) from error
+    except _NOT_FOUND as error:
+        raise not_found(str(error)) from error
+    except StoreError as error:
+        raise CliError(
+            str(error), error_class=ToolErrorClass.EXECUTION_ERROR, reason="store_unusable"
+        ) from error
+
+
+async def _opened(home: str, work: Callable[[Store], Awaitable[T]]) -> T:
+    async with await SqliteStore.open(home) as store:
+        await settle(store)
+        return await work(store)
+
+
+async def settle(store: Store) -> None:
+    """Close what dead processes left open, with the records that they did not write."""
+    interrupted = await recover(store)
+    if not interrupted:
+        return
+    home = Home.from_environment()
+    try:
+        bounds = load_user(home)[0].audit
+    except SettingsError:  # what happened is shown and recorded all the same
+        bounds = AuditTable()
+    audit = AuditLog(home.audit, max_bytes=bounds.max_bytes, keep=bounds.keep)
+    record(audit, interrupted)
+    audit.close()
+
+
+def process_name(owner: str) -> str:
+    """A living owner in words, with the number of its process where that can be read."""
+    lock = os.path.join(
+        Location(home=Home.from_environment().path).owners, f"{os.path.basename(owner)}.lock"
+    )
+    try:
+        with open(lock, encoding="ascii") as file:
+            return f"process {int(file.read(20))}"
+    except (OSError, ValueError):
+        return f"another process ({owner})"
+
+
+async def find_session(store: Store, wanted: str) -> StoredSession:
+    """A session by its id, or by the beginning or the end of it."""
+    try:
+        return await store.get_session(wanted)
+    except SessionNotFound:
+        sessions = await all_sessions(store)
+        id = pick(wanted, [each.id for each in sessions], "session")
+        return next(each for each in sessions if each.id == id)
+
+
+async def all_events(store: Store, session: str) -> list[Event]:
+    found: list[Event] = []
+    while page := await store.read_events(session, len(found)):
+        found += page
+    return found
+
+
+async def all_messages(store: Store, session: str) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
+    while page := await store.read_messages(session, len(found)):
+        found += page
+    return found
+
+
+def pick(wanted: str, ids: Iterable[str], kind: str) -> str:
+    """The one id that begins or ends like this, with or without its `sess_`."""
+    part = wanted.casefold()
+    fitting = [
+        id
+        for id in ids
+        for folded in [id.casefold()]
+        if part == folded
+        or (
+            len(part) >= _SHORTEST
+            and (folded.startswith((part, f"sess_{part}")) or folded.endswith(part))
+        )
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if not fitting:
+        raise not_found(f"there is no {kind} {wanted!r}")
+    more = len(fitting) - _LISTED
+    shown = ", ".join(fitting[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+    raise CliError(f"{wanted!r} is not one {kind}: {shown}", reason="ambiguous")
+
+
+def not_found(message: str) -> CliError:
+    return CliError(message, error_class=ToolErrorClass.NOT_FOUND, reason="not_found")
+
+
+def short(id: str) -> str:
+    """The end of an id: enough to tell sessions apart, and to name one."""
+    return id[-_SHORT:]
+
+
+def words(options: Namespace, *names: str) -> Sequence[str]:
+    """The words behind a command's name, exactly as many as there are names for."""
+    given: Sequence[str] = options.words
+    if len(given) > len(names):
+        raise CliError(f"{given[len(names)]!r} is one word too many")
+    if len(given) < len(names):
+        raise CliError(f"which {names[len(given)]}?")
+    return given
+
+
+def alive(owner: str | None, dead: Collection[str]) -> bool:
+    return owner is not None and owner not in dead
+
+
+def ago(then: float, now: float) -> str:
+    """How long ago, in the largest unit that fits."""
+    return "just now" if now - then < 5 else f"{span(now - then)} ago"
+
+
+def span(seconds: float) -> str:
+    for name, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:,.0f} {name}"
+    return f"{max(seconds, 0):.0f} s"

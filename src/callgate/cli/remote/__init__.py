@@ -1,0 +1,1 @@
+"""Commands carried out by a running instance. `call.py` is the fast path of `callgate call`."""

@@ -1,0 +1,141 @@
+"""Puts an instance's question to the person at this terminal, just as our own runtime would.
+
+The question is the instance's; the rule that an answer would save, and the preview of a
+command, are worked out here, from the same settings. The answer goes to the store of the home,
+as that of `callgate watch --answer`: over the socket no peer allows its own call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+import msgspec
+
+from callgate.cli.embedded import open_runtime
+from callgate.cli.fast.connection import ConnectionLost, InstanceConnection, UnexpectedPeer
+from callgate.cli.ui.confirmation_prompt import confirmer
+from callgate.config.home import Home
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.events import CONFIRMATION_RESOLVED
+from callgate.core.sessions import Mode
+from callgate.core.stores import ConfirmationNotFound, StoreError
+from callgate.dispatch.permission import questions
+from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer
+from callgate.policy.rules import Outcome
+from callgate.protocol.socket_v1.frames import Question
+from callgate.storage.sqlite.store import SqliteStore
+
+
+class PendingCall(Protocol):
+    """The call that the question is about."""
+
+    connection: InstanceConnection
+    options: Any
+    tool: str
+    arguments: Any
+    mode: str | None
+
+
+class AnswerNotDelivered(Exception):
+    """The answer could not be stored with the question."""
+
+
+def ask(call: PendingCall, question: dict[str, Any], stopped: int) -> None:
+    """Ask the person, and give their answer, unless the question went away before.
+
+    `stopped`: a descriptor that becomes readable when the person wants to stop the call. Raises
+    `AnswerNotDelivered`.
+    """
+    try:
+        confirmation = _confirmation(msgspec.convert(question, Question))
+    except msgspec.ValidationError as error:
+        raise UnexpectedPeer("a question that cannot be read") from error
+    answer = asyncio.run(_ask(call, confirmation, stopped))
+    if answer is not None:
+        asyncio.run(_give(confirmation.id, confirmation.arguments_sha256, answer))
+
+
+def allow(question: dict[str, Any]) -> None:
+    """Give the answer of `--yes`. Raises `AnswerNotDelivered`."""
+    answer = Answer(decision=Outcome.ALLOW, by="--yes")
+    asyncio.run(_give(question["id"], question["argumentsSha256"], answer))
+
+
+async def _give(id: str, sha256: str, answer: Answer) -> None:
+    home = Home.from_environment().path
+    try:
+        async with await SqliteStore.open(home) as store:
+            stored = await store.get_confirmation(id)
+            if stored.arguments_sha256 != sha256:
+                raise AnswerNotDelivered("it is about other arguments")
+            await questions.answer(store, id, answer)
+    except ConfirmationNotFound:
+        raise AnswerNotDelivered(f"the instance has another home than {home}") from None
+    except StoreError as error:
+        raise AnswerNotDelivered(str(error)) from error
+
+
+def _confirmation(question: Question) -> Confirmation:
+    fields = msgspec.structs.asdict(question)
+    return msgspec.convert({**fields, "event_id": ""}, Confirmation, from_attributes=True)
+
+
+async def _ask(call: PendingCall, question: Confirmation, stopped: int) -> Answer | None:
+    wired, session = open_runtime(call.options, meant=call.tool)
+    try:
+        if call.mode is not None:
+            session.mode = Mode(call.mode)
+        tool_call = ToolCall(
+            tool=call.tool, arguments=call.arguments, session=session, caller=CallerKind.CLI
+        )
+        asker = confirmer(wired, tool_call, call.options)
+        if asker is None:
+            return None
+        return await _first(asyncio.ensure_future(_read(asker, question)), call, stopped)
+    finally:
+        await wired.close()
+
+
+async def _read(asker: Confirmer, question: Confirmation) -> Answer:
+    return Answer.read(await asker(question))
+
+
+async def _first(asking: asyncio.Future[Answer], call: PendingCall, stopped: int) -> Answer | None:
+    """The answer, unless the instance or the person ends the matter before it."""
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        loop.remove_reader(call.connection.fileno())
+        loop.remove_reader(stopped)
+        if not ended.done():
+            ended.set_result(None)
+
+    def look() -> None:
+        try:
+            call.connection.take()
+            over = any(map(_is_over, call.connection.arrived()))
+        except ConnectionLost:  # whoever waits for the end of the call will find that, too
+            over = True
+        if over:
+            end()
+
+    loop.add_reader(call.connection.fileno(), look)
+    loop.add_reader(stopped, end)
+    try:
+        waiting: set[asyncio.Future[Any]] = {asking, ended}
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        if asking.done():
+            return asking.result()
+        asking.cancel()
+        await asyncio.wait({asking})
+        return None
+    finally:
+        end()
+
+
+def _is_over(frame: dict[str, Any]) -> bool:
+    """Nobody waits for this answer any more: another one came first, or the call has ended."""
+    resolved = (frame.get("event") or {}).get("type") == CONFIRMATION_RESOLVED
+    return resolved or frame.get("type") in ("tool_result", "closing")

@@ -1,0 +1,1 @@
+"""`callgate serve`, `status`, `stop`, `dashboard`, and what a long-running command needs."""

@@ -1,0 +1,56 @@
+"""`callgate stop`: end an instance, and wait until it has gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from argparse import Namespace
+
+from callgate.cli.errors import CliError
+from callgate.cli.exit_codes import OK
+from callgate.cli.nested_calls import refuse_within_a_call
+from callgate.cli.ui import provenance
+from callgate.cli.ui.output import print_json
+from callgate.config.home import Home
+from callgate.core.errors import ToolErrorClass
+from callgate.surfaces.socket.instances import Instance, is_alive, running
+
+_PATIENCE_S = 5.0
+_LOOK_EVERY_S = 0.02
+
+
+def stop(options: Namespace) -> int:
+    refuse_within_a_call("callgate stop")
+    if len(options.words) > 1:
+        raise CliError(f"{options.words[1]!r} is one word too many")
+    home = Home.from_environment().path
+    instance = _find(home, options.words[0] if options.words else None)
+    provenance.from_instance(instance)
+    os.kill(instance.pid, signal.SIGTERM)
+    until = time.monotonic() + _PATIENCE_S
+    while any(each.pid == instance.pid for each in running(home)) or is_alive(instance.pid):
+        if time.monotonic() > until:
+            raise CliError(
+                f"process {instance.pid} was told to stop and has not",
+                error_class=ToolErrorClass.TIMEOUT, reason="still_running",
+            )  # fmt: skip
+        time.sleep(_LOOK_EVERY_S)
+    if options.json:
+        print_json({"stopped": instance.pid})
+    else:
+        print(f"stopped {instance.pid} ({instance.label})")
+    return OK
+
+
+def _find(home: str, name: str | None) -> Instance:
+    fitting = [each for each in running(home) if name in (None, str(each.pid), each.label)]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        names = ", ".join(f"{each.pid} ({each.label})" for each in fitting)
+        raise CliError(f"which one? {names}", reason="ambiguous")
+    raise CliError(
+        "no instance runs" if name is None else f"no instance {name!r} runs",
+        error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
+    )  # fmt: skip

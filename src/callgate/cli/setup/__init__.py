@@ -1,0 +1,1 @@
+"""`callgate init`, and what it writes and asks at a terminal."""

@@ -1,0 +1,1 @@
+"""Patterns and characters of text, matched in linear time."""

@@ -1,0 +1,1 @@
+"""How the commands of a call are started: which sandbox, and what path rules add."""

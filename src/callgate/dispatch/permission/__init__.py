@@ -1,0 +1,1 @@
+"""Questions to a person and remembered answers, for the stage `authorize`."""

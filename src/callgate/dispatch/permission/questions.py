@@ -1,0 +1,177 @@
+"""A question in the store: how it is put, closed and read again, in whichever process.
+
+The first who closes it wins, by compare-and-set in the store; everyone else is told what
+stands. The event that says so is made by the one who closes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.events import CONFIRMATION_RESOLVED, Event
+from callgate.core.ids import ulid
+from callgate.core.ops import PutConfirmation, ResolveConfirmation
+from callgate.core.sessions import Session
+from callgate.core.stored import ConfirmationState, StoredConfirmation
+from callgate.core.stores import ConfirmationNotFound, Store
+from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Receipt
+from callgate.policy.rules import Outcome
+
+_STATES = {Outcome.ALLOW: ConfirmationState.ALLOWED, Outcome.DENY: ConfirmationState.DENIED}
+_STATE_WORDS = {ConfirmationState.EXPIRED: "timeout", ConfirmationState.WITHDRAWN: "cancelled"}
+
+
+class _AskedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed to run the call of a question after its process has gone."""
+
+    caller: CallerKind
+    external_id: str | None = None
+    timeout_s: float | None = None
+    parent_event_id: str | None = None
+    scope: Mapping[str, str] | None = None
+
+
+class _StoredQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    question: Confirmation
+    call: _AskedCall
+
+
+class _StoredAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    answer: Answer
+    at: float
+
+
+def put(call: ToolCall, question: Confirmation, event: Event, owner: str) -> PutConfirmation:
+    record = _StoredQuestion(
+        question=question,
+        call=_AskedCall(
+            caller=call.caller,
+            external_id=call.external_id,
+            timeout_s=call.timeout_s,
+            parent_event_id=call.parent_event_id,
+            scope=call.scope,
+        ),
+    )
+    return PutConfirmation(
+        session=call.session.id,
+        event=event,
+        confirmation=question.id,
+        call=call.id,
+        owner=owner,
+        caller=call.caller,
+        tool=question.tool,
+        tool_use_id=question.tool_use_id,
+        turn_id=call.turn_id,
+        side_effects=question.side_effects,
+        arguments_sha256=question.arguments_sha256,
+        expires_at=question.expires_at,
+        question=msgspec.to_builtins(record),
+    )
+
+
+def read_question(stored: StoredConfirmation) -> Confirmation:
+    return _stored_question(stored).question
+
+
+def read_call(stored: StoredConfirmation, session: Session) -> ToolCall:
+    """The call that the question is about, as it was made."""
+    record = _stored_question(stored)
+    question, call = record.question, record.call
+    return ToolCall(
+        id=question.call_id,
+        tool=question.tool,
+        arguments=question.arguments,
+        session=session,
+        caller=call.caller,
+        external_id=call.external_id,
+        tool_use_id=question.tool_use_id,
+        turn_id=question.turn_id,
+        timeout_s=call.timeout_s,
+        parent_event_id=call.parent_event_id,
+        scope=call.scope,
+    )
+
+
+def _stored_question(stored: StoredConfirmation) -> _StoredQuestion:
+    return msgspec.convert(stored.question, _StoredQuestion)
+
+
+def close(
+    question: Confirmation,
+    state: ConfirmationState,
+    answer: Answer | None = None,
+    amended_sha256: str | None = None,
+) -> ResolveConfirmation:
+    """Close a question with an answer, or without one by time or because of a stop."""
+    now = time.time()
+    stored_answer = None if answer is None else _StoredAnswer(answer=answer, at=now)
+    return ResolveConfirmation(
+        session=question.session_id,
+        event=_closing(question, state, answer, ulid(), now),
+        confirmation=question.id,
+        state=state,
+        arguments_sha256=question.arguments_sha256,
+        amended_sha256=amended_sha256,
+        answer=None if stored_answer is None else msgspec.to_builtins(stored_answer),
+        by=None if answer is None else answer.by,
+        at=now,
+    )
+
+
+def answered_state(answer: Answer) -> ConfirmationState:
+    return _STATES[answer.decision]
+
+
+def closed(stored: StoredConfirmation) -> Closed | None:
+    """How a question was closed, also by another process; None while it is open."""
+    if stored.state is ConfirmationState.PENDING:
+        return None
+    stored_answer = None if stored.answer is None else msgspec.convert(stored.answer, _StoredAnswer)
+    answer = None if stored_answer is None else stored_answer.answer
+    at = time.time() if stored_answer is None else stored_answer.at
+    event = _closing(read_question(stored), stored.state, answer, stored.resolved or ulid(), at)
+    return Closed(stored.state, answer, event)
+
+
+def _closing(
+    question: Confirmation, state: ConfirmationState, answer: Answer | None, id: str, at: float
+) -> Event:
+    payload: dict[str, Any] = {
+        "confirmation_request_id": question.id,
+        "decision": _STATE_WORDS[state] if answer is None else answer.decision,
+        "scope": answer.scope if answer is not None else None,
+        "by": answer.by if answer is not None else None,
+        "tool_use_id": question.tool_use_id,
+        "call_id": question.call_id,
+    }
+    return Event(
+        id=id,
+        timestamp=at,
+        session_id=question.session_id,
+        turn_id=question.turn_id,
+        parent_event_id=question.event_id,
+        type=CONFIRMATION_RESOLVED,
+        actor="user" if answer is not None else "system",
+        payload=payload,
+    )
+
+
+async def answer(store: Store, id: str, answer: Answer) -> Receipt:
+    """Answer a question of any process. `KeyError` if there is no such question."""
+    try:
+        stored = await store.get_confirmation(id)
+    except ConfirmationNotFound:
+        raise KeyError(id) from None
+    if answer.arguments is not None:
+        raise ValueError("other arguments can be given only to the process that asks")
+    op = close(read_question(stored), answered_state(answer), answer)
+    (resolution,) = await store.commit(op)
+    if resolution.applied:
+        return Receipt(True, answer)
+    standing = closed(resolution.confirmation)
+    return Receipt(False, standing.answer if standing is not None else None)

@@ -1,0 +1,159 @@
+"""Secrets on command lines: behind an option that says so, or where a program wants one.
+
+    --password x      curl -u alice:x      unzip -P x      echo x | sudo -S      net use ... x
+
+`programs` has the table. A command is looked at up to its end, at most `_LONGEST` characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from callgate.redaction.assignments import STEM, take, take_quoted
+from callgate.redaction.names import Weight, weigh
+from callgate.redaction.phrases import find_cookies
+from callgate.redaction.programs import (
+    ATTACHED,
+    FORMS,
+    READS_STDIN,
+    SEPARATE,
+    command_words,
+)
+from callgate.redaction.quotations import QUOTE
+from callgate.redaction.scans import Scan, literally
+from callgate.redaction.shapes import Spans, each_match
+from callgate.redaction.values import stands_in
+
+_FLAG = re.compile(
+    rf"(?<![\w-])--?(?=[\w-]{{0,40}}{STEM})(?P<name>[\w-]{{1,80}})"
+    rf"(?:[ \t]+|{QUOTE}?,\s{{0,20}})(?:(?P<quote>{QUOTE})|(?P<word>[^\s\"'`\\<>|;&)\]}},-]"
+    r"[^\s\"'`\\<>|;&)\]},]*))"
+)
+_USER = re.compile(
+    r"(?<![\w-])(?:-u[ \t]*|-U[ \t]+|-a[ \t]+|--(?:user|proxy-user|http-user|auth)(?:[ \t]+|=))"
+    r"(?:[\"'],\s{0,20})?\\{0,7}[\"']?"
+    r"[^\s\"':\\/@-][^\s\"':\\/@]{0,128}:(?!//)(?P<password>[^\s\"'\\]+)"
+)
+_CURLED = ("curl", "wget", "http", "--user", "--proxy-user")
+_SENT_COOKIES = re.compile(
+    r"-(?<![\w-]-)(?:b|-cookie)(?:[ \t]+|=|\\{0,7}[\"'],\s{0,20})?\\{0,7}[\"']?"
+    r"([\w.$-]{1,128}=[^\r\n\"'\\]+)"
+)
+_VALUE = rf"(?:(?P<quote>{QUOTE})|(?P<word>[^\s\"'`\\<>|;&,]+))"
+_ARGUMENT = r"""(?:\\{0,7}["']([^"'\\\r\n]+)|([^\s"'\\<>|;&]+))"""
+_COMMAND = re.compile(
+    r"""[^\n;|&"']*(?:(?:"[^"\n]*"|'[^'\n]*'|["'])[^\n;|&"']*)*"""
+)
+_LONGEST = 600
+
+
+def _options(separate: str, attached: str) -> re.Pattern[str]:
+    """Options of one program, and their value; in the case in which they are written."""
+    behind = r"(?:[ \t]+|=|\\{0,7}[\"'],\s{0,20})(?!-)"
+    kinds = [(each, behind) for each in separate.split()]
+    kinds += [(each, "") for each in attached.split()]
+    # What they begin with stands first, so that `re` can look for it.
+    first = f"[{''.join({re.escape(each[0]) for each, _ in kinds})}]"
+    rest = "|".join(f"{re.escape(each[1:])}{behind}" for each, behind in kinds)
+    return re.compile(rf"{first}(?<![^\s\"',]{first})(?:{rest}){_VALUE}")
+
+
+def _by_program(table: Mapping[str, str], program: str) -> str:
+    return " ".join(
+        options for programs, options in table.items() if program in programs.split(", ")
+    )
+
+
+def _programs() -> Iterator[tuple[str, re.Pattern[str], re.Pattern[str]]]:
+    names = [name for table in (SEPARATE, ATTACHED) for key in table for name in key.split(", ")]
+    for name in dict.fromkeys(names):
+        exact = re.escape(name)  # first, so that `re` can look for it
+        start = re.compile(rf"{exact}(?<![\w-]{exact})(?:\.exe)?(?=[ \t\"'\\,])")
+        yield name, start, _options(_by_program(SEPARATE, name), _by_program(ATTACHED, name))
+
+
+_PROGRAMS: dict[bytes, list[tuple[re.Pattern[str], re.Pattern[str]]]] = {}
+"""By their first words."""
+for _name, *_patterns in _programs():
+    _PROGRAMS.setdefault(_name.split()[0].encode(), []).append((_patterns[0], _patterns[1]))
+_FORMS = [
+    (word, re.compile(form.replace("%STEM%", STEM).replace("§", _ARGUMENT)))
+    for word, form in FORMS
+]
+_ANY_FORM = Scan(literally(word for word, _ in FORMS))
+_ECHOED = re.compile(
+    rf"(?:echo|printf)[ \t]+(?:-\w[ \t]+|[\"']%s(?:\\+n)?[\"'][ \t]+)?{_ARGUMENT}[\"']?[ \t]*\|"
+    r"(?P<reader>[^|\n]{0,160})"
+)
+_HERE_STRING = re.compile(rf"(?P<reader>[^|\n<]{{1,160}})<<<[ \t]*{_ARGUMENT}")
+
+
+def find_in_commands(text: str, low: str, spans: Spans) -> None:
+    if "-" in low:
+        _find_flags(text, low, spans)
+        if any(word in low for word in _CURLED):
+            for match in each_match(_USER, text, spans):
+                _mask(text, match.span("password"), spans)
+            for match in each_match(_SENT_COOKIES, text, spans):
+                find_cookies(text, match, spans)
+    for program in _PROGRAMS.keys() & command_words(low):
+        for start, options in _PROGRAMS[program]:
+            _find_options(text, low, start, options, spans)
+    if _ANY_FORM.finds(low):
+        _find_forms(text, low, spans)
+    _find_piped(text, low, spans)
+
+
+def _find_forms(text: str, low: str, spans: Spans) -> None:
+    for word, form in _FORMS:
+        if word in low:
+            for match in each_match(form, low, spans):
+                _mask(text, match.span(match.lastindex or 0), spans)
+
+
+def _find_flags(text: str, low: str, spans: Spans) -> None:
+    for match in each_match(_FLAG, low, spans):
+        weight = weigh(text[match.start("name") : match.end("name")])
+        if not weight:
+            continue
+        if match.group("quote") is not None:
+            take_quoted(text, match.end(), match.group("quote"), weight, spans)
+        else:
+            take(text, match.span("word"), weight, spans, quoted=False)
+
+
+def _find_options(
+    text: str, low: str, start: re.Pattern[str], options: re.Pattern[str], spans: Spans
+) -> None:
+    seen = 0
+    for program in each_match(start, low, spans):
+        if program.start() < seen:  # in the command that was looked at last
+            continue
+        command = _COMMAND.match(text, program.end(), program.end() + _LONGEST)
+        assert command is not None
+        seen = command.end()
+        for match in options.finditer(text, program.end(), command.end()):
+            if match.group("quote") is not None:
+                take_quoted(text, match.end(), match.group("quote"), Weight.SECRET, spans)
+            else:
+                _mask(text, match.span("word"), spans)
+
+
+def _find_piped(text: str, low: str, spans: Spans) -> None:
+    """What is echoed into a program that reads a password from there."""
+    for mark, pattern in (("|", _ECHOED), ("<<<", _HERE_STRING)):
+        if mark in low:
+            for match in each_match(pattern, low, spans):
+                if any(each in match.group("reader") for each in READS_STDIN):
+                    group = next(number for number in (1, 2, 3) if _is_value(match, number))
+                    _mask(text, match.span(group), spans)
+
+
+def _is_value(match: re.Match[str], number: int) -> bool:
+    return number != match.re.groupindex["reader"] and bool(match.group(number))
+
+
+def _mask(text: str, span: tuple[int, int], spans: Spans) -> None:
+    if not stands_in(text[slice(*span)], quoted=True):
+        spans.append(span)

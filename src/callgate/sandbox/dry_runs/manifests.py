@@ -1,0 +1,260 @@
+"""What a directory tree looks like, cheaply: names and facts, no contents; and what changed in it.
+
+    before = await observe(directory)
+    ...                                 a command runs
+    observed = await before.changes()   created, changed, deleted, and what is not known
+
+A file counts as changed if its mode, size, times or inode did; a directory if its mode did. No
+program can set the time of the last change of an inode, so putting an old date back hides
+nothing. Reading changes none of this. Links are looked at and never followed.
+
+A tree may be too large, too deep or closed to us. What was not looked at is named, and nothing
+is said of it: neither that it was created nor that it is gone. On kernels before 6.13 a file
+that was changed in the last few milliseconds before the first look, and again right after it,
+to the same size, is taken for unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from callgate.sandbox.backends import placeholders
+
+MOST_ENTRIES = 50_000
+MOST_SECONDS = 5.0
+
+_MOST_DEPTH = 200
+_NAMED = 50
+"""Paths of each kind that a result or an event names."""
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Facts(NamedTuple):
+    """What the system says of one name."""
+
+    mode: int
+    """Type and permission bits."""
+    size: int
+    mtime_ns: int
+    inode: int
+    ctime_ns: int
+
+    @property
+    def is_directory(self) -> bool:
+        return stat.S_ISDIR(self.mode)
+
+    def is_same(self, other: Facts) -> bool:
+        if self.is_directory and other.is_directory:
+            return self.mode == other.mode  # the rest follows from what is in it
+        return self == other
+
+
+class Manifest(NamedTuple):
+    entries: Mapping[str, Facts]
+    """By path from the directory. A name that is no text has surrogates (`os.fsdecode`)."""
+    unlisted: Mapping[str, str]
+    """Directories of which not every name is known, and why; "" is the whole tree's root."""
+
+
+class Observed(msgspec.Struct, frozen=True):
+    """Sorted paths, as in a `Manifest`."""
+
+    created: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+    deleted: tuple[str, ...] = ()
+    incomplete: tuple[str, ...] = ()
+    """Why more may have happened than is said here; empty: nothing else did."""
+
+    def __bool__(self) -> bool:
+        return bool(self.created or self.changed or self.deleted)
+
+    @property
+    def files(self) -> list[str]:
+        """Every path, as text that can be sent: for `ToolOutput.files_modified`."""
+        return sorted(map(sendable, (*self.created, *self.changed, *self.deleted)))
+
+    def as_metadata(self) -> dict[str, Any]:
+        """For a result's metadata or an event: the first paths of each kind, and all counts."""
+        kinds = {"created": self.created, "changed": self.changed, "deleted": self.deleted}
+        metadata: dict[str, Any] = {
+            k: [*map(sendable, paths[:_NAMED])] for k, paths in kinds.items()
+        }
+        metadata["counts"] = {kind: len(paths) for kind, paths in kinds.items()}
+        metadata["incomplete"] = list(self.incomplete)
+        return metadata
+
+
+class Before(NamedTuple):
+    """A first look, to be compared with a second one."""
+
+    directory: str
+    manifest: Manifest
+    bounds: tuple[int, float]
+
+    async def changes(self) -> Observed:
+        return compare(self.manifest, await _look(self.directory, *self.bounds))
+
+
+async def observe(
+    directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECONDS
+) -> Before:
+    """Look at a directory before a command runs in it."""
+    return Before(directory, await _look(directory, most, seconds), (most, seconds))
+
+
+async def _look(directory: str, most: int, seconds: float) -> Manifest:
+    return await asyncio.to_thread(take, directory, most=most, seconds=seconds)
+
+
+def take(
+    directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECONDS
+) -> Manifest:
+    """Look at every name below a directory, up to a number of them and a time."""
+    entries: dict[str, Facts] = {}
+    unlisted: dict[str, str] = {}
+    ours = contextvars.Context()  # what we open to look is not opened by the tool that runs
+    try:
+        root = ours.run(os.open, directory, _DIRECTORY & ~os.O_NOFOLLOW)
+    except OSError as error:
+        return Manifest(entries, {"": str(error.strerror)})
+    walk = _Walk(entries, unlisted, most, time.monotonic() + seconds)
+    ours.run(walk.run, root)
+    return Manifest(entries, unlisted)
+
+
+class _Level(NamedTuple):
+    """A directory on the way down: its descriptor, its path, and what is still to be entered."""
+
+    descriptor: int
+    prefix: str
+    left: list[str]
+
+
+class _Walk:
+    """Depth first, so that no more descriptors are open than the tree is deep."""
+
+    def __init__(
+        self, entries: dict[str, Facts], unlisted: dict[str, str], most: int, deadline: float
+    ) -> None:
+        self._entries = entries
+        self._unlisted = unlisted
+        self._most = most
+        self._deadline = deadline
+
+    def run(self, root: int) -> None:
+        levels: list[_Level] = []
+        try:
+            levels.append(_Level(root, "", self._list(root, "")))
+            while levels:
+                here = levels[-1]
+                if not here.left:
+                    os.close(levels.pop().descriptor)
+                    continue
+                self._enter(here, here.left.pop(), levels)
+        finally:
+            for level in levels:
+                os.close(level.descriptor)
+
+    def _enter(self, here: _Level, name: str, levels: list[_Level]) -> None:
+        path = here.prefix + name
+        if why := self._refusal(len(levels)):
+            self._unlisted[path] = why
+            return
+        try:
+            descriptor = os.open(name, _DIRECTORY, dir_fd=here.descriptor)
+        except OSError as error:  # gone since, closed to us, or too many are open
+            self._unlisted[path] = str(error.strerror)
+            return
+        try:
+            below = self._list(descriptor, path + "/")
+        except BaseException:
+            os.close(descriptor)
+            raise
+        levels.append(_Level(descriptor, path + "/", below))
+
+    def _refusal(self, depth: int) -> str | None:
+        if depth > _MOST_DEPTH:
+            return f"deeper than {_MOST_DEPTH} directories"
+        if len(self._entries) >= self._most:
+            return f"more than {self._most:,} names"
+        if time.monotonic() > self._deadline:
+            return "no time was left"
+        return None
+
+    def _list(self, descriptor: int, prefix: str) -> list[str]:
+        """Take down a directory's names; those that are directories themselves."""
+        below = []
+        try:
+            with os.scandir(descriptor) as names:
+                for count, entry in enumerate(names, 1):
+                    at = _facts(entry, descriptor)
+                    if at is None:
+                        continue
+                    self._entries[prefix + entry.name] = at
+                    if at.is_directory:
+                        below.append(entry.name)
+                    if count % 256 == 0 and (why := self._refusal(0)):
+                        self._unlisted[prefix[:-1]] = why
+                        break
+        except OSError as error:
+            self._unlisted[prefix[:-1]] = str(error.strerror)
+        return below
+
+
+def _facts(entry: os.DirEntry[str], parent: int) -> Facts | None:
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if placeholders.is_one(found.st_mode) and placeholders.is_empty(entry.name, parent, found):
+        return None  # ours, for another command
+    return Facts(
+        found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
+    )
+
+
+def compare(before: Manifest, after: Manifest) -> Observed:
+    """What happened between two looks at one directory, as far as both have seen it."""
+    old, new = before.entries, after.entries
+    return Observed(
+        created=_known(new.keys() - old.keys(), before),
+        changed=tuple(sorted(p for p, at in old.items() if p in new and not at.is_same(new[p]))),
+        deleted=_known(old.keys() - new.keys(), after),
+        incomplete=tuple(sorted({*_reasons(before), *_reasons(after)})),
+    )
+
+
+def _known(paths: Iterable[str], missing_in: Manifest) -> tuple[str, ...]:
+    """The paths that `missing_in` would list if they had existed then."""
+    unlisted = missing_in.unlisted
+    if not unlisted:
+        return tuple(sorted(paths))
+    return tuple(sorted(path for path in paths if unlisted.keys().isdisjoint(_above(path))))
+
+
+def _above(path: str) -> Iterable[str]:
+    """Every directory that a path is in, the root as ""."""
+    while path:
+        path = path.rpartition("/")[0]
+        yield path
+
+
+def _reasons(manifest: Manifest) -> Iterable[str]:
+    """Each reason once, with one of the places that it holds for."""
+    first: dict[str, str] = {}
+    for path, why in manifest.unlisted.items():
+        first.setdefault(why, path)
+    return (f"{sendable(path) or '.'}: {why}" for why, path in first.items())
+
+
+def sendable(path: str) -> str:
+    """A path from the disk as text that can be sent: bytes that are no text as `\\xNN`."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -1,0 +1,454 @@
+"""The runtime's end of the broker: start a command there, read it here, end it from here.
+
+    broker = BrokerProcess()                          started when first needed
+    running = await BrokerLauncher(broker, plan).start(command, on_output)
+
+A command has a socket to its keeper. Closing it, on purpose or by dying, ends the command: so
+a start that is cancelled half-way, a runtime that is killed and a `close` all leave nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from callgate.core.commands import GRACE_S, Exit, OnOutput, Stream
+from callgate.core.version import PACKAGE_DIRECTORY
+from callgate.sandbox import meters
+from callgate.sandbox.allowed_hosts import AllowedHost
+from callgate.sandbox.backends.restrict import STEPS
+from callgate.sandbox.egress.proxy import Egress
+from callgate.sandbox.launch import Command
+from callgate.sandbox.orders import Order
+from callgate.sandbox.plans import Plan
+from callgate.sandbox.processes import broker, keeper_messages, ordering, watch
+from callgate.sandbox.processes.output_pipes import OutputPipes
+
+_SHELLS_SIGNALS = 128
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+_PACKAGE = PACKAGE_DIRECTORY
+
+
+_LIMITS = {meters.MEMORY: "memory_bytes", meters.PROCESSES: "processes"}
+_SIGNALLED = {int(signal.SIGXCPU): "cpu_seconds", int(signal.SIGXFSZ): "file_bytes"}
+"""What the kernel says by a signal of its own."""
+
+
+_TRIED = bytes([keeper_messages.TRIED])
+_HINTS = {
+    "process limit": "nothing here bounds the processes of a command of root: neither a cgroup "
+    "nor a PID namespace; another user has RLIMIT_NPROC, `[sandbox.limits] processes = 0` no limit"
+}
+
+
+class RestrictionFailed(OSError):
+    """The system refused a step of the jail. The command was not started."""
+
+    def __init__(self, number: int, step: str) -> None:
+        hint = f": {_HINTS[step]}" if step in _HINTS else ""
+        super().__init__(number, f"{os.strerror(number)} ({step}{hint})")
+        self.step = step
+
+
+class Usage:
+    """What the first process of a command took."""
+
+    def __init__(self, user_s: float = 0.0, system_s: float = 0.0, peak_kib: int = 0) -> None:
+        self.user_s = user_s
+        self.system_s = system_s
+        self.peak_kib = peak_kib
+
+
+class BrokerProcess:
+    """The one process that forks for us. Lazy, restarted if it is gone, closed with us."""
+
+    def __init__(self, python: str = sys.executable) -> None:
+        self._python = python
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lifeline: socket.socket | None = None
+        self._sending = asyncio.Lock()
+        self._processes: set[BrokeredProcess] = set()
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def close(self) -> None:
+        """End every command that was started here, and the broker."""
+        for process in list(self._processes):
+            process.abandon()
+        self._drop()
+
+    async def start(
+        self,
+        order: Order,
+        on_output: OnOutput,
+        stdin: int | None = None,
+        hosts: tuple[AllowedHost, ...] = (),
+        most_output: int | None = None,
+        lease: int | None = None,
+    ) -> BrokeredProcess:
+        """Start what is ordered. Raises OSError; `RestrictionFailed` if the jail is to blame.
+
+        `stdin` is a descriptor for its standard input, which is empty otherwise; `hosts` are
+        those that its proxy serves, if it is ordered to have one; a command that writes more
+        than `most_output` bytes is ended; a copy of `lease` stays open until nothing is left.
+        """
+        control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        reading: dict[int, Stream] = {}
+        passing = [theirs.detach()]
+        try:
+            passing.append(os.open(os.devnull, os.O_RDONLY) if stdin is None else os.dup(stdin))
+            for stream in ("stdout", "stderr"):
+                read_end, write_end = os.pipe()
+                reading[read_end] = stream
+                passing.append(write_end)
+                os.set_blocking(read_end, False)
+            passing.append(os.dup(passing[1] if lease is None else lease))
+            await self._send(broker.encode(order), passing)
+        except BaseException:
+            control.close()
+            for descriptor in reading:
+                os.close(descriptor)
+            raise
+        finally:
+            for descriptor in passing:
+                os.close(descriptor)
+        control.setblocking(False)
+        watched = "write_watch" in order
+        process = contextvars.Context().run(
+            BrokeredProcess,
+            control,
+            reading,
+            on_output,
+            self._processes.discard,
+            hosts,
+            most_output,
+            watched,
+        )
+        self._processes.add(process)
+        await process.begin()
+        return process
+
+    async def _send(self, frame: bytes, descriptors: list[int]) -> None:
+        async with self._sending:
+            while True:
+                fresh = self._lifeline is None
+                lifeline = self._lifeline or self._connect()
+                try:
+                    sent = await _send_first(lifeline, frame, descriptors)
+                    await asyncio.get_running_loop().sock_sendall(lifeline, frame[sent:])
+                    return
+                except BrokenPipeError:
+                    self._drop()
+                    if fresh:
+                        raise
+                except BaseException:
+                    self._drop()  # half a frame is out: nothing can follow it
+                    raise
+
+    def _connect(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                number = theirs.fileno()
+                self._process = subprocess.Popen(
+                    self._program(number),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    env=self._environment(),
+                    cwd="/",
+                    pass_fds=(number,),
+                    start_new_session=True,
+                )
+                _limit_files(self._process.pid)
+            except BaseException:
+                ours.close()
+                raise
+        ours.setblocking(False)
+        self._lifeline = ours
+        return ours
+
+    def _program(self, lifeline: int) -> list[str]:
+        return [self._python, "-I", "-S", "-E", "-c", broker.BOOT, _PACKAGE, str(lifeline)]
+
+    def _environment(self) -> dict[str, str]:
+        return {}
+
+    def _drop(self) -> None:
+        """Let go of the broker; what it started has its own lifelines."""
+        if self._lifeline is not None:
+            self._lifeline.close()
+            self._lifeline = None
+        if self._process is not None:
+            self._process.wait()  # it ends at once when its lifeline closes
+            self._process = None
+
+
+class BrokeredProcess:
+    """A command that a keeper looks after. Fulfils `launch.Running`."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        reading: dict[int, Stream],
+        on_output: OnOutput,
+        forget: Callable[[BrokeredProcess], None],
+        hosts: tuple[AllowedHost, ...] = (),
+        most_output: int | None = None,
+        watched: bool = False,
+    ) -> None:
+        self.usage = Usage()
+        self._watched = watched
+        self._report_attempt: Callable[[str], None] | None = None
+        self._control: socket.socket | None = control
+        self._hosts = hosts
+        self._egress: Egress | None = None
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._begun: asyncio.Future[None] = self._loop.create_future()
+        self._done: asyncio.Future[Exit] = self._loop.create_future()
+        self._timer: asyncio.TimerHandle | None = None
+        self._status: int | None = None
+        self._stopped = False
+        self._outcome: tuple[int, int] | None = None
+        self._on_output = on_output
+        self._room = most_output
+        self._limit: str | None = None
+        self._loop.add_reader(control, self._hear)
+        self._pipes = OutputPipes(reading, self._pass_on, self._drained)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self.stop():
+            await self.wait()
+
+    async def begin(self) -> None:
+        """Wait until the command runs. Whoever does not wait to the end ends it."""
+        try:
+            await asyncio.shield(self._begun)
+        except BaseException:
+            self.abandon()
+            raise
+
+    async def wait(self) -> Exit:
+        """Wait until nothing of the command runs any more and its output has been read."""
+        ended = await asyncio.shield(self._done)
+        if self._egress is not None:
+            await self._egress.wait_closed()
+        return ended
+
+    def stop(self, grace: float = GRACE_S) -> bool:
+        """Begin to end the whole tree: SIGTERM, and SIGKILL after `grace` seconds.
+
+        False if nothing is left to end. Of several graces the shortest counts.
+        """
+        if self._control is None or self._outcome is not None:
+            return False
+        self._stopped = self._stopped or self._status is None
+        try:
+            self._control.send(keeper_messages.END.pack(grace))
+        except OSError:
+            pass  # its keeper is gone, which we are about to read
+        return True
+
+    def watch_writes(self, report: Callable[[str], None]) -> None:
+        """Tell of its next attempt to write where its jail watches for that; once, and before
+        anything that it puts out later is passed on. Where nothing is watched, nothing is told."""
+        if self._watched and self._control is not None:
+            self._report_attempt = report
+            try:
+                self._control.send(keeper_messages.ARM)
+            except OSError:
+                pass  # its keeper is gone, which we are about to read
+
+    def then(self, ended: Callable[[], None]) -> None:
+        """Call this when nothing of the command is left."""
+        self._done.add_done_callback(lambda _: ended())
+
+    def abandon(self) -> None:
+        """Stop listening. The keeper then ends the command by itself."""
+        self._stopped = self._stopped or self._status is None
+        self._finish()
+
+    # --- what its keeper says -------------------------------------------------------------
+
+    def _hear(self) -> None:
+        assert self._control is not None
+        try:
+            message, descriptors, _, _ = socket.recv_fds(
+                self._control, keeper_messages.LONGEST_MESSAGE, 1
+            )
+        except BlockingIOError:
+            return
+        except OSError:
+            message, descriptors = b"", []
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+            self._egress = Egress(socket.socket(fileno=descriptor), self._hosts)
+        if message[:1] == _TRIED:
+            self._attempted(os.fsdecode(message[1:]))
+            return
+        if len(message) != keeper_messages.MESSAGE.size:
+            self._lost()
+            return
+        kind, first, second, third, user, system, peak = keeper_messages.MESSAGE.unpack(message)
+        if kind == keeper_messages.STARTED:
+            self._begun.set_result(None)
+        elif kind == keeper_messages.REFUSED:
+            self._begun.set_exception(_failure(STEPS[first], second))
+            self._finish()
+        elif kind == keeper_messages.EXITED:
+            self._status = first
+            self.usage = Usage(user, system, peak)
+        elif kind == keeper_messages.ENDED:
+            self._limit = self._limit or _LIMITS.get(third)
+            self._settle(first, second)
+
+    def _attempted(self, path: str) -> None:
+        report, self._report_attempt = self._report_attempt, None
+        if report is not None:
+            report(path)
+
+    def _hear_attempt(self) -> None:
+        """Take a report that is waiting, and nothing else."""
+        assert self._control is not None
+        try:
+            kind = self._control.recv(1, socket.MSG_PEEK)
+        except OSError:
+            return
+        if kind == _TRIED:
+            self._hear()
+
+    def _lost(self) -> None:
+        """The keeper ended before its work did. The broker ends what it left."""
+        if not self._begun.done():
+            self._begun.set_exception(RestrictionFailed(5, "keeper"))  # EIO
+        if self._outcome is None:
+            self._settle(0, 0)
+
+    def _settle(self, ended: int, survivors: int) -> None:
+        """Nobody is left to end. Take what is still in the pipes, but do not wait for more."""
+        self._outcome = ended, survivors
+        self._hang_up()
+        if self._pipes:
+            self._timer = self._loop.call_later(watch.DRAIN_S, self._pipes.cut)
+        else:
+            self._finish()
+
+    def _hang_up(self) -> None:
+        if self._control is not None:
+            self._loop.remove_reader(self._control)
+            self._control.close()
+            self._control = None
+
+    def _finish(self) -> None:
+        if self._done.done():
+            return
+        self._hang_up()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._pipes.close()
+        code = None if self._status is None else os.waitstatus_to_exitcode(self._status)
+        ended, survivors = self._outcome or (0, 0)
+        if self._egress is not None:
+            self._egress.close()
+        self._done.set_result(
+            Exit(
+                code=code if code is not None and code >= 0 else None,
+                signal=-code if code is not None and code < 0 else None,
+                stopped=self._stopped,
+                ended=ended,
+                survivors=survivors,
+                limit=self._limit or _SIGNALLED.get(_signal(code) or 0),
+                blocked=() if self._egress is None else self._egress.blocked,
+                reached=0 if self._egress is None else self._egress.reached,
+            )
+        )
+        self._forget(self)
+
+    def _drained(self) -> None:
+        if self._outcome is not None:
+            self._finish()
+
+    def _pass_on(self, stream: Stream, data: bytes) -> None:
+        """Output on its way to whoever reads it, until there is too much of it."""
+        if self._report_attempt is not None and self._control is not None:
+            self._hear_attempt()
+        self._on_output(stream, data)
+        if self._room is not None and self._limit is None:
+            self._room -= len(data)
+            if self._room < 0:
+                self._limit = "output_bytes"
+                self.stop(0.0)
+
+
+class BrokerLauncher:
+    """Starts commands in one jail, as planned; without a plan, with nothing around them."""
+
+    def __init__(
+        self, process: BrokerProcess, plan: Plan | None, *, bwrap: str | None = None
+    ) -> None:
+        self._process = process
+        self._plan = plan
+        self._bwrap = bwrap
+
+    async def start(self, command: Command, on_output: OnOutput) -> BrokeredProcess:
+        order = ordering.order(command, self._plan, bwrap=self._bwrap)
+        hosts = () if self._plan is None else self._plan.jail.hosts
+        output = ordering.most_output(command, self._plan)
+        return await self._process.start(
+            order, on_output, command.stdin, hosts, output, command.lease
+        )
+
+
+def _limit_files(pid: int) -> None:
+    """Commands may open as many files as we might when we began; an instance raises its own."""
+    if hasattr(resource, "prlimit"):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
+
+
+async def _send_first(lifeline: socket.socket, frame: bytes, descriptors: list[int]) -> int:
+    """The first bytes, with which the descriptors travel. How many they were."""
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            return socket.send_fds(lifeline, [frame], descriptors)
+        except BlockingIOError:
+            ready = loop.create_future()
+            loop.add_writer(lifeline, ready.set_result, None)
+            try:
+                await ready
+            finally:
+                loop.remove_writer(lifeline)
+
+
+def _signal(code: int | None) -> int | None:
+    """The signal that ended a command, by itself or in the words of a shell."""
+    if code is None:
+        return None
+    return -code if code < 0 else code - _SHELLS_SIGNALS
+
+
+def _failure(step: str, number: int) -> OSError:
+    if step in ("exec", "cwd", "fork"):
+        return OSError(number, os.strerror(number))
+    return RestrictionFailed(number, step)

@@ -1,0 +1,281 @@
+"""Calls: made, listed, looked at, cancelled.
+
+A call ends when its caller goes away: nobody is left to take its result. Watching it, or being
+there to answer, is another matter, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
+
+from callgate.audit.reading import Filter, page
+from callgate.audit.records import CallRecord
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.clients import Client
+from callgate.core.errors import ToolErrorClass
+from callgate.core.events import Event
+from callgate.core.sessions import Session
+from callgate.core.stored import CallState as Stage
+from callgate.core.stored import ConfirmationState
+from callgate.core.stores import ConfirmationNotFound, Store
+from callgate.core.turns import Pace
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.dispatch.permission.questions import closed, read_question
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.encoding import encode
+from callgate.surfaces.http.operations import Operation, Request, Streamed
+from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
+from callgate.surfaces.http.routes.rows import open_rows, row_of_record, state_of
+from callgate.surfaces.http.routes.values import (
+    CallRow,
+    CallState,
+    Directory,
+    Input,
+    Result,
+    Value,
+    result_of,
+)
+
+_MOST_AT_ONCE = 256
+"""Calls over HTTP that have not ended."""
+_PAGE = 500
+_QUEUE = 1_000
+"""Events of a call that wait for a caller who does not read; the others it does not see."""
+Limit = Annotated[int, Meta(ge=1, le=500)]
+T = TypeVar("T")
+
+
+class NewCall(Input, frozen=True, kw_only=True):
+    tool: Annotated[str, Meta(min_length=1, max_length=128)]
+    arguments: dict[str, Any] = {}
+    session: str | None = None
+    workspace: Directory | None = None
+    timeout_s: Annotated[float, Meta(gt=0, le=86_400)] | None = None
+
+
+class CallQuery(Input, frozen=True, kw_only=True):
+    session: str | None = None
+    tool: str | None = None
+    state: CallState | None = None
+    search: str | None = None
+    before: str | None = None
+    limit: Limit = 100
+
+
+class CallList(Value, frozen=True, kw_only=True):
+    calls: list[CallRow]
+    before: str | None
+
+
+class CallDetail(CallRow, frozen=True, kw_only=True):
+    events: list[Event]
+    confirmation: Confirmation | None
+    confirmation_state: ConfirmationState | None
+    answer: Answer | None
+
+
+class Cancelled(Value, frozen=True, kw_only=True):
+    cancelled: bool
+
+
+async def run_call(context: Context, request: Request) -> Result | Streamed:
+    body: NewCall = request.body
+    if len(context.runtime.in_flight()) >= _MOST_AT_ONCE:
+        message = "Too many calls are under way."
+        raise Problem(429, ToolErrorClass.EXECUTION_ERROR, message, "too_many")
+    session = await _session(context, body, request.client)
+    call = ToolCall(
+        tool=body.tool,
+        arguments=body.arguments,
+        session=session,
+        caller=CallerKind.HTTP,
+        client=request.client,
+        timeout_s=body.timeout_s,
+    )
+    if "text/event-stream" in request.accepts.lower():
+        return Streamed(_event_stream(context, request, call), "text/event-stream")
+    return result_of(await _run(context, request, call))
+
+
+async def _session(context: Context, body: NewCall, client: Client) -> Session:
+    if body.session is None:
+        return context.sessions.fresh(body.workspace, client=client)
+    session = await context.sessions.take(body.session)
+    ensure_same(body.workspace, session.workspace)
+    return session
+
+
+def ensure_same(requested: str | None, workspace: str) -> None:
+    if requested not in (None, workspace):
+        raise conflict("The session has another workspace.", "workspace")
+
+
+async def _run(context: Context, request: Request, call: ToolCall) -> Any:
+    try:
+        return await while_connected(request, context.runtime.call_promptly(call))
+    finally:
+        context.sessions.let_go(call.session)
+
+
+async def _event_stream(context: Context, request: Request, call: ToolCall) -> AsyncIterator[bytes]:
+    """What happens in a call, and its end, as server-sent events."""
+    queue: asyncio.Queue[Event | None] = asyncio.Queue()
+
+    def hear(event: Event) -> None:
+        if event.payload.get("call_id") == call.id and queue.qsize() < _QUEUE:
+            queue.put_nowait(event)
+
+    unlisten, pace = context.runtime.listen(hear, call.session.id), Pace()
+    running = asyncio.get_running_loop().create_task(_run(context, request, call))
+    running.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (event := await queue.get()) is not None:
+            yield b"event: event\ndata: " + encode(event) + b"\n\n"
+            if queue.empty():
+                pace.begin()
+            else:
+                await pace.step()
+        if not running.cancelled() and running.exception() is None:
+            yield b"event: result\ndata: " + encode(result_of(running.result())) + b"\n\n"
+    finally:
+        unlisten()
+        running.cancel()
+
+
+async def while_connected(request: Request, work: Awaitable[T]) -> T:
+    """Do something while the client of the request is connected."""
+    task = asyncio.current_task()
+    assert task is not None
+    left = False
+
+    def on_disconnect(watching: asyncio.Task[None]) -> None:
+        nonlocal left
+        if not watching.cancelled():
+            left = True
+            task.cancel()
+
+    async def watch() -> None:
+        await request.disconnected()
+
+    watching = asyncio.get_running_loop().create_task(watch())
+    watching.add_done_callback(on_disconnect)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if left and task.uncancel() == 0:
+            raise bad_request("Whoever asked has gone.", "gone") from None
+        raise
+    finally:
+        watching.remove_done_callback(on_disconnect)
+        watching.cancel()
+
+
+async def list_calls(context: Context, request: Request) -> CallList:
+    query: CallQuery = request.query
+    wanted = Filter(text=query.search, tool=query.tool, session=query.session)
+
+    def is_wanted(line: CallRecord) -> bool:
+        return query.state in (None, state_of(line.error_class))
+
+    open_rows: list[CallRow] = []
+    if query.before is None and query.state in (None, "asked", "running"):
+        open_rows = [each for each in await _in_flight(context) if _matches(each, query)]
+    if query.state in ("asked", "running"):
+        return CallList(calls=open_rows[: query.limit], before=None)
+    found, before = await asyncio.to_thread(
+        page, context.served.audit, wanted, query.limit, before=query.before, also=is_wanted
+    )
+    return CallList(calls=[*open_rows, *map(row_of_record, found)], before=before)
+
+
+async def _in_flight(context: Context) -> list[CallRow]:
+    """Those that have not ended, of every process, newest first."""
+    store = await context.runtime.store()
+    return open_rows(await store.open_calls(), context.runtime.in_flight())
+
+
+def _matches(row: CallRow, query: CallQuery) -> bool:
+    text = f"{row.tool} {row.summary} {row.id} {row.session_id}".lower()
+    return (
+        query.session in (None, row.session_id)
+        and query.tool in (None, row.tool)
+        and query.state in (None, row.state)
+        and (query.search is None or query.search.lower() in text)
+    )
+
+
+async def get_call(context: Context, request: Request) -> CallDetail:
+    id = request.path["id"]
+    await context.runtime.conversations.flush()
+    store = await context.runtime.store()
+    row, question_id = await _row(context, store, id)
+    question = closing = None
+    if question_id is not None:
+        try:
+            stored = await store.get_confirmation(question_id)
+            question, closing = read_question(stored), closed(stored)
+        except ConfirmationNotFound:
+            pass
+    open_state = None if question is None else ConfirmationState.PENDING
+    return CallDetail(
+        **{name: getattr(row, name) for name in row.__struct_fields__},
+        events=await _events(store, row.session_id, id),
+        confirmation=question,
+        confirmation_state=open_state if closing is None else closing.state,
+        answer=None if closing is None else closing.answer,
+    )
+
+
+async def _row(context: Context, store: Store, id: str) -> tuple[CallRow, str | None]:
+    """The row of a call, and the id of the question about it."""
+    stored = await store.get_call(id)
+    open_calls = [stored] if stored is not None and stored.state is not Stage.ENDED else []
+    running = [each for each in context.runtime.in_flight() if each.call.id == id]
+    for row in open_rows(open_calls, running):
+        return row, None if stored is None else stored.confirmation
+    found, _ = await asyncio.to_thread(
+        page, context.served.audit, Filter(text=id), 1, also=lambda line: line.call_id == id
+    )
+    if not found:
+        raise not_found("call")
+    return row_of_record(found[0]), found[0].confirmation_id
+
+
+async def _events(store: Store, session: str, id: str) -> list[Event]:
+    """The events of a call: none is older than its id, so we look back from the last."""
+    created = id.removeprefix("tu_")[:10]
+    end = (await store.get_session(session)).last_seq
+    found: list[Event] = []
+    while end > 0:
+        begin = max(0, end - _PAGE)
+        events = [*await store.read_events(session, begin, end - begin)]
+        found[:0] = [each for each in events if each.payload.get("call_id") == id]
+        if events and events[0].id[:10] < created:
+            break
+        end = begin
+    return found
+
+
+async def cancel_call(context: Context, request: Request) -> Cancelled:
+    id = request.path["id"]
+    if await context.runtime.cancel_promptly(id):
+        return Cancelled(cancelled=True)
+    await _row(context, await context.runtime.store(), id)  # 404 for one that never was
+    return Cancelled(cancelled=False)
+
+
+OPERATIONS = (
+    Operation(
+        "POST", "/v1/calls", "Run one tool once.", run_call, Result, body=NewCall,
+        errors=(403, 404, 409, 429, 503), events=True,
+    ),
+    Operation(
+        "GET", "/v1/calls", "List calls, newest first.", list_calls, CallList, query=CallQuery,
+    ),
+    Operation("GET", "/v1/calls/{id}", "One call.", get_call, CallDetail, errors=(404,)),
+    Operation("DELETE", "/v1/calls/{id}", "Cancel a call.", cancel_call, Cancelled, errors=(404,)),
+)  # fmt: skip

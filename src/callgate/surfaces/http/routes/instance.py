@@ -1,0 +1,132 @@
+"""The instance itself: that it lives, what it is, and how one gets in."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from callgate.core.sessions import Mode
+from callgate.surfaces.http.access import SHORT_S
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.guard import cookie_name
+from callgate.surfaces.http.operations import Operation, Page, Redirect, Request
+from callgate.surfaces.http.problems import unauthorized
+from callgate.surfaces.http.routes.values import Input, Value
+
+
+class Health(Value, frozen=True, kw_only=True):
+    ok: Literal[True] = True
+    version: str
+
+
+class Instance(Value, frozen=True, kw_only=True):
+    pid: int
+    version: str
+    started_at: float
+    workspaces: list[str]
+    mode: Mode
+    model: str | None
+    models: list[str]
+    home: str
+    policy: str
+    """The version of the policy in force in the first workspace."""
+    settings_problem: str | None
+    """Why the settings cannot be used; calls with effects are refused."""
+    restart_for: list[str]
+    """Parts of the settings that changed, and that only a start reads."""
+
+
+class Login(Value, frozen=True, kw_only=True):
+    url: str
+    """Good once."""
+    expires_at: float
+
+
+class Code(Input, frozen=True, kw_only=True):
+    code: Annotated[str, Meta(min_length=1, max_length=100)]
+
+
+class Rotated(Value, frozen=True, kw_only=True):
+    rotated: Literal[True] = True
+
+
+async def get_health(context: Context, request: Request) -> Health:
+    return Health(version=context.served.version)
+
+
+async def get_instance(context: Context, request: Request) -> Instance:
+    served = context.served
+    settings = context.runtime.settings_state(served.workspaces[0])
+    return Instance(
+        pid=served.pid,
+        version=served.version,
+        started_at=served.started_at,
+        workspaces=served.workspaces,
+        mode=served.mode,
+        model=served.model,
+        models=served.models,
+        home=served.home,
+        policy=settings.version,
+        settings_problem=settings.problem,
+        restart_for=list(settings.restart_for),
+    )
+
+
+async def create_login(context: Context, request: Request) -> Login:
+    code = context.access.new_code()
+    return Login(
+        url=f"{context.names.page_url}/login?code={code}", expires_at=time.time() + SHORT_S
+    )
+
+
+_USED_LINK = """<!doctype html>
+<html lang="en">
+  <head>
+    <meta charset="utf-8">
+    <meta name="viewport" content="width=device-width, initial-scale=1">
+    <meta name="color-scheme" content="light dark">
+    <title>This link is used up · callgate</title>
+    <link rel="icon" href="/favicon.svg" type="image/svg+xml">
+    <link rel="stylesheet" href="/app.css">
+  </head>
+  <body>
+    <main class="empty">
+      <h1>This link does not log you in any more.</h1>
+      <p>A link works once, and for a minute. It was used already, it is older than that, or
+        callgate was started anew since. In a terminal:</p>
+      <p class="command"><code>callgate dashboard</code></p>
+      <p>makes a new one. If this browser is logged in, <a href="/">the dashboard</a> is there.</p>
+    </main>
+  </body>
+</html>
+"""
+
+
+async def log_in(context: Context, request: Request) -> Redirect | Page:
+    query: Code = request.query
+    cookie = context.access.log_in(query.code)
+    if cookie is None:
+        if "text/html" in request.accepts:
+            return Page(401, _USED_LINK)
+        raise unauthorized()
+    name = cookie_name(context.names)
+    return Redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")
+
+
+async def rotate_token(context: Context, request: Request) -> Rotated:
+    context.access.rotate()
+    return Rotated()
+
+
+OPERATIONS = (
+    Operation("GET", "/healthz", "Whether it lives.", get_health, Health, unlocked=True),
+    Operation(
+        "GET", "/login", "Turn a login link into a cookie.", log_in, None, query=Code,
+        status=303, errors=(401,), unlocked=True,
+    ),
+    Operation("GET", "/v1/instance", "What runs here.", get_instance, Instance),
+    Operation("POST", "/v1/login", "A link that logs a browser in, once.", create_login, Login),
+    Operation("POST", "/v1/token/rotate", "Void every token and cookie.", rotate_token, Rotated),
+)  # fmt: skip

@@ -1,0 +1,225 @@
+"""Sessions: opened, listed, looked into, changed, closed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
+
+from callgate.core.events import Event
+from callgate.core.messages import Message
+from callgate.core.sessions import Mode
+from callgate.core.stored import StoredSession
+from callgate.core.stores import Store
+from callgate.live_sessions import MODES
+from callgate.surfaces.http.contexts import Context
+from callgate.surfaces.http.operations import Operation, Request
+from callgate.surfaces.http.problems import forbidden, not_found
+from callgate.surfaces.http.routes.calls import Limit
+from callgate.surfaces.http.routes.values import (
+    Directory,
+    Input,
+    Session,
+    SessionDetail,
+    Value,
+    session_fields,
+    session_of,
+)
+
+_FIRST = 3
+"""Events of a session that say what it is."""
+_MOST_LOOKED_AT = 2_000
+"""Sessions that one search looks at before it gives what it has."""
+
+Title = Annotated[str, Meta(min_length=1, max_length=200)]
+Seq = Annotated[int, Meta(ge=0, lt=1 << 53)]
+
+
+class SessionQuery(Input, frozen=True, kw_only=True):
+    search: str | None = None
+    workspace: str | None = None
+    before: str | None = None
+    limit: Limit = 50
+    workers: bool = False
+    """Also those of sub-agents."""
+
+
+class SessionList(Value, frozen=True, kw_only=True):
+    sessions: list[Session]
+    before: str | None
+
+
+class NewSession(Input, frozen=True, kw_only=True):
+    workspace: Directory | None = None
+    mode: Mode | None = None
+    title: Title | None = None
+
+
+class Changes(Input, frozen=True, kw_only=True):
+    mode: Mode | UnsetType = UNSET
+    title: Title | UnsetType = UNSET
+
+
+class Closed(Value, frozen=True, kw_only=True):
+    closed: bool
+
+
+class MessageList(Value, frozen=True, kw_only=True):
+    messages: list[Message]
+
+
+class EventQuery(Input, frozen=True, kw_only=True):
+    after: Seq = 0
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 500
+
+
+class EventList(Value, frozen=True, kw_only=True):
+    events: list[tuple[int, Event]]
+    last: int
+
+
+async def list_sessions(context: Context, request: Request) -> SessionList:
+    query: SessionQuery = request.query
+    store = await context.runtime.store()
+    cursor, found, looked_at = query.before, list[Session](), 0
+    while len(found) < query.limit and looked_at < _MOST_LOOKED_AT:
+        limit = query.limit - len(found)
+        try:
+            page = await store.list_sessions(
+                query.workspace, cursor=cursor, limit=limit, workers=query.workers
+            )
+        except ValueError:
+            raise not_found("place to begin at") from None
+        looked_at += len(page.sessions)
+        found += [
+            await _with_names(context, store, each)
+            for each in page.sessions
+            if _matches(each, query.search)
+        ]
+        cursor = page.cursor
+        if cursor is None:
+            break
+    return SessionList(sessions=found, before=cursor)
+
+
+def _matches(stored: StoredSession, search: str | None) -> bool:
+    if search is None:
+        return True
+    return search.lower() in f"{stored.id} {stored.title or ''} {stored.workspace}".lower()
+
+
+def _session_of(context: Context, stored: StoredSession) -> Session:
+    return session_of(stored, live=context.sessions.find(stored.id) is not None)
+
+
+async def _with_names(context: Context, store: Store, stored: StoredSession) -> Session:
+    """With what it can be called by: its first events say who opened it, and what for."""
+    first = await store.read_events(stored.id, 0, _FIRST)
+    values = {name: _first(first, name) for name in ("client", "tool_name")}
+    return replace(
+        _session_of(context, stored),
+        client=values["client"],
+        first_tool=values["tool_name"] if stored.title is None else None,
+    )
+
+
+def _first(events: Sequence[Event], name: str) -> str | None:
+    found = (each.payload[name] for each in events if name in each.payload)
+    value = next(found, None)
+    return None if value is None else str(value)
+
+
+async def open_session(context: Context, request: Request) -> Session:
+    body: NewSession = request.body
+    ensure_within(context, body.mode)
+    session = await context.sessions.open(
+        body.workspace, body.mode, body.title, client=request.client
+    )
+    return _session_of(context, await (await context.runtime.store()).get_session(session.id))
+
+
+def ensure_within(context: Context, mode: Mode | None) -> None:
+    ceiling = context.served.ceiling
+    if mode is not None and ceiling is not None and MODES.index(mode) > MODES.index(ceiling):
+        raise forbidden(f"This instance was started with mode {ceiling}.", "mode_ceiling")
+
+
+async def get_session(context: Context, request: Request) -> SessionDetail:
+    id = request.path["id"]
+    stored = await (await context.runtime.store()).get_session(id)
+    return SessionDetail(
+        **session_fields(stored, live=context.sessions.find(id) is not None),
+        attach_token=context.access.new_attach(id),
+        confirmations=await context.runtime.open_confirmations(id),
+    )
+
+
+async def change_session(context: Context, request: Request) -> Session:
+    body: Changes = request.body
+    id = request.path["id"]
+    if isinstance(body.mode, Mode):
+        ensure_within(context, body.mode)
+    session = await context.sessions.take(id)
+    conversations = context.runtime.conversations
+    if isinstance(body.mode, Mode):
+        await conversations.set_mode(session, body.mode)
+    if isinstance(body.title, str):
+        await conversations.rename(session, body.title)
+    return _session_of(context, await (await context.runtime.store()).get_session(id))
+
+
+async def close_session(context: Context, request: Request) -> Closed:
+    await context.sessions.close(request.path["id"])
+    return Closed(closed=True)
+
+
+async def list_messages(context: Context, request: Request) -> MessageList:
+    id = request.path["id"]
+    await context.runtime.conversations.flush()
+    store = await context.runtime.store()
+    found: list[Any] = []
+    while page := await store.read_messages(id, len(found)):
+        found += page
+    return MessageList(messages=[msgspec.convert(each.body, Message) for each in found])
+
+
+async def list_events(context: Context, request: Request) -> EventList:
+    query: EventQuery = request.query
+    id = request.path["id"]
+    await context.runtime.conversations.flush()
+    store = await context.runtime.store()
+    stored = await store.get_session(id)
+    found = await store.read_events(id, query.after, query.limit)
+    numbered = [*enumerate(found, query.after + 1)]
+    seen = query.after + len(found) if found else 0  # more may have come since
+    return EventList(events=numbered, last=max(stored.last_seq, seen))
+
+
+_ONE = "/v1/sessions/{id}"
+OPERATIONS = (
+    Operation(
+        "GET", "/v1/sessions", "List sessions, last used first.", list_sessions, SessionList,
+        query=SessionQuery, errors=(404,),
+    ),
+    Operation(
+        "POST", "/v1/sessions", "Open a session.", open_session, Session, body=NewSession,
+        errors=(403, 503),
+    ),
+    Operation("GET", _ONE, "One session.", get_session, SessionDetail, errors=(404,), short=True),
+    Operation(
+        "PATCH", _ONE, "Change its mode or title.", change_session, Session, body=Changes,
+        errors=(403, 404, 409, 503),
+    ),
+    Operation("DELETE", _ONE, "Close a session.", close_session, Closed, errors=(404, 409)),
+    Operation(
+        "GET", f"{_ONE}/messages", "What was said.", list_messages, MessageList, errors=(404,),
+        short=True,
+    ),
+    Operation(
+        "GET", f"{_ONE}/events", "What happened.", list_events, EventList, query=EventQuery,
+        errors=(404,), short=True,
+    ),
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""The WebSocket of events: who reads what. `websocket.py` is one client."""

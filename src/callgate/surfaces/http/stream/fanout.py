@@ -1,0 +1,269 @@
+"""Every event to everyone who wants it: read once from the store, written once, sent to many.
+
+    store --page--> [events] --once for each kind of subscription--> bytes --> its clients
+    bus ----------> what is not kept (deltas of chat), behind the events that came before it
+
+A subscription first reads for itself what it missed (`subscriptions`) and joins where that meets
+what is sent here. Nobody waits for a client: what it does not read in time is its own loss. Many
+events, or many clients, are served in fair turns, in one order for all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from callgate.core.events import UNKEPT, Event
+from callgate.core.stores import POLL_S, EventPage, Store, StoreError
+from callgate.core.turns import SLICE_S, Pace, fair_turns
+from callgate.runtime import Runtime
+from callgate.surfaces.http.stream.frames import event_head, event_tail, packed, wants
+
+_DEFER_S = 1.0
+"""How long a delta waits for the event before it, which may never be kept."""
+_log = logging.getLogger("callgate.http")
+
+
+class Client(Protocol):
+    def put(self, data: bytes, count: int = 1) -> None: ...
+
+
+class Kind(NamedTuple):
+    """Subscriptions of one kind get the same bytes."""
+
+    session: str | None
+    types: frozenset[str] | None
+    head: bytes
+
+    @classmethod
+    def of(cls, id: str, session: str | None, types: frozenset[str] | None) -> Kind:
+        return cls(session, types, event_head(id))
+
+    def wants(self, event: Event) -> bool:
+        return self.session in (None, event.session_id) and wants(self.types, event)
+
+    def write(self, tails: Iterable[bytes]) -> bytes:
+        return b"".join([packed(self.head + tail) for tail in tails])
+
+
+class Joined:
+    """A subscription that hears what happens from now on."""
+
+    __slots__ = ("client", "kind", "seq")
+
+    def __init__(self, kind: Kind, client: Client, seq: int = 0) -> None:
+        self.kind = kind
+        self.client = client
+        self.seq = seq
+        """Of one session: it has read so far by itself, maybe further than was sent here."""
+
+
+class _Outgoing(NamedTuple):
+    """An event on its way, written when someone wants it."""
+
+    event: Event
+    seq: int | None
+    tail: bytes
+
+
+class Fanout:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._kinds: dict[Kind, dict[Joined, None]] = {}
+        self._ahead: dict[Joined, None] = {}
+        """Those who have read further than was sent here."""
+        self._users = 0
+        self._reading: asyncio.Task[None] | None = None
+        self._unlisten: Callable[[], None] | None = None
+        self._moved = asyncio.Event()
+        self.cursor = ""
+        """The position behind the last event sent."""
+        self._seqs: dict[str, int] = {}
+        """By session: the number of its last event sent."""
+        self._before: dict[str, str] = {}
+        """By session: the last kept event that was heard, and is not sent yet."""
+        self._deferred: dict[str, list[Event]] = {}
+        """By such an event: what is to be sent after it."""
+        self._sending: deque[Iterator[None]] = deque()
+        """What is being sent, client by client, and what follows."""
+        self._all_sent = asyncio.Event()
+        self._all_sent.set()
+        self._starting = asyncio.Lock()
+
+    async def acquire(self) -> Store:
+        """Begin to use it: from now on nothing that is kept escapes it. Leave it once."""
+        self._users += 1
+        try:
+            async with self._starting:
+                store = await self._runtime.store()
+                if self._reading is None:
+                    self.cursor = (await store.behind()).cursor
+                    self._unlisten = self._runtime.listen(self._hear)
+                    self._reading = asyncio.get_running_loop().create_task(self._read(store))
+                return store
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        self._users -= 1
+        if not self._users:
+            self.close()
+
+    def close(self) -> None:
+        """Stop reading: nobody wants to know. Idempotent."""
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+        if self._unlisten is not None:
+            self._unlisten()
+            self._unlisten = None
+        self._seqs.clear()
+        self._before.clear()
+        self._deferred.clear()
+        self._sending.clear()
+        self._all_sent.set()
+
+    def last_sent(self, session: str) -> int:
+        """The number of a session's last event sent; 0 if none was since we read."""
+        return self._seqs.get(session, 0)
+
+    async def moved(self) -> None:
+        """Wait until more was sent, or for a while."""
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._moved.wait()
+        except TimeoutError:
+            pass
+
+    def join(self, joined: Joined) -> None:
+        self._kinds.setdefault(joined.kind, {})[joined] = None
+        if joined.seq > self.last_sent(joined.kind.session or ""):
+            self._ahead[joined] = None
+
+    def quit(self, joined: Joined) -> None:
+        members = self._kinds.get(joined.kind)
+        if members is not None:
+            members.pop(joined, None)
+            if not members:
+                del self._kinds[joined.kind]
+        self._ahead.pop(joined, None)
+
+    # Sending.
+
+    async def _read(self, store: Store) -> None:
+        with store.wake() as hint:
+            while True:
+                try:
+                    page = await store.read_all(self.cursor)
+                except StoreError as error:
+                    _log.error("what happens cannot be read: %s", error)
+                    await hint.wait()
+                    continue
+                if page.events:
+                    self._send_page(page, await _encode_page(page))
+                    await self._all_sent.wait()
+                else:
+                    await hint.wait()
+
+    def _send_page(self, page: EventPage, tails: list[bytes]) -> None:
+        """All at once as far as anybody knows: who joins from now on has read it already."""
+        outgoing: list[_Outgoing] = []
+        for event, seq, tail in zip(page.events, page.seqs, tails, strict=True):
+            outgoing.append(_Outgoing(event, seq, tail))
+            self._seqs[event.session_id] = seq
+            if self._before:
+                outgoing += self._after(event.session_id, event.id)
+        self.cursor = page.cursor
+        self._send(outgoing)
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    def _send(self, outgoing: list[_Outgoing]) -> None:
+        joined = [(kind, [*members]) for kind, members in self._kinds.items()]
+        self._sending.append(self._send_each(outgoing, joined))
+        if len(self._sending) == 1:
+            self._all_sent.clear()
+            self._send_on()
+
+    def _send_on(self) -> None:
+        turns = fair_turns()
+        until = turns.now() + SLICE_S
+        while self._sending:
+            for _ in self._sending[0]:
+                if turns.now() > until:
+                    turns.wait(self._send_on)
+                    return
+            self._sending.popleft()
+        self._all_sent.set()
+
+    def _send_each(
+        self, outgoing: list[_Outgoing], recipients: list[tuple[Kind, list[Joined]]]
+    ) -> Iterator[None]:
+        """Step by step; who has quit meanwhile is left out."""
+        for kind, members in recipients:
+            wanted = [each for each in outgoing if kind.wants(each.event)]
+            yield
+            if not wanted:
+                continue
+            data = kind.write([each.tail for each in wanted])
+            for joined in members:
+                if joined not in self._kinds.get(kind, ()):
+                    continue
+                if joined in self._ahead:
+                    self._send_unread(joined, wanted)
+                else:
+                    joined.client.put(data, len(wanted))
+                yield
+
+    def _send_unread(self, joined: Joined, wanted: list[_Outgoing]) -> None:
+        """What one who was ahead has not read by itself."""
+        unread = [each.tail for each in wanted if each.seq is None or each.seq > joined.seq]
+        if unread:
+            joined.client.put(joined.kind.write(unread), len(unread))
+        if self.last_sent(joined.kind.session or "") >= joined.seq:
+            self._ahead.pop(joined, None)
+
+    # What is not kept.
+
+    def _hear(self, event: Event) -> None:
+        session = event.session_id
+        if event.type not in UNKEPT:
+            self._before[session] = event.id
+        elif session in self._before:
+            self._defer(event, self._before[session])
+        else:
+            self._send([_unstored(event)])
+
+    def _defer(self, event: Event, before: str) -> None:
+        deferred = self._deferred.setdefault(before, [])
+        deferred.append(event)
+        if len(deferred) == 1:
+            loop = asyncio.get_running_loop()
+            loop.call_later(_DEFER_S, self._let_go, event.session_id, before)
+
+    def _let_go(self, session: str, before: str) -> None:
+        if before in self._deferred:
+            self._send(self._after(session, before))
+
+    def _after(self, session: str, before: str) -> list[_Outgoing]:
+        """What was deferred behind an event, which is sent now."""
+        if self._before.get(session) == before:
+            del self._before[session]
+        return [_unstored(event) for event in self._deferred.pop(before, ())]
+
+
+async def _encode_page(page: EventPage) -> list[bytes]:
+    """The tails of a page's events."""
+    tails, pace = [], Pace()
+    for event, seq, cursor in zip(page.events, page.seqs, page.cursors, strict=True):
+        tails.append(event_tail(event, seq, cursor))
+        await pace.step()
+    return tails
+
+
+def _unstored(event: Event) -> _Outgoing:
+    return _Outgoing(event, None, event_tail(event, None, None))
