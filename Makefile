@@ -19,7 +19,7 @@ help:
 	@echo "make test         set up, then lint, type-check and test"
 	@echo "make quick        a part of the tests that takes less than a minute"
 	@echo "make test-pythons the tests with each Python of this machine (PYTHONS=... names them)"
-	@echo "make lint         ruff, mypy and import-linter alone"
+	@echo "make lint         ruff (check and format), mypy and import-linter alone"
 	@echo "make soak         the long tests, which 'make test' leaves out"
 	@echo "make spec         how many conformance items are covered (ARGS=--open lists the rest)"
 	@echo "make mcp-conformance  MCP's own test suite, N/N for each of its sets"
@@ -57,6 +57,7 @@ test-pythons:
 
 lint: .venv/.ready-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 

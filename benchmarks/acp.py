@@ -236,9 +236,11 @@ def show(found: Mapping[str, Any]) -> None:
         ["prompt to the first word of the answer", f"{said['first_ms']:.1f} ms"],
         ["updates", f"{said['updates_per_s']:,} a second"],
         [f"session/load of {said['loaded']:,} updates", f"{said['load_s']:.2f} s"],
-        [f"memory; for each of {_SESSIONS} more sessions",
-         f"{said['memory_kb'] / 1024:.0f} MB; {said['kb_per_session']:.0f} KB"],
-    ]  # fmt: skip
+        [
+            f"memory; for each of {_SESSIONS} more sessions",
+            f"{said['memory_kb'] / 1024:.0f} MB; {said['kb_per_session']:.0f} KB",
+        ],
+    ]
     print(report.table(["callgate acp, at work", ""], rows), end="\n\n")
 
 

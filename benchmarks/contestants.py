@@ -67,8 +67,6 @@ def idle(count: int, audit_bytes: int) -> tuple[Contestant, ...]:
     return (
         _ours("plain", "nothing idle", "gate"),
         _ours("many-tools", f"{count:,} registered tools", "many_tools", count),
-        _ours(
-            "large-audit", f"audit file of {audit_bytes / 1e6:g} MB", "large_audit", audit_bytes
-        ),
+        _ours("large-audit", f"audit file of {audit_bytes / 1e6:g} MB", "large_audit", audit_bytes),
         _ours("old-sessions", f"{count:,} finished sessions", "old_sessions", count),
     )

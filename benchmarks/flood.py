@@ -109,8 +109,11 @@ def by_stream(place: dict[str, Any]) -> None:
 
 def by_sse(place: dict[str, Any]) -> None:
     body = json.dumps({"tool": "flood", "arguments": {}, "workspace": place["workspace"]}).encode()
-    head = {"accept": "text/event-stream", "content-type": "application/json",
-            "content-length": str(len(body))}  # fmt: skip
+    head = {
+        "accept": "text/event-stream",
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+    }
     made = web(place, "POST /v1/calls", head)
     made.sendall(body)
     come(made, b"event: result")
@@ -125,12 +128,20 @@ def by_readers(place: dict[str, Any]) -> None:
     by_host(place)
 
 
-UPGRADE = {"upgrade": "websocket", "connection": "upgrade", "sec-websocket-version": "13",
-           "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ=="}  # fmt: skip
+UPGRADE = {
+    "upgrade": "websocket",
+    "connection": "upgrade",
+    "sec-websocket-version": "13",
+    "sec-websocket-key": "dGhlIHNhbXBsZSBub25jZQ==",
+}
 FLOODS: dict[str, Callable[[dict[str, Any]], None]] = {
-    "host": by_host, "command": by_command, "socket": by_socket, "stream": by_stream,
-    "sse": by_sse, "readers": by_readers,
-}  # fmt: skip
+    "host": by_host,
+    "command": by_command,
+    "socket": by_socket,
+    "stream": by_stream,
+    "sse": by_sse,
+    "readers": by_readers,
+}
 EDITORS = ("editor", "updates")
 
 
@@ -142,8 +153,11 @@ def local(place: dict[str, Any]) -> socket.socket:
 
 def web(place: dict[str, Any], request: str, headers: dict[str, str]) -> socket.socket:
     made = socket.create_connection(("127.0.0.1", place["port"]))
-    lines = [f"{request} HTTP/1.1", f"host: 127.0.0.1:{place['port']}",
-             f"authorization: Bearer {place['token']}"]  # fmt: skip
+    lines = [
+        f"{request} HTTP/1.1",
+        f"host: 127.0.0.1:{place['port']}",
+        f"authorization: Bearer {place['token']}",
+    ]
     lines += [f"{name}: {value}" for name, value in headers.items()]
     made.sendall("\r\n".join([*lines, "", ""]).encode())
     return made
@@ -202,11 +216,22 @@ class Editor:
         script = f"[[replies]]\n{reading}" * TURN + '[[replies]]\ntext = "Done."\n'
         (workspace / "turn.toml").write_text("repeat = true\n" + script)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "callgate", "acp", "--mode", "write", "--model",
-             f"scripted:{workspace / 'turn.toml'}"], cwd=workspace,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            [
+                sys.executable,
+                "-m",
+                "callgate",
+                "acp",
+                "--mode",
+                "write",
+                "--model",
+                f"scripted:{workspace / 'turn.toml'}",
+            ],
+            cwd=workspace,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
             env={**os.environ, "CALLGATE_HOME": str(home)},
-        )  # fmt: skip
+        )
         self.pid = self._process.pid
         self._ids = iter(range(1 << 60))
         self._lock = threading.Lock()
@@ -288,9 +313,11 @@ def instance(base: Path, parts: int) -> Iterator[dict[str, Any]]:
     home.mkdir(mode=0o700)
     (home / "settings.toml").write_text(SETTINGS.format(python=sys.executable, plugin=plugin))
     served = subprocess.Popen(
-        [sys.executable, "-m", "callgate", "serve", "--mode", "write"], cwd=workspace,
-        env={**os.environ, "CALLGATE_HOME": str(home)}, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "callgate", "serve", "--mode", "write"],
+        cwd=workspace,
+        env={**os.environ, "CALLGATE_HOME": str(home)},
+        stdout=subprocess.PIPE,
+    )
     try:
         assert served.stdout is not None
         served.stdout.readline()
@@ -424,11 +451,26 @@ def main() -> None:
     options = parser.parse_args()
     found = measure(options.rounds, options.reads, options.parts, options.only)
     if not options.json:
-        names = ("quiet_ms", "flooded_ms", "ratio", "worst", "quiet_loop_ms", "flooded_loop_ms",
-                 "loop_ratio")  # fmt: skip
+        names = (
+            "quiet_ms",
+            "flooded_ms",
+            "ratio",
+            "worst",
+            "quiet_loop_ms",
+            "flooded_loop_ms",
+            "loop_ratio",
+        )
         rows = [[name, *(f"{each[key]:.2f}" for key in names)] for name, each in found.items()]
-        heads = ["flood", "quiet, ms", "flooded, ms", "ratio", "worst round",
-                 "quiet, loop ms", "flooded, loop ms", "loop ratio"]  # fmt: skip
+        heads = [
+            "flood",
+            "quiet, ms",
+            "flooded, ms",
+            "ratio",
+            "worst round",
+            "quiet, loop ms",
+            "flooded, loop ms",
+            "loop ratio",
+        ]
         print(report.table(heads, rows) + "\n")
     print(json.dumps(found))
 

@@ -170,9 +170,12 @@ class Ground:
     def _settings(self, command: list[str]) -> HostSettings:
         self._count += 1
         return HostSettings(
-            name=f"host{self._count}", command=tuple(command), cwd=str(self.directory / "ws"),
-            env=dict(os.environ), max_in_flight=64,
-        )  # fmt: skip
+            name=f"host{self._count}",
+            command=tuple(command),
+            cwd=str(self.directory / "ws"),
+            env=dict(os.environ),
+            max_in_flight=64,
+        )
 
     def launcher(self) -> Launcher:
         around = Enclosure(Profile.WORKSPACE, Network.NONE)
@@ -185,8 +188,9 @@ class Ground:
         spec = HostSpec(settings=settings, effect=SideEffects.NONE, launcher=self.launcher)
         hosts = Hosts([spec], PinFiles(str(self.directory / "home")))
         await hosts.learn(settings.name)
-        factories = [each for each in hosts.factories(settings.name)
-                     if each().definition.name == tool]  # fmt: skip
+        factories = [
+            each for each in hosts.factories(settings.name) if each().definition.name == tool
+        ]
         runtime.register(factories[0])
 
         async def once(number: int) -> None:

@@ -151,12 +151,22 @@ def share(pid: int) -> int:
 
 def show(found: dict[str, Found]) -> None:
     rows = [
-        [name, f"{each['us']:,.0f}", f"{each['to_pipe']:.1f}", f"{each['cpu_us']:,.0f}",
-         f"{found['many'][name]['per_second']:,}" if name in found["many"] else ""]
+        [
+            name,
+            f"{each['us']:,.0f}",
+            f"{each['to_pipe']:.1f}",
+            f"{each['cpu_us']:,.0f}",
+            f"{found['many'][name]['per_second']:,}" if name in found["many"] else "",
+        ]
         for name, each in found["calls"].items()
-    ]  # fmt: skip
-    head = ["one call of a tool in another process", "µs", "to the pipe", "CPU of the caller, µs",
-            "calls/s, 64 in flight"]  # fmt: skip
+    ]
+    head = [
+        "one call of a tool in another process",
+        "µs",
+        "to the pipe",
+        "CPU of the caller, µs",
+        "calls/s, 64 in flight",
+    ]
     print(report.table(head, rows), end="\n\n")
     rows = [
         [name, f"{each['ms']:,.0f}", f"{each['first_ms']:,.0f}", f"{each['pss_mib']:.1f}"]

@@ -132,17 +132,28 @@ class Instance:
         self.port = self.listening.getsockname()[1]
         self.access = Access(str(home / "run" / "1.token"))
         served = Served(
-            pid=1, version="", started_at=0.0, workspaces=[str(workspace)], mode=Mode.ASK,
-            ceiling=None, model=None, models=[], home=str(home),
+            pid=1,
+            version="",
+            started_at=0.0,
+            workspaces=[str(workspace)],
+            mode=Mode.ASK,
+            ceiling=None,
+            model=None,
+            models=[],
+            home=str(home),
             audit=str(home / "audit.jsonl"),
-        )  # fmt: skip
+        )
         self.serving = Serving(
             Dependencies(
-                runtime=self.wired.runtime, open_session=self.open_session,
-                open_agent=self.wired.open_agent, hosts=None, served=served, access=self.access,
+                runtime=self.wired.runtime,
+                open_session=self.open_session,
+                open_agent=self.wired.open_agent,
+                hosts=None,
+                served=served,
+                access=self.access,
                 names=Names(Address("127.0.0.1", self.port)),
             )
-        )  # fmt: skip
+        )
         self.workspace = str(workspace)
 
     def open_session(self, cwd: str | None, id: str) -> Session:
@@ -187,13 +198,21 @@ async def child(code: str, *words: object) -> AsyncIterator[asyncio.subprocess.P
 def page(count: int, first: int) -> EventPage:
     events = [
         Event(
-            id=ulid(), timestamp=time.time(), session_id="sess_1", type="tool.completed",
+            id=ulid(),
+            timestamp=time.time(),
+            session_id="sess_1",
+            type="tool.completed",
             actor="tool",
-            payload={"success": True, "output_size_bytes": 6, "latency_ms": 0.26,
-                     "tool_use_id": ulid(), "call_id": ulid()},
+            payload={
+                "success": True,
+                "output_size_bytes": 6,
+                "latency_ms": 0.26,
+                "tool_use_id": ulid(),
+                "call_id": ulid(),
+            },
         )
         for _ in range(count)
-    ]  # fmt: skip
+    ]
     seqs = list(range(first, first + count))
     return EventPage(events, [f"c{n}" for n in seqs], f"c{seqs[-1]}", seqs)
 
@@ -212,9 +231,10 @@ async def measure(rounds: int, told: int, tell: Callable[[EventPage], Awaitable[
 
 async def fan_out(rounds: int, clients: int) -> dict[str, Any]:
     found: dict[str, Any] = {"clients": clients}
-    async with serving() as instance, child(
-        CHILD, "ws", instance.port, clients, instance.token
-    ) as process:
+    async with (
+        serving() as instance,
+        child(CHILD, "ws", instance.port, clients, instance.token) as process,
+    ):
         assert process.stdout is not None
         await process.stdout.readline()
         fanout = instance.serving.context.fanout
@@ -226,9 +246,10 @@ async def fan_out(rounds: int, clients: int) -> dict[str, Any]:
 
         for told in (1, BURST):
             found[f"stream_{told}"] = await measure(rounds, told, tell) / clients / told * 1e6
-    async with raw_server() as (port, transports), child(
-        CHILD, "raw", port, clients, ""
-    ) as process:
+    async with (
+        raw_server() as (port, transports),
+        child(CHILD, "raw", port, clients, "") as process,
+    ):
         assert process.stdout is not None
         await process.stdout.readline()
         while len(transports) < clients:

@@ -123,8 +123,10 @@ class Cost(NamedTuple):
 
 def idle(rounds: int) -> dict[str, dict[int, Cost]]:
     """What each command costs, by how many servers there are."""
-    commands = {"callgate call read_file": ["call", "read_file", "path=a.txt"],
-                "callgate tools": ["tools"]}  # fmt: skip
+    commands = {
+        "callgate call read_file": ["call", "read_file", "path=a.txt"],
+        "callgate tools": ["tools"],
+    }
     with tempfile.TemporaryDirectory(prefix="callgate-benchmark-") as directory:
         Path(directory, "a.txt").write_text("hello")
         homes = {count: _configured(Path(directory, str(count)), count) for count in (0, IDLE)}
@@ -179,9 +181,13 @@ def _run(
     words: list[str], directory: str, environment: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [CALLGATE, *words], cwd=directory, env=environment, capture_output=True, text=True,
+        [CALLGATE, *words],
+        cwd=directory,
+        env=environment,
+        capture_output=True,
+        text=True,
         check=True,
-    )  # fmt: skip
+    )
 
 
 def main() -> None:

@@ -104,16 +104,23 @@ class _Place:
         program = [sys.executable, "-m", "callgate"]
         subprocess.run(
             [*program, "serve", "--detach", "--no-http"],
-            cwd=self._workspace, env=self._env, check=True, capture_output=True, timeout=LIMIT_S,
-        )  # fmt: skip
+            cwd=self._workspace,
+            env=self._env,
+            check=True,
+            capture_output=True,
+            timeout=LIMIT_S,
+        )
         try:
             yield
         finally:
             subprocess.run(
                 [*program, "stop"],
-                cwd=self._workspace, env=self._env, check=True, capture_output=True,
+                cwd=self._workspace,
+                env=self._env,
+                check=True,
+                capture_output=True,
                 timeout=LIMIT_S,
-            )  # fmt: skip
+            )
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
 """callgate's side: the whole road of a call, and the same road with much lying idle.
 
-    gate          everything on: validation, policy, events with a reader, audit on disk
-    dispatcher    the road alone, as far as the peers go: nobody reads events, no audit
-    many_tools    gate, with 10,000 more tools registered
-    large_audit   gate, appending to an audit file of 100 MB
-    old_sessions  gate, after 10,000 sessions have come and gone
+gate          everything on: validation, policy, events with a reader, audit on disk
+dispatcher    the road alone, as far as the peers go: nobody reads events, no audit
+many_tools    gate, with 10,000 more tools registered
+large_audit   gate, appending to an audit file of 100 MB
+old_sessions  gate, after 10,000 sessions have come and gone
 """
 
 from __future__ import annotations
@@ -89,9 +89,7 @@ async def used_sessions(gate: Gate, case: Case, count: int) -> list[Session]:
     """Sessions that have each made a call and wait for the next."""
     sessions = [Session(workspace=gate.session.workspace) for _ in range(count)]
     for session in sessions:
-        call = ToolCall(
-            tool=case.function.__name__, arguments=case.arguments, session=session
-        )
+        call = ToolCall(tool=case.function.__name__, arguments=case.arguments, session=session)
         assert (await gate.runtime.call(call)).ok
     return sessions
 
@@ -156,4 +154,3 @@ def _value(result: ToolResult) -> Any:
 
 def _new_home(stack: AsyncExitStack) -> str:
     return stack.enter_context(tempfile.TemporaryDirectory(prefix="callgate-benchmark-"))
-

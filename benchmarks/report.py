@@ -52,9 +52,11 @@ def _cells(
     best = found[fastest] if fastest is not None else None
     ratio = f"{figures.ratio_to(best):.2f}" if isinstance(best, Measured) else "–"
     return [
-        f"{figures.median_us:,.1f}", f"{figures.spread_us:,.1f}", ratio,
+        f"{figures.median_us:,.1f}",
+        f"{figures.spread_us:,.1f}",
+        ratio,
         f"{figures.function_calls:,.0f}",
-    ]  # fmt: skip
+    ]
 
 
 def idle_table(found: Mapping[str, Outcome], contestants: Sequence[Contestant]) -> str:
@@ -63,10 +65,15 @@ def idle_table(found: Mapping[str, Outcome], contestants: Sequence[Contestant]) 
     for contestant in contestants:
         figures = found[contestant.name]
         if isinstance(figures, Measured) and isinstance(plain, Measured):
-            rows.append([
-                contestant.title, f"{figures.median_us:.1f}", f"{figures.spread_us:.1f}",
-                f"{figures.ratio_to(plain):.2f}", f"{figures.function_calls:.0f}",
-            ])  # fmt: skip
+            rows.append(
+                [
+                    contestant.title,
+                    f"{figures.median_us:.1f}",
+                    f"{figures.spread_us:.1f}",
+                    f"{figures.ratio_to(plain):.2f}",
+                    f"{figures.function_calls:.0f}",
+                ]
+            )
         else:
             rows.append([contestant.title, "–", "–", "–", "–"])
     return table(["callgate `add` with", "µs", "±", "to nothing idle", "function calls"], rows)
@@ -76,11 +83,14 @@ def start_table(found: Mapping[str, Start]) -> str:
     floor = next(iter(found.values()))
     rows = [
         [
-            f"`{name}`", f"{start.median_ms:.0f}", f"{start.ratio_to(floor):.1f}",
-            f"{start.median_cpu_ms:.0f}", str(start.modules),
+            f"`{name}`",
+            f"{start.median_ms:.0f}",
+            f"{start.ratio_to(floor):.1f}",
+            f"{start.median_cpu_ms:.0f}",
+            str(start.modules),
         ]
         for name, start in found.items()
-    ]  # fmt: skip
+    ]
     return table(["cold start", "wall, ms", "to the floor", "CPU, ms", "modules imported"], rows)
 
 

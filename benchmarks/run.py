@@ -125,9 +125,12 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="benchmarks/run.py", description=__doc__.split("\n")[0])
     names = [*SECTIONS, *(each.name for each in CALLS)]
     parser.add_argument(
-        "--only", action="append", choices=names, metavar="NAME",
+        "--only",
+        action="append",
+        choices=names,
+        metavar="NAME",
         help=f"a section or a contestant, may be repeated: {', '.join(names)}",
-    )  # fmt: skip
+    )
     parser.add_argument("--rounds", type=_rounds, metavar="N", help="at least 2")
     parser.add_argument("--quick", action="store_true", help="small counts: does it run at all?")
     parser.add_argument("--json", action="store_true", help="the JSON line alone")

@@ -125,9 +125,7 @@ class Least:
         return await self._launcher.start(msgspec.structs.replace(command, argv=argv), on_output)
 
 
-async def in_turn(
-    ways: dict[str, Launcher], command: Command, rounds: int
-) -> dict[str, float]:
+async def in_turn(ways: dict[str, Launcher], command: Command, rounds: int) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():

@@ -36,8 +36,17 @@ from callgate.models.make import make_model
 from callgate.models.tables import ModelTable
 
 WORDS = (
-    "plum", "river", "candle", "marble", "falcon", "ginger", "violin", "harbor", "copper", "meadow",
-)  # fmt: skip
+    "plum",
+    "river",
+    "candle",
+    "marble",
+    "falcon",
+    "ginger",
+    "violin",
+    "harbor",
+    "copper",
+    "meadow",
+)
 MOST_TOKENS = 300
 LONGEST_S = 900.0
 Ask = Callable[[Path, str], Awaitable[str]]
@@ -67,20 +76,26 @@ def _wrote(place: Path, word: str, other: str, answer: str) -> bool:
 
 TASKS = (
     Task(
-        "read", "Read the file {other}.txt. What is the password of the day?", _one_file,
+        "read",
+        "Read the file {other}.txt. What is the password of the day?",
+        _one_file,
         lambda place, word, other, answer: word in answer.lower(),
     ),
     Task(
-        "list", "Which files are in the current directory?", _three_files,
+        "list",
+        "Which files are in the current directory?",
+        _three_files,
         lambda place, word, other, answer: all(
             name in answer for name in (f"{word}.txt", f"{other}.md", "notes.csv")
         ),
     ),
     Task(
-        "write", "Create a file {other}.txt with the text: {word}",
-        lambda place, word, other: None, _wrote,
+        "write",
+        "Create a file {other}.txt with the text: {word}",
+        lambda place, word, other: None,
+        _wrote,
     ),
-)  # fmt: skip
+)
 
 
 def serve(path: str, threads: int | None) -> tuple[Any, str]:

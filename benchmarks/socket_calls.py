@@ -276,17 +276,26 @@ def echo(path: str, answer: str) -> None:
 
 def show(found: dict[str, Any]) -> None:
     head = [
-        "callers", "echo CPU, µs", "callgate CPU, µs", "ratio", "echo calls/s",
-        "callgate calls/s", "ratio",
-    ]  # fmt: skip
+        "callers",
+        "echo CPU, µs",
+        "callgate CPU, µs",
+        "ratio",
+        "echo calls/s",
+        "callgate calls/s",
+        "ratio",
+    ]
     rows = [
         [
-            str(callers), f"{each['echo']['cpu_us']:,}", f"{each['callgate']['cpu_us']:,}",
-            f"{each['cpu_ratio']}", f"{each['echo']['per_second']:,}",
-            f"{each['callgate']['per_second']:,}", f"{each['throughput_ratio']}",
+            str(callers),
+            f"{each['echo']['cpu_us']:,}",
+            f"{each['callgate']['cpu_us']:,}",
+            f"{each['cpu_ratio']}",
+            f"{each['echo']['per_second']:,}",
+            f"{each['callgate']['per_second']:,}",
+            f"{each['throughput_ratio']}",
         ]
         for callers, each in found["callers"].items()
-    ]  # fmt: skip
+    ]
     print(report.table(head, rows))
     idle = found["idle"]
     print(

@@ -80,9 +80,12 @@ def served(directory: str) -> Iterator[dict[str, str]]:
     env = {**os.environ, "CALLGATE_HOME": os.path.join(directory, "home")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     instance = subprocess.Popen(
-        [CALLGATE, "serve"], cwd=workspace, env=env, stdout=subprocess.PIPE,
+        [CALLGATE, "serve"],
+        cwd=workspace,
+        env=env,
+        stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     assert instance.stdout is not None
     try:
         if not instance.stdout.readline():

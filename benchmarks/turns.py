@@ -236,8 +236,10 @@ def main() -> None:
     rounds, turns = (3, 5) if options.quick else (options.rounds, options.turns)
     figures = asyncio.run(measure(rounds, turns, options.tools))
     if options.json:
-        medians = {name: [median(each) for each in zip(*costs, strict=True)]
-                   for name, costs in figures.items()}  # fmt: skip
+        medians = {
+            name: [median(each) for each in zip(*costs, strict=True)]
+            for name, costs in figures.items()
+        }
         print(json.dumps(medians))
     else:
         head = ["one request of an instant model", "wall, µs", "CPU, µs", "CPU to ours"]

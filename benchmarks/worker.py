@@ -74,9 +74,12 @@ def main(setup: str, case: str, burden: str | None = None) -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # whatever a library prints is no reply
     contestant = Contestant(
-        name=setup, title=setup, setup=setup, package="",
+        name=setup,
+        title=setup,
+        setup=setup,
+        package="",
         burden=None if burden is None else int(burden),
-    )  # fmt: skip
+    )
     asyncio.run(serve(contestant, case, replies))
 
 

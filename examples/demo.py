@@ -91,9 +91,14 @@ class Instance:
     def run(self, *arguments: str) -> str:
         """One command of the shell, as you would type it."""
         return subprocess.run(
-            [*CALLGATE, *arguments], cwd=self.workspace, env=self.environment,
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
-        ).stdout  # fmt: skip
+            [*CALLGATE, *arguments],
+            cwd=self.workspace,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        ).stdout
 
     def get(self, path: str, **query: Any) -> Any:
         return self.http.get(path, params=query).raise_for_status().json()
@@ -116,10 +121,15 @@ def instance(directory: Path) -> Iterator[Instance]:
     complaints = directory / "serve.log"
     with complaints.open("w") as log:
         served = subprocess.Popen(
-            [*CALLGATE, "serve", "--http", "127.0.0.1:0"], cwd=workspace, env=environment,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, text=True,
+            [*CALLGATE, "serve", "--http", "127.0.0.1:0"],
+            cwd=workspace,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
             start_new_session=True,
-        )  # fmt: skip
+        )
     try:
         assert served.stdout is not None
         if not served.stdout.readline():

@@ -179,9 +179,7 @@ def talk(page: Page) -> None:
     page.get_by_text("Done: greet.py").wait_for()
 
 
-def open_page(
-    browser: Browser, served: Served, colours: Any, size: Any, scale: float = 1
-) -> Page:
+def open_page(browser: Browser, served: Served, colours: Any, size: Any, scale: float = 1) -> Page:
     page = browser.new_page(viewport=size, color_scheme=colours, device_scale_factor=scale)
     page.goto(served.link())
     page.get_by_text("connected", exact=True).wait_for(state="attached")

@@ -12,8 +12,15 @@ from xml.sax.saxutils import escape
 
 import pyte
 
-COLOURS = {"red": "#e06c75", "green": "#98c379", "brown": "#e5c07b", "blue": "#61afef",
-           "cyan": "#56b6c2", "magenta": "#c678dd", "default": "#d7dae0"}  # fmt: skip
+COLOURS = {
+    "red": "#e06c75",
+    "green": "#98c379",
+    "brown": "#e5c07b",
+    "blue": "#61afef",
+    "cyan": "#56b6c2",
+    "magenta": "#c678dd",
+    "default": "#d7dae0",
+}
 CELL, ROW, MARGIN = 8.4, 19, 20
 _SHORTEST_S = 0.12
 """Frames that follow one another faster are one frame: nobody could read them."""

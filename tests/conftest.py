@@ -19,8 +19,16 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _KEPT = ("CI", "PATH", "HOME", "USER", "LOGNAME", "SHELL", "TMPDIR", "LD_LIBRARY_PATH")
-_KEPT_PREFIXES = ("PYTEST_", "HYPOTHESIS_", "PLAYWRIGHT_", "npm_config_", "PIP_", "SSL_CERT_",
-                  "NODE_EXTRA_CA_", "REQUESTS_CA_")  # fmt: skip
+_KEPT_PREFIXES = (
+    "PYTEST_",
+    "HYPOTHESIS_",
+    "PLAYWRIGHT_",
+    "npm_config_",
+    "PIP_",
+    "SSL_CERT_",
+    "NODE_EXTRA_CA_",
+    "REQUESTS_CA_",
+)
 
 
 def make_environment_ordinary() -> None:
@@ -53,9 +61,7 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _no_real_home(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _no_real_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """No test, and no process that it starts, ever sees the home of whoever runs it."""
     user = tmp_path_factory.mktemp("user")
     monkeypatch.setenv("HOME", str(user))
@@ -83,8 +89,7 @@ def home(_no_real_home: None) -> Path:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
     yield
     reasons = Counter(
-        report.longrepr[2].removeprefix("Skipped: ")
-        for report in terminalreporter.stats.get("skipped", [])
+        report.longrepr[2].removeprefix("Skipped: ") for report in terminalreporter.stats.get("skipped", [])
     )
     if reasons:
         terminalreporter.section("not tested here")

@@ -36,8 +36,16 @@ from tests.google_services import (
 )
 
 SCOPE = "https://www.googleapis.com/auth/"
-_STATUS = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
-           409: "ALREADY_EXISTS", 429: "RESOURCE_EXHAUSTED", 500: "INTERNAL", 503: "UNAVAILABLE"}  # fmt: skip
+_STATUS = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    409: "ALREADY_EXISTS",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+}
 
 
 @dataclass(frozen=True)
@@ -139,7 +147,15 @@ class GoogleServer:
 
     @property
     def client_file(self) -> str:
-        return json.dumps({"installed": {"client_id": self.client[0], "client_secret": self.client[1], "redirect_uris": ["http://localhost"]}})
+        return json.dumps(
+            {
+                "installed": {
+                    "client_id": self.client[0],
+                    "client_secret": self.client[1],
+                    "redirect_uris": ["http://localhost"],
+                }
+            }
+        )
 
     def let_in(self, *scopes: str) -> str:
         """A token for these scopes."""
@@ -265,8 +281,16 @@ class GoogleServer:
         yield "PATCH", file, write, self.drive.patch
         yield "PATCH", f"/upload{file}", write, self.drive.replace
         yield "DELETE", file, write, self.drive.delete
-        events, event = "/calendar/v3/calendars/(?P<calendar>[^/]+)/events", "/calendar/v3/calendars/(?P<calendar>[^/]+)/events/(?P<id>[^/]+)"
-        yield "GET", "/calendar/v3/users/me/calendarList", "calendar.calendarlist.readonly calendar.readonly calendar", self.calendars.calendars
+        events, event = (
+            "/calendar/v3/calendars/(?P<calendar>[^/]+)/events",
+            "/calendar/v3/calendars/(?P<calendar>[^/]+)/events/(?P<id>[^/]+)",
+        )
+        yield (
+            "GET",
+            "/calendar/v3/users/me/calendarList",
+            "calendar.calendarlist.readonly calendar.readonly calendar",
+            self.calendars.calendars,
+        )
         yield "GET", events, "calendar.events.readonly calendar.events calendar.readonly calendar", self.calendars.list
         yield "POST", events, "calendar.events calendar", self.calendars.insert
         yield "PATCH", event, "calendar.events calendar", self.calendars.patch
@@ -297,7 +321,12 @@ class GoogleServer:
 
     def _consent(self, request: Request) -> Any:
         asked = request.query
-        wanted = {"response_type": "code", "client_id": self.client[0], "code_challenge_method": "S256", "access_type": "offline"}
+        wanted = {
+            "response_type": "code",
+            "client_id": self.client[0],
+            "code_challenge_method": "S256",
+            "access_type": "offline",
+        }
         wrong = [name for name, value in wanted.items() if asked.get(name) != value]
         back = urlsplit(asked.get("redirect_uri", ""))
         if wrong or (back.scheme, back.hostname) != ("http", "127.0.0.1") or not asked.get("state"):

@@ -67,7 +67,11 @@ def select(value: Any, fields: str) -> Any:
         return value
     if isinstance(value, list):
         return [select(each, fields) for each in value]
-    return {name: each if chosen[name] is None else select(each, str(chosen[name])) for name, each in value.items() if name in chosen}
+    return {
+        name: each if chosen[name] is None else select(each, str(chosen[name]))
+        for name, each in value.items()
+        if name in chosen
+    }
 
 
 class Mail:
@@ -115,9 +119,14 @@ class Mail:
         kept = found(self.messages, id)
         form = request.query.get("format", "full")
         answer = {
-            "id": id, "threadId": kept["thread"], "labelIds": kept["labels"], "historyId": "7", "internalDate": "1769860800000",
-            "sizeEstimate": len(kept["raw"]), "snippet": "It&#39;s the beginning &lt;of it&gt; \u200b\u200b",
-        }  # fmt: skip
+            "id": id,
+            "threadId": kept["thread"],
+            "labelIds": kept["labels"],
+            "historyId": "7",
+            "internalDate": "1769860800000",
+            "sizeEstimate": len(kept["raw"]),
+            "snippet": "It&#39;s the beginning &lt;of it&gt; \u200b\u200b",
+        }
         if form == "raw":
             return {**answer, "raw": _b64(kept["raw"])}
         message = email.message_from_bytes(kept["raw"])
@@ -171,8 +180,11 @@ def _leaves(message: Message, number: str) -> Any:
 
 def _part(message: Message, number: str) -> dict[str, Any]:
     made: dict[str, Any] = {
-        "partId": number, "mimeType": message.get_content_type(), "filename": message.get_filename() or "", "headers": _headers(message),
-    }  # fmt: skip
+        "partId": number,
+        "mimeType": message.get_content_type(),
+        "filename": message.get_filename() or "",
+        "headers": _headers(message),
+    }
     if message.is_multipart() and message.get_content_type() != "message/rfc822":
         parts = [_part(each, f"{number}.{index}".lstrip(".")) for index, each in enumerate(message.get_payload())]  # type: ignore[arg-type]
         return {**made, "body": {"size": 0}, "parts": parts}
@@ -194,9 +206,16 @@ class Drive:
     def put(self, name: str, media_type: str = "text/plain", content: bytes | None = b"", **more: Any) -> str:
         id = next(self._ids)
         self.files[id] = {
-            "kind": "drive#file", "id": id, "name": name, "mimeType": media_type, "parents": ["root"], "trashed": False,
-            "modifiedTime": NOW, "webViewLink": f"https://drive.example/{id}", **more,
-        }  # fmt: skip
+            "kind": "drive#file",
+            "id": id,
+            "name": name,
+            "mimeType": media_type,
+            "parents": ["root"],
+            "trashed": False,
+            "modifiedTime": NOW,
+            "webViewLink": f"https://drive.example/{id}",
+            **more,
+        }
         if content is not None:
             self._fill(id, content)
         return id
@@ -214,21 +233,29 @@ class Drive:
         folder = re.search(rf"{literal} in parents", query)
         words = re.search(rf"contains {literal}", query)
         rest = re.sub(literal, "", query)
-        if not re.fullmatch(r"( in parents and trashed = false)|(\(fullText contains  or name contains \) and trashed = false)", rest):
+        if not re.fullmatch(
+            r"( in parents and trashed = false)|(\(fullText contains  or name contains \) and trashed = false)", rest
+        ):
             raise Problem(400, "invalid", f"Invalid Value: {query}")
         chosen = [each for each in self.files.values() if not each["trashed"]]
         if folder:
             chosen = [each for each in chosen if _plain(folder[1]) in each["parents"]]
         if words:
             wanted = _plain(words[1]).lower()
-            chosen = [each for each in chosen if wanted in each["name"].lower() or wanted.encode() in self.contents.get(each["id"], b"").lower()]
+            chosen = [
+                each
+                for each in chosen
+                if wanted in each["name"].lower() or wanted.encode() in self.contents.get(each["id"], b"").lower()
+            ]
         return {"kind": "drive#fileList", **page(chosen, request.query, "pageSize", 100, 1000, "files")}
 
     def get(self, request: Any, id: str) -> Any:
         file = found(self.files, id, "file")
         if request.query.get("alt") == "media":
             if file["mimeType"].startswith(NATIVE):
-                raise Problem(403, "fileNotDownloadable", "Only files with binary content can be downloaded. Use Export.")
+                raise Problem(
+                    403, "fileNotDownloadable", "Only files with binary content can be downloaded. Use Export."
+                )
             return Raw(self.contents[id], file["mimeType"])
         return file
 
@@ -241,7 +268,11 @@ class Drive:
 
     def create(self, request: Any) -> Any:
         said = request.json
-        return self.files[self.put(said.get("name", "Untitled"), said.get("mimeType", "application/octet-stream"), None, **_parents(said))]
+        return self.files[
+            self.put(
+                said.get("name", "Untitled"), said.get("mimeType", "application/octet-stream"), None, **_parents(said)
+            )
+        ]
 
     def upload(self, request: Any) -> Any:
         if request.query.get("uploadType") != "multipart":
@@ -271,7 +302,12 @@ class Drive:
         return Nothing()
 
 
-_IMPORTS = {("document", "text/plain"), ("document", "text/markdown"), ("document", "application/msword"), ("spreadsheet", "text/csv")}
+_IMPORTS = {
+    ("document", "text/plain"),
+    ("document", "text/markdown"),
+    ("document", "application/msword"),
+    ("spreadsheet", "text/csv"),
+}
 
 
 def _converted(known: str, wanted: str, sent: str | None = None) -> str:
@@ -302,16 +338,34 @@ class Calendars:
     def put(self, **said: Any) -> str:
         id = next(self._ids)
         self.events[id] = {
-            "kind": "calendar#event", "id": id, "status": "confirmed", "htmlLink": f"https://calendar.example/{id}",
-            "created": NOW, "updated": NOW, **said,
-        }  # fmt: skip
+            "kind": "calendar#event",
+            "id": id,
+            "status": "confirmed",
+            "htmlLink": f"https://calendar.example/{id}",
+            "created": NOW,
+            "updated": NOW,
+            **said,
+        }
         return id
 
     def calendars(self, request: Any) -> Any:
         items = [
-            {"kind": "calendar#calendarListEntry", "id": "primary", "summary": "Ann", "primary": True, "accessRole": "owner", "timeZone": self.zone},
-            {"kind": "calendar#calendarListEntry", "id": "team@example.org", "summary": "Team", "accessRole": "reader", "timeZone": "UTC"},
-        ]  # fmt: skip
+            {
+                "kind": "calendar#calendarListEntry",
+                "id": "primary",
+                "summary": "Ann",
+                "primary": True,
+                "accessRole": "owner",
+                "timeZone": self.zone,
+            },
+            {
+                "kind": "calendar#calendarListEntry",
+                "id": "team@example.org",
+                "summary": "Team",
+                "accessRole": "reader",
+                "timeZone": "UTC",
+            },
+        ]
         return {"kind": "calendar#calendarList", **page(items, request.query, "maxResults", 100, 250, "items")}
 
     def _check(self, calendar: str) -> None:
@@ -326,12 +380,18 @@ class Calendars:
         low = _instant({"dateTime": query["timeMin"]}, None) if "timeMin" in query else None
         high = _instant({"dateTime": query["timeMax"]}, None) if "timeMax" in query else None
         chosen = [
-            each for each in self.events.values()
-            if (low is None or _instant(each["end"], self.zone) > low) and (high is None or _instant(each["start"], self.zone) < high)
+            each
+            for each in self.events.values()
+            if (low is None or _instant(each["end"], self.zone) > low)
+            and (high is None or _instant(each["start"], self.zone) < high)
             and query.get("q", "").lower() in each.get("summary", "").lower()
-        ]  # fmt: skip
+        ]
         chosen.sort(key=lambda each: _instant(each["start"], self.zone))
-        return {"kind": "calendar#events", "timeZone": self.zone, **page(chosen, query, "maxResults", 250, 2500, "items")}
+        return {
+            "kind": "calendar#events",
+            "timeZone": self.zone,
+            **page(chosen, query, "maxResults", 250, 2500, "items"),
+        }
 
     def insert(self, request: Any, calendar: str) -> Any:
         self._check(calendar)
@@ -392,10 +452,17 @@ class Documents:
         document = found(self.documents, id)
         about = {"documentId": id, "title": document["title"], "revisionId": "rev-1"}
         lines = (document["text"] + "\n").splitlines(keepends=True)
-        content = self.bodies.get(id) or [{"paragraph": {"elements": [{"textRun": {"content": line}}]}} for line in lines]
+        content = self.bodies.get(id) or [
+            {"paragraph": {"elements": [{"textRun": {"content": line}}]}} for line in lines
+        ]
         if not tabs:
             return {**about, "body": {"content": content}}
-        return {**about, "tabs": [{"tabProperties": {"tabId": "t.0", "title": "Tab 1"}, "documentTab": {"body": {"content": content}}}]}
+        return {
+            **about,
+            "tabs": [
+                {"tabProperties": {"tabId": "t.0", "title": "Tab 1"}, "documentTab": {"body": {"content": content}}}
+            ],
+        }
 
     def get(self, request: Any, id: str) -> Any:
         return self._whole(id, request.query.get("includeTabsContent") == "true")
@@ -463,15 +530,28 @@ class Sheets:
 
     def about(self, request: Any, id: str) -> Any:
         return {
-            "spreadsheetId": id, "spreadsheetUrl": f"https://sheets.example/{id}",
+            "spreadsheetId": id,
+            "spreadsheetUrl": f"https://sheets.example/{id}",
             "properties": {"title": found(self.titles, id), "timeZone": "Europe/Berlin"},
-            "sheets": [{"properties": {"sheetId": 0, "title": "Sheet1", "gridProperties": {"rowCount": 1000, "columnCount": 26}}}],
-        }  # fmt: skip
+            "sheets": [
+                {
+                    "properties": {
+                        "sheetId": 0,
+                        "title": "Sheet1",
+                        "gridProperties": {"rowCount": 1000, "columnCount": 26},
+                    }
+                }
+            ],
+        }
 
     def get(self, request: Any, id: str, range: str) -> Any:
         place = self._range(id, range)
         values = self._cut(id, *place)
-        return {"range": f"Sheet1!{range.split('!')[-1]}", "majorDimension": "ROWS", **({"values": values} if values else {})}
+        return {
+            "range": f"Sheet1!{range.split('!')[-1]}",
+            "majorDimension": "ROWS",
+            **({"values": values} if values else {}),
+        }
 
     def _write(self, id: str, request: Any, top: int, left: int) -> dict[str, Any]:
         if request.query.get("valueInputOption") not in ("RAW", "USER_ENTERED"):
@@ -483,9 +563,12 @@ class Sheets:
                     self.cells[id][top + r, left + c] = cell
         columns = max(map(len, values), default=0)
         return {
-            "spreadsheetId": id, "updatedRange": self._named(top, left, len(values), columns), "updatedRows": len(values),
-            "updatedColumns": columns, "updatedCells": sum(map(len, values)),
-        }  # fmt: skip
+            "spreadsheetId": id,
+            "updatedRange": self._named(top, left, len(values), columns),
+            "updatedRows": len(values),
+            "updatedColumns": columns,
+            "updatedCells": sum(map(len, values)),
+        }
 
     def put_values(self, request: Any, id: str, range: str) -> Any:
         top, left, _, _ = self._range(id, range)
@@ -516,9 +599,14 @@ class Tasks:
     def put(self, title: str, **more: Any) -> str:
         id = next(self._ids)
         self.tasks[id] = {
-            "kind": "tasks#task", "id": id, "title": title, "status": "needsAction", "updated": NOW,
-            "selfLink": f"https://tasks.example/{id}", **more,
-        }  # fmt: skip
+            "kind": "tasks#task",
+            "id": id,
+            "title": title,
+            "status": "needsAction",
+            "updated": NOW,
+            "selfLink": f"https://tasks.example/{id}",
+            **more,
+        }
         return id
 
     def _check(self, list: str) -> None:

@@ -166,9 +166,7 @@ class MemoryStore:
         future.set_result(results)
         return future
 
-    async def read_events(
-        self, session: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[Event]:
+    async def read_events(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[Event]:
         check_page(after, limit)
         self._session(session)
         texts = list(self._rows.events(session, after))[:limit]
@@ -195,9 +193,7 @@ class MemoryStore:
         end = max(begin, len(self._rows.log))
         return Behind(end - begin, write_cursor("e", end))
 
-    async def read_messages(
-        self, session: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[StoredMessage]:
+    async def read_messages(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[StoredMessage]:
         check_page(after, limit)
         self._session(session)
         texts = list(self._rows.messages(session))[after : after + limit]
@@ -235,9 +231,7 @@ class MemoryStore:
     async def snapshot(self, session: str) -> Snapshot:
         stored = self._session(session)
         calls = await self.open_calls(session)
-        confirmations = [
-            await self.get_confirmation(call.confirmation) for call in calls if call.confirmation
-        ]
+        confirmations = [await self.get_confirmation(call.confirmation) for call in calls if call.confirmation]
         shown = (ConfirmationState.PENDING, ConfirmationState.ALLOWED)
         return Snapshot(
             session=stored,
@@ -246,9 +240,7 @@ class MemoryStore:
             grants=await self.grants(session),
         )
 
-    async def open_confirmations(
-        self, session: str | None = None
-    ) -> Sequence[StoredConfirmation]:
+    async def open_confirmations(self, session: str | None = None) -> Sequence[StoredConfirmation]:
         pending = self._rows.find(StoredConfirmation, "state", ConfirmationState.PENDING)
         return sorted(
             (each for each in pending if session in (None, each.session_id)),
@@ -261,9 +253,7 @@ class MemoryStore:
             raise ConfirmationNotFound(id)
         return question
 
-    async def open_calls(
-        self, session: str | None = None, owner: str | None = None
-    ) -> Sequence[StoredCall]:
+    async def open_calls(self, session: str | None = None, owner: str | None = None) -> Sequence[StoredCall]:
         return sorted(
             (
                 call

@@ -281,13 +281,27 @@ def _named(event: dict[str, Any]) -> bytes:
 def anthropic(reply: Says, model: str) -> Iterator[bytes]:
     given, out, read, written = reply.usage or (0, 0, 0, 0)
     usage = {
-        "input_tokens": given, "cache_creation_input_tokens": written, "cache_read_input_tokens": read,
-        "output_tokens": 1, "service_tier": "standard",
-    }  # fmt: skip
-    yield _named({"type": "message_start", "message": {
-        "id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [],
-        "stop_reason": None, "stop_sequence": None, "usage": usage,
-    }})  # fmt: skip
+        "input_tokens": given,
+        "cache_creation_input_tokens": written,
+        "cache_read_input_tokens": read,
+        "output_tokens": 1,
+        "service_tier": "standard",
+    }
+    yield _named(
+        {
+            "type": "message_start",
+            "message": {
+                "id": "msg_1",
+                "type": "message",
+                "role": "assistant",
+                "model": model,
+                "content": [],
+                "stop_reason": None,
+                "stop_sequence": None,
+                "usage": usage,
+            },
+        }
+    )
     blocks: list[tuple[dict[str, Any], list[dict[str, Any]]]] = []
     if reply.thinking:
         deltas = [{"type": "thinking_delta", "thinking": each} for each in _pieces(reply.thinking, reply.piece)]
@@ -296,7 +310,12 @@ def anthropic(reply: Says, model: str) -> Iterator[bytes]:
     if reply.redacted:
         blocks.append(({"type": "redacted_thinking", "data": reply.redacted}, []))
     if reply.text:
-        blocks.append(({"type": "text", "text": ""}, [{"type": "text_delta", "text": each} for each in _pieces(reply.text, reply.piece)]))
+        blocks.append(
+            (
+                {"type": "text", "text": ""},
+                [{"type": "text_delta", "text": each} for each in _pieces(reply.text, reply.piece)],
+            )
+        )
     for call in reply.calls:
         texts = ["", *_pieces(call.arguments, reply.piece)]
         begun = {"type": "tool_use", "id": call.id or "", "name": call.name, "input": {}}
@@ -316,7 +335,14 @@ def anthropic(reply: Says, model: str) -> Iterator[bytes]:
 
 def openai_chat(reply: Says, model: str) -> Iterator[bytes]:
     def chunk(choices: list[dict[str, Any]], **more: Any) -> bytes:
-        made = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model, "choices": choices, **more}
+        made = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": model,
+            "choices": choices,
+            **more,
+        }
         return f"data: {json.dumps(made, ensure_ascii=False)}\n\n".encode()
 
     def delta(finish: str | None = None, **said: Any) -> bytes:
@@ -338,7 +364,12 @@ def openai_chat(reply: Says, model: str) -> Iterator[bytes]:
         given, out, read, written = reply.usage
         total = given + read + written
         details = {"cached_tokens": read, "cache_write_tokens": written}
-        counted = {"prompt_tokens": total, "completion_tokens": out, "total_tokens": total + out, "prompt_tokens_details": details}
+        counted = {
+            "prompt_tokens": total,
+            "completion_tokens": out,
+            "total_tokens": total + out,
+            "prompt_tokens_details": details,
+        }
         yield chunk([], usage=counted)
     yield b"data: [DONE]\n\n"
 
@@ -352,17 +383,33 @@ def openai_responses(reply: Says, model: str) -> Iterator[bytes]:
         return _named({"type": f"response.{type}", "sequence_number": sent, **more})
 
     response: dict[str, Any] = {
-        "id": "resp_1", "object": "response", "created_at": 1, "status": "in_progress", "model": model,
-        "output": [], "error": None, "incomplete_details": None, "usage": None, "instructions": None,
-        "metadata": {}, "parallel_tool_calls": True, "temperature": 1.0, "tool_choice": "auto",
-        "tools": [], "top_p": 1.0,
-    }  # fmt: skip
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1,
+        "status": "in_progress",
+        "model": model,
+        "output": [],
+        "error": None,
+        "incomplete_details": None,
+        "usage": None,
+        "instructions": None,
+        "metadata": {},
+        "parallel_tool_calls": True,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+    }
     yield event("created", response=response)
     yield event("in_progress", response=response)
     output: list[dict[str, Any]] = []
     for item, deltas in _items(reply):
         index = len(output)
-        empty = {**item, "status": "in_progress", **{key: type(item[key])() for key in ("arguments", "input", "content", "summary") if key in item}}
+        empty = {
+            **item,
+            "status": "in_progress",
+            **{key: type(item[key])() for key in ("arguments", "input", "content", "summary") if key in item},
+        }
         yield event("output_item.added", output_index=index, item=empty)
         for name, more in deltas:
             yield event(name, item_id=item["id"], output_index=index, **more)
@@ -372,12 +419,21 @@ def openai_responses(reply: Says, model: str) -> Iterator[bytes]:
     total = given + read + written
     details = {"cached_tokens": read, "cache_write_tokens": written}
     usage = {
-        "input_tokens": total, "input_tokens_details": details, "output_tokens": out,
-        "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": total + out,
-    }  # fmt: skip
+        "input_tokens": total,
+        "input_tokens_details": details,
+        "output_tokens": out,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": total + out,
+    }
     status = "incomplete" if reply.stop else "completed"
     why = {"reason": reply.stop} if reply.stop else None
-    ended = {**response, "status": status, "output": output, "incomplete_details": why, "usage": usage if reply.usage else None}
+    ended = {
+        **response,
+        "status": status,
+        "output": output,
+        "incomplete_details": why,
+        "usage": usage if reply.usage else None,
+    }
     yield event(status, response=ended)
 
 
@@ -386,7 +442,10 @@ def _items(reply: Says) -> Iterator[tuple[dict[str, Any], list[tuple[str, dict[s
     if reply.thinking:
         summary = {"type": "summary_text", "text": reply.thinking}
         begun = {"summary_index": 0, "part": {"type": "summary_text", "text": ""}}
-        told = [("reasoning_summary_text.delta", {"summary_index": 0, "delta": each}) for each in _pieces(reply.thinking, size)]
+        told = [
+            ("reasoning_summary_text.delta", {"summary_index": 0, "delta": each})
+            for each in _pieces(reply.thinking, size)
+        ]
         item = {"id": "rs_1", "type": "reasoning", "summary": [summary], "encrypted_content": reply.signature}
         yield item, [("reasoning_summary_part.added", begun), *told]
     if reply.text:
@@ -394,12 +453,15 @@ def _items(reply: Says) -> Iterator[tuple[dict[str, Any], list[tuple[str, dict[s
         at = {"content_index": 0}
         told = [("output_text.delta", {**at, "delta": each, "logprobs": []}) for each in _pieces(reply.text, size)]
         item = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
-        yield item, [
-            ("content_part.added", {**at, "part": {**part, "text": ""}}),
-            *told,
-            ("output_text.done", {**at, "text": reply.text, "logprobs": []}),
-            ("content_part.done", {**at, "part": part}),
-        ]
+        yield (
+            item,
+            [
+                ("content_part.added", {**at, "part": {**part, "text": ""}}),
+                *told,
+                ("output_text.done", {**at, "text": reply.text, "logprobs": []}),
+                ("content_part.done", {**at, "part": part}),
+            ],
+        )
     for number, call in enumerate(reply.calls):
         named = {"call_id": call.id or "", "name": call.name, "status": "completed"}
         if call.free_text:

@@ -1,8 +1,8 @@
 """A server on loopback that answers as a test wants it to, byte by byte.
 
-    async with WebServer() as server:
-        server.pages["/a"] = page("<p>Hi", "text/html")
-        await fetch(server.url("/a"))
+async with WebServer() as server:
+    server.pages["/a"] = page("<p>Hi", "text/html")
+    await fetch(server.url("/a"))
 """
 
 from __future__ import annotations
@@ -47,7 +47,13 @@ def jsoned(value: Any, status: int = 200) -> Answer:
 
 
 def _head(status: int, headers: dict[str, str]) -> bytes:
-    lines = [f"HTTP/1.1 {status} Whatever", *(f"{name}: {text}" for name, text in headers.items()), "Connection: close", "", ""]
+    lines = [
+        f"HTTP/1.1 {status} Whatever",
+        *(f"{name}: {text}" for name, text in headers.items()),
+        "Connection: close",
+        "",
+        "",
+    ]
     return "\r\n".join(lines).encode("latin-1")
 
 

@@ -24,8 +24,15 @@ _EXPORTS = {
     "callgate.sources.outputs": ("ok_result", "error_result"),
     "callgate.core.tools": ("Tool", "ToolContext", "ToolDefinition", "ToolOutput", "Preview"),
     "callgate.core.content": (
-        "ContentBlock", "TextBlock", "ImageBlock", "ImageSource", "JsonBlock",
-        "ToolUseBlock", "ToolResultBlock", "ThinkingBlock", "FileDiff",
+        "ContentBlock",
+        "TextBlock",
+        "ImageBlock",
+        "ImageSource",
+        "JsonBlock",
+        "ToolUseBlock",
+        "ToolResultBlock",
+        "ThinkingBlock",
+        "FileDiff",
     ),
     "callgate.core.messages": ("Message",),
     "callgate.core.results": ("ToolResult", "ErrorInfo", "Diagnostic"),
@@ -34,16 +41,25 @@ _EXPORTS = {
     "callgate.core.sessions": ("Session", "Mode", "Root"),
     "callgate.core.events": ("Event",),
     "callgate.core.errors": (
-        "ToolErrorClass", "ToolError", "ToolNotFound", "ToolValidationError",
-        "ToolPermissionDenied", "WorkspaceEscapeError", "ToolUserDenied", "ToolTimeout",
-        "ToolExecutionError", "ToolCancelled", "ConfirmationTimeout", "ToolRegistrationError",
+        "ToolErrorClass",
+        "ToolError",
+        "ToolNotFound",
+        "ToolValidationError",
+        "ToolPermissionDenied",
+        "WorkspaceEscapeError",
+        "ToolUserDenied",
+        "ToolTimeout",
+        "ToolExecutionError",
+        "ToolCancelled",
+        "ConfirmationTimeout",
+        "ToolRegistrationError",
     ),
     "callgate.standalone": ("ToolDispatcher",),
     "callgate.dispatch.permission.confirmations": ("Confirmation", "Answer", "Scope"),
     "callgate.policy.rules": ("Outcome", "Policy"),
     "callgate.workspace.files": ("WorkspaceFileAPI",),
     "callgate.wiring.runtime": ("BUILT_IN", "Wired"),
-}  # fmt: skip
+}
 _HOME = {name: module for module, names in _EXPORTS.items() for name in names}
 
 __all__ = [*_HOME]

@@ -55,26 +55,31 @@ def _memory_forget(options: Namespace) -> int:
 AUTH: Mapping[str, Command] = {
     "auth google": Command(
         "log in to Google, for mail, files, calendar, documents, sheets and tasks",
-        "login [SERVICE ...] | status | logout", _google_options,
+        "login [SERVICE ...] | status | logout",
+        _google_options,
         "A SERVICE is one of gmail, drive, calendar, docs, sheets, tasks; without one it is all.\n"
         "What was allowed before stays allowed. logout takes the leave back at Google too.",
         _google,
     ),
-}  # fmt: skip
+}
 
 _SCOPE = Option("--scope", choices=("user", "workspace"), help="only these")
 
 MEMORY: Mapping[str, Command] = {
-    "memory list": Command("list what agents noted for later, newest first", "",
-                           takes(_SCOPE, *HERE), run=_memory_list),
+    "memory list": Command(
+        "list what agents noted for later, newest first", "", takes(_SCOPE, *HERE), run=_memory_list
+    ),
     "memory edit": Command(
-        "put an entry right", "ID [TEXT]", takes(*HERE),
+        "put an entry right",
+        "ID [TEXT]",
+        takes(*HERE),
         "Without a TEXT it is read from stdin; at a terminal your EDITOR opens.",
         _memory_edit,
     ),
     "memory forget": Command(
-        "have entries forgotten", "ID ...",
+        "have entries forgotten",
+        "ID ...",
         takes(Option("--for-good", help="also what it said before"), *HERE),
         run=_memory_forget,
     ),
-}  # fmt: skip
+}

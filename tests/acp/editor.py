@@ -80,10 +80,16 @@ class Editor:
         """An agent that nobody has greeted yet; end it with `stop`."""
         with open(_log(home), "ab") as stderr:
             process = await asyncio.create_subprocess_exec(
-                *command, "acp", *arguments,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=stderr,
-                env={**environment(home), **(env or {})}, limit=64 * 1024 * 1024, start_new_session=True,
-            )  # fmt: skip
+                *command,
+                "acp",
+                *arguments,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=stderr,
+                env={**environment(home), **(env or {})},
+                limit=64 * 1024 * 1024,
+                start_new_session=True,
+            )
         return cls(process, home, unstable=unstable)
 
     @classmethod
@@ -219,7 +225,9 @@ class Editor:
             if message["id"] not in self.loose:
                 self.problems.append(f"an answer to nothing: {message}")
             return
-        self.problems += [f"{method or message.get('method')}: {each}" for each in self._published.problems(message, method)]
+        self.problems += [
+            f"{method or message.get('method')}: {each}" for each in self._published.problems(message, method)
+        ]
         if asked is not None:
             self._answered(asked, message)
         elif "method" in message:

@@ -223,10 +223,14 @@ class Terminals:
     async def _create(self, params: dict[str, Any]) -> dict[str, Any]:
         id = f"t{len(self._running) + 1}"
         process = await asyncio.create_subprocess_exec(
-            params["command"], *params.get("args", ()),
-            cwd=params.get("cwd"), env={**os.environ, **{each["name"]: each["value"] for each in params.get("env", ())}},
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+            params["command"],
+            *params.get("args", ()),
+            cwd=params.get("cwd"),
+            env={**os.environ, **{each["name"]: each["value"] for each in params.get("env", ())}},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
         kept = self._read[id] = bytearray()
         assert process.stdout is not None
 

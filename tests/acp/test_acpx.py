@@ -46,7 +46,9 @@ class Acpx:
         return [str(NODE), str(acpx), "--agent", self._agent, "--cwd", str(self.workspace), "--ttl", "60", *arguments]
 
     def started(self, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(self.line(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._env)
+        return subprocess.Popen(
+            self.line(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._env
+        )
 
 
 @pytest.fixture
@@ -100,7 +102,9 @@ def test_a_prompt_is_cancelled_from_another_terminal_and_the_next_one_runs(acpx:
         assert acpx("set-mode", "sudo").returncode != FINE
         assert acpx("set-mode", "write").returncode == FINE
         command = '/tool shell {"command": "echo x > begun; exec sleep 1000"}'
-        with acpx.started("--approve-all", "--no-fs", "--no-terminal", "--format", "json", "prompt", command) as running:
+        with acpx.started(
+            "--approve-all", "--no-fs", "--no-terminal", "--format", "json", "prompt", command
+        ) as running:
             try:
                 assert begun.read_text() == "x\n"  # it runs
                 assert acpx("cancel").returncode == FINE

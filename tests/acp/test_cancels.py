@@ -28,8 +28,13 @@ async def test_a_cancel_ends_a_prompt_that_waits_for_its_model(rich: Editor, mod
 
 
 @pytest.mark.spec("S2-31", "S2-45")
-async def test_a_cancel_ends_the_calls_that_run_and_those_that_wait(poor: Editor, models: Models, workspace: Path) -> None:
-    some = [Asks("shell", {"command": f"echo {number} > begun{number}; exec sleep 1000"}, id=f"c{number}") for number in range(3)]
+async def test_a_cancel_ends_the_calls_that_run_and_those_that_wait(
+    poor: Editor, models: Models, workspace: Path
+) -> None:
+    some = [
+        Asks("shell", {"command": f"echo {number} > begun{number}; exec sleep 1000"}, id=f"c{number}")
+        for number in range(3)
+    ]
     talk = await poor.new(workspace, mode="write")
     running = talk.start(f"go {models.play(Says(calls=some), Says('never'))}")
     await poor.until(lambda: any(card.get("status") == "in_progress" for card in talk.cards()))
@@ -55,7 +60,9 @@ async def test_a_cancel_touches_its_own_session_only(rich: Editor, models: Model
 
 
 @pytest.mark.spec("S2-33")
-async def test_a_cancel_between_prompts_cancels_the_one_that_follows(rich: Editor, models: Models, workspace: Path) -> None:
+async def test_a_cancel_between_prompts_cancels_the_one_that_follows(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
     play = models.play(Says("never"))
     talk = await rich.new(workspace)
     talk.cancel()
@@ -180,12 +187,18 @@ async def test_cancels_at_any_moment_leave_no_card_open(rich: Editor, models: Mo
     """The cancel comes after the first, the second, ... message of a turn."""
     for moment in range(1, 12):
         input = {"path": f"{moment}.txt", "content": "x"}
-        play = models.play(Says("Now.", calls=[Asks("write_file", input), Asks("read_file", {"path": "a"}, id="c2")]), Says("Done."))
+        play = models.play(
+            Says("Now.", calls=[Asks("write_file", input), Asks("read_file", {"path": "a"}, id="c2")]), Says("Done.")
+        )
         talk = await rich.new(workspace, mode="ask")
         talk.allow("allow_once")
         before = len(talk.wire)
         running = talk.start(f"go {play}")
-        await rich.until(lambda talk=talk, before=before, moment=moment, running=running: len(talk.wire) >= before + 1 + moment or running.done())
+        await rich.until(
+            lambda talk=talk, before=before, moment=moment, running=running: (
+                len(talk.wire) >= before + 1 + moment or running.done()
+            )
+        )
         talk.cancel()
         assert (await running)["stopReason"] in ("cancelled", "end_turn")
         await talk.close()

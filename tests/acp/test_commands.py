@@ -28,7 +28,9 @@ def offered(talk: Talk) -> list[str]:
 
 
 @pytest.mark.spec("S2-64", "S2-65", "S2-71")
-async def test_skills_are_offered_with_each_session_and_each_prompt(new_home: NewHome, models: Models, workspace: Path) -> None:
+async def test_skills_are_offered_with_each_session_and_each_prompt(
+    new_home: NewHome, models: Models, workspace: Path
+) -> None:
     home = new_home()
     skill(home, "review", description="Reviews the changes.")
     skill(home, ".hidden")
@@ -42,7 +44,9 @@ async def test_skills_are_offered_with_each_session_and_each_prompt(new_home: Ne
         await talk.seen("available_commands_update")
         commands = talk.updates("available_commands_update")[0]["availableCommands"]
         found = [each for each in commands if each["name"] == "review"]
-        assert [(each["description"], bool(each["input"]["hint"])) for each in found] == [("Reviews the changes.", True)]
+        assert [(each["description"], bool(each["input"]["hint"])) for each in found] == [
+            ("Reviews the changes.", True)
+        ]
         assert not {".hidden", "hidden", "empty", "broken", "bare"} & set(offered(talk))
         assert all(each["input"]["hint"] for each in commands)
         skill(home, "added")
@@ -63,12 +67,25 @@ async def test_skills_are_offered_with_each_session_and_each_prompt(new_home: Ne
 @pytest.mark.parametrize(
     "text",
     [
-        "plain {play}", "  two  spaces\n\n{play} and lines\n", "/etc/hosts {play}", "//x {play}", "/ x {play}",
-        "/-x {play}", "see /review {play}", "/usr/bin/env python {play}", "\\/review {play}", "<a b=\"c\"> & {play} 'q'", "/.. {play}",
-        "/* {play} */", "/é {play}", "日本 {play} 🎉",
+        "plain {play}",
+        "  two  spaces\n\n{play} and lines\n",
+        "/etc/hosts {play}",
+        "//x {play}",
+        "/ x {play}",
+        "/-x {play}",
+        "see /review {play}",
+        "/usr/bin/env python {play}",
+        "\\/review {play}",
+        "<a b=\"c\"> & {play} 'q'",
+        "/.. {play}",
+        "/* {play} */",
+        "/é {play}",
+        "日本 {play} 🎉",
     ],
-)  # fmt: skip
-async def test_what_is_no_command_reaches_the_model_as_it_is(rich: Editor, models: Models, workspace: Path, text: str) -> None:
+)
+async def test_what_is_no_command_reaches_the_model_as_it_is(
+    rich: Editor, models: Models, workspace: Path, text: str
+) -> None:
     play = models.play(Says("ok"))
     said = text.replace("{play}", str(play))
     talk = await rich.new(workspace)
@@ -97,7 +114,9 @@ async def test_a_skill_is_told_with_its_variables_filled_in_and_what_was_typed_b
 
 @pytest.mark.spec("S2-68", "T-11")
 @pytest.mark.parametrize("text", ["/nonexistent", "/nonexistent with more", "/a", "/not_there-1 x"])
-async def test_a_command_that_nobody_knows_is_an_error(rich: Editor, models: Models, workspace: Path, text: str) -> None:
+async def test_a_command_that_nobody_knows_is_an_error(
+    rich: Editor, models: Models, workspace: Path, text: str
+) -> None:
     talk = await rich.new(workspace)
     with pytest.raises(Fault) as caught:
         await talk.prompt(text)
@@ -134,11 +153,17 @@ async def test_a_call_without_a_model_ends_the_turn_whatever_becomes_of_it(rich:
     good = await talk.tool("read_file", '{"path": "a.txt"}')
     assert (good["status"], good["rawInput"], good["kind"]) == ("completed", {"path": "a.txt"}, "read")
     assert talk.statuses(good["toolCallId"]) == ["pending", "in_progress", "completed"]
-    for name, input in (("read_file", '{"path": "nothing.txt"}'), ("read_file", '{"paths": "a.txt"}'), ("nothing", "{}")):
+    for name, input in (
+        ("read_file", '{"path": "nothing.txt"}'),
+        ("read_file", '{"paths": "a.txt"}'),
+        ("nothing", "{}"),
+    ):
         assert (await talk.tool(name, input))["status"] == "failed"
 
 
-@pytest.mark.parametrize("text", ["/tool", "/tool read_file {", "/tool read_file [1]", "/tool read_file {\"path\": \"a\"} x", "/tool {}"])
+@pytest.mark.parametrize(
+    "text", ["/tool", "/tool read_file {", "/tool read_file [1]", '/tool read_file {"path": "a"} x', "/tool {}"]
+)
 async def test_a_call_that_cannot_be_read_runs_nothing(rich: Editor, workspace: Path, text: str) -> None:
     talk = await rich.new(workspace)
     try:
@@ -149,7 +174,9 @@ async def test_a_call_that_cannot_be_read_runs_nothing(rich: Editor, workspace: 
     assert talk.asked("fs/read_text_file") == []
 
 
-async def test_a_skill_of_the_workspace_is_there_only_when_it_is_trusted(new_home: NewHome, models: Models, workspace: Path) -> None:
+async def test_a_skill_of_the_workspace_is_there_only_when_it_is_trusted(
+    new_home: NewHome, models: Models, workspace: Path
+) -> None:
     made = workspace / ".callgate/skills/theirs"
     made.mkdir(parents=True)
     (made / "SKILL.md").write_text("---\ndescription: Theirs.\n---\nTheir words.\n")

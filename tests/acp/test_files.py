@@ -124,7 +124,10 @@ async def test_without_files_in_the_editor_the_same_calls_end_the_same_on_the_di
         ]
         assert (place / "a.txt").read_text() == {"rich": "one\n", "poor": "two\n"}[name]
     visible = [
-        [(card["status"], card["kind"], shown(card), [(each["oldText"], each["newText"]) for each in diffs(card)]) for card in some]
+        [
+            (card["status"], card["kind"], shown(card), [(each["oldText"], each["newText"]) for each in diffs(card)])
+            for card in some
+        ]
         for some in cards.values()
     ]
     assert visible[0] == visible[1]
@@ -147,7 +150,9 @@ async def test_an_error_of_the_editor_fails_the_tool_and_the_disk_is_left_alone(
 
 
 @pytest.mark.spec("S2-15")
-async def test_what_the_editor_does_not_have_comes_from_the_disk_and_a_write_says_so(rich: Editor, workspace: Path) -> None:
+async def test_what_the_editor_does_not_have_comes_from_the_disk_and_a_write_says_so(
+    rich: Editor, workspace: Path
+) -> None:
     (workspace / "a.txt").write_text("on the disk\n")
     talk = await rich.new(workspace, mode="write")
     read = await talk.tool("read_file", '{"path": "a.txt"}')

@@ -41,11 +41,37 @@ async def answers(editor: Editor, line: bytes) -> list[tuple[Any, int | None]]:
 
 
 NOT_JSON = [
-    b"{", b"}", b"nul", b"{'a': 1}", b'{"a":}', b'{"a": 1,}', b"[1,", b'"open', b"// comment", b'{"jsonrpc": "2.0"',
-    b"hello", b"GET / HTTP/1.1", b"Content-Length: 52", b"\xff\xfe", b'{"a": "\xff"}', b'{"a": "\x01"}',
-    b'{"a": 01}', b'{"a": +1}', b'{"a": .5}', b'{"a": 1.}', b'{"a": NaN}', b'{"a": Infinity}', b'{"a": -Infinity}',
-    b'{"a": "\\x"}', b'{"a": "\\u12"}', b'{"a": 1} {"b": 2}', b'{"a": 1}]', b"\x00", b"\xef\xbb\xbf{}x", b"{\x0b}",
-]  # fmt: skip
+    b"{",
+    b"}",
+    b"nul",
+    b"{'a': 1}",
+    b'{"a":}',
+    b'{"a": 1,}',
+    b"[1,",
+    b'"open',
+    b"// comment",
+    b'{"jsonrpc": "2.0"',
+    b"hello",
+    b"GET / HTTP/1.1",
+    b"Content-Length: 52",
+    b"\xff\xfe",
+    b'{"a": "\xff"}',
+    b'{"a": "\x01"}',
+    b'{"a": 01}',
+    b'{"a": +1}',
+    b'{"a": .5}',
+    b'{"a": 1.}',
+    b'{"a": NaN}',
+    b'{"a": Infinity}',
+    b'{"a": -Infinity}',
+    b'{"a": "\\x"}',
+    b'{"a": "\\u12"}',
+    b'{"a": 1} {"b": 2}',
+    b'{"a": 1}]',
+    b"\x00",
+    b"\xef\xbb\xbf{}x",
+    b"{\x0b}",
+]
 
 
 @pytest.mark.parametrize("line", NOT_JSON, ids=repr)
@@ -54,9 +80,19 @@ async def test_what_is_no_json_is_a_parse_error(rich: Editor, line: bytes) -> No
 
 
 NO_MESSAGE = [
-    b"[]", b"[1]", b"5", b'"x"', b"null", b"true", b"1.5", b"-0", b"[" + call() + b"]", b"[" + call() + b"," + call(id=2) + b"]",
-    b"[[[[]]]]", b"[null]",
-]  # fmt: skip
+    b"[]",
+    b"[1]",
+    b"5",
+    b'"x"',
+    b"null",
+    b"true",
+    b"1.5",
+    b"-0",
+    b"[" + call() + b"]",
+    b"[" + call() + b"," + call(id=2) + b"]",
+    b"[[[[]]]]",
+    b"[null]",
+]
 
 
 @pytest.mark.parametrize("line", NO_MESSAGE, ids=repr)
@@ -109,8 +145,15 @@ async def test_spaces_and_a_carriage_return_around_a_message_do_not_matter(rich:
         b"[" * 100_000,
         b'{"a":' * 100_000,
         b"[" * 5_000 + b"]" * 5_000,
-        b'{"jsonrpc": "2.0", "id": "h1", "method": "session/list", "params": {"_meta": {"a": ' + b"[" * 5_000 + b"]" * 5_000 + b"}}}",
-        b'{"jsonrpc": "2.0", "id": "h1", "method": "session/list", "params": {"_meta": ' + b'{"a":' * 200 + b"1" + b"}" * 200 + b"}}",
+        b'{"jsonrpc": "2.0", "id": "h1", "method": "session/list", "params": {"_meta": {"a": '
+        + b"[" * 5_000
+        + b"]" * 5_000
+        + b"}}}",
+        b'{"jsonrpc": "2.0", "id": "h1", "method": "session/list", "params": {"_meta": '
+        + b'{"a":' * 200
+        + b"1"
+        + b"}" * 200
+        + b"}}",
         b'{"a": "' + b"x" * (9 * MB) + b'"}',
         b"x" * (9 * MB),
         b'{"jsonrpc": "2.0", "id": "h1", "method": "session/list", "params": {"_meta": "' + b"x" * (9 * MB) + b'"}}',
@@ -161,7 +204,11 @@ def _bytes(frame: dict[str, Any]) -> bytes:
         keys = ",".join(f'"k{number}":0' for number in range(made["count"]))
         return f"{made['prefix']}{keys}{made['suffix']}".encode()
     made = frame["gen"]
-    return (made["prefix"] + made["unit"] * made["count"] + made["suffix"]).encode("utf-8", "surrogatepass").replace(b"\n", b" ")
+    return (
+        (made["prefix"] + made["unit"] * made["count"] + made["suffix"])
+        .encode("utf-8", "surrogatepass")
+        .replace(b"\n", b" ")
+    )
 
 
 async def test_a_second_request_with_an_id_under_way_is_refused_and_the_first_goes_on(
@@ -172,7 +219,12 @@ async def test_a_second_request_with_an_id_under_way_is_refused_and_the_first_go
     prompt = [{"type": "text", "text": f"go {models.play(reply)}"}]
     rich.loose.add("twice")
     talk.wire.append(("prompt", {"prompt": prompt}))
-    first = {"jsonrpc": "2.0", "id": "twice", "method": "session/prompt", "params": {"sessionId": talk.id, "prompt": prompt}}
+    first = {
+        "jsonrpc": "2.0",
+        "id": "twice",
+        "method": "session/prompt",
+        "params": {"sessionId": talk.id, "prompt": prompt},
+    }
     rich.send(first)
     await reply.reached()
     assert await answers(rich, call(id="twice")) == [("twice", REQUEST)]
@@ -185,7 +237,13 @@ async def test_a_second_request_with_an_id_under_way_is_refused_and_the_first_go
 async def test_meta_is_no_argument(rich: Editor, models: Models, workspace: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    meta = {"cwd": str(other), "mode": "write", "modeId": "write", "sessionId": "nobody", "additionalDirectories": [str(other)]}
+    meta = {
+        "cwd": str(other),
+        "mode": "write",
+        "modeId": "write",
+        "sessionId": "nobody",
+        "additionalDirectories": [str(other)],
+    }
     opened = await rich.ask("session/new", {"cwd": str(workspace), "mcpServers": [], "_meta": meta})
     talk = rich.talks[opened["sessionId"]]
     assert opened["modes"]["currentModeId"] == "ask"
@@ -260,7 +318,9 @@ async def _one(editor: Editor, line: dict[str, Any]) -> list[tuple[Any, int | No
     before = len(editor.received)
     editor.send(line)
     await editor.until(lambda: any("method" not in each for each in editor.received[before:]))
-    return [(each["id"], each.get("error", {}).get("code")) for each in editor.received[before:] if "method" not in each]
+    return [
+        (each["id"], each.get("error", {}).get("code")) for each in editor.received[before:] if "method" not in each
+    ]
 
 
 async def test_a_thousand_notifications_and_requests_at_once_are_all_taken(rich: Editor, workspace: Path) -> None:

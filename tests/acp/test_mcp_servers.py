@@ -114,7 +114,9 @@ async def test_a_server_of_the_editor_writes_nothing_before_a_call_that_may_chan
     server = {"name": "writing", "command": sys.executable, "args": ["-I", script], "env": []}
     talk = await rich.new(workspace, mode="read", mcpServers=[server])
     async with asyncio.timeout(LIMIT_S):  # until it is there, no such tool is known
-        while "Mode read" not in json.dumps((refused := await talk.tool("mcp.writing/change", '{"text": "x"}'))["content"]):
+        while "Mode read" not in json.dumps(
+            (refused := await talk.tool("mcp.writing/change", '{"text": "x"}'))["content"]
+        ):
             pass
     assert (refused["status"], [*workspace.glob("left-by-*")]) == ("failed", [])
     await talk.set_mode("write")

@@ -38,33 +38,46 @@ async def _outcome(editor: Editor, models: Models, workspace: Path, mode: str) -
 async def test_in_mode_none_nothing_runs(poor: Editor, models: Models, workspace: Path) -> None:
     assert await _outcome(poor, models, workspace, "none") == {
         "ended": {"a.txt": "failed", "b.txt": "failed", "shell": "failed"},
-        "asked": 0, "written": False, "touched": False,
-    }  # fmt: skip
+        "asked": 0,
+        "written": False,
+        "touched": False,
+    }
 
 
 @pytest.mark.spec("S2-53")
 async def test_in_mode_read_nothing_is_written(poor: Editor, models: Models, workspace: Path) -> None:
     outcome = await _outcome(poor, models, workspace, "read")
-    outcome["ended"].pop("shell")  # in the read-only sandbox, if this machine has one: it fails either way or does nothing
+    outcome["ended"].pop(
+        "shell"
+    )  # in the read-only sandbox, if this machine has one: it fails either way or does nothing
     assert outcome == {
-        "ended": {"a.txt": "completed", "b.txt": "failed"}, "asked": 0, "written": False, "touched": False,
-    }  # fmt: skip
+        "ended": {"a.txt": "completed", "b.txt": "failed"},
+        "asked": 0,
+        "written": False,
+        "touched": False,
+    }
 
 
 @pytest.mark.spec("S2-55")
-async def test_in_mode_ask_writes_and_commands_ask_and_reads_do_not(poor: Editor, models: Models, workspace: Path) -> None:
+async def test_in_mode_ask_writes_and_commands_ask_and_reads_do_not(
+    poor: Editor, models: Models, workspace: Path
+) -> None:
     assert await _outcome(poor, models, workspace, "ask") == {
         "ended": {"a.txt": "completed", "b.txt": "completed", "shell": "completed"},
-        "asked": 2, "written": True, "touched": True,
-    }  # fmt: skip
+        "asked": 2,
+        "written": True,
+        "touched": True,
+    }
 
 
 @pytest.mark.spec("S2-54")
 async def test_in_mode_write_nobody_is_asked(poor: Editor, models: Models, workspace: Path) -> None:
     assert await _outcome(poor, models, workspace, "write") == {
         "ended": {"a.txt": "completed", "b.txt": "completed", "shell": "completed"},
-        "asked": 0, "written": True, "touched": True,
-    }  # fmt: skip
+        "asked": 0,
+        "written": True,
+        "touched": True,
+    }
 
 
 @pytest.mark.spec("S2-35")
@@ -72,7 +85,9 @@ async def test_a_change_of_mode_is_told_and_holds_for_the_next_call_of_the_turn(
     rich: Editor, models: Models, workspace: Path
 ) -> None:
     second = Held(Says(calls=[Asks("write_file", {"path": "b.txt", "content": "x"}, id="c2")]))
-    play = models.play(Says(calls=[Asks("write_file", {"path": "a.txt", "content": "x"}, id="c1")]), second, Says("Done."))
+    play = models.play(
+        Says(calls=[Asks("write_file", {"path": "a.txt", "content": "x"}, id="c1")]), second, Says("Done.")
+    )
     talk = await rich.new(workspace, mode="write")
     running = talk.start(f"go {play}")
     await second.reached()
@@ -88,7 +103,9 @@ async def test_a_change_of_mode_is_told_and_holds_for_the_next_call_of_the_turn(
 @pytest.mark.spec("S2-35")
 async def test_a_mode_that_widens_during_a_turn_asks_no_longer(rich: Editor, models: Models, workspace: Path) -> None:
     second = Held(Says(calls=[Asks("write_file", {"path": "b.txt", "content": "x"}, id="c2")]))
-    play = models.play(Says(calls=[Asks("write_file", {"path": "a.txt", "content": "x"}, id="c1")]), second, Says("Done."))
+    play = models.play(
+        Says(calls=[Asks("write_file", {"path": "a.txt", "content": "x"}, id="c1")]), second, Says("Done.")
+    )
     talk = await rich.new(workspace, mode="ask")
     talk.allow("allow_once")
     running = talk.start(f"go {play}")
@@ -111,7 +128,9 @@ async def test_an_unknown_mode_is_refused_and_changes_nothing(rich: Editor, work
 
 
 @pytest.mark.spec("S2-36", "S2-51")
-async def test_a_mode_that_the_settings_leave_out_is_not_there(new_home: NewHome, models: Models, workspace: Path) -> None:
+async def test_a_mode_that_the_settings_leave_out_is_not_there(
+    new_home: NewHome, models: Models, workspace: Path
+) -> None:
     home = new_home(settings='mode = "read"\n', tables='\n[acp]\nmodes = ["read", "ask"]\n')
     async with Editor.opened(home) as editor:
         talk = await editor.new(workspace)
@@ -123,7 +142,9 @@ async def test_a_mode_that_the_settings_leave_out_is_not_there(new_home: NewHome
             await talk.close()
             talk = await open_again(talk.id, workspace)
             opened.append(talk.opened)
-    said = [(each["modes"]["currentModeId"], [mode["id"] for mode in each["modes"]["availableModes"]]) for each in opened]
+    said = [
+        (each["modes"]["currentModeId"], [mode["id"] for mode in each["modes"]["availableModes"]]) for each in opened
+    ]
     assert said == [("read", ["read", "ask"])] * 3
     offered = [option["value"] for each in opened for option in each["configOptions"][0]["options"]]
     assert offered == ["read", "ask"] * 3

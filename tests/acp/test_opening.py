@@ -60,7 +60,9 @@ async def test_initialize_is_answered_with_exactly_one_line(new_home: NewHome) -
 
 
 @pytest.mark.spec("S2-02")
-@pytest.mark.parametrize(("options", "name", "methods"), [((), False, False), (("-v",), True, False), (("-vv",), True, True)])
+@pytest.mark.parametrize(
+    ("options", "name", "methods"), [((), False, False), (("-v",), True, False), (("-vv",), True, True)]
+)
 async def test_verbosity_tells_the_client_and_then_the_methods(
     new_home: NewHome, workspace: Path, options: tuple[str, ...], name: bool, methods: bool
 ) -> None:

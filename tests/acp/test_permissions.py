@@ -179,7 +179,9 @@ async def test_what_is_shown_of_a_call_hides_no_control_characters(rich: Editor,
     assert not any(mark in text for text in said for mark in ("\x1b", "\r", "\u202e"))
 
 
-async def test_a_question_shows_all_of_the_arguments_whatever_the_tool_says_of_them(rich: Editor, workspace: Path) -> None:
+async def test_a_question_shows_all_of_the_arguments_whatever_the_tool_says_of_them(
+    rich: Editor, workspace: Path
+) -> None:
     talk = await rich.new(workspace)
     talk.allow("reject_once")
     command = "make deploy" + " " * 3_000 + "; echo the end that must be seen"
@@ -199,7 +201,9 @@ async def test_a_call_whose_arguments_are_too_long_to_be_shown_is_refused(rich: 
     assert questions(talk) == 0
 
 
-async def test_a_late_answer_to_a_question_that_is_over_changes_nothing(rich: Editor, models: Models, workspace: Path) -> None:
+async def test_a_late_answer_to_a_question_that_is_over_changes_nothing(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
     talk = await rich.new(workspace)
     late: list[Any] = []
 

@@ -28,7 +28,10 @@ async def test_whatever_tools_print_stays_off_the_wire(new_home: NewHome, worksp
     loud = {"PYTHONWARNINGS": "always", "PYTHONDEVMODE": "1"}
     async with Editor.opened(new_home(tables=NOISY), "-vv", env=loud) as editor:
         talk = await editor.new(workspace, mode="write")
-        ends = [(await talk.tool(name, "{}"))["status"] for name in ("noisy_here", "noisy_apart", "fails_here", "dies_apart")]
+        ends = [
+            (await talk.tool(name, "{}"))["status"]
+            for name in ("noisy_here", "noisy_apart", "fails_here", "dies_apart")
+        ]
         assert ends == ["completed", "completed", "failed", "failed"]
         card = await talk.tool("shell", '{"command": "echo to stdout; echo to stderr >&2"}')
         assert "to stdout\n" in shown(card)
@@ -55,7 +58,7 @@ async def test_an_agent_that_crashes_leaves_whole_messages_behind(new_home: NewH
 
 @pytest.mark.spec("S2-01")
 @pytest.mark.parametrize(
-    "settings", ["model = ", 'nonsense = 1\n', 'model = "missing"\n'], ids=["no TOML", "unknown key", "unknown model"]
+    "settings", ["model = ", "nonsense = 1\n", 'model = "missing"\n'], ids=["no TOML", "unknown key", "unknown model"]
 )
 async def test_settings_that_cannot_be_used_are_told_as_an_error_of_the_protocol(
     tmp_path: Path, workspace: Path, settings: str
@@ -81,9 +84,15 @@ async def test_at_a_terminal_it_says_that_it_is_for_editors(tmp_path: Path) -> N
     ends, ours = os.openpty()
     try:
         ran = await asyncio.to_thread(
-            subprocess.run, [*CALLGATE, "acp"], stdin=ours, stdout=ours, stderr=subprocess.PIPE,
-            env=environment(tmp_path / "person/.callgate"), timeout=LIMIT_S, start_new_session=True,
-        )  # fmt: skip
+            subprocess.run,
+            [*CALLGATE, "acp"],
+            stdin=ours,
+            stdout=ours,
+            stderr=subprocess.PIPE,
+            env=environment(tmp_path / "person/.callgate"),
+            timeout=LIMIT_S,
+            start_new_session=True,
+        )
     finally:
         os.close(ends)
         os.close(ours)
@@ -131,7 +140,9 @@ async def busy(
     try:
         await editor.greet({})
         talk = await editor.new(workspace, mode="write")
-        running = talk.start(f"go {models.play(Says(calls=[Asks('shell', {'command': alive.command})]), Says('never'))}")
+        running = talk.start(
+            f"go {models.play(Says(calls=[Asks('shell', {'command': alive.command})]), Says('never'))}"
+        )
         await alive.begun()
         yield editor, running, alive
     finally:
@@ -199,7 +210,7 @@ async def test_tools_do_not_see_the_wire(new_home: NewHome, workspace: Path) -> 
     """No descriptor of the protocol is inherited by what the agent starts."""
     async with Editor.opened(new_home()) as editor:
         talk = await editor.new(workspace, mode="write")
-        command = 'for fd in 0 1 2 3 4 5 6 7 8 9; do echo fake >&$fd; done 2>/dev/null; ls -l /proc/self/fd'
+        command = "for fd in 0 1 2 3 4 5 6 7 8 9; do echo fake >&$fd; done 2>/dev/null; ls -l /proc/self/fd"
         card = await talk.tool("shell", '{"command": "' + command + '"}')
         assert card["status"] in ("completed", "failed")
     assert editor.problems == []

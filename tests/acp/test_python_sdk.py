@@ -37,7 +37,9 @@ class SdkEditor:
     async def request_permission(self, session_id: str, tool_call: Any, options: list[Any], **more: Any) -> Any:
         self.questions.append(tool_call.tool_call_id)
         chosen = next(each for each in options if each.kind == "allow_once")
-        return schema.RequestPermissionResponse(outcome=schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id))
+        return schema.RequestPermissionResponse(
+            outcome=schema.AllowedOutcome(outcome="selected", option_id=chosen.option_id)
+        )
 
     async def read_text_file(self, session_id: str, path: str, **more: Any) -> Any:
         if path not in self.buffers:
@@ -101,9 +103,15 @@ async def test_the_python_sdk_drives_a_session_from_its_start_to_its_second_life
     files = schema.FileSystemCapabilities(read_text_file=True, write_text_file=True)
     can = schema.ClientCapabilities(fs=files, terminal=True)
     async with acp.spawn_agent_process(
-        editor, CALLGATE[0], *CALLGATE[1:], "acp", env=environment(new_home()),
-        transport_kwargs={"stderr": None, "limit": 16 * 1024 * 1024}, observers=[checked], use_unstable_protocol=True,
-    ) as (agent, process):  # fmt: skip
+        editor,
+        CALLGATE[0],
+        *CALLGATE[1:],
+        "acp",
+        env=environment(new_home()),
+        transport_kwargs={"stderr": None, "limit": 16 * 1024 * 1024},
+        observers=[checked],
+        use_unstable_protocol=True,
+    ) as (agent, process):
         greeting = await agent.initialize(protocol_version=acp.PROTOCOL_VERSION, client_capabilities=can)
         assert greeting.agent_capabilities is not None and greeting.agent_capabilities.load_session
         opened = await agent.new_session(cwd=str(workspace), mcp_servers=[])

@@ -49,7 +49,9 @@ async def test_the_mode_is_also_an_option_and_both_say_the_same(rich: Editor, wo
 
 
 @pytest.mark.spec("S2-19")
-@pytest.mark.parametrize("cwd", ["", ".", "here", "./here", "../here", "~", "C:\\here", "file:///tmp", 5, None, ["/tmp"], {}])
+@pytest.mark.parametrize(
+    "cwd", ["", ".", "here", "./here", "../here", "~", "C:\\here", "file:///tmp", 5, None, ["/tmp"], {}]
+)
 async def test_a_directory_that_is_not_absolute_is_refused(rich: Editor, cwd: Any) -> None:
     assert await rich.refused("session/new", {"cwd": cwd, "mcpServers": []}) == -32602
 
@@ -169,7 +171,13 @@ async def test_loading_tells_the_whole_history_before_it_answers(poor: Editor, m
     again = await poor.load(talk.id, workspace)
     kinds = again.kinds()
     answered = kinds.index("answer session/load")
-    assert not {"user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update"} & set(kinds[answered:])
+    assert not {
+        "user_message_chunk",
+        "agent_message_chunk",
+        "agent_thought_chunk",
+        "tool_call",
+        "tool_call_update",
+    } & set(kinds[answered:])
     assert _told(again) == _told(talk)
     assert [kind for kind, _ in _told(again)].count("user_message_chunk") == 2
     fields = ("toolCallId", "kind", "title", "status", "rawInput", "locations")
@@ -253,7 +261,9 @@ async def test_the_list_is_complete_page_by_page_and_filtered_by_directory(new_h
 
 
 @pytest.mark.spec("S2-27")
-async def test_a_listed_session_is_named_after_what_was_said_first(poor: Editor, models: Models, workspace: Path) -> None:
+async def test_a_listed_session_is_named_after_what_was_said_first(
+    poor: Editor, models: Models, workspace: Path
+) -> None:
     talk = await poor.new(workspace)
     await talk.prompt(f"Count the words of the book {models.play(Says('ok'))}")
     [listed] = await _walk(poor, cwd=str(workspace))
@@ -262,7 +272,9 @@ async def test_a_listed_session_is_named_after_what_was_said_first(poor: Editor,
 
 
 @pytest.mark.spec("S2-28")
-async def test_a_resumed_session_tells_nothing_and_remembers_everything(poor: Editor, models: Models, workspace: Path) -> None:
+async def test_a_resumed_session_tells_nothing_and_remembers_everything(
+    poor: Editor, models: Models, workspace: Path
+) -> None:
     talk = await _history(poor, models, workspace)
     await talk.close()
     again = await poor.resume(talk.id, workspace)
@@ -298,7 +310,9 @@ async def test_an_id_that_is_malformed_unknown_or_open_is_refused(
 
 
 @pytest.mark.spec("S2-30")
-async def test_closing_cancels_the_prompt_frees_the_lock_and_forgets(rich: Editor, models: Models, workspace: Path) -> None:
+async def test_closing_cancels_the_prompt_frees_the_lock_and_forgets(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
     reply = Held(Says("never"))
     talk = await rich.new(workspace)
     running = talk.start(f"go {models.play(reply)}")
@@ -316,7 +330,9 @@ async def test_closing_cancels_the_prompt_frees_the_lock_and_forgets(rich: Edito
     assert await again.prompt(f"hello {models.play(Says('hi'))}") == "end_turn"
 
 
-async def test_a_deleted_session_is_gone_and_deleting_twice_is_no_error(poor: Editor, models: Models, workspace: Path) -> None:
+async def test_a_deleted_session_is_gone_and_deleting_twice_is_no_error(
+    poor: Editor, models: Models, workspace: Path
+) -> None:
     talk = await poor.new(workspace)
     await talk.prompt(f"hello {models.play(Says('hi'))}")
     assert await talk.ask("session/delete") == {}
@@ -372,7 +388,9 @@ async def test_the_same_session_goes_on_with_an_editor_that_can_do_more(
         assert "in the buffer" in shown(await again.tool("read_file", '{"path": "a.txt"}'))
 
 
-async def test_what_is_not_stable_is_there_only_when_it_is_asked_for(new_home: NewHome, models: Models, workspace: Path) -> None:
+async def test_what_is_not_stable_is_there_only_when_it_is_asked_for(
+    new_home: NewHome, models: Models, workspace: Path
+) -> None:
     async with Editor.opened(new_home(), "--unstable", unstable=True) as editor:
         assert editor.greeting["agentCapabilities"]["sessionCapabilities"]["fork"] == {}
         talk = await editor.new(workspace)

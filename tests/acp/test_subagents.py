@@ -56,13 +56,15 @@ async def test_what_it_asks_of_the_editor_carries_the_session_of_its_parent(
 ) -> None:
     """The editor knows no other session: anything else would be a problem of its own."""
     child = models.play(
-        Says(calls=[
-            Asks("read_file", {"path": "a.txt"}, id="c1"),
-            Asks("write_file", {"path": "b.txt", "content": "x\n"}, id="c2"),
-            Asks("shell", {"command": "true"}, id="c3"),
-        ]),
+        Says(
+            calls=[
+                Asks("read_file", {"path": "a.txt"}, id="c1"),
+                Asks("write_file", {"path": "b.txt", "content": "x\n"}, id="c2"),
+                Asks("shell", {"command": "true"}, id="c3"),
+            ]
+        ),
         Says("The report."),
-    )  # fmt: skip
+    )
     talk = await rich.new(workspace, mode="ask")
     talk.buffers[str(workspace / "a.txt")] = "alpha\n"
     talk.allow("allow_once")
@@ -115,7 +117,9 @@ async def test_cancelling_its_parent_cancels_it_first(rich: Editor, models: Mode
 
 
 @pytest.mark.spec("S2-75")
-async def test_cancelling_its_parent_ends_the_command_that_it_runs(rich: Editor, models: Models, workspace: Path) -> None:
+async def test_cancelling_its_parent_ends_the_command_that_it_runs(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
     child = models.play(Says(calls=[Asks("shell", {"command": "echo begun; exec sleep 1000"})]), Says("never"))
     talk = await rich.new(workspace, mode="write")
     running = talk.start(f"go {parent(models, child)}")
@@ -126,7 +130,9 @@ async def test_cancelling_its_parent_ends_the_command_that_it_runs(rich: Editor,
     assert "terminal/kill" in talk.terminals.methods
 
 
-async def test_a_mode_below_its_parents_holds_and_one_above_does_not(rich: Editor, models: Models, workspace: Path) -> None:
+async def test_a_mode_below_its_parents_holds_and_one_above_does_not(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
     write = Asks("write_file", {"path": "a.txt", "content": "x"})
     for mode, asked in (("read", "write"), ("write", "read")):
         child = models.play(Says(calls=[write]), Says("Done."))

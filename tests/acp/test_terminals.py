@@ -29,9 +29,7 @@ def command(line: str, **more: Any) -> str:
 
 @pytest.mark.spec("S2-10", "S2-16")
 @pytest.mark.parametrize("mode", ["ask", "write"])
-async def test_a_command_runs_in_the_editors_terminal(
-    rich: Editor, models: Models, workspace: Path, mode: str
-) -> None:
+async def test_a_command_runs_in_the_editors_terminal(rich: Editor, models: Models, workspace: Path, mode: str) -> None:
     play = models.play(Says(calls=[Asks("shell", {"command": "echo said; pwd; exit 3"})]), Says("Done."))
     talk = await rich.new(workspace, mode=mode)
     talk.allow("allow_once")
@@ -78,7 +76,9 @@ async def test_a_cancelled_command_is_killed_read_and_released(rich: Editor, mod
 
 
 @pytest.mark.spec("S2-11")
-async def test_a_command_whose_time_is_up_is_killed_read_and_released(rich: Editor, models: Models, workspace: Path) -> None:
+async def test_a_command_whose_time_is_up_is_killed_read_and_released(
+    rich: Editor, models: Models, workspace: Path
+) -> None:
     play = models.play(Says(calls=[Asks("shell", {"command": FOREVER, "timeout_seconds": 1})]), Says("I see."))
     talk = await rich.new(workspace, mode="write")
     assert await talk.prompt(f"go {play}") == "end_turn"
@@ -162,7 +162,9 @@ async def test_an_error_of_the_terminal_fails_the_call_and_not_the_turn(
 
 
 @pytest.mark.spec("S2-14")
-async def test_a_terminal_that_cannot_be_killed_or_released_ends_the_call_all_the_same(rich: Editor, workspace: Path) -> None:
+async def test_a_terminal_that_cannot_be_killed_or_released_ends_the_call_all_the_same(
+    rich: Editor, workspace: Path
+) -> None:
     talk = await rich.new(workspace, mode="write")
     talk.terminals.fault |= {"terminal/kill": -32603, "terminal/release": -32603}
     running = talk.start("/tool shell " + command(FOREVER))
@@ -183,7 +185,9 @@ async def test_a_setting_keeps_commands_out_of_the_editor(new_home: NewHome, wor
 
 
 @pytest.mark.spec("T-13")
-async def test_the_question_says_that_the_command_leaves_the_sandbox(rich: Editor, poor: Editor, workspace: Path) -> None:
+async def test_the_question_says_that_the_command_leaves_the_sandbox(
+    rich: Editor, poor: Editor, workspace: Path
+) -> None:
     said = []
     for editor in (rich, poor):
         talk = await editor.new(workspace, mode="ask")
@@ -206,7 +210,9 @@ async def _begun(talk: Talk) -> None:
     await asyncio.wait_for(talk.terminals.said(b"begun"), 60)
 
 
-async def test_a_command_that_runs_here_is_shown_live_where_the_editor_knows_how(new_home: NewHome, workspace: Path) -> None:
+async def test_a_command_that_runs_here_is_shown_live_where_the_editor_knows_how(
+    new_home: NewHome, workspace: Path
+) -> None:
     """By the convention in `_meta` that some editors advertise."""
     async with Editor.opened(new_home(), capabilities={"_meta": {"terminal_output": True}}) as editor:
         talk = await editor.new(workspace, mode="write")
@@ -220,8 +226,9 @@ async def test_a_command_that_runs_here_is_shown_live_where_the_editor_knows_how
         assert (await running)["stopReason"] == "cancelled"
         ids = {each["terminal_id"] for meta in told() for each in meta.values()}
         assert ({name for meta in told() for name in meta}, len(ids)) == (
-            {"terminal_info", "terminal_output", "terminal_exit"}, 1,
-        )  # fmt: skip
+            {"terminal_info", "terminal_output", "terminal_exit"},
+            1,
+        )
 
 
 @pytest.mark.parametrize(
@@ -242,6 +249,8 @@ async def test_how_a_command_that_runs_here_ended_is_told_too(
 async def test_what_a_command_writes_is_on_its_card_while_it_runs(poor: Editor, workspace: Path) -> None:
     talk = await poor.new(workspace, mode="write")
     running = talk.start("/tool shell " + command(FOREVER))
-    await poor.until(lambda: any("begun" in shown(each) for each in talk.updates("tool_call_update") if each.get("content")))
+    await poor.until(
+        lambda: any("begun" in shown(each) for each in talk.updates("tool_call_update") if each.get("content"))
+    )
     talk.cancel()
     assert (await running)["stopReason"] == "cancelled"

@@ -34,16 +34,31 @@ def test_the_typescript_sdk_drives_a_session_from_its_start_to_its_second_life(
     script.write_text(SCRIPT)
     home = new_home()
     ran = subprocess.run(
-        [NODE, Path(__file__).parent / "clients/drive.mjs", SDK / "dist/v1/stable/acp.js", workspace,
-         *CALLGATE, "acp", "--model", f"scripted:{script}"],
-        capture_output=True, text=True, timeout=60, env=environment(home),
-    )  # fmt: skip
+        [
+            NODE,
+            Path(__file__).parent / "clients/drive.mjs",
+            SDK / "dist/v1/stable/acp.js",
+            workspace,
+            *CALLGATE,
+            "acp",
+            "--model",
+            f"scripted:{script}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment(home),
+    )
     assert ran.returncode == 0, ran.stderr
     saw = json.loads(ran.stdout)
     assert saw["complaints"] == []
     assert (saw["initialized"]["protocolVersion"], saw["initialized"]["agentInfo"]["name"]) == (1, "callgate")
     assert saw["modes"] == ["none", "read", "ask", "write"]
-    assert [saw[each]["stopReason"] for each in ("prompted", "ran", "cancelled")] == ["end_turn", "end_turn", "cancelled"]
+    assert [saw[each]["stopReason"] for each in ("prompted", "ran", "cancelled")] == [
+        "end_turn",
+        "end_turn",
+        "cancelled",
+    ]
     assert (len(saw["asked"]), saw["written"]) == (1, {str(workspace / "note.txt"): "noted\n"})
     assert not (workspace / "note.txt").exists()
     assert (saw["released"], saw["unknown"], saw["listed"], saw["exit"]) == ([True, True], -32602, [True], 0)
@@ -62,5 +77,9 @@ def _told(updates: list[dict]) -> list[tuple[str, str]]:
             said.append((kind, before + each["content"]["text"]))
         elif kind == "tool_call":
             said.append((kind, each["toolCallId"]))
-    ends = [("end", f"{each['toolCallId']} {each['status']}") for each in updates if each.get("status") in ("completed", "failed")]
+    ends = [
+        ("end", f"{each['toolCallId']} {each['status']}")
+        for each in updates
+        if each.get("status") in ("completed", "failed")
+    ]
     return said + sorted(ends)

@@ -65,8 +65,7 @@ class Served:
         token = (self.home / f"run/{self._process.pid}.token").read_text().strip()
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_LIMIT_S)
         try:
-            head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json",
-                    "User-Agent": self.client}  # fmt: skip
+            head = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "User-Agent": self.client}
             connection.request(method, path, None if body is None else json.dumps(body), head)
             return json.loads(connection.getresponse().read())
         finally:

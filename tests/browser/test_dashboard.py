@@ -39,9 +39,7 @@ async def test_a_login_link_opens_the_page_once(served: Served, new_page: NewPag
     assert again is not None and again.status == 401
 
 
-async def test_without_a_login_the_page_shows_the_command_and_nothing_else(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_without_a_login_the_page_shows_the_command_and_nothing_else(served: Served, new_page: NewPage) -> None:
     served.call("list_dir", path=".")
     page = await new_page()
     await page.goto(served.url)
@@ -85,9 +83,7 @@ async def test_an_allowed_write_happens(served: Served, new_page: NewPage) -> No
 
 
 @pytest.mark.spec("S4-52")
-async def test_a_denied_write_does_not_happen_and_its_caller_hears_why(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_a_denied_write_does_not_happen_and_its_caller_hears_why(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     await go(page, "inbox")
     done = served.begin("write_file", path="new.txt", content="hello\n")
@@ -112,14 +108,10 @@ async def test_edited_arguments_are_what_runs(served: Served, new_page: NewPage)
     await field.fill('{"path": "other.txt", "content": "changed"}')
     await page.get_by_role("button", name="Allow with these").click()
     assert (await asyncio.wrap_future(done))["ok"]
-    assert [(each.name, each.read_text()) for each in served.workspace.iterdir()] == [
-        ("other.txt", "changed")
-    ]
+    assert [(each.name, each.read_text()) for each in served.workspace.iterdir()] == [("other.txt", "changed")]
 
 
-async def test_an_answer_for_good_is_saved_with_the_edited_pattern(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_an_answer_for_good_is_saved_with_the_edited_pattern(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     await go(page, "inbox")
     done = served.begin("write_file", path="notes/one.md", content="1")
@@ -132,9 +124,7 @@ async def test_an_answer_for_good_is_saved_with_the_edited_pattern(
 
 
 @pytest.mark.spec("S4-50", "S4-56")
-async def test_of_two_browsers_the_first_wins_and_the_second_is_told(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_of_two_browsers_the_first_wins_and_the_second_is_told(served: Served, new_page: NewPage) -> None:
     slow, quick = await new_page(served), await new_page(served)
     held: asyncio.Future[Route] = asyncio.get_running_loop().create_future()
 
@@ -159,9 +149,7 @@ async def test_of_two_browsers_the_first_wins_and_the_second_is_told(
 
 
 @pytest.mark.spec("S4-56")
-async def test_two_browsers_that_answer_at_once_end_with_the_same_answer(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_two_browsers_that_answer_at_once_end_with_the_same_answer(served: Served, new_page: NewPage) -> None:
     pages = await new_page(served), await new_page(served)
     for page in pages:
         await go(page, "inbox")
@@ -169,12 +157,12 @@ async def test_two_browsers_that_answer_at_once_end_with_the_same_answer(
     for page in pages:
         await question(page).wait_for()
         await expect(question(page).get_by_role("button", name="Allow once")).to_be_enabled()
-    press = "name => [...document.querySelectorAll('.answers button')].find(b => b.textContent.startsWith(name)).click()"
+    press = (
+        "name => [...document.querySelectorAll('.answers button')].find(b => b.textContent.startsWith(name)).click()"
+    )
     await pages[1].evaluate(press, "Deny")
     await pages[1].get_by_label("Reason").wait_for()
-    await asyncio.gather(
-        pages[0].evaluate(press, "Allow once"), pages[1].keyboard.press("Enter")
-    )
+    await asyncio.gather(pages[0].evaluate(press, "Allow once"), pages[1].keyboard.press("Enter"))
     result = await asyncio.wrap_future(done)
     assert result["ok"] is (served.workspace / "new.txt").exists()
     for page in pages:
@@ -198,9 +186,7 @@ async def test_a_tool_is_tried_from_its_form(served: Served, new_page: NewPage) 
     await expect(run).to_contain_text("ok")
 
 
-async def test_a_tool_that_asks_is_answered_where_it_was_tried(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_a_tool_that_asks_is_answered_where_it_was_tried(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     await go(page, "tools/write_file")
     form = page.get_by_role("form", name="Try write_file")
@@ -219,9 +205,7 @@ HEAR = """async () => {
 }"""
 
 
-async def test_after_a_restart_every_event_arrives_once(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_after_a_restart_every_event_arrives_once(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     await page.evaluate(HEAR)
     await asyncio.to_thread(served.call, "list_dir", path=".")
@@ -245,9 +229,7 @@ async def test_after_a_restart_every_event_arrives_once(
     assert sorted(await page.evaluate("window.heard")) == happened
 
 
-async def test_where_too_much_was_missed_everything_is_read_anew(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_where_too_much_was_missed_everything_is_read_anew(served: Served, new_page: NewPage) -> None:
     page = await new_page()
     asked_from: list[bool] = []
     open_ones: list[WebSocketRoute] = []
@@ -417,9 +399,7 @@ async def test_a_phone_never_scrolls_sideways(served: Served, new_page: NewPage)
     assert (await asyncio.wrap_future(done))["ok"]
 
 
-async def test_of_many_calls_only_those_in_sight_are_drawn(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_of_many_calls_only_those_in_sight_are_drawn(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     await page.evaluate("""async () => {
       const { state } = await import("/lib/store.js");
@@ -483,9 +463,7 @@ async def _talk(page: Page, file: Path) -> None:
     assert not file.exists()
 
 
-async def test_the_policy_explains_a_call_without_running_it(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_the_policy_explains_a_call_without_running_it(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     await go(page, "policy")
     await page.get_by_label("Tool").fill("write_file")
@@ -497,9 +475,7 @@ async def test_the_policy_explains_a_call_without_running_it(
     assert list(served.workspace.iterdir()) == []
 
 
-async def test_other_settings_are_tried_on_what_was_recorded(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_other_settings_are_tried_on_what_was_recorded(served: Served, new_page: NewPage) -> None:
     for _ in range(3):
         await asyncio.to_thread(served.call, "list_dir", path=".")
     page = await new_page(served)
@@ -511,9 +487,7 @@ async def test_other_settings_are_tried_on_what_was_recorded(
     await expect(changed.get_by_role("cell")).to_have_text(["list_dir", ".", "allow", "deny", "3"])
 
 
-async def test_settings_that_cannot_be_used_are_told_while_they_are_so(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_settings_that_cannot_be_used_are_told_while_they_are_so(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     settings = served.home / "settings.toml"
     before = settings.read_text() if settings.exists() else ""
@@ -540,12 +514,10 @@ PURE: list[tuple[str, Any]] = [
         "(await import('/lib/schema.js')).readFields([{name: 'n', kind: 'integer'}, {name: 's', kind: 'string'}], {n: '12', s: ''})",
         {"n": 12},
     ),
-]  # fmt: skip
+]
 
 
-async def test_numbers_texts_and_diffs_are_read_without_loss(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_numbers_texts_and_diffs_are_read_without_loss(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     found = [await page.evaluate(f"async () => {code}") for code, _ in PURE]
     assert found == [value for _, value in PURE]

@@ -40,7 +40,11 @@ async def test_on_a_phone_no_axis_table_or_link_is_cut(served: Served, new_page:
         await asyncio.to_thread(served.call, "read_file", path=path)
     await asyncio.to_thread(served.call, "list_dir")
     await expect(page.locator(".long-list .row")).to_have_count(3)
-    for view, seen in (("stats?span=7+d", "table[aria-label='What went wrong']"), ("policy", "table"), ("sessions", "table")):
+    for view, seen in (
+        ("stats?span=7+d", "table[aria-label='What went wrong']"),
+        ("policy", "table"),
+        ("sessions", "table"),
+    ):
         await go(page, view)
         await page.locator(seen).first.wait_for(state="attached")
         for closed in await page.locator("details:not([open]) summary").all():
@@ -59,7 +63,9 @@ async def test_live_names_its_columns_and_is_filtered_by_client_session_and_time
     mine = await asyncio.to_thread(served.call, "read_file", path="missing.txt")
     rows = page.locator(".long-list .row")
     await expect(rows).to_have_count(2)
-    await expect(page.locator(".heads")).to_contain_text(re.compile("Ended.*State.*Tool.*Arguments.*Client.*Took", re.DOTALL))
+    await expect(page.locator(".heads")).to_contain_text(
+        re.compile("Ended.*State.*Tool.*Arguments.*Client.*Took", re.DOTALL)
+    )
     await page.get_by_label("Client", exact=True).select_option("my-agent")
     await expect(rows).to_have_count(1)
     await expect(rows).to_contain_text("my-agent")
@@ -116,9 +122,7 @@ async def test_a_rule_is_written_tested_on_the_record_and_ready_to_paste(
     assert (await asyncio.to_thread(served.call, "list_dir"))["error"]["class"] == "permission_denied"
 
 
-async def test_the_rules_in_force_stand_with_file_and_line(
-    home: Path, tmp_path: Path, new_page: NewPage
-) -> None:
+async def test_the_rules_in_force_stand_with_file_and_line(home: Path, tmp_path: Path, new_page: NewPage) -> None:
     (home / "settings.toml").write_text('[[policy.rules]]\ndecision = "deny"\ntool = "shell"\n')
     served = Served(home, tmp_path / "project")
     served.start()
@@ -131,9 +135,7 @@ async def test_the_rules_in_force_stand_with_file_and_line(
         served.stop()
 
 
-async def test_a_question_names_who_asks_and_stats_tell_its_wait_apart(
-    served: Served, new_page: NewPage
-) -> None:
+async def test_a_question_names_who_asks_and_stats_tell_its_wait_apart(served: Served, new_page: NewPage) -> None:
     page = await new_page(served)
     await go(page, "inbox")
     served.client = "my-agent"

@@ -71,9 +71,16 @@ async def test_keys_answer_only_the_question_that_was_chosen_and_nothing_once_ot
 
 @pytest.mark.parametrize(
     "event",
-    ["{repeat: true}", "{isComposing: true}", "{keyCode: 229}", "{ctrlKey: true}", "{altKey: true}",
-     "{metaKey: true}", "{modifierAltGraph: true}"],
-)  # fmt: skip
+    [
+        "{repeat: true}",
+        "{isComposing: true}",
+        "{keyCode: 229}",
+        "{ctrlKey: true}",
+        "{altKey: true}",
+        "{metaKey: true}",
+        "{modifierAltGraph: true}",
+    ],
+)
 async def test_a_key_that_is_held_composed_or_modified_answers_nothing(
     home: Path, tmp_path: Path, new_page: NewPage, event: str
 ) -> None:
@@ -88,9 +95,7 @@ async def test_a_key_that_is_held_composed_or_modified_answers_nothing(
         assert (person.answers, await person.open_ids()) == ([], {asked["id"]})
 
 
-async def test_leaving_the_window_takes_the_choice_back(
-    home: Path, tmp_path: Path, new_page: NewPage
-) -> None:
+async def test_leaving_the_window_takes_the_choice_back(home: Path, tmp_path: Path, new_page: NewPage) -> None:
     page = await new_page()
     async with desk(home, tmp_path / "ws", page) as person:
         asked = await person.ask(n=1)
@@ -126,7 +131,8 @@ async def test_a_button_that_has_just_moved_under_the_pointer_takes_no_click(
     async with desk(home, tmp_path / "ws", page) as person:
         asked = await person.ask(n=1)
         await expect(person.allow(asked)).to_be_enabled()
-        await page.evaluate("""id => {
+        await page.evaluate(
+            """id => {
           const card = document.querySelector(`[data-question="${id}"]`);
           const button = card.querySelector(".answers button.main");
           const { x, y } = button.getBoundingClientRect();
@@ -134,7 +140,9 @@ async def test_a_button_that_has_just_moved_under_the_pointer_takes_no_click(
           const more = { bubbles: true, clientX: x, clientY: y, detail: 1 };
           button.dispatchEvent(new PointerEvent("pointerdown", more));
           button.dispatchEvent(new MouseEvent("click", more));
-        }""", asked["id"])  # fmt: skip
+        }""",
+            asked["id"],
+        )
         assert (person.answers, await person.open_ids()) == ([], {asked["id"]})
         await person.allow(asked).click()
         await expect(person.card(asked)).to_contain_text("allowed")

@@ -18,7 +18,7 @@ from tests.unit.sources.mcp.labs import stdio
 
 pytestmark = [needs("chromium"), pytest.mark.asyncio(loop_scope="module")]
 
-BAIT = '<img src=x onerror="document.title=\'taken\'"><b>bold</b>'
+BAIT = "<img src=x onerror=\"document.title='taken'\"><b>bold</b>"
 SECRET = "sk-ant-api03-" + "a1B2c3D4" * 10
 ECHO = "mcp__odd__echo"
 

@@ -26,5 +26,7 @@ async def test_the_search_of_the_documentation_works_from_the_disk(tmp_path: Pat
     found = page.locator(".md-search-result__link").filter(has_text="Configuration in YAML")
     await expect(found.first).to_be_visible(timeout=60_000)
     await found.first.click()
-    await expect(page.get_by_role("heading", name="Configuration in YAML of other agents")).to_be_visible(timeout=60_000)
+    await expect(page.get_by_role("heading", name="Configuration in YAML of other agents")).to_be_visible(
+        timeout=60_000
+    )
     assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []

@@ -35,10 +35,20 @@ from tests.unit.dispatch.test_environments import FakeEditor
 
 ROWS = (*web.CATALOGUE, *memory.CATALOGUE, *documents.CATALOGUE, *FILES, *catalogue.CUSTOM)
 EFFECTS = {
-    "web_search": "read", "web_fetch": "read", "api_call": "network", "search": "read", "file_ingest": "write",
-    "file_upload": "write", "file_put": "write", "file_get": "read", "memory_add": "write", "memory_replace": "write",
-    "memory_consolidate": "write", "memory_search": "read", "custom": "none",
-}  # fmt: skip
+    "web_search": "read",
+    "web_fetch": "read",
+    "api_call": "network",
+    "search": "read",
+    "file_ingest": "write",
+    "file_upload": "write",
+    "file_put": "write",
+    "file_get": "read",
+    "memory_add": "write",
+    "memory_replace": "write",
+    "memory_consolidate": "write",
+    "memory_search": "read",
+    "custom": "none",
+}
 NAMED = [pytest.param(row, id=row.definition.name) for row in ROWS]
 
 
@@ -86,7 +96,9 @@ async def test_the_list_is_the_same_whichever_tool_was_looked_at_first(home: Pat
 
 
 @pytest.mark.parametrize("row", NAMED)
-async def test_a_call_that_lacks_a_parameter_or_has_one_too_many_never_starts(row: Any, home: Path, tmp_path: Path) -> None:
+async def test_a_call_that_lacks_a_parameter_or_has_one_too_many_never_starts(
+    row: Any, home: Path, tmp_path: Path
+) -> None:
     (home / "settings.toml").write_text('[web]\nsearch = "searxng"\nsearch_url = "http://127.0.0.1:1"\n')
     async with Gate(tmp_path, home=home, mode=Mode.WRITE) as gate:
         required = row.definition.input_schema.get("required", [])
@@ -157,11 +169,23 @@ def files(home: Path, workspace: Path, **more: Any) -> Bench:
 
 async def test_a_file_is_put_and_got_as_text_and_as_bytes(home: Path, tmp_path: Path) -> None:
     desk = files(home, tmp_path)
-    assert (await desk.run("file_put", {"filename": "a/b.txt", "content": "héllo", "summary": "s", "mimeType": "text/plain"})).ok
+    assert (
+        await desk.run(
+            "file_put", {"filename": "a/b.txt", "content": "héllo", "summary": "s", "mimeType": "text/plain"}
+        )
+    ).ok
     got = await desk.run("file_get", {"path": "server:a/b.txt"})
-    assert got.value == {"path": "server:a/b.txt", "content": "héllo", "encoding": "utf8", "length": 5, "truncated": False}
+    assert got.value == {
+        "path": "server:a/b.txt",
+        "content": "héllo",
+        "encoding": "utf8",
+        "length": 5,
+        "truncated": False,
+    }
     raw = base64.b64encode(b"\0\1\2\3\4").decode()
-    assert (await desk.run("file_put", {"path": "x.bin", "content": raw, "encoding": "base64", "permissions": "640"})).ok
+    assert (
+        await desk.run("file_put", {"path": "x.bin", "content": raw, "encoding": "base64", "permissions": "640"})
+    ).ok
     assert (tmp_path / "x.bin").read_bytes() == b"\0\1\2\3\4"
     assert (tmp_path / "x.bin").stat().st_mode & 0o777 == 0o640
     assert (await desk.run("file_get", {"path": "x.bin", "encoding": "base64"})).value["content"] == raw
@@ -176,7 +200,9 @@ async def test_a_document_is_got_by_its_name(home: Path, tmp_path: Path) -> None
     assert (await desk.run("file_get", {"path": "document:k.txt"})).value["content"] == "kept"
     for path, error in (("document:nosuch", "execution_error"), ("document:../../keys.json", "validation_error")):
         assert (await desk.run("file_get", {"path": path})).error.error_class == error
-    assert (await desk.run("file_put", {"path": "document:k.txt", "content": "x"})).error.error_class == "validation_error"
+    assert (
+        await desk.run("file_put", {"path": "document:k.txt", "content": "x"})
+    ).error.error_class == "validation_error"
 
 
 @pytest.mark.spec("S3-56")
@@ -237,10 +263,16 @@ async def test_an_editor_serves_its_own_files_where_there_is_one(home: Path, tmp
         ("file_put", {"path": "x", "content": "!", "encoding": "base64"}, "validation_error"),
         ("file_put", {"path": "x", "content": "x", "permissions": "4755"}, "validation_error"),
         ("file_put", {"path": ".git/hooks/pre-commit", "content": "x"}, "permission_denied"),
-        ("file_put", {"path": "server:.git/hooks/pre-commit", "content": "x", "permissions": "755"}, "permission_denied"),
+        (
+            "file_put",
+            {"path": "server:.git/hooks/pre-commit", "content": "x", "permissions": "755"},
+            "permission_denied",
+        ),
     ],
 )
-async def test_what_cannot_be_put_or_got_says_why(tool: str, arguments: Any, error_class: str, home: Path, tmp_path: Path) -> None:
+async def test_what_cannot_be_put_or_got_says_why(
+    tool: str, arguments: Any, error_class: str, home: Path, tmp_path: Path
+) -> None:
     (tmp_path / "raw.bin").write_bytes(b"\xff\0")
     result = await files(home, tmp_path).run(tool, arguments)
     assert result.error.error_class == error_class
@@ -258,14 +290,21 @@ def routed(*tools: Any, **more: Any) -> Bench:
 
 @pytest.mark.spec("S3-28", "S3-29")
 async def test_custom_calls_the_tool_that_it_names_with_its_class() -> None:
-    write = make_tool("touch", SideEffects.WRITE, {"type": "object", "properties": {"n": {"type": "integer"}}}, lambda given, _: str(given))
+    write = make_tool(
+        "touch",
+        SideEffects.WRITE,
+        {"type": "object", "properties": {"n": {"type": "integer"}}},
+        lambda given, _: str(given),
+    )
     human = FakeHuman(True, False)
     desk = routed(write, human=human)
     result = await desk.run("custom", {"name": "touch", "arguments": {"n": 1}})
     assert (result.ok, result.text) == (True, "{'n': 1}")
     assert [(question.tool, question.side_effects) for question in human.questions] == [("touch", "write")]
     assert (await desk.run("custom", {"name": "touch", "parameters": {"n": 2}})).error.error_class == "user_denied"
-    assert (await desk.run("custom", {"name": "touch", "parameters": {"n": "x"}})).error.error_class == "validation_error"
+    assert (
+        await desk.run("custom", {"name": "touch", "parameters": {"n": "x"}})
+    ).error.error_class == "validation_error"
     assert [record.tool for record in desk.recorder.records] == ["touch", "custom"] * 3
 
 

@@ -100,11 +100,7 @@ def test_the_code_reads_no_parameter_that_no_schema_has() -> None:
     by_module: dict[str, set[str]] = {}
     for definition, function in LOADED:
         by_module.setdefault(function().__module__, set()).update(properties(definition))
-    unknown = {
-        module: stray
-        for module, known in by_module.items()
-        if (stray := set(read_from_input(module)) - known)
-    }
+    unknown = {module: stray for module, known in by_module.items() if (stray := set(read_from_input(module)) - known)}
     assert unknown == {}
 
 

@@ -170,9 +170,13 @@ BROKEN = {
 @pytest.mark.spec("S3-33")
 @pytest.mark.parametrize("how", BROKEN)
 async def test_a_voice_that_fails_does_not_fail_the_turn_and_is_told_once(
-    tmp_path: Path, desk: Desk, launcher: BrokerLauncher, failures: list[str], how: str,
+    tmp_path: Path,
+    desk: Desk,
+    launcher: BrokerLauncher,
+    failures: list[str],
+    how: str,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     if (then := BROKEN[how]) is not None:
         desk.put(then)
     if how == "is no program":
@@ -251,9 +255,7 @@ async def test_of_too_many_utterances_the_oldest_that_wait_are_dropped(
     assert "secret" not in caplog.text
 
 
-async def test_closing_leaves_no_process_and_nothing_is_heard_afterwards(
-    desk: Desk, speaker: ProgramSpeaker
-) -> None:
+async def test_closing_leaves_no_process_and_nothing_is_heard_afterwards(desk: Desk, speaker: ProgramSpeaker) -> None:
     deaf = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
     child = "child = os.fork()\nif child == 0:\n    time.sleep(3600)\nnote(child=child)"
     desk.put(f"{deaf}\n{child}\n{desk.holding}")
@@ -285,9 +287,7 @@ async def test_a_failure_is_told_again_after_something_was_heard(
     assert failures == failures[:1] * 2
 
 
-async def test_whoever_fails_at_hearing_of_a_failure_stops_no_speech(
-    desk: Desk, launcher: BrokerLauncher
-) -> None:
+async def test_whoever_fails_at_hearing_of_a_failure_stops_no_speech(desk: Desk, launcher: BrokerLauncher) -> None:
     def fail(why: str) -> None:
         raise RuntimeError(why)
 
@@ -299,9 +299,7 @@ async def test_whoever_fails_at_hearing_of_a_failure_stops_no_speech(
     assert desk.ended == ["good"]
 
 
-async def test_a_launcher_that_fails_is_a_failure_as_any_other(
-    desk: Desk, failures: list[str]
-) -> None:
+async def test_a_launcher_that_fails_is_a_failure_as_any_other(desk: Desk, failures: list[str]) -> None:
     def launcher() -> BrokerLauncher:
         raise RuntimeError("a secret")
 
@@ -351,9 +349,7 @@ def test_no_text_has_anything_that_an_engine_would_obey(text: str) -> None:
     assert "[[" not in made
 
 
-async def test_what_cannot_be_heard_starts_nothing(
-    desk: Desk, speaker: ProgramSpeaker, failures: list[str]
-) -> None:
+async def test_what_cannot_be_heard_starts_nothing(desk: Desk, speaker: ProgramSpeaker, failures: list[str]) -> None:
     desk.put()
     for text in ("", " \n", "\x00\x01"):
         speaker.speak(say(text))
@@ -382,7 +378,7 @@ async def test_what_cannot_be_heard_starts_nothing(
         ({"style": "slow slow sad sombre tired clear calm firm low"}, ("-v", "en", "-s", "80", "-p", "0")),
         ({"style": "fast quick urgent brisk excited high bright"}, ("-v", "en", "-s", "400", "-p", "99")),
     ],
-)  # fmt: skip
+)
 def test_voice_language_and_style_become_options_and_the_unknown_sounds_as_usual(
     rest: dict[str, str], options: tuple[str, ...]
 ) -> None:

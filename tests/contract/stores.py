@@ -92,9 +92,7 @@ def start(store: Store, session: str, call: str | None = None, **more: Any) -> S
 
 def finish(store: Store, session: str, call: str, **more: Any) -> FinishCall:
     more.setdefault("owner", store.owner)
-    return FinishCall(
-        session=session, call=call, event=event(session, COMPLETED, call_id=call), **more
-    )
+    return FinishCall(session=session, call=call, event=event(session, COMPLETED, call_id=call), **more)
 
 
 def ask(store: Store, session: str, **more: Any) -> PutConfirmation:

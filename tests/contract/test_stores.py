@@ -281,7 +281,12 @@ async def test_how_much_is_behind_a_cursor_is_known_without_reading_it(world: Wo
     await append(store, second, "c")
     await append(store, first, "d")
     page = await store.read_all()
-    assert [*zip((each.type for each in page.events), page.seqs, strict=True)] == [("a", 1), ("b", 2), ("c", 1), ("d", 3)]
+    assert [*zip((each.type for each in page.events), page.seqs, strict=True)] == [
+        ("a", 1),
+        ("b", 2),
+        ("c", 1),
+        ("d", 3),
+    ]
     assert [(await store.behind(cursor)).most for cursor in (None, empty.cursor, *page.cursors)] == [4, 4, 3, 2, 1, 0]
     assert (await store.behind()).cursor == page.cursor == (await store.behind(page.cursor)).cursor
     await store.commit(DeleteSession(session=first))
@@ -467,9 +472,7 @@ async def test_a_deleted_session_leaves_nothing(store: Store) -> None:
     question = ask(store, gone)
     await store.commit(
         question,
-        PutGrant(
-            session=gone, grant=StoredGrant(id="g", session_id=gone, tool=None, decision="allow")
-        ),
+        PutGrant(session=gone, grant=StoredGrant(id="g", session_id=gone, tool=None, decision="allow")),
         AppendMessages(session=gone, messages=(StoredMessage(id=ulid(), body={}),), at=1.0),
         Append(session=kept, events=(event(kept),)),
     )
@@ -686,9 +689,7 @@ async def test_a_hundred_who_start_the_same_call_start_it_once(world: World) -> 
     stores = [await world.open(), await world.open()]
     session = await new_session(stores[0])
     call = call_id()
-    receipts = await asyncio.gather(
-        *(stores[n % 2].commit(start(stores[n % 2], session, call)) for n in range(100))
-    )
+    receipts = await asyncio.gather(*(stores[n % 2].commit(start(stores[n % 2], session, call)) for n in range(100)))
     assert sum(receipt.applied for (receipt,) in receipts) == 1
     assert await types(stores[0], session) == [CALLED]
 
@@ -735,12 +736,8 @@ async def test_of_a_hundred_answers_one_stands_and_the_others_learn_it(world: Wo
     session = await new_session(stores[0])
     question = ask(stores[0], session)
     await stores[0].commit(question)
-    answers = [
-        answer(question, ALLOWED if n % 3 else DENIED, by=f"client {n}") for n in range(100)
-    ]
-    resolutions = await asyncio.gather(
-        *(stores[n % 2].commit(each) for n, each in enumerate(answers))
-    )
+    answers = [answer(question, ALLOWED if n % 3 else DENIED, by=f"client {n}") for n in range(100)]
+    resolutions = await asyncio.gather(*(stores[n % 2].commit(each) for n, each in enumerate(answers)))
     applied = [n for n, (each,) in enumerate(resolutions) if each.applied]
     assert len(applied) == 1
     standing = await stores[1].get_confirmation(question.confirmation)
@@ -843,9 +840,7 @@ async def test_a_question_may_be_asked_again_and_only_the_last_counts(store: Sto
 
 @pytest.mark.spec("T18")
 @pytest.mark.parametrize("amended", [None, "c" * 64])
-async def test_an_allowed_call_starts_with_the_arguments_of_the_answer_only(
-    store: Store, amended: str | None
-) -> None:
+async def test_an_allowed_call_starts_with_the_arguments_of_the_answer_only(store: Store, amended: str | None) -> None:
     session = await new_session(store)
     question = ask(store, session)
     await store.commit(question)
@@ -889,10 +884,7 @@ async def test_only_the_answer_that_counts_leaves_its_grant(store: Store) -> Non
     session = await new_session(store)
     question = ask(store, session)
     await store.commit(question)
-    grants = [
-        StoredGrant(id=f"g{n}", session_id=session, tool="write_file", decision="allow")
-        for n in range(2)
-    ]
+    grants = [StoredGrant(id=f"g{n}", session_id=session, tool="write_file", decision="allow") for n in range(2)]
     await store.commit(answer(question, ALLOWED, grants=(grants[0],)))
     await store.commit(answer(question, ALLOWED, grants=(grants[1],)))
     assert list(await store.grants(session)) == [grants[0]]
@@ -935,9 +927,7 @@ async def test_a_grant_is_used_as_often_as_it_says(world: World) -> None:
 
 async def test_a_grant_ends_at_its_time_and_when_it_is_revoked(store: Store) -> None:
     session, other = await new_session(store), await new_session(store)
-    timed = StoredGrant(
-        id="timed", session_id=session, tool=None, decision="allow", expires_at=50.0
-    )
+    timed = StoredGrant(id="timed", session_id=session, tool=None, decision="allow", expires_at=50.0)
     free = StoredGrant(id="free", session_id=session, tool="shell", decision="deny")
     kept = StoredGrant(id="kept", session_id=other, tool=None, decision="allow")
     for grant in (timed, free, kept):
@@ -972,8 +962,11 @@ async def test_a_pin_is_what_was_approved_last(store: Store) -> None:
 async def test_a_snapshot_shows_what_is_open_at_one_moment(store: Store) -> None:
     session = await new_session(store)
     running, pending, allowed, denied = (
-        start(store, session), ask(store, session), ask(store, session), ask(store, session),
-    )  # fmt: skip
+        start(store, session),
+        ask(store, session),
+        ask(store, session),
+        ask(store, session),
+    )
     grant = StoredGrant(id="g", session_id=session, tool=None, decision="allow")
     await store.commit(running, pending, allowed, denied, PutGrant(session=session, grant=grant))
     await store.commit(answer(allowed, ALLOWED), answer(denied, DENIED))
@@ -1071,9 +1064,7 @@ async def test_a_question_of_a_turn_outlives_its_process_and_runs_once(world: Wo
     (open,) = await answering.open_confirmations(session)
     (resolution,) = await answering.commit(answer(question, ALLOWED))
     assert (resolution.applied, open.id) == (True, question.confirmation)
-    (fence,) = await resuming.commit(
-        Acquire(session=session, owner=resuming.owner, at=70_001.0)
-    )
+    (fence,) = await resuming.commit(Acquire(session=session, owner=resuming.owner, at=70_001.0))
     snapshot = await resuming.snapshot(session)
     assert [each.id for each in snapshot.confirmations] == [question.confirmation]
     (receipt,) = await resuming.commit(start(resuming, session, question.call, fence=fence))
@@ -1121,9 +1112,7 @@ async def test_a_question_of_a_direct_call_closes_with_its_process(world: World)
     assert {end["call_id"] for end in ends} == {pending.call, allowed.call}
 
 
-@pytest.mark.parametrize(
-    ("close", "error_class"), [("deny", "user_denied"), ("expire", "confirmation_timeout")]
-)
+@pytest.mark.parametrize(("close", "error_class"), [("deny", "user_denied"), ("expire", "confirmation_timeout")])
 async def test_a_refusal_that_nobody_is_left_to_report_ends_the_call(
     world: World, close: str, error_class: str
 ) -> None:

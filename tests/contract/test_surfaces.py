@@ -83,9 +83,7 @@ async def by_mcp(place: Place) -> Any:
 
 async def by_editor(place: Place) -> Any:
     """ACP, with a prompt that makes one call."""
-    agent = subprocess.Popen(
-        [CALLGATE, "acp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=place.env
-    )
+    agent = subprocess.Popen([CALLGATE, "acp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=place.env)
     assert agent.stdin is not None
     assert agent.stdout is not None
 
@@ -113,12 +111,10 @@ async def by_model(place: Place, tools: str) -> Any:
     script = place.home / f"{tools}.toml"
     script.write_text(
         '[[replies]]\ncalls = [{ tool = "count_words", input = { text = "one two three" } }]\n'
-        "[[replies]]\nexpect = '\"words\":3'\ntext = \"Three.\"\n"
+        '[[replies]]\nexpect = \'"words":3\'\ntext = "Three."\n'
     )
     with (place.home / "settings.toml").open("a") as settings:
-        settings.write(
-            f'[models.{tools}]\nkind = "scripted"\npath = "{script}"\ntools = "{tools}"\n'
-        )
+        settings.write(f'[models.{tools}]\nkind = "scripted"\npath = "{script}"\ntools = "{tools}"\n')
     ran = installed("run", "Count.", "--model", tools, cwd=place.work, env=place.env)
     return VALUE if (ran.code, ran.out.strip()) == (0, "Three.") else ran
 

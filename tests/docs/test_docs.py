@@ -47,7 +47,9 @@ def environment() -> dict[str, str]:
 
 @pytest.mark.parametrize("block", fences("python"))
 def test_every_python_snippet_runs(block: str, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment())
+    done = subprocess.run(
+        [sys.executable, "-c", block], cwd=tmp_path, capture_output=True, text=True, env=environment()
+    )
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -77,10 +79,16 @@ def test_every_command_prints_what_the_page_shows(page: Path, tmp_path: Path) ->
     (workspace / "README.md").write_text("# A small project\n\nIt has seven words in it.\n")
     for command, printed in commands(page):
         ran = subprocess.run(
-            ["bash", "--norc", "-c", command], cwd=workspace, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment(),
-            start_new_session=True, timeout=60,
-        )  # fmt: skip
+            ["bash", "--norc", "-c", command],
+            cwd=workspace,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+            timeout=60,
+        )
         shown = ran.stdout.replace(str(workspace), "~/project").replace(os.environ["HOME"], "~")
         pattern = ".*".join(map(re.escape, printed.rstrip("\n").split("...")))
         if not re.fullmatch(pattern, shown.rstrip("\n"), re.DOTALL):
@@ -114,8 +122,13 @@ def served(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_every_javascript_snippet_runs(block: str, served: Path) -> None:
     (served / "snippet.mjs").write_text(block)
     with subprocess.Popen(
-        ["node", "snippet.mjs"], cwd=served, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
-    ) as running:  # fmt: skip
+        ["node", "snippet.mjs"],
+        cwd=served,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as running:
         assert running.stdout is not None and running.stderr is not None
         lines = []
         for line in running.stdout:
@@ -133,15 +146,23 @@ def test_every_call_without_a_client_prints_its_result(block: str, served: Path)
     for program in ("socat", "nc"):
         if re.search(rf"\b{program}\b", block) and (reason := missing(program)):
             pytest.skip(reason)
-    ran = subprocess.run(["bash", "--norc", "-c", block], cwd=served, capture_output=True, text=True, env=environment(), timeout=60)
+    ran = subprocess.run(
+        ["bash", "--norc", "-c", block], cwd=served, capture_output=True, text=True, env=environment(), timeout=60
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     shown = json.loads(ran.stdout)
-    assert (shown["type"], shown["result"]["ok"], shown["result"]["content"]) == ("tool_result", True, "# A small project\n")
+    assert (shown["type"], shown["result"]["ok"], shown["result"]["content"]) == (
+        "tool_result",
+        True,
+        "# A small project\n",
+    )
 
 
 @pytest.mark.parametrize("example", sorted((PROJECT / "examples").glob("*.py")), ids=lambda p: p.name)
 def test_every_example_runs(example: Path, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=100)
+    done = subprocess.run(
+        [sys.executable, str(example)], cwd=tmp_path, capture_output=True, text=True, env=environment(), timeout=100
+    )
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stdout + done.stderr
 

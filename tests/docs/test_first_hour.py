@@ -81,7 +81,10 @@ def test_the_recording_can_be_made_again(tmp_path: Path) -> None:
         pytest.skip("needs npm: its registry does not answer")
     made = subprocess.run(
         [sys.executable, "-m", "scripts.record_first_hour", str(tmp_path)],
-        cwd=PROJECT, capture_output=True, text=True, start_new_session=True,
-    )  # fmt: skip
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+    )
     assert made.returncode == 0, made.stderr
     assert faults(tmp_path) == []

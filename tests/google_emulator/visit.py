@@ -38,16 +38,25 @@ SEED = {
     "google": {
         "users": [{"email": "ann@example.org", "name": "Ann"}],
         "oauth_clients": [
-            {"client_id": CLIENT.client_id, "client_secret": CLIENT.client_secret, "redirect_uris": [f"http://127.0.0.1:{BACK}/"]}
+            {
+                "client_id": CLIENT.client_id,
+                "client_secret": CLIENT.client_secret,
+                "redirect_uris": [f"http://127.0.0.1:{BACK}/"],
+            }
         ],
         "messages": [
             {
-                "id": "msg_1", "user_email": "ann@example.org", "from": "bob@example.org", "to": "ann@example.org",
-                "subject": "Welcome", "body_text": "Hello Ann.", "label_ids": ["INBOX", "UNREAD"],
+                "id": "msg_1",
+                "user_email": "ann@example.org",
+                "from": "bob@example.org",
+                "to": "ann@example.org",
+                "subject": "Welcome",
+                "body_text": "Hello Ann.",
+                "label_ids": ["INBOX", "UNREAD"],
             }
         ],
     }
-}  # fmt: skip
+}
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 
 
@@ -74,7 +83,10 @@ def choose(address: str) -> None:
 
 async def visit(home: Path, workspace: Path) -> dict[str, Any]:
     table = GoogleTable(
-        endpoint=URL, auth_endpoint=f"{URL}/o/oauth2/v2/auth", token_endpoint=f"{URL}/oauth2/token", revoke_endpoint=f"{URL}/oauth2/revoke"
+        endpoint=URL,
+        auth_endpoint=f"{URL}/o/oauth2/v2/auth",
+        token_endpoint=f"{URL}/oauth2/token",
+        revoke_endpoint=f"{URL}/oauth2/revoke",
     )
     visits: list[asyncio.Task[None]] = []
 
@@ -121,8 +133,19 @@ def main(emulator: str, directory: str) -> None:
     workspace.mkdir()
     seed = Path(directory, "seed.json")
     seed.write_text(json.dumps(SEED))
-    command = ["node", f"{emulator}/node_modules/emulate/dist/index.js", "--service", "google", "--port", str(PORT), "--seed", str(seed)]
-    with subprocess.Popen(command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as server:
+    command = [
+        "node",
+        f"{emulator}/node_modules/emulate/dist/index.js",
+        "--service",
+        "google",
+        "--port",
+        str(PORT),
+        "--seed",
+        str(seed),
+    ]
+    with subprocess.Popen(
+        command, cwd=directory, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as server:
         try:
             assert server.stdout is not None
             for line in server.stdout:  # it says where it listens, once it does

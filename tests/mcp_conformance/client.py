@@ -72,9 +72,7 @@ def _said(call: dict[str, Any]) -> dict[str, Any]:
 
 def _least(schema: dict[str, Any]) -> dict[str, Any]:
     known = schema.get("properties", {})
-    return {
-        name: _ANY.get(known.get(name, {}).get("type"), "x") for name in schema.get("required", [])
-    }
+    return {name: _ANY.get(known.get(name, {}).get("type"), "x") for name in schema.get("required", [])}
 
 
 def _go_there_and_back(url: str) -> None:
@@ -126,9 +124,7 @@ async def run(url: str, directory: Path) -> None:
     settings = msgspec.structs.replace(wired.settings, mcp={SERVER: _table(url, context)})
     registry = wired.dispatcher.registry
     asks = DispatchedAsks(wired.runtime.call, registry, _no_model)
-    servers = make_servers(
-        wired.home, settings, wired.sandbox, str(directory), asks, _go_there_and_back
-    )
+    servers = make_servers(wired.home, settings, wired.sandbox, str(directory), asks, _go_there_and_back)
     try:
         said = await servers.ask(SERVER, ServerLocation(str(directory)))
         servers.pin_first(SERVER, said)

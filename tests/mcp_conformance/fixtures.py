@@ -119,9 +119,7 @@ async def _mixed(suite: Suite, input: dict[str, Any], context: ToolContext) -> T
     return _raw(
         types.TextContent(type="text", text="Multiple content types test:"),
         types.ImageContent(type="image", data=PNG, mime_type="image/png"),
-        _embedded(
-            "test://mixed-content-resource", "application/json", '{"test":"data","value":123}'
-        ),
+        _embedded("test://mixed-content-resource", "application/json", '{"test":"data","value":123}'),
     )
 
 
@@ -207,10 +205,12 @@ async def _defaults(suite: Suite, input: dict[str, Any], context: ToolContext) -
         age={"type": "integer", "default": 30},
         score={"type": "number", "default": 95.5},
         status={
-            "type": "string", "enum": ["active", "inactive", "pending"], "default": "active",
+            "type": "string",
+            "enum": ["active", "inactive", "pending"],
+            "default": "active",
         },
         verified={"type": "boolean", "default": True},
-    )  # fmt: skip
+    )
     del schema["required"]
     return "Elicitation result: " + await _fill_in(suite, context, _form("Who are you?", schema))
 
@@ -459,9 +459,7 @@ class SuitePrompts:
             for name, arguments in _PROMPTS.items()
         ]
 
-    async def get(
-        self, name: str, arguments: Mapping[str, str], here: Here
-    ) -> types.GetPromptResult | None:
+    async def get(self, name: str, arguments: Mapping[str, str], here: Here) -> types.GetPromptResult | None:
         said: list[types.ContentBlock]
         match name:
             case "test_simple_prompt":
@@ -483,9 +481,7 @@ class SuitePrompts:
                 said = [_said(f"Use the following context: {_content(answer['user_context'])}")]
             case _:
                 return None
-        return types.GetPromptResult(
-            messages=[types.PromptMessage(role="user", content=each) for each in said]
-        )
+        return types.GetPromptResult(messages=[types.PromptMessage(role="user", content=each) for each in said])
 
     async def complete(self, prompt: str, typed: Typed, here: Here) -> Sequence[str]:
         return []

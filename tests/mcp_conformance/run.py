@@ -62,12 +62,15 @@ async def _warm() -> AsyncIterator[str]:
     with tempfile.TemporaryDirectory() as directory:
         path = f"{directory}/door"
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "tests.mcp_conformance.warm", path,
+            sys.executable,
+            "-m",
+            "tests.mcp_conformance.warm",
+            path,
             cwd=_ROOT,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(LIMIT_S):
                 while not os.path.exists(path) and process.returncode is None:
@@ -90,13 +93,17 @@ async def client_count(revision: str) -> Count:
 async def _run(*arguments: str) -> str:
     with tempfile.TemporaryDirectory() as directory:
         process = await asyncio.create_subprocess_exec(
-            NODE, SUITE, *arguments, "--timeout", _SCENARIO_MS,
+            NODE,
+            SUITE,
+            *arguments,
+            "--timeout",
+            _SCENARIO_MS,
             cwd=directory,
             env={**os.environ, "NO_COLOR": "1"},
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(LIMIT_S):
                 said, _ = await process.communicate()

@@ -47,9 +47,7 @@ async def suite_server(directory: Path) -> AsyncIterator[str]:
     def open_session(wish: Wish) -> Session:
         return wired.session(str(workspace), Mode.WRITE)
 
-    suite.server = McpServer(
-        wired.runtime, open_session, resources=[SuiteResources()], prompts=[SuitePrompts()]
-    )
+    suite.server = McpServer(wired.runtime, open_session, resources=[SuiteResources()], prompts=[SuitePrompts()])
     endpoint = Endpoint(suite.server)
     await endpoint.start()
     listening = bind(Address("127.0.0.1", 0))
@@ -69,14 +67,20 @@ async def suite_server(directory: Path) -> AsyncIterator[str]:
 
 def _context(wired: Wired, home: Path, workspace: Path, names: Names) -> Context:
     served = Served(
-        pid=1, version="test", started_at=0.0, workspaces=[str(workspace)], mode=Mode.WRITE,
-        ceiling=None, model=None, models=[], home=str(home), audit=str(home / "audit.jsonl"),
-    )  # fmt: skip
+        pid=1,
+        version="test",
+        started_at=0.0,
+        workspaces=[str(workspace)],
+        mode=Mode.WRITE,
+        ceiling=None,
+        model=None,
+        models=[],
+        home=str(home),
+        audit=str(home / "audit.jsonl"),
+    )
     return Context(
         runtime=wired.runtime,
-        sessions=LiveSessions(
-            wired.runtime, lambda path, id: wired.session(str(workspace)), wired.open_agent
-        ),
+        sessions=LiveSessions(wired.runtime, lambda path, id: wired.session(str(workspace)), wired.open_agent),
         access=Access(str(home / "token")),
         names=names,
         served=served,

@@ -1,6 +1,6 @@
 """A process that has loaded our client, and forks one for each that knocks.
 
-    python -m tests.mcp_conformance.warm SOCKET
+python -m tests.mcp_conformance.warm SOCKET
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from pathlib import Path
 from tests.mcp_conformance import client
 
 _HEAVY = (
-    "callgate.sources.mcp.connections", "callgate.sources.mcp.http", "callgate.sources.mcp.logins",
-    "callgate.sources.mcp.outputs", "callgate.storage.sqlite.store",
-)  # fmt: skip
+    "callgate.sources.mcp.connections",
+    "callgate.sources.mcp.http",
+    "callgate.sources.mcp.logins",
+    "callgate.sources.mcp.outputs",
+    "callgate.storage.sqlite.store",
+)
 
 
 def serve(path: str) -> None:

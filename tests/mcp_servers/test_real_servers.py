@@ -46,10 +46,13 @@ class RealLab(Lab):
     def call(self, tool: str, session: Any = None, timeout_s: float = 60.0, **arguments: Any) -> Any:
         return self.wired.runtime.call(
             ToolCall(
-                tool=f"mcp.{tool}", arguments=arguments, session=self.session,
-                caller=CallerKind.CLI, timeout_s=timeout_s,
+                tool=f"mcp.{tool}",
+                arguments=arguments,
+                session=self.session,
+                caller=CallerKind.CLI,
+                timeout_s=timeout_s,
             )
-        )  # fmt: skip
+        )
 
 
 @pytest.fixture
@@ -106,20 +109,20 @@ async def test_the_git_server(lab: RealLab) -> None:
     assert "+one" in staged.text
 
 
-async def test_all_of_them_in_the_sessions_of_an_editor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_of_them_in_the_sessions_of_an_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("callgate.wiring.mcp_sessions.PATIENCE_S", 60.0)
     workspace = tmp_path / "project"
     workspace.mkdir()
     repository(workspace)
     servers = [
         {
-            "name": name, "command": command[0], "args": list(command[1:]),
+            "name": name,
+            "command": command[0],
+            "args": list(command[1:]),
             "env": [{"name": key, "value": value} for key, value in ENV.items()],
         }
         for name, command in COMMANDS.items()
-    ]  # fmt: skip
+    ]
     async with connected(tmp_path / "home", settings='mode = "write"\n', capabilities=NOTICES) as client:
         session = await opened(client, workspace, servers)
         assert (await call(client, session, "mcp__everything__echo", message="hi")) == ("completed", "Echo: hi")

@@ -1,6 +1,6 @@
 """Prints how many conformance items of each part are covered (`make spec`).
 
-    python -m tests.spec.report [--open]      --open lists the items still to come
+python -m tests.spec.report [--open]      --open lists the items still to come
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ def _line(name: str, rows: list[Requirement], tests: Counter[str]) -> str:
     status = Counter(row.status for row in rows)
     untested = sum(row.status == "covered" and not tests[row.id] for row in rows)
     covered = status["covered"] - untested
-    return (
-        f"{name:9}{len(rows):6}{covered:9}{untested:10}{status['open']:6}{status['diverged']:10}"
-    )
+    return f"{name:9}{len(rows):6}{covered:9}{untested:10}{status['open']:6}{status['diverged']:10}"
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ from typing import Literal, TypeGuard
 
 TESTS = Path(__file__).resolve().parent.parent
 SIZES = {"S0": 57, "S1": 53, "S2": 78, "S3": 60, "S4": 80, "traps": 19, "threats": 48}
-CAPABILITIES = frozenset(
-    {"socket", "hosts", "acp", "text calls", "http", "catalogue", "sandbox", "store", "mcp"}
-)
+CAPABILITIES = frozenset({"socket", "hosts", "acp", "text calls", "http", "catalogue", "sandbox", "store", "mcp"})
 
 Status = Literal["covered", "open", "diverged"]
 
@@ -57,9 +55,7 @@ def expected_ids() -> Iterator[str]:
 
 def load() -> list[Requirement]:
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    return [
-        Requirement(part=part, **row) for part, content in table.items() for row in content["rows"]
-    ]
+    return [Requirement(part=part, **row) for part, content in table.items() for row in content["rows"]]
 
 
 def titles() -> dict[str, str]:

@@ -64,10 +64,13 @@ def test_the_catalogue_imports_only_what_is_public() -> None:
 
 def test_an_import_of_something_internal_would_be_found() -> None:
     ways = [
-        "import callgate.core.ids", "from callgate.core.ids import ulid", "from callgate import wiring",
-        "Row(x, 'callgate.tools.custom:call')", "import_module('callgate.runtime')",
+        "import callgate.core.ids",
+        "from callgate.core.ids import ulid",
+        "from callgate import wiring",
+        "Row(x, 'callgate.tools.custom:call')",
+        "import_module('callgate.runtime')",
         "if TYPE_CHECKING:\n    from callgate.runtime import Runtime",
-    ]  # fmt: skip
+    ]
     assert [way for way in ways if all(map(is_public, imports(way)))] == []
 
 

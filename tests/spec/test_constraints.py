@@ -25,8 +25,7 @@ def _unmet(requirements: list[str], pins: dict[str, str]) -> list[str]:
     return [
         str(need)
         for need in wanted
-        if need.name != "callgate"
-        and not need.specifier.contains(pins.get(canonicalize_name(need.name), "0"))
+        if need.name != "callgate" and not need.specifier.contains(pins.get(canonicalize_name(need.name), "0"))
     ]
 
 

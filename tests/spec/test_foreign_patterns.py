@@ -103,10 +103,18 @@ def test_only_one_module_makes_validators() -> None:
 
 def test_every_way_to_match_a_foreign_pattern_would_be_found() -> None:
     ways = [
-        "import re\nre.compile(x)", "import re\nre.search(f'a{x}', y)", "import re as r\nr.match(x, y)",
-        "from re import compile", "import fnmatch", "from fnmatch import fnmatchcase", "import glob",
-        "from pathspec import GitIgnoreSpec", "import jsonschema", "path.glob(x)", "import re\nre.sub(x + 'a', y, z)",
-    ]  # fmt: skip
+        "import re\nre.compile(x)",
+        "import re\nre.search(f'a{x}', y)",
+        "import re as r\nr.match(x, y)",
+        "from re import compile",
+        "import fnmatch",
+        "from fnmatch import fnmatchcase",
+        "import glob",
+        "from pathspec import GitIgnoreSpec",
+        "import jsonschema",
+        "path.glob(x)",
+        "import re\nre.sub(x + 'a', y, z)",
+    ]
     assert [way for way in ways if not list(matchers(way))] == []
 
 

@@ -24,9 +24,7 @@ def texts(path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
-)
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
 def test_no_pattern_is_possessive_or_atomic(path: Path) -> None:
     patterns = [text for text in texts(path) if "#$%&" not in text]  # a list of characters
     found = [text for text in patterns if _SUSPECT.search(_CLASS.sub("[]", text))]

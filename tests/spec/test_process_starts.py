@@ -31,11 +31,23 @@ STARTERS = {
 MODULES = frozenset({"subprocess", "multiprocessing", "pty", "_posixsubprocess", "concurrent.futures.process"})
 NAMES = frozenset(
     {
-        "fork", "forkpty", "vfork", "system", "popen", "Popen", "posix_spawn", "posix_spawnp",
-        "startfile", "create_subprocess_exec", "create_subprocess_shell", "subprocess_exec",
-        "subprocess_shell", "ProcessPoolExecutor", "fork_exec",
+        "fork",
+        "forkpty",
+        "vfork",
+        "system",
+        "popen",
+        "Popen",
+        "posix_spawn",
+        "posix_spawnp",
+        "startfile",
+        "create_subprocess_exec",
+        "create_subprocess_shell",
+        "subprocess_exec",
+        "subprocess_shell",
+        "ProcessPoolExecutor",
+        "fork_exec",
     }
-)  # fmt: skip
+)
 PREFIXES = ("exec", "spawn")
 CALLS = frozenset({"clone", "clone3", "fork", "vfork", "execve", "execveat"})
 
@@ -88,11 +100,19 @@ def test_no_module_starts_a_process_but_those_that_are_named() -> None:
 
 def test_every_way_to_start_a_process_would_be_found() -> None:
     ways = [
-        "import subprocess", "from subprocess import run", "import os\nos.fork()",
-        "import os\nos.execvp('x', [])", "import os\nos.spawnl(0, 'x')", "import os\nos.system('x')",
-        "import os\nos.posix_spawn('x', [], {})", "from os import popen", "import pty",
-        "import asyncio\nasyncio.create_subprocess_exec('x')", "kernel.call('clone', 0)",
-        "asyncio.get_running_loop().subprocess_exec(f)", "from multiprocessing import Process",
+        "import subprocess",
+        "from subprocess import run",
+        "import os\nos.fork()",
+        "import os\nos.execvp('x', [])",
+        "import os\nos.spawnl(0, 'x')",
+        "import os\nos.system('x')",
+        "import os\nos.posix_spawn('x', [], {})",
+        "from os import popen",
+        "import pty",
+        "import asyncio\nasyncio.create_subprocess_exec('x')",
+        "kernel.call('clone', 0)",
+        "asyncio.get_running_loop().subprocess_exec(f)",
+        "from multiprocessing import Process",
         "import_module('subprocess')",
-    ]  # fmt: skip
+    ]
     assert [way for way in ways if not list(starts(way))] == []

@@ -95,8 +95,16 @@ class Outputs:
             style=style if isinstance(style, str) else None,
             locale=locale if isinstance(locale, str) else None,
         )
-        self._pass_on(spoken, SPEECH, {"utterance": spoken.utterance, "voice": voice,
-                                       "style": spoken.style, "locale": spoken.locale})  # fmt: skip
+        self._pass_on(
+            spoken,
+            SPEECH,
+            {
+                "utterance": spoken.utterance,
+                "voice": voice,
+                "style": spoken.style,
+                "locale": spoken.locale,
+            },
+        )
         return diagnostics
 
     def _open_url(self, given: Mapping[str, Any], shown: int) -> list[str]:

@@ -72,9 +72,7 @@ def to_text(messages: Sequence[Message], limit: int) -> list[Message]:
     return shown
 
 
-def _reply(
-    blocks: Sequence[MessageBlock], names: dict[str, tuple[str, str]]
-) -> list[MessageBlock]:
+def _reply(blocks: Sequence[MessageBlock], names: dict[str, tuple[str, str]]) -> list[MessageBlock]:
     visible = [block for block in blocks if isinstance(block, TextBlock | ToolUseBlock)]
     if not any(isinstance(block, ToolUseBlock) for block in visible):
         return list(visible)  # prose: as it was, and as it was answered

@@ -85,7 +85,6 @@ class NativeReading:
         ends = not wanted or any(each.use.name == "end_turn" for each in wanted)
         return Read(content=content, wanted=wanted, ends=ends)
 
-
     def _written(self, text: str) -> Read | None:
         """A call in a fence or a tag: read and marked, or answered. Other JSON is words here."""
         start = document_start(text) if self._types else None
@@ -94,9 +93,7 @@ class NativeReading:
         parsed = parse(text, types=self._types)
         if all(error.rule == "no_calls" for error in parsed.errors) and not parsed.calls:
             return None
-        wanted = [
-            msgspec.structs.replace(from_found(call), repaired=True) for call in parsed.calls
-        ]
+        wanted = [msgspec.structs.replace(from_found(call), repaired=True) for call in parsed.calls]
         self._outputs.void("The reply is a call.")
         if parsed.text and wanted:
             self._outputs.chat(parsed.text)

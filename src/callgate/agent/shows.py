@@ -87,9 +87,18 @@ class Delegated(msgspec.Struct, frozen=True):
 
 
 Show = (
-    Said | Thought | Writing | Spoken | Opened | Noticed | Restarted | Asked | Started | Finished
+    Said
+    | Thought
+    | Writing
+    | Spoken
+    | Opened
+    | Noticed
+    | Restarted
+    | Asked
+    | Started
+    | Finished
     | Delegated
-)  # fmt: skip
+)
 Screen = Callable[[Show], None]
 
 

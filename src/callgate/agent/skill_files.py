@@ -294,9 +294,13 @@ def _looks(path: str) -> Looks | None:
     except OSError:
         return None
     return (
-        found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_mode, found.st_dev,
+        found.st_mtime_ns,
+        found.st_ctime_ns,
+        found.st_size,
+        found.st_mode,
+        found.st_dev,
         found.st_ino,
-    )  # fmt: skip
+    )
 
 
 def _why(error: OSError | ToolError) -> str:

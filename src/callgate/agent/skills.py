@@ -36,9 +36,15 @@ from callgate.core.sessions import Session
 from callgate.core.text.spelling import nearest
 
 __all__ = [
-    "Broken", "Composed", "RESERVED", "Skill", "SkillUnreadable", "Skills", "Survey",
+    "Broken",
+    "Composed",
+    "RESERVED",
+    "Skill",
+    "SkillUnreadable",
+    "Skills",
+    "Survey",
     "UnknownSkill",
-]  # fmt: skip
+]
 
 _SLASH_COMMAND = re.compile(rf"/({NAME.pattern})(?:[ \t]+(.*))?[ \t\r]*\Z")
 """The first line of a prompt that asks for a skill."""
@@ -165,11 +171,13 @@ class Skills:
             lines.append(line)
         if not lines:
             return ""
-        return "\n".join([
-            "There are skills: instructions for certain work, which the user has installed. Before"
-            " you do such work, read them with use_skill and follow them.",
-            *lines,
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                "There are skills: instructions for certain work, which the user has installed."
+                " Before you do such work, read them with use_skill and follow them.",
+                *lines,
+            ]
+        )
 
     def _find(self, name: str, workspace: str) -> Skill:
         survey = self.survey(workspace)

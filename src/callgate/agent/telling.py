@@ -32,9 +32,7 @@ class Telling:
         self._conversations = conversations
         self._session = session
 
-    def tell(
-        self, event_type: str, payload: Mapping[str, Any], parent: str | None = None
-    ) -> str:
+    def tell(self, event_type: str, payload: Mapping[str, Any], parent: str | None = None) -> str:
         shown = {key: redact(v) if isinstance(v, str) else v for key, v in payload.items()}
         actor: Actor = "system" if event_type == NOTICE else "agent"
         keep = event_type != CHAT_DELTA

@@ -26,9 +26,10 @@ def closed_segments(path: str) -> list[str]:
     found = [
         (int(number[1]), each)
         for each in names
-        if each.startswith(stem + ".") and (number := _CLOSED.search(each)) is not None
+        if each.startswith(stem + ".")
+        and (number := _CLOSED.search(each)) is not None
         and each == f"{stem}.{number[1]}.jsonl"
-    ]  # fmt: skip
+    ]
     return [os.path.join(directory, each) for _, each in sorted(found)]
 
 

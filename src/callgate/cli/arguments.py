@@ -100,7 +100,11 @@ def _fits(value: Any, types: set[str], schema: Mapping[str, Any]) -> bool:
     if not types:  # an enumeration of values that are no texts
         return value in schema.get("enum", [schema.get("const")])
     kinds = {
-        bool: {"boolean"}, int: {"integer", "number"}, float: {"integer", "number"},
-        list: {"array"}, dict: {"object"}, type(None): {"null"},
-    }  # fmt: skip
+        bool: {"boolean"},
+        int: {"integer", "number"},
+        float: {"integer", "number"},
+        list: {"array"},
+        dict: {"object"},
+        type(None): {"null"},
+    }
     return bool(types & kinds.get(type(value), set()))

@@ -50,14 +50,17 @@ def open_runtime(
         session = wired.session(workspace, Mode(options.mode) if options.mode else None)
     except SettingsError as error:
         raise CliError(
-            str(error), hint="Nothing runs until that is corrected.",
+            str(error),
+            hint="Nothing runs until that is corrected.",
             reason="settings_invalid",
-        ) from error  # fmt: skip
+        ) from error
     except OSError as error:
         raise CliError(
-            f"the home cannot be used: {error}", hint="See callgate doctor.",
-            error_class=ToolErrorClass.EXECUTION_ERROR, reason="home_unusable",
-        ) from error  # fmt: skip
+            f"the home cannot be used: {error}",
+            hint="See callgate doctor.",
+            error_class=ToolErrorClass.EXECUTION_ERROR,
+            reason="home_unusable",
+        ) from error
     provenance.from_own_runtime(wired, workspace)
     for notice in wired.notices:
         say(f"callgate: {visible(notice)}")

@@ -100,9 +100,11 @@ class BlockingGate:
         """
         inbox = _Inbox()
         work = self._gate.call(
-            tool, {**(arguments or {}), **named}, timeout_s=timeout_s,
+            tool,
+            {**(arguments or {}), **named},
+            timeout_s=timeout_s,
             on_event=None if on_event is None else inbox.say,
-        )  # fmt: skip
+        )
         return self._run(work, inbox, on_event)
 
     def tools(self) -> list[Descriptor]:

@@ -1,6 +1,6 @@
 """`callgate.connect`: finds a running instance of this user and opens a connection to it.
 
-    explicit socket -> explicit instance -> newest -> config file -> usual place
+explicit socket -> explicit instance -> newest -> config file -> usual place
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ class Connecting:
         path = self._find()
         gate = RemoteGate(self._peer, self._patience_s)
         connection = await _reach(path, self._patience_s)
-        await asyncio.get_running_loop().create_unix_connection(
-            lambda: gate.link, sock=connection
-        )
+        await asyncio.get_running_loop().create_unix_connection(lambda: gate.link, sock=connection)
         try:
             await gate.greet()
         except InstanceGone as gone:

@@ -1,9 +1,9 @@
 """What can go wrong between a program and an instance. A call that fails is a result instead.
 
-    ClientError
-    ├── NoInstance       nobody listens: nothing was sent
-    ├── InstanceGone     the connection ended; says whether the call may have run
-    └── RequestRefused   the instance did not do what it was asked
+ClientError
+├── NoInstance       nobody listens: nothing was sent
+├── InstanceGone     the connection ended; says whether the call may have run
+└── RequestRefused   the instance did not do what it was asked
 """
 
 from __future__ import annotations

@@ -86,9 +86,7 @@ class Link(asyncio.Protocol):
     def cancel(self, request_id: str) -> None:
         """Tell the instance to stop a call, if it has not been answered."""
         if request_id in self._waiting and self._transport is not None and self.lost is None:
-            self._transport.write(
-                self._wire.encode(frames.CancelToolCall(request_id=request_id))
-            )
+            self._transport.write(self._wire.encode(frames.CancelToolCall(request_id=request_id)))
 
     async def ask(self, request: frames.Request) -> Reply:
         """Send what needs no work, so that the answer is due at once."""

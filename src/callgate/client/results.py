@@ -65,9 +65,7 @@ def _diagnostic(got: frames.Diagnostic) -> str | Diagnostic:
 def refused(tool: str, error: ToolError) -> ToolResult:
     """A call that never reached the instance's tools."""
     content: list[ContentBlock] = [TextBlock(error.message)]
-    return ToolResult(
-        call_id="", tool=tool, ok=False, content=content, error=ErrorInfo.of(error)
-    )
+    return ToolResult(call_id="", tool=tool, ok=False, content=content, error=ErrorInfo.of(error))
 
 
 def unsendable(request: frames.ToolCall) -> ToolError | None:

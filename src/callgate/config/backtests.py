@@ -192,9 +192,14 @@ class _Comparison:
         if call is None:
             return None
         key = (
-            record.tool, record.side_effects, call.destructive, record.caller, record.cwd,
-            self._modes.get(record.session), call.sandboxed,
-        )  # fmt: skip
+            record.tool,
+            record.side_effects,
+            call.destructive,
+            record.caller,
+            record.cwd,
+            self._modes.get(record.session),
+            call.sandboxed,
+        )
         if key not in self._kinds:
             self._kinds[key] = self._kind(call)
         kind = self._kinds[key]
@@ -205,9 +210,14 @@ class _Comparison:
         session_id = record.session if "/artifacts/" in record.args else ""
         looked_at = (record.args, record.args_hash, session_id) if kind.looks else ()
         seen = (
-            *key, *looked_at, record.reason, record.policy is None, call.repaired,
-            record.sandbox, record.decision,
-        )  # fmt: skip
+            *key,
+            *looked_at,
+            record.reason,
+            record.policy is None,
+            call.repaired,
+            record.sandbox,
+            record.decision,
+        )
         answer = self._answers.get(seen)
         if answer is None:
             if len(self._answers) >= _REMEMBERED:
@@ -243,9 +253,13 @@ class _Comparison:
     ) -> View:
         mode = self._mode(side, call.record.session)
         question = Question(
-            tool=call.record.tool, aliases=call.aliases, effect=call.effect, mode=mode,
-            caller=call.caller, workspace=directory,
-        )  # fmt: skip
+            tool=call.record.tool,
+            aliases=call.aliases,
+            effect=call.effect,
+            mode=mode,
+            caller=call.caller,
+            workspace=directory,
+        )
         return View(
             side=side,
             mode=mode,

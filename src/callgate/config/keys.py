@@ -33,9 +33,7 @@ _LARGEST_FILE = 1024 * 1024
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 
 
-def find_key(
-    name: str, table: ModelTable, home: Home, environ: Mapping[str, str]
-) -> Key | None:
+def find_key(name: str, table: ModelTable, home: Home, environ: Mapping[str, str]) -> Key | None:
     """The key of a model; None where there is none. May run the command that prints it.
 
     Raises `ModelError` where a key is to be had and cannot be used."""
@@ -50,9 +48,7 @@ def find_key(
     return _key(environ[where], f"the variable {where}")
 
 
-def key_source(
-    name: str, table: ModelTable, home: Home, environ: Mapping[str, str]
-) -> str | None:
+def key_source(name: str, table: ModelTable, home: Home, environ: Mapping[str, str]) -> str | None:
     """`environment NAME`, `command PROGRAM` or `stored NAME`. Nothing is run."""
     if table.kind not in USUAL_VARIABLES:
         return None  # it is no server that would want one

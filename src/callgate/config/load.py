@@ -255,8 +255,7 @@ def _policy(table: PolicyTable, file: _File, at: Path) -> Policy:
             for name, word in table.per_tool.items()
         },
         trusted_workspaces=tuple(
-            _directory(each, file, (*at, "trusted_workspaces"))
-            for each in table.trusted_workspaces
+            _directory(each, file, (*at, "trusted_workspaces")) for each in table.trusted_workspaces
         ),
         trusted_origin=file.origin(*at, "trusted_workspaces")
         if table.trusted_workspaces
@@ -294,9 +293,15 @@ def _classes(table: Mapping[str, str], file: _File, at: Path) -> dict[SideEffect
 
 def _rule(table: RuleTable, file: _File, at: Path) -> Rule:
     conditions = (
-        table.tool, table.path, table.command, table.caller,
-        table.arguments_sha256, table.workspace, table.arguments or None, table.network,
-    )  # fmt: skip
+        table.tool,
+        table.path,
+        table.command,
+        table.caller,
+        table.arguments_sha256,
+        table.workspace,
+        table.arguments or None,
+        table.network,
+    )
     if all(each is None for each in conditions):
         raise file.error(at, "a rule needs at least one condition (tool, path, command, ...)")
     try:

@@ -18,9 +18,16 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 _URL = re.compile(r"https?://((?:(?![/?#\\])[!-~])+)(?:[/?#][!-~]*)?\Z")
 _VARIABLE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)\}")
 NOT_FOR_A_WORKSPACE = (
-    "env", "trusted", "effect", "effects", "sampling", "profile", "writable", "oauth",
+    "env",
+    "trusted",
+    "effect",
+    "effects",
+    "sampling",
+    "profile",
+    "writable",
+    "oauth",
     "login_hosts",
-)  # fmt: skip
+)
 """What lowers a guard, or hands out what is the user's: a workspace may not say it."""
 
 
@@ -42,9 +49,9 @@ class OAuthTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """As the server knows us."""
     client_secret_env: str | None = None
     """The variable that holds it."""
-    client_metadata_url: Annotated[
-        str, msgspec.Meta(pattern=r"^https://[^/?#\s@]+/[!-~]+\Z")
-    ] | None = None
+    client_metadata_url: (
+        Annotated[str, msgspec.Meta(pattern=r"^https://[^/?#\s@]+/[!-~]+\Z")] | None
+    ) = None
     """Where clients are described that have no registration: it is our name there."""
     scopes: list[str] = []
     """What is asked for."""
@@ -128,9 +135,13 @@ class McpTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         around += [f"writable {each}" for each in self.writable]
         where = [f"cwd {self.cwd}"] if self.cwd != "." else []
         return (
-            "stdio", str(self.command), *self.args, *where, *(f"env {name}" for name in names),
+            "stdio",
+            str(self.command),
+            *self.args,
+            *where,
+            *(f"env {name}" for name in names),
             *around,
-        )  # fmt: skip
+        )
 
     @property
     def values(self) -> tuple[str, ...]:

@@ -232,9 +232,7 @@ def _questions(
                 )
 
 
-def _surroundings(
-    view: View, call: RecordedCall
-) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+def _surroundings(view: View, call: RecordedCall) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Whether its commands ask for the network, and whether they run where nothing changes."""
     sandbox = view.side.settings.sandbox
     if not call.sandboxed or not isinstance(sandbox, SandboxTable):

@@ -39,8 +39,10 @@ def admits_skills(home: Home, workspace: str) -> bool:
         _log.warning(
             "%s: new or changed since it was trusted, so no skill of it counts: %s."
             " callgate trust %s shows and admits it.",
-            real, ", ".join(unseen), real,
-        )  # fmt: skip
+            real,
+            ", ".join(unseen),
+            real,
+        )
     return not unseen
 
 

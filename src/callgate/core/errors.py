@@ -99,9 +99,7 @@ class ToolNotFound(ToolError):
 class ToolValidationError(ToolError):
     error_class = ToolErrorClass.VALIDATION_ERROR
 
-    def __init__(
-        self, message: str, *, validation_errors: Sequence[str] = (), **more: Any
-    ) -> None:
+    def __init__(self, message: str, *, validation_errors: Sequence[str] = (), **more: Any) -> None:
         super().__init__(message, **more)
         self.validation_errors = list(validation_errors) or [message]
 

@@ -124,9 +124,7 @@ class Store(Protocol):
         """
         ...
 
-    async def read_events(
-        self, session: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[Event]:
+    async def read_events(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[Event]:
         """The events after a number, at most `limit`; fewer if they are large, none at the end."""
         ...
 

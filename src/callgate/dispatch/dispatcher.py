@@ -156,9 +156,7 @@ class ToolDispatcher:
             await journal.settled()
         return result
 
-    def _check(
-        self, call: ToolCall, tool: Registered, journal: Journal, arguments: Any
-    ) -> Subject:
+    def _check(self, call: ToolCall, tool: Registered, journal: Journal, arguments: Any) -> Subject:
         """Stages 2 and 3; again for arguments that a person put in place of the caller's."""
         checked = validate(arguments, tool)
         journal.checked = checked
@@ -234,9 +232,7 @@ class ToolDispatcher:
         try:
             running.raise_if_stopped()
             launcher = self._launcher(call, subject)
-            context = CallContext(
-                call, subject, journal, self._files, self.environments, launcher
-            )
+            context = CallContext(call, subject, journal, self._files, self.environments, launcher)
             if tool.has_effects:
                 await journal.started(tool, subject.checked, running)
             else:

@@ -164,9 +164,7 @@ async def _rest(work: Coroutine[Any, Any, ToolResult], first: list[Any]) -> Tool
 
 
 @types.coroutine
-def _go_on(
-    work: Coroutine[Any, Any, ToolResult], waiting: Any
-) -> Generator[Any, None, ToolResult]:
+def _go_on(work: Coroutine[Any, Any, ToolResult], waiting: Any) -> Generator[Any, None, ToolResult]:
     while True:
         thrown: BaseException | None = None
         try:

@@ -519,8 +519,9 @@ class Journal:
             self._audit.append(record)
         except Exception as failure:
             # The result is not lost for it, but somebody must hear of it.
-            _log.critical("call %s of tool %s is not in the audit log: %s",
-                          call.id, call.tool, failure)  # fmt: skip
+            _log.critical(
+                "call %s of tool %s is not in the audit log: %s", call.id, call.tool, failure
+            )
 
 
 def _ms_since(moment: float) -> float:

@@ -65,5 +65,3 @@ def _on_audit(event: str, args: tuple[Any, ...]) -> None:
         return
     tool.append(text)
     _log.warning("tool %s opened %r directly, not through workspace_files", tool[0], text)
-
-

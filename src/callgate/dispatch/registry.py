@@ -151,11 +151,7 @@ class Registry:
 
     def _meet(self, *names: str) -> bool:
         """Have those registered that are expected under such names; whether there were any."""
-        matching = [
-            each
-            for each in self._expected
-            if any(each.may_have(name) for name in names)
-        ]
+        matching = [each for each in self._expected if any(each.may_have(name) for name in names)]
         for expected in matching:
             self._bring(expected)
         return bool(matching)

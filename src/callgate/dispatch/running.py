@@ -280,8 +280,10 @@ class Running:
             return
         _log.warning(
             "tool %s ignored cancellation for %g s and is abandoned (call %s)",
-            running.call.tool, self.limits.abandon_s, running.call.id,
-        )  # fmt: skip
+            running.call.tool,
+            self.limits.abandon_s,
+            running.call.id,
+        )
         running.abandoned = True
         self._cancel_task(running)
 

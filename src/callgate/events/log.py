@@ -67,8 +67,16 @@ class _LoggedSession:
     """A session that this process writes about."""
 
     __slots__ = (
-        "dropped", "failing", "fence", "items", "leaving", "lost", "missed", "session", "stored",
-    )  # fmt: skip
+        "dropped",
+        "failing",
+        "fence",
+        "items",
+        "leaving",
+        "lost",
+        "missed",
+        "session",
+        "stored",
+    )
 
     def __init__(self, session: Session, fence: int | None) -> None:
         self.session = session

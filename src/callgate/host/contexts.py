@@ -119,9 +119,7 @@ class HostFiles:
 
     def write_bytes(self, path: str, content: bytes) -> None:
         text = base64.b64encode(content).decode()
-        self._ask(
-            frames.WriteFile(call=self._call, path=path, content=text, encoding="base64")
-        )
+        self._ask(frames.WriteFile(call=self._call, path=path, content=text, encoding="base64"))
 
     def append(self, path: str, content: str) -> None:
         self._ask(frames.AppendFile(call=self._call, path=path, content=content))

@@ -1,7 +1,7 @@
 """The command line of a host: load what it offers, then speak with the runtime.
 
-    callgate.host FILE_OR_MODULE        `@tool` functions, or a plugin
-    callgate.host --script PATH ...     executables that answer schema, preview and run
+callgate.host FILE_OR_MODULE        `@tool` functions, or a plugin
+callgate.host --script PATH ...     executables that answer schema, preview and run
 """
 
 from __future__ import annotations

@@ -90,8 +90,11 @@ def _find(module: ModuleType, spec: str) -> object | None:
     if _is_written(module):
         return module
     named = getattr(module, "plugin", None)
-    tools = [each for each in vars(module).values()
-           if isinstance(each, type) and each.__module__ == module.__name__]  # fmt: skip
+    tools = [
+        each
+        for each in vars(module).values()
+        if isinstance(each, type) and each.__module__ == module.__name__
+    ]
     found = [each for each in ([named] if _is_written(named) else tools) if _is_written(each)]
     if len(found) > 1:
         raise ToolLoadError(spec, None, "has several plugins: name one of them `plugin`")
@@ -227,8 +230,11 @@ def _parameters(method: Callable[..., Any], name: str, kind: type, spec: str) ->
     taken = inspect.signature(method).parameters.values()
     if any(each.kind is each.VAR_KEYWORD for each in taken):
         return frozenset(offered - {"params"})
-    wanted = {each.name for each in taken if each.default is each.empty
-              and each.kind is not each.VAR_POSITIONAL}  # fmt: skip
+    wanted = {
+        each.name
+        for each in taken
+        if each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+    }
     named = {each.name for each in taken if each.kind is not each.POSITIONAL_ONLY}
     if missing := wanted - (offered & named):
         line = getattr(getattr(method, "__code__", None), "co_firstlineno", None)

@@ -101,9 +101,10 @@ class ScriptPlugin:
     async def _run(self, params: frames.ExecuteTool, context: HostContext) -> Any:
         path = await self._path(params.tool_name)
         ended = await _execute(
-            [path, "run", params.tool_name], params.arguments,
+            [path, "run", params.tool_name],
+            params.arguments,
             lambda text: context.output(text, "stderr"),
-        )  # fmt: skip
+        )
         if ended.code:
             return {
                 "success": False,

@@ -65,9 +65,7 @@ class Tasks(Generic[T]):
         self._waiting[id] = then
         self._tasks[id] = asyncio.get_running_loop().create_task(run())
 
-    def _cancel(
-        self, id: str, first: Callable[[], object], then: Callable[[bool], None]
-    ) -> None:
+    def _cancel(self, id: str, first: Callable[[], object], then: Callable[[bool], None]) -> None:
         task = self._tasks.get(id)
         if task is None:
             then(False)

@@ -14,9 +14,7 @@ _LONGEST = 16 * 1024
 _VISIT_S = 10.0
 _MOST_SILENT = 32
 """Visitors who have not said what they want; one more, and the oldest is sent away."""
-_PAGE = (
-    "<!doctype html><meta charset=utf-8><title>callgate</title><p>{} You can close this page."
-)
+_PAGE = "<!doctype html><meta charset=utf-8><title>callgate</title><p>{} You can close this page."
 
 
 class Loopback:

@@ -162,9 +162,7 @@ class Server:
             await chunks.aclose()
             await response.aclose()
 
-    async def _send(
-        self, data: bytes, deadline: float, media: str = _EVENTS
-    ) -> httpx2.Response:
+    async def _send(self, data: bytes, deadline: float, media: str = _EVENTS) -> httpx2.Response:
         """The answer, if it is of that type: a stream of events, or something else."""
         client = self._opened()
         request = client.build_request(
@@ -181,9 +179,7 @@ class Server:
             if response.status_code != 200:
                 body = await _body(response)
                 now = datetime.now(UTC)
-                raise status_error(
-                    response.status_code, response.headers, body, self.masked, now
-                )
+                raise status_error(response.status_code, response.headers, body, self.masked, now)
             if media not in response.headers.get("content-type", ""):
                 if media == _EVENTS:
                     raise malformed("it is not a stream of events; is the base_url right?")

@@ -93,9 +93,7 @@ def _items(messages: Sequence[Message], free: Collection[str]) -> list[dict[str,
     return items
 
 
-def _assistant(
-    message: Message, free: Collection[str], custom: set[str]
-) -> list[dict[str, Any]]:
+def _assistant(message: Message, free: Collection[str], custom: set[str]) -> list[dict[str, Any]]:
     items: list[dict[str, Any]] = []
     for block in message.content:
         if isinstance(block, ThinkingBlock):

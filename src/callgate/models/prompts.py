@@ -126,7 +126,8 @@ def is_strict(schema: Any) -> bool:
         if set(schema.get("required", ())) != set(properties):
             return False
     return all(
-        all(map(is_strict, value.values())) if key in _NAMED and isinstance(value, Mapping)
+        all(map(is_strict, value.values()))
+        if key in _NAMED and isinstance(value, Mapping)
         else is_strict(value)
         for key, value in schema.items()
-    )  # fmt: skip
+    )

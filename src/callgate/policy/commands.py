@@ -26,10 +26,20 @@ from callgate.policy.shell_values import Doubt, ParsedCommand, Redirect, Segment
 from callgate.policy.shell_wrappers import commands_within, program_name
 
 __all__ = [
-    "read_command", "ParsedCommand", "Segment", "Redirect", "Doubt",
-    "CommandPattern", "parse_pattern", "matches",
-    "judge", "Judgement", "Verdict", "Outcome", "generalise",
-]  # fmt: skip
+    "read_command",
+    "ParsedCommand",
+    "Segment",
+    "Redirect",
+    "Doubt",
+    "CommandPattern",
+    "parse_pattern",
+    "matches",
+    "judge",
+    "Judgement",
+    "Verdict",
+    "Outcome",
+    "generalise",
+]
 
 Outcome = Literal["allow", "ask", "deny"]
 Rules = Sequence[tuple[CommandPattern, str]]

@@ -275,9 +275,12 @@ def _table(question: Question, policy: Policy) -> Decision | None:
     if settings:
         setting = max(settings, key=lambda each: _STRICT[each.mode])
         return _from_mode(
-            setting.mode, "per_tool", f"per_tool says {setting.mode} for {question.tool}.",
-            setting.origin, explicit=True,
-        )  # fmt: skip
+            setting.mode,
+            "per_tool",
+            f"per_tool says {setting.mode} for {question.tool}.",
+            setting.origin,
+            explicit=True,
+        )
     trusting = _trusted(question, policy)
     if trusting is not None:
         return trusting
@@ -285,9 +288,7 @@ def _table(question: Question, policy: Policy) -> Decision | None:
     if stated is None:
         return None
     sentence = f"Effect {question.effect} is set to {stated.mode}."
-    return _destructive(
-        question, _from_mode(stated.mode, "class_default", sentence, stated.origin)
-    )
+    return _destructive(question, _from_mode(stated.mode, "class_default", sentence, stated.origin))
 
 
 def _class_default(question: Question) -> Decision:
@@ -392,9 +393,13 @@ def _from_rule(rule: Rule) -> Decision:
 
 
 def _from_mode(
-    mode: PolicyMode, reason: str, sentence: str, origin: Origin = BUILT_IN, *,
+    mode: PolicyMode,
+    reason: str,
+    sentence: str,
+    origin: Origin = BUILT_IN,
+    *,
     explicit: bool = False,
-) -> Decision:  # fmt: skip
+) -> Decision:
     outcome = {PolicyMode.AUTO: Outcome.ALLOW, PolicyMode.DENY: Outcome.DENY}.get(mode, Outcome.ASK)
     return Decision(
         outcome=outcome,

@@ -128,9 +128,10 @@ def _hides(rule: Rule, question: Question, files: FileTools) -> bool | None:
     if not applies(of_any_tool, question):
         return None
     effects = {
-        effect for name, effect in files.items()
+        effect
+        for name, effect in files.items()
         if glob_matches(rule.tool, name, paths=False, fold=True)
-    }  # fmt: skip
+    }
     if not effects:
         return None
     return effects != {SideEffects.WRITE}

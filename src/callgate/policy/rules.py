@@ -186,8 +186,7 @@ def rule_applies(
         if not covered or not (any(covered) if fold else all(covered)):
             return False
     return all(
-        name in arguments
-        and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
+        name in arguments and glob_matches(glob, _as_text(arguments[name]), paths=False, fold=fold)
         for name, glob in rule.arguments.items()
     )
 

@@ -69,9 +69,7 @@ class CommandPattern(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def _compile(
-    tokens: tuple[wildcards.Token, ...], *, ignore_case: bool = False
-) -> wildcards.Match:
+def _compile(tokens: tuple[wildcards.Token, ...], *, ignore_case: bool = False) -> wildcards.Match:
     return wildcards.compile_tokens(tokens, ignore_case=ignore_case)
 
 

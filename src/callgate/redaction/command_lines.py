@@ -42,9 +42,7 @@ _SENT_COOKIES = re.compile(
 )
 _VALUE = rf"(?:(?P<quote>{QUOTE})|(?P<word>[^\s\"'`\\<>|;&,]+))"
 _ARGUMENT = r"""(?:\\{0,7}["']([^"'\\\r\n]+)|([^\s"'\\<>|;&]+))"""
-_COMMAND = re.compile(
-    r"""[^\n;|&"']*(?:(?:"[^"\n]*"|'[^'\n]*'|["'])[^\n;|&"']*)*"""
-)
+_COMMAND = re.compile(r"""[^\n;|&"']*(?:(?:"[^"\n]*"|'[^'\n]*'|["'])[^\n;|&"']*)*""")
 _LONGEST = 600
 
 
@@ -78,8 +76,7 @@ _PROGRAMS: dict[bytes, list[tuple[re.Pattern[str], re.Pattern[str]]]] = {}
 for _name, *_patterns in _programs():
     _PROGRAMS.setdefault(_name.split()[0].encode(), []).append((_patterns[0], _patterns[1]))
 _FORMS = [
-    (word, re.compile(form.replace("%STEM%", STEM).replace("§", _ARGUMENT)))
-    for word, form in FORMS
+    (word, re.compile(form.replace("%STEM%", STEM).replace("§", _ARGUMENT))) for word, form in FORMS
 ]
 _ANY_FORM = Scan(literally(word for word, _ in FORMS))
 _ECHOED = re.compile(

@@ -31,10 +31,25 @@ _SECRET_WORDS = words(
     " ftppass sshpass passe kennwort contrasena senha mdp pw pin cvv cvc"
 )
 _SECRET_ENDINGS = (
-    "password", "passwd", "passphrase", "secret", "token", "apikey", "secretkey", "accesskey",
-    "privatekey", "pwd", "authkey", "encryptionkey", "signingkey", "passwort", "kennwort",
-    "keypass", "storepass", "pincode",
-)  # fmt: skip
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "apikey",
+    "secretkey",
+    "accesskey",
+    "privatekey",
+    "pwd",
+    "authkey",
+    "encryptionkey",
+    "signingkey",
+    "passwort",
+    "kennwort",
+    "keypass",
+    "storepass",
+    "pincode",
+)
 _HINT_WORDS = words(
     "auth sig signature hmac jwt bearer sessid sessionid jsessionid phpsessid"
     " tokens secrets passwords credentials keys cookies apikeys"

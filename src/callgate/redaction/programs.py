@@ -88,10 +88,26 @@ FORMS: tuple[tuple[str, str], ...] = (
 stands behind it."""
 
 READS_STDIN = (
-    "sudo -s", "sudo --stdin", "-stdin", "--stdin", "chpasswd", "cryptsetup", "kinit",
-    "passphrase-fd", "passphrase-file=-", "fd:0", "-pass stdin", "su -c", "smbpasswd -s",
-    "vncpasswd -f", "-s -", "passwd", "ansible-vault", "gh auth", "htpasswd -i",
-)  # fmt: skip
+    "sudo -s",
+    "sudo --stdin",
+    "-stdin",
+    "--stdin",
+    "chpasswd",
+    "cryptsetup",
+    "kinit",
+    "passphrase-fd",
+    "passphrase-file=-",
+    "fd:0",
+    "-pass stdin",
+    "su -c",
+    "smbpasswd -s",
+    "vncpasswd -f",
+    "-s -",
+    "passwd",
+    "ansible-vault",
+    "gh auth",
+    "htpasswd -i",
+)
 """What takes a secret that is echoed into it, in lower case."""
 
 FLAGGED = frozenset(
@@ -99,8 +115,15 @@ FLAGGED = frozenset(
 )
 """First words of the programs whose options have no telling name."""
 MARKED = (
-    "net use", " login ", "oathtool", "rabbitmqctl", "bw unlock", "mc alias", "rclone ", "<<<",
-)  # fmt: skip
+    "net use",
+    " login ",
+    "oathtool",
+    "rabbitmqctl",
+    "bw unlock",
+    "mc alias",
+    "rclone ",
+    "<<<",
+)
 """Words that a secret may follow without an option, and without a telling name."""
 
 _WORDS = bytes(

@@ -21,7 +21,6 @@ Spans = list[tuple[int, int]]
 """What to mask: from (included), to (excluded)."""
 
 
-
 def each_match(pattern: re.Pattern[str], text: str, spans: Spans) -> Iterator[re.Match[str]]:
     """The matches of a pattern, as many as anybody writes; beyond, all is masked."""
     for number, match in enumerate(pattern.finditer(text)):

@@ -1,8 +1,8 @@
 """Whether a text could hold a secret at all: most do not, and this says so in microseconds.
 
-    no form of `_POSSIBLE`   it does not: one scan
-    a form of `_CERTAIN`     it may
-    else                     a closer look at options, piped words and long runs
+no form of `_POSSIBLE`   it does not: one scan
+a form of `_CERTAIN`     it may
+else                     a closer look at options, piped words and long runs
 """
 
 from __future__ import annotations
@@ -13,10 +13,30 @@ from callgate.redaction.programs import MARKED, NAMES, command_words
 from callgate.redaction.scans import Scan, literally
 
 _WORDS = (
-    "pass", "secret", "token", "key", "auth", "cred", "bearer", "cookie", "pw", "psk", "otp", "@",
-    "identified by", "\x1b", "contrase", "kennwort", "clave", "mdp", "senha", "cvv", "cvc", " /p:",
+    "pass",
+    "secret",
+    "token",
+    "key",
+    "auth",
+    "cred",
+    "bearer",
+    "cookie",
+    "pw",
+    "psk",
+    "otp",
+    "@",
+    "identified by",
+    "\x1b",
+    "contrase",
+    "kennwort",
+    "clave",
+    "mdp",
+    "senha",
+    "cvv",
+    "cvc",
+    " /p:",
     *MARKED,
-)  # fmt: skip
+)
 _PIN = "(?:^|[^a-z])pin(?:[^a-z]|$)"
 _CODE = "(?:pin|curity|cation|time|[m2]fa|sms|login|access|unlock)[ _-]?code"
 _CERTAIN = Scan([*literally(_WORDS), _PIN, _CODE])
@@ -24,9 +44,17 @@ _PIPED = ("cryptsetup", "kinit", "vault")
 _HIDDEN_OR_WIDE = "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\uff01-\uff5e\u0130]"
 _RUN_CHARACTERS = "A-Za-z0-9_+~%-"
 _POSSIBLE = Scan(
-    [*literally(_WORDS), _PIN, _CODE, *_PIPED, "[ \"']-", f"[{_RUN_CHARACTERS}]{{16}}",
-     _HIDDEN_OR_WIDE, "\u0307"]
-)  # fmt: skip
+    [
+        *literally(_WORDS),
+        _PIN,
+        _CODE,
+        *_PIPED,
+        "[ \"']-",
+        f"[{_RUN_CHARACTERS}]{{16}}",
+        _HIDDEN_OR_WIDE,
+        "\u0307",
+    ]
+)
 """In lower case, where U+0130 ends with U+0307."""
 
 

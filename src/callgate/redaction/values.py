@@ -15,16 +15,18 @@ def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-
 _SAMPLE = 512
 _SEPARATORS = b"_-+/=.~%:"
 _CLASSES = bytes(
-    ord("0") if 48 <= code <= 57
-    else ord("A") if 65 <= code <= 90
-    else ord("a") if 97 <= code <= 122
+    ord("0")
+    if 48 <= code <= 57
+    else ord("A")
+    if 65 <= code <= 90
+    else ord("a")
+    if 97 <= code <= 122
     else ord(".")
     for code in range(256)
-)  # fmt: skip
+)
 _CHANGES = (b"aA", b"Aa", b"a0", b"0a", b"A0", b"0A")
 _HUMPS = re.compile(r"(?:[a-z]{2,}(?![a-z])|[A-Z]{2,}(?![A-Z])|[A-Z](?=[a-z])|[-_.])+")
 """Each run is read in one way only: in several ways, a long one would take for ever."""

@@ -90,7 +90,7 @@ _ANYWHERE = [
     ("ya29.", rf"{_DOTTED}{{20,}}"),
     ("zpka_", r"[A-Za-z0-9_]{20,}"),
     ("v1.0-", rf"{_HEX}{{24}}-{_HEX}{{32,}}"),
-(
+    (
         "$1$ $2$ $2a$ $2b$ $2x$ $2y$ $5$ $6$ $7$ $y$ $gy$ $apr1$ $argon2i$ $argon2d$ $argon2id$"
         " $scrypt$ $pbkdf2$ $pbkdf2-sha256$ $pbkdf2-sha512$",
         r"[./A-Za-z0-9$=,+-]{20,}",

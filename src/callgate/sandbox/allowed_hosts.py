@@ -32,18 +32,46 @@ _PRIVATE = "private:"
 _NAT64 = ip_network("64:ff9b::/96")
 _GLOBAL_V6 = ip_network("2000::/3")
 _NEVER = tuple(
-    map(ip_network, ("0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16",
-                     "172.16.0.0/12", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24",
-                     "192.168.0.0/16", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24",
-                     "224.0.0.0/3", "2001::/23", "2001:db8::/32", "3fff::/20",
-                     "168.63.129.16/32"))  # the last: a cloud's own door to a machine
-)  # fmt: skip
+    map(
+        ip_network,
+        (
+            "0.0.0.0/8",
+            "10.0.0.0/8",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "169.254.0.0/16",
+            "172.16.0.0/12",
+            "192.0.0.0/24",
+            "192.0.2.0/24",
+            "192.88.99.0/24",
+            "192.168.0.0/16",
+            "198.18.0.0/15",
+            "198.51.100.0/24",
+            "203.0.113.0/24",
+            "224.0.0.0/3",
+            "2001::/23",
+            "2001:db8::/32",
+            "3fff::/20",
+            "168.63.129.16/32",
+        ),
+    )  # the last: a cloud's own door to a machine
+)
 """Reserved by the registries of special addresses. `is_global` of the standard library follows them
 differently from one release of Python to the next, so the list is our own."""
 _INSIDE = tuple(
-    map(ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10",
-                     "127.0.0.0/8", "::1/128", "fc00::/7"))
-)  # fmt: skip
+    map(
+        ip_network,
+        (
+            "10.0.0.0/8",
+            "172.16.0.0/12",
+            "192.168.0.0/16",
+            "100.64.0.0/10",
+            "127.0.0.0/8",
+            "::1/128",
+            "fc00::/7",
+        ),
+    )
+)
 _METADATA = (ip_network("100.100.100.200/32"), ip_network("fd00:ec2::/32"))
 """Where clouds tell a machine its secrets. The usual one is link-local, and refused as such."""
 
@@ -134,9 +162,7 @@ def find(hosts: Iterable[AllowedHost], host: str, port: int) -> tuple[AllowedHos
     return tuple(each for each in hosts if each.covers(host, port))
 
 
-def common(
-    first: Iterable[AllowedHost], second: Iterable[AllowedHost]
-) -> tuple[AllowedHost, ...]:
+def common(first: Iterable[AllowedHost], second: Iterable[AllowedHost]) -> tuple[AllowedHost, ...]:
     """What both lists cover."""
     others = tuple(second)
     both = (_overlap(one, other) for one in first for other in others)

@@ -193,11 +193,21 @@ class Seatbelt(msgspec.Struct, frozen=True):
             G.NO_NETWORK_OTHER: jail.network is Network.NONE,
         }
         always = {
-            G.READS_CONFINED, G.WRITES_CONFINED, G.PROTECTED_CARVED_OUT, G.HIDDEN_MASKED,
-            G.METADATA_FROZEN, G.NO_UNIX_SOCKETS, G.ABSTRACT_SOCKETS_BLOCKED, G.NO_PTRACE,
-            G.NO_PROCESS_DETAILS, G.NO_SIGNALS_OUT, G.NO_SHARED_MEMORY, G.NO_IO_URING,
-            G.NO_KERNEL_DOORS, G.NO_NEW_PRIVILEGES,
-        }  # fmt: skip
+            G.READS_CONFINED,
+            G.WRITES_CONFINED,
+            G.PROTECTED_CARVED_OUT,
+            G.HIDDEN_MASKED,
+            G.METADATA_FROZEN,
+            G.NO_UNIX_SOCKETS,
+            G.ABSTRACT_SOCKETS_BLOCKED,
+            G.NO_PTRACE,
+            G.NO_PROCESS_DETAILS,
+            G.NO_SIGNALS_OUT,
+            G.NO_SHARED_MEMORY,
+            G.NO_IO_URING,
+            G.NO_KERNEL_DOORS,
+            G.NO_NEW_PRIVILEGES,
+        }
         return frozenset(always).union(promise for promise, enforced in offered.items() if enforced)
 
     def cost(self, jail: Jail) -> float:

@@ -20,14 +20,35 @@ from collections.abc import Iterable, Iterator
 from callgate.sandbox.jails import Jail, below_any, is_below
 
 DATA = (
-    "/home", "/root", "/Users", "/mnt", "/media", "/srv", "/lost+found",
-    "/var/mail", "/var/spool", "/var/backups", "/var/lib/private",
-    "/run/user", "/run/secrets", "/run/credentials", "/run/media", "/run/screen",
-)  # fmt: skip
+    "/home",
+    "/root",
+    "/Users",
+    "/mnt",
+    "/media",
+    "/srv",
+    "/lost+found",
+    "/var/mail",
+    "/var/spool",
+    "/var/backups",
+    "/var/lib/private",
+    "/run/user",
+    "/run/secrets",
+    "/run/credentials",
+    "/run/media",
+    "/run/screen",
+)
 """Directories of which a tool needs nothing, unless it is shown."""
 
-_PRIVATE_IN = {"/": 1, "/etc": 3, "/opt": 2, "/usr/local": 2, "/var/lib": 2, "/var/cache": 2,
-               "/var/log": 2, "/run": 1}  # fmt: skip
+_PRIVATE_IN = {
+    "/": 1,
+    "/etc": 3,
+    "/opt": 2,
+    "/usr/local": 2,
+    "/var/lib": 2,
+    "/var/cache": 2,
+    "/var/log": 2,
+    "/run": 1,
+}
 """Where to look for what is not for everyone, and how deep."""
 _MOST_PRIVATE = 500
 _FRESH_S = 600.0

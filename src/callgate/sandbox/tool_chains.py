@@ -51,8 +51,17 @@ _NAMES = """
 """
 NAMES = tuple(_NAMES.split())
 
-_DIRECTORIES = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYENV_ROOT", "NVM_DIR", "JAVA_HOME", "GOROOT",
-          "RUSTUP_HOME", "ANDROID_HOME", "DOTNET_ROOT")  # fmt: skip
+_DIRECTORIES = (
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+    "PYENV_ROOT",
+    "NVM_DIR",
+    "JAVA_HOME",
+    "GOROOT",
+    "RUSTUP_HOME",
+    "ANDROID_HOME",
+    "DOTNET_ROOT",
+)
 _SUBPATHS = {
     "CARGO_HOME": ("bin", "registry", "git", "env", "config.toml"),
     "GOPATH": ("bin", "pkg"),
@@ -92,8 +101,9 @@ def of_program(
     import shutil  # lazy: most calls start neither host nor server  # noqa: PLC0415
 
     paths = [cwd]
-    program = shutil.which(os.path.join(cwd, argv[0]) if "/" in argv[0] else argv[0],
-                           path=environ.get("PATH"))  # fmt: skip
+    program = shutil.which(
+        os.path.join(cwd, argv[0]) if "/" in argv[0] else argv[0], path=environ.get("PATH")
+    )
     if program is not None:
         paths += [program, _package(program), _package(os.path.realpath(program))]
     for word in argv[1:]:

@@ -30,9 +30,11 @@ def code(text: str) -> str:
         return "(empty)"
     marks = "`" * (_longest_run(shown) + 1)
     # A span loses one blank at either end, and needs one beside a backtick.
-    return f"{marks} {shown} {marks}" if shown[0] in "` " or shown[-1] in "` " else (
-        f"{marks}{shown}{marks}"
-    )  # fmt: skip
+    return (
+        f"{marks} {shown} {marks}"
+        if shown[0] in "` " or shown[-1] in "` "
+        else (f"{marks}{shown}{marks}")
+    )
 
 
 def fenced(text: str, language: str = "text") -> str:
@@ -49,9 +51,7 @@ def folded(title: str, text: str, language: str = "text") -> str:
         return f"{title}:\n\n{fenced(text, language)}"
     summary = f"{title}: {lines:,} lines, {len(text):,} characters"
     # The blank lines end the HTML, so that the fence is read as Markdown.
-    return (
-        f"<details><summary>{summary}</summary>\n\n{fenced(text, language)}\n\n</details>"
-    )
+    return f"<details><summary>{summary}</summary>\n\n{fenced(text, language)}\n\n</details>"
 
 
 def visible_lines(text: str) -> str:

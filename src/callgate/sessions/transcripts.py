@@ -164,8 +164,12 @@ class _Page:
 
 def _history(events: Sequence[Event]) -> Iterator[str]:
     """What the events say of a call: who was asked, what was answered, how it ended."""
-    lines = [f"- {line}" for event in events if event.type in _DESCRIBE
-             for line in _DESCRIBE[event.type](event.payload)]  # fmt: skip
+    lines = [
+        f"- {line}"
+        for event in events
+        if event.type in _DESCRIBE
+        for line in _DESCRIBE[event.type](event.payload)
+    ]
     if events and not any(event.type in TERMINAL for event in events):
         lines.append("- has not ended")
     if lines:

@@ -1,6 +1,6 @@
 """How often a host died: when it is started again, and when it is given up.
 
-    crash --> waits 0.1 s, doubling to 30, with jitter --> 5 within a minute: quarantined
+crash --> waits 0.1 s, doubling to 30, with jitter --> 5 within a minute: quarantined
 """
 
 from __future__ import annotations

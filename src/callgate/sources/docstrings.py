@@ -17,9 +17,17 @@ from collections.abc import Iterator
 import msgspec
 
 _PARAMETER_SECTIONS = frozenset(
-    {"args", "arguments", "parameters", "params", "keyword args", "keyword arguments",
-     "other parameters", "attributes"}
-)  # fmt: skip
+    {
+        "args",
+        "arguments",
+        "parameters",
+        "params",
+        "keyword args",
+        "keyword arguments",
+        "other parameters",
+        "attributes",
+    }
+)
 _SECTIONS = _PARAMETER_SECTIONS | frozenset(
     {"returns", "return", "yields", "yield", "raises", "warns", "receives", "see also"}
 )

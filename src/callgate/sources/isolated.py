@@ -114,9 +114,7 @@ class _Pool:
         env["PYTHONPATH"] = os.pathsep.join(path or os.getcwd() for path in sys.path)
         command = (sys.executable, "-P", "-m", "callgate.host", self._spec)
         name = f"python {self._spec}"
-        return HostSettings(
-            name=name, command=command, cwd=os.getcwd(), env=env, max_in_flight=1
-        )
+        return HostSettings(name=name, command=command, cwd=os.getcwd(), env=env, max_in_flight=1)
 
 
 def where(factory: ToolFunction[..., Any]) -> str | None:

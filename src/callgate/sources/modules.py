@@ -93,9 +93,10 @@ def _failed(file: str, error: Exception) -> ToolLoadError:
     if not inside:  # a module, whose frames come after those of the import
         ours = (__file__, importlib.__file__)
         inside = [
-            frame for frame in frames
+            frame
+            for frame in frames
             if frame.filename not in ours and not frame.filename.startswith("<frozen ")
-        ][:1]  # fmt: skip
+        ][:1]
     where = inside[-1] if inside else None
     return ToolLoadError(
         where.filename if where else file,

@@ -1,8 +1,8 @@
 """What a function returned, as the output of a tool.
 
-    str, None, blocks          -> shown as they are
-    any other JSON-like value  -> its JSON as `value`, and the same as text
-    ok_result, error_result    -> the only envelopes: a dict with a key `ok` is data
+str, None, blocks          -> shown as they are
+any other JSON-like value  -> its JSON as `value`, and the same as text
+ok_result, error_result    -> the only envelopes: a dict with a key `ok` is data
 """
 
 from __future__ import annotations
@@ -71,9 +71,7 @@ def error_result(
         details = {**(details or {}), "code": code}
     if details is not None:
         metadata["details"] = _as_json(dict(details))[0]
-    return ToolOutput(
-        content=[TextBlock(message)], success=False, metadata=metadata, value=None
-    )
+    return ToolOutput(content=[TextBlock(message)], success=False, metadata=metadata, value=None)
 
 
 def as_output(result: Any) -> ToolOutput:

@@ -17,9 +17,22 @@ from callgate.sources.unions import join
 Schema = dict[str, Any]
 
 _COPIED_KEYWORDS = frozenset(
-    {"type", "enum", "required", "description", "format", "examples", "pattern", "minimum",
-     "maximum", "minLength", "maxLength", "minItems", "maxItems"}
-)  # fmt: skip
+    {
+        "type",
+        "enum",
+        "required",
+        "description",
+        "format",
+        "examples",
+        "pattern",
+        "minimum",
+        "maximum",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+    }
+)
 _EXCLUSIVE = {"exclusiveMinimum": "gt", "exclusiveMaximum": "lt"}
 _PATHS = frozenset({"path", "file-path", "directory-path"})
 _REFERENCE = "#/$defs/"
@@ -84,8 +97,11 @@ class _Reader:
         self, keyword: str, value: Any, schema: Schema, label: str, inside: tuple[str, ...]
     ) -> Schema:
         if keyword == "format" and value in _PATHS:
-            refuse(label, "a Path inside another value is hidden from the workspace's wall: "
-                          "make it a parameter")  # fmt: skip
+            refuse(
+                label,
+                "a Path inside another value is hidden from the workspace's wall: "
+                "make it a parameter",
+            )
         if keyword in _COPIED_KEYWORDS or (
             keyword == "additionalProperties" and isinstance(value, bool)
         ):
@@ -95,8 +111,7 @@ class _Reader:
         if keyword == "properties":
             return {
                 "properties": {
-                    name: self.read(each, f"{label}.{name}", inside)
-                    for name, each in value.items()
+                    name: self.read(each, f"{label}.{name}", inside) for name, each in value.items()
                 }
             }
         if keyword == "items" and isinstance(value, dict):

@@ -83,8 +83,10 @@ class ReadOnlyCalls:
         until = self._distrust(problem)
         for each in self._served:
             each.attempt = {
-                "declared": each.declared, "tried": "write", "path": path,
+                "declared": each.declared,
+                "tried": "write",
+                "path": path,
                 "quarantined_until": until,
-            }  # fmt: skip
+            }
             if each.context is not None:
                 each.context.publish(EFFECT_MISMATCH, each.attempt)

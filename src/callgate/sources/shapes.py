@@ -151,8 +151,11 @@ def _class(kind: type, label: str, inside: tuple[Any, ...]) -> Shape:
         return Shape(_enum(kind, label), plain=False)
     if kind is pathlib.Path:
         if inside:
-            refuse(label, "a Path inside another value is hidden from the workspace's wall: "
-                           "make it a parameter")  # fmt: skip
+            refuse(
+                label,
+                "a Path inside another value is hidden from the workspace's wall: "
+                "make it a parameter",
+            )
         return Shape({"type": "string"}, plain=False, paths=True)
     if is_model(kind):
         return Shape(model_schema(kind, label), plain=False)

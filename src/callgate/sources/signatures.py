@@ -179,9 +179,12 @@ def _preparation(conversions: tuple[tuple[str, Any], ...], context: str | None) 
         def convert(given: dict[str, Any], tool_context: ToolContext) -> dict[str, Any]:
             keywords = {
                 **given,
-                **{name: _convert(given[name], kind, name) for name, kind in conversions
-                   if name in given},
-            }  # fmt: skip
+                **{
+                    name: _convert(given[name], kind, name)
+                    for name, kind in conversions
+                    if name in given
+                },
+            }
             if context is not None:
                 keywords[context] = tool_context
             return keywords

@@ -96,9 +96,7 @@ def finish_call(op: FinishCall, view: View) -> CallReceipt:
         )
     elif call.state is CallState.ENDED:
         return CallReceipt(call.ended == op.event.id, call)
-    elif call.state is CallState.RUNNING and (
-        call.owner != op.owner or call.attempt != op.attempt
-    ):
+    elif call.state is CallState.RUNNING and (call.owner != op.owner or call.attempt != op.attempt):
         return CallReceipt(False, call)
     _withdraw(view, call, op.event.timestamp)
     return CallReceipt(True, _end(view, call, op.event))
@@ -232,8 +230,9 @@ def _settle(view: View, call: StoredCall, at: float) -> StoredCall | None:
     if not lasts and question.state is ConfirmationState.PENDING:
         question = _close(view, question, ConfirmationState.WITHDRAWN, at)
     if not lasts and question.state is ConfirmationState.ALLOWED:
-        refusal = failure(call, ToolErrorClass.CANCELLED, "The caller is gone.", at,
-                           reason=INTERRUPTED)  # fmt: skip
+        refusal = failure(
+            call, ToolErrorClass.CANCELLED, "The caller is gone.", at, reason=INTERRUPTED
+        )
         return _end(view, call, refusal)
     _end_unattended(view, question, at)
     ended = view.get(StoredCall, call.id)

@@ -14,8 +14,12 @@ from msgspec.structs import replace
 from callgate.core.stored import ConfirmationState, StoredConfirmation
 
 _EMPTIED: Mapping[str, Any] = {
-    "arguments": {}, "preview": None, "diffs": [], "command_summary": None, "why": "",
-}  # fmt: skip
+    "arguments": {},
+    "preview": None,
+    "diffs": [],
+    "command_summary": None,
+    "why": "",
+}
 _DROPPED = ("arguments", "reason")
 """Of an answer: what was to run instead, and words that were told to the agent."""
 

@@ -102,6 +102,7 @@ class Rows(Protocol):
 
 _UNKNOWN: Any = object()
 
+
 class View:
     """Changes over rows, from one commit after the other."""
 

@@ -129,9 +129,7 @@ def _read(
 class _Feeding:
     """What was read, on its way to the peer. The end comes behind all of it."""
 
-    def __init__(
-        self, peer: Peer, go_on: Callable[[], None], ended: Callable[[], None]
-    ) -> None:
+    def __init__(self, peer: Peer, go_on: Callable[[], None], ended: Callable[[], None]) -> None:
         """`go_on`: more may be read, after `feed` has said that it may not."""
         self._peer, self._go_on, self._ended = peer, go_on, ended
         self._pieces = Pieces(peer.feed, self._on_done)

@@ -64,9 +64,7 @@ def is_missing(environment: Environment, path: str, error: ToolError) -> bool:
     return error.reason == MISSING or (failed and not environment.files.exists(path))
 
 
-def diffs(
-    files: WorkspaceFiles, path: str, old: str | None, new: str
-) -> tuple[FileDiff, ...]:
+def diffs(files: WorkspaceFiles, path: str, old: str | None, new: str) -> tuple[FileDiff, ...]:
     """The change of one file, if it can be shown; `old` None: there was none."""
     if isinstance(files, WorkspaceFileAPI):
         absolute = files.absolute(files.locate(path))

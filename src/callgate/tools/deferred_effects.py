@@ -20,12 +20,26 @@ _SHOWN = 200
 _LARGEST = 1 << 20
 _USUAL = frozenset(
     {
-        "core.repositoryformatversion", "core.filemode", "core.bare", "core.logallrefupdates",
-        "core.ignorecase", "core.precomposeunicode", "core.symlinks", "core.worktree",
-        "remote.url", "remote.fetch", "branch.remote", "branch.merge", "branch.rebase",
-        "submodule.url", "submodule.active", "extensions.objectformat", "user.name", "user.email",
+        "core.repositoryformatversion",
+        "core.filemode",
+        "core.bare",
+        "core.logallrefupdates",
+        "core.ignorecase",
+        "core.precomposeunicode",
+        "core.symlinks",
+        "core.worktree",
+        "remote.url",
+        "remote.fetch",
+        "branch.remote",
+        "branch.merge",
+        "branch.rebase",
+        "submodule.url",
+        "submodule.active",
+        "extensions.objectformat",
+        "user.name",
+        "user.email",
     }
-)  # fmt: skip
+)
 """What `git init` and `git clone` write by themselves, and what runs nothing."""
 
 

@@ -296,9 +296,7 @@ class DeleteFile:
         parent, _, name = path.rpartition("/")
         deleted = _called(files, parent or ("/" if path.startswith("/") else "."), name)
         files.delete(path)
-        return ToolOutput(
-            content=[TextBlock(f"Deleted {shown(path)}")], files_modified=[deleted]
-        )
+        return ToolOutput(content=[TextBlock(f"Deleted {shown(path)}")], files_modified=[deleted])
 
     async def cancel(self) -> bool:
         return False

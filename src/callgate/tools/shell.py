@@ -164,9 +164,7 @@ async def _start(launcher: Launcher, command: Command, output: _Output) -> Runni
 
 
 class _Output(Streams):
-    def result(
-        self, command: str, ended: Exit, observed: Observed, left: list[str]
-    ) -> ToolOutput:
+    def result(self, command: str, ended: Exit, observed: Observed, left: list[str]) -> ToolOutput:
         out, err = self._captures["stdout"], self._captures["stderr"]
         # Errors may take what the output leaves, and a quarter in any case.
         err_limit = min(err.total, max(SHOWN // 4, SHOWN - out.total))

@@ -179,8 +179,10 @@ class Undo:
 
     def _against(self, files: WorkspaceFileAPI, restoration: Plan) -> str:
         """What was left against what is there now, as diffs."""
-        diffs = [f"{readable(_name(files, each))}: something else stands on the way to it now"
-                 for each in restoration.swapped]  # fmt: skip
+        diffs = [
+            f"{readable(_name(files, each))}: something else stands on the way to it now"
+            for each in restoration.swapped
+        ]
         for conflict in restoration.conflicts[:_MOST_SHOWN]:
             diffs.append(self._conflict(files, conflict))
         return _cut(diffs, len(restoration.swapped) + len(restoration.conflicts))

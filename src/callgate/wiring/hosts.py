@@ -49,8 +49,11 @@ def make_hosts(home: Home, settings: Settings, sandbox: Sandbox, workspace: str)
 
 
 def learn(
-    home: Home, settings: Settings, surroundings: Surroundings, workspace: str,
-) -> Mapping[str, Pinned | ToolError]:  # fmt: skip
+    home: Home,
+    settings: Settings,
+    surroundings: Surroundings,
+    workspace: str,
+) -> Mapping[str, Pinned | ToolError]:
     """Start hosts that nobody knows yet, and pin what they say of themselves.
 
     What each said, or why it said nothing. To be called where no event loop runs.
@@ -74,9 +77,12 @@ def _given_up(hosts: Hosts, name: str) -> ToolError | None:
 
 
 def ask(
-    home: Home, settings: Settings, surroundings: Surroundings, workspace: str,
+    home: Home,
+    settings: Settings,
+    surroundings: Surroundings,
+    workspace: str,
     names: Collection[str],
-) -> Mapping[str, Pinned | ToolError]:  # fmt: skip
+) -> Mapping[str, Pinned | ToolError]:
     """Start these hosts: what each says of itself, or why it says nothing. Pins nothing.
 
     To be called where no event loop runs.

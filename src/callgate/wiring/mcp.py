@@ -331,9 +331,13 @@ def make_asks(home: Home, settings: Settings, runtime: Runtime) -> Asks:
 
 
 def update_packages(
-    home: Home, settings: Settings, surroundings: Surroundings, workspace: str, name: str,
+    home: Home,
+    settings: Settings,
+    surroundings: Surroundings,
+    workspace: str,
+    name: str,
     tell: Tell,
-) -> tuple[Mapping[str, str], Mapping[str, str]]:  # fmt: skip
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """Fetch the newest packages of a server: the versions before, and now. Raises a `ToolError` or
     OSError. To be called where no event loop runs."""
     table, owner = tables(home, settings, workspace)[name]
@@ -358,9 +362,14 @@ def update_packages(
 
 
 def ask(
-    home: Home, settings: Settings, surroundings: Surroundings, workspace: str,
-    names: Collection[str], login: Login | None = None, tell: Tell | None = None,
-) -> Mapping[str, Pinned | ToolError]:  # fmt: skip
+    home: Home,
+    settings: Settings,
+    surroundings: Surroundings,
+    workspace: str,
+    names: Collection[str],
+    login: Login | None = None,
+    tell: Tell | None = None,
+) -> Mapping[str, Pinned | ToolError]:
     """Start these servers, side by side: what each says of itself, or why it says nothing. Pins
     nothing. To be called where no event loop runs."""
     if not names:

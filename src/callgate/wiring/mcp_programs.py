@@ -1,6 +1,6 @@
 """An MCP server that is a program on this machine: what is started, and what is around it.
 
-    command -> its packages, if it is one (`wiring_packages`) -> variables, directories -> sandbox
+command -> its packages, if it is one (`wiring_packages`) -> variables, directories -> sandbox
 """
 
 from __future__ import annotations

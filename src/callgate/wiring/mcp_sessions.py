@@ -113,9 +113,7 @@ class EditorServers:
             raise ValueError(f"its {problem[0]} {problem[1]}")
         if table.url is None:
             owner = f"{name}@{short_hash(repr((table.command, table.args)))}"
-            packages = ServerPackages(
-                self._home.path, owner, limits_of(table), self._sandbox
-            )
+            packages = ServerPackages(self._home.path, owner, limits_of(table), self._sandbox)
             reach = reach_process(table, self._sandbox, packages, _literally)
         else:
             reach = reach_address(table, self._home, name, None, _literally)

@@ -222,9 +222,7 @@ class ServerPackages:
             revealed=(Root(directory, writable=True), *map(Root, settings)),
             private=fetch.private,
         )
-        session = Session(
-            workspace=directory, mode=Mode.WRITE, extra_roots=tuple(map(Root, tools))
-        )
+        session = Session(workspace=directory, mode=Mode.WRITE, extra_roots=tuple(map(Root, tools)))
         return self._sandbox.launcher(enclosure, session)
 
     @asynccontextmanager

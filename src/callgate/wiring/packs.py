@@ -112,8 +112,9 @@ class Packs:
     def _register(self, pack: Pack, checked: Callable[[ToolFactory], ToolFactory]) -> None:
         """All of them, or none."""
         registry, names = self._runtime.dispatcher.registry, []
-        tools = [each if isinstance(each, PackTool) else PackTool(factory=each)
-                 for each in pack.tools]  # fmt: skip
+        tools = [
+            each if isinstance(each, PackTool) else PackTool(factory=each) for each in pack.tools
+        ]
         try:
             for each in tools:
                 name = registry.register(checked(each.factory)).name
@@ -165,9 +166,7 @@ class Packs:
                     log_failure(_log, error, "package %s could not be closed", name)
 
 
-def _find_key(
-    home: Home, service: str, *, key_env: str | None, usual: str | None
-) -> Key | None:
+def _find_key(home: Home, service: str, *, key_env: str | None, usual: str | None) -> Key | None:
     from callgate.config.keys import find_service_key  # lazy: only where a service wants one  # noqa: PLC0415
 
     return find_service_key(service, home, os.environ, key_env=key_env, usual=usual)

@@ -73,8 +73,15 @@ if TYPE_CHECKING:  # heavy, and most homes have none
     from callgate.wiring.packs import Packs
 
 BUILT_IN: tuple[ToolFactory, ...] = (
-    ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, FindFiles, SearchText, Shell,
-)  # fmt: skip
+    ReadFile,
+    WriteFile,
+    PatchFile,
+    ListDir,
+    DeleteFile,
+    FindFiles,
+    SearchText,
+    Shell,
+)
 
 _MCP = ("mcp__*", "mcp.*")
 """The names of tools that are loaded once one of them is looked at."""
@@ -239,9 +246,14 @@ class Wired:
         else:
             opened = model
         agent = make_agent(
-            self.runtime, self.home, self.settings, opened, self.skills,
-            self.subagents, self.packs,
-        )  # fmt: skip
+            self.runtime,
+            self.home,
+            self.settings,
+            opened,
+            self.skills,
+            self.subagents,
+            self.packs,
+        )
         self._agents.append(agent)
         return agent
 
@@ -451,9 +463,7 @@ def _expect_mcp(wired: Wired, workspace: str) -> None:
 def _register_mcp(wired: Wired, workspace: str) -> None:
     from callgate.wiring.mcp import register_servers  # lazy: most homes have none  # noqa: PLC0415
 
-    tools = register_servers(
-        wired.home, wired.settings, wired.sandbox, workspace, wired.runtime
-    )
+    tools = register_servers(wired.home, wired.settings, wired.sandbox, workspace, wired.runtime)
     wired.mcp = tools
     wired.notices += [] if tools is None else tools.notices()
 

@@ -233,9 +233,7 @@ class WorkspaceFileAPI:
         if spot.status is not None and not stat.S_ISREG(spot.status.st_mode):
             raise refusals.wrong_type(path, "is not a regular file")
 
-    def _existing(
-        self, spot: Spot, path: str, *access: Access
-    ) -> tuple[bytes, os.stat_result]:
+    def _existing(self, spot: Spot, path: str, *access: Access) -> tuple[bytes, os.stat_result]:
         """The content of the file that a spot stands for, judged, and its status."""
         self._check(spot, path)
         if spot.status is None:

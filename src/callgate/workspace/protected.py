@@ -101,9 +101,7 @@ _AGENTS = {
     ".amazonq",
     ".aider.conf.yml",
 }
-_NAMES = frozenset().union(
-    _REPOSITORIES, _COMMIT_HOOKS, _SHELLS, _INTERPRETERS, _EDITORS, _AGENTS
-)
+_NAMES = frozenset().union(_REPOSITORIES, _COMMIT_HOOKS, _SHELLS, _INTERPRETERS, _EDITORS, _AGENTS)
 _PATHS = frozenset(
     {
         ".config/autostart",

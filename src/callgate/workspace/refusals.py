@@ -76,9 +76,7 @@ def changed(path: str) -> ToolError:
 
 
 def workspace_missing() -> ToolError:
-    return ToolExecutionError(
-        "The workspace directory does not exist", reason="workspace_missing"
-    )
+    return ToolExecutionError("The workspace directory does not exist", reason="workspace_missing")
 
 
 _REASONS = {

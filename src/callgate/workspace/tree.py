@@ -116,9 +116,7 @@ class Tree:
             self.complete = False
             return
         try:
-            inner = self._files.wall.opener.step(
-                fd, os.fsencode(path[-1]), READ | os.O_DIRECTORY
-            )
+            inner = self._files.wall.opener.step(fd, os.fsencode(path[-1]), READ | os.O_DIRECTORY)
         except OSError as error:
             self._passed_over(error)
             return

@@ -85,9 +85,7 @@ def _save(index: Index, changed: list[_Changed]) -> None:
             if each.known is not None and each.known.sha256 == each.sha256:
                 index.touch(each.known, each.status, each.read_ns)
             else:
-                index.put(
-                    "workspace", each.path, each.status, each.read_ns, each.sha256, each.text
-                )
+                index.put("workspace", each.path, each.status, each.read_ns, each.sha256, each.text)
 
 
 def _look(

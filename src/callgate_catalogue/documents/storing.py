@@ -149,5 +149,3 @@ def read_document(name: str, context: ToolContext, documents: Documents) -> byte
         raise ToolExecutionError(
             f"There is no document {name!r}.", reason="file_not_found"
         ) from None
-
-

@@ -63,8 +63,11 @@ def check_name(name: str) -> str:
 
 def endpoints(table: GoogleTable) -> Endpoints:
     """Where people log in, and where tokens come from."""
-    urls = {"auth": table.auth_endpoint, "token": table.token_endpoint,
-            "revoke": table.revoke_endpoint}  # fmt: skip
+    urls = {
+        "auth": table.auth_endpoint,
+        "token": table.token_endpoint,
+        "revoke": table.revoke_endpoint,
+    }
     from callgate_catalogue.google.oauth import Endpoints  # lazy: heavy, only for a login  # noqa: PLC0415
 
     return Endpoints(**{name: url for name, url in urls.items() if url})

@@ -93,9 +93,11 @@ async def create_event(call: Call) -> ToolOutput:
 
 async def update_event(call: Call) -> ToolOutput:
     where, event = await _event(
-        call, "/calendars/{id}/events/{event}",
-        id=call.input["calendarId"], event=call.input["eventId"],
-    )  # fmt: skip
+        call,
+        "/calendars/{id}/events/{event}",
+        id=call.input["calendarId"],
+        event=call.input["eventId"],
+    )
     if not event:
         raise ToolValidationError(
             "Nothing would change: one of summary, start, end, description, location and attendees"

@@ -206,30 +206,51 @@ def _module(name: str) -> ModuleType:
 
 def _gmail() -> Iterator[Spec]:
     yield _row(
-        "gmail_list", "List the newest mails: id, date, sender, subject, beginning.",
-        READ, "fetch", "gmail.list_messages", _MAIL,
+        "gmail_list",
+        "List the newest mails: id, date, sender, subject, beginning.",
+        READ,
+        "fetch",
+        "gmail.list_messages",
+        _MAIL,
         {
             "maxResults": _most(500, 10),
             "labelIds": _texts("Only mails with all of these.") | {"default": ["INBOX"]},
         },
-    )  # fmt: skip
+    )
     yield _row(
-        "gmail_read", "Read a mail: its headers, its text, and which files are attached.",
-        READ, "fetch", "gmail.read_message", _MAIL,
-        {"messageId": _id("As gmail_list and gmail_search give it.")}, "messageId",
-    )  # fmt: skip
+        "gmail_read",
+        "Read a mail: its headers, its text, and which files are attached.",
+        READ,
+        "fetch",
+        "gmail.read_message",
+        _MAIL,
+        {"messageId": _id("As gmail_list and gmail_search give it.")},
+        "messageId",
+    )
     yield _row(
-        "gmail_save_attachment", "Save a file that is attached to a mail into the workspace.",
-        SAVE, "fetch", "gmail.save_attachment", _MAIL,
+        "gmail_save_attachment",
+        "Save a file that is attached to a mail into the workspace.",
+        SAVE,
+        "fetch",
+        "gmail.save_attachment",
+        _MAIL,
         {
             "messageId": _id(),
             "attachment": _id("The name of the file, or its number in the list, from 1."),
             "path": _PATH,
         },
-        "messageId", "attachment", "path", paths=("path",),
-    )  # fmt: skip
+        "messageId",
+        "attachment",
+        "path",
+        paths=("path",),
+    )
     yield _row(
-        "gmail_send", "Send a mail.", DESTROY, "other", "gmail.send_message", _SEND,
+        "gmail_send",
+        "Send a mail.",
+        DESTROY,
+        "other",
+        "gmail.send_message",
+        _SEND,
         {
             "to": _people("Addresses: Ann <ann@example.org>, bob@example.org"),
             "subject": _text(),
@@ -240,43 +261,71 @@ def _gmail() -> Iterator[Spec]:
             "attachments": _texts("Files of the workspace."),
             "replyToMessageId": _id("The mail that this one answers, in its thread."),
         },
-        "to", "subject", "body", paths=("attachments",), preview="gmail.preview_send",
-    )  # fmt: skip
+        "to",
+        "subject",
+        "body",
+        paths=("attachments",),
+        preview="gmail.preview_send",
+    )
     yield _row(
-        "gmail_search", "Search mails in Gmail's own words: from:ann is:unread newer_than:7d.",
-        READ, "search", "gmail.search_messages", _MAIL,
-        {"query": _id("As in Gmail's search field."), "maxResults": _most(500, 10)}, "query",
-    )  # fmt: skip
+        "gmail_search",
+        "Search mails in Gmail's own words: from:ann is:unread newer_than:7d.",
+        READ,
+        "search",
+        "gmail.search_messages",
+        _MAIL,
+        {"query": _id("As in Gmail's search field."), "maxResults": _most(500, 10)},
+        "query",
+    )
 
 
 def _drive() -> Iterator[Spec]:
     yield _row(
-        "drive_list", "List the files of a folder in Google Drive, the newest first.",
-        READ, "fetch", "drive.list_files", _FILE_LIST,
+        "drive_list",
+        "List the files of a folder in Google Drive, the newest first.",
+        READ,
+        "fetch",
+        "drive.list_files",
+        _FILE_LIST,
         {
             "folderId": _id("root is the account's own top folder.") | {"default": "root"},
             "maxResults": _most(1000, 20),
         },
-    )  # fmt: skip
+    )
     yield _row(
         "drive_read",
         "Read a file in Google Drive: text as it is, documents as Markdown, sheets as CSV, the"
         " text of a PDF, pictures as pictures. For others use drive_download.",
-        READ, "fetch", "drive.read_file", _FILES, {"fileId": _id()}, "fileId",
-    )  # fmt: skip
+        READ,
+        "fetch",
+        "drive.read_file",
+        _FILES,
+        {"fileId": _id()},
+        "fileId",
+    )
     yield _row(
-        "drive_download", "Save a file of Google Drive into the workspace.",
-        SAVE, "fetch", "drive.download_file", _FILES,
+        "drive_download",
+        "Save a file of Google Drive into the workspace.",
+        SAVE,
+        "fetch",
+        "drive.download_file",
+        _FILES,
         {
             "fileId": _id(),
             "path": _PATH,
             "mimeType": _text("For Google's own documents: what to save them as.", minLength=3),
         },
-        "fileId", "path", paths=("path",),
-    )  # fmt: skip
+        "fileId",
+        "path",
+        paths=("path",),
+    )
     yield _row(
-        "drive_create", "Create a file in Google Drive, from a text or a file of the workspace.",
-        CHANGE, "other", "drive.create_file", _FILE,
+        "drive_create",
+        "Create a file in Google Drive, from a text or a file of the workspace.",
+        CHANGE,
+        "other",
+        "drive.create_file",
+        _FILE,
         {
             "name": _id(),
             "content": _text("The text of the file."),
@@ -284,11 +333,16 @@ def _drive() -> Iterator[Spec]:
             "path": _text("A file of the workspace, instead of content.", minLength=1),
             "folderId": _id("Where; default: the top folder."),
         },
-        "name", paths=("path",),
-    )  # fmt: skip
+        "name",
+        paths=("path",),
+    )
     yield _row(
-        "drive_update", "Replace the content of a file in Google Drive, or its name.",
-        CHANGE, "edit", "drive.update_file", _FILE,
+        "drive_update",
+        "Replace the content of a file in Google Drive, or its name.",
+        CHANGE,
+        "edit",
+        "drive.update_file",
+        _FILE,
         {
             "fileId": _id(),
             "content": _text("The whole new text."),
@@ -296,11 +350,16 @@ def _drive() -> Iterator[Spec]:
             "mimeType": _text("Of the new content; default: as it is.", minLength=3),
             "name": _id("A new name."),
         },
-        "fileId", paths=("path",),
-    )  # fmt: skip
+        "fileId",
+        paths=("path",),
+    )
     yield _row(
-        "drive_delete", "Move a file of Google Drive to the trash, or delete it for good.",
-        DESTROY, "delete", "drive.delete_file", _FILE,
+        "drive_delete",
+        "Move a file of Google Drive to the trash, or delete it for good.",
+        DESTROY,
+        "delete",
+        "drive.delete_file",
+        _FILE,
         {
             "fileId": _id(),
             "permanent": {
@@ -309,13 +368,19 @@ def _drive() -> Iterator[Spec]:
                 "description": "Delete it for good: nothing brings it back.",
             },
         },
-        "fileId", preview="drive.preview_delete",
-    )  # fmt: skip
+        "fileId",
+        preview="drive.preview_delete",
+    )
     yield _row(
-        "drive_search", "Search the names and texts of the files in Google Drive.",
-        READ, "search", "drive.search_files", _FILE_LIST,
-        {"query": _id("Words to look for."), "maxResults": _most(1000, 20)}, "query",
-    )  # fmt: skip
+        "drive_search",
+        "Search the names and texts of the files in Google Drive.",
+        READ,
+        "search",
+        "drive.search_files",
+        _FILE_LIST,
+        {"query": _id("Words to look for."), "maxResults": _most(1000, 20)},
+        "query",
+    )
 
 
 def _calendar() -> Iterator[Spec]:
@@ -327,11 +392,21 @@ def _calendar() -> Iterator[Spec]:
         "sendUpdates": _UPDATES,
         "calendarId": _CALENDAR,
     }
-    yield _row("calendar_list", "List the calendars of the account.",
-               READ, "fetch", "calendar.list_calendars", _CALENDARS)  # fmt: skip
     yield _row(
-        "calendar_events", "List events in order of time; without timeMin those from now on.",
-        READ, "fetch", "calendar.list_events", _EVENTS,
+        "calendar_list",
+        "List the calendars of the account.",
+        READ,
+        "fetch",
+        "calendar.list_calendars",
+        _CALENDARS,
+    )
+    yield _row(
+        "calendar_events",
+        "List events in order of time; without timeMin those from now on.",
+        READ,
+        "fetch",
+        "calendar.list_events",
+        _EVENTS,
         {
             "calendarId": _CALENDAR,
             "timeMin": _text(f"Only what ends after it: {_MOMENT}.", minLength=1),
@@ -340,20 +415,31 @@ def _calendar() -> Iterator[Spec]:
             "query": _id("Words to look for."),
             "maxResults": _most(2500, 20),
         },
-    )  # fmt: skip
+    )
     yield _row(
-        "calendar_create", "Create an event.", CHANGE, "other", "calendar.create_event", _EVENT,
+        "calendar_create",
+        "Create an event.",
+        CHANGE,
+        "other",
+        "calendar.create_event",
+        _EVENT,
         {
             "summary": _id("The title."),
             "start": _text(_MOMENT + ".", minLength=1),
             "end": _text("The same; of whole days the day after the last.", minLength=1),
             **event,
         },
-        "summary", "start", "end",
-    )  # fmt: skip
+        "summary",
+        "start",
+        "end",
+    )
     yield _row(
-        "calendar_update", "Change some of what an event says; the rest stays.",
-        CHANGE, "edit", "calendar.update_event", _EVENT,
+        "calendar_update",
+        "Change some of what an event says; the rest stays.",
+        CHANGE,
+        "edit",
+        "calendar.update_event",
+        _EVENT,
         {
             "eventId": _id(),
             "summary": _id("The title."),
@@ -362,39 +448,76 @@ def _calendar() -> Iterator[Spec]:
             **event,
         },
         "eventId",
-    )  # fmt: skip
+    )
     yield _row(
-        "calendar_delete", "Delete an event.", DESTROY, "delete", "calendar.delete_event", _EVENT,
-        {"eventId": _id(), "calendarId": _CALENDAR, "sendUpdates": _UPDATES}, "eventId",
-    )  # fmt: skip
+        "calendar_delete",
+        "Delete an event.",
+        DESTROY,
+        "delete",
+        "calendar.delete_event",
+        _EVENT,
+        {"eventId": _id(), "calendarId": _CALENDAR, "sendUpdates": _UPDATES},
+        "eventId",
+    )
 
 
 def _docs() -> Iterator[Spec]:
-    yield _row("docs_read", "Read a Google document as Markdown.", READ, "fetch",
-               "docs.read_document", _DOCUMENTS, {"documentId": _id()}, "documentId")  # fmt: skip
     yield _row(
-        "docs_create", "Create a Google document.", CHANGE, "other", "docs.create_document",
-        _DOCUMENT, {"title": _id(), "text": _text()}, "title", aliases={"content": "text"},
-    )  # fmt: skip
+        "docs_read",
+        "Read a Google document as Markdown.",
+        READ,
+        "fetch",
+        "docs.read_document",
+        _DOCUMENTS,
+        {"documentId": _id()},
+        "documentId",
+    )
     yield _row(
-        "docs_append", "Add text to the end of a Google document.",
-        CHANGE, "edit", "docs.append_text", _DOCUMENT,
-        {"documentId": _id(), "text": _text(minLength=1)}, "documentId", "text",
+        "docs_create",
+        "Create a Google document.",
+        CHANGE,
+        "other",
+        "docs.create_document",
+        _DOCUMENT,
+        {"title": _id(), "text": _text()},
+        "title",
         aliases={"content": "text"},
-    )  # fmt: skip
+    )
     yield _row(
-        "docs_replace", "Replace a text everywhere in a Google document.",
-        CHANGE, "edit", "docs.replace_text", _DOCUMENT,
+        "docs_append",
+        "Add text to the end of a Google document.",
+        CHANGE,
+        "edit",
+        "docs.append_text",
+        _DOCUMENT,
+        {"documentId": _id(), "text": _text(minLength=1)},
+        "documentId",
+        "text",
+        aliases={"content": "text"},
+    )
+    yield _row(
+        "docs_replace",
+        "Replace a text everywhere in a Google document.",
+        CHANGE,
+        "edit",
+        "docs.replace_text",
+        _DOCUMENT,
         {
             "documentId": _id(),
             "findText": _id(),
             "replaceText": _text(),
             "matchCase": {"type": "boolean", "default": True},
         },
-        "documentId", "findText", "replaceText",
-        aliases={"find": "findText", "oldText": "findText",
-                 "replace": "replaceText", "newText": "replaceText"},
-    )  # fmt: skip
+        "documentId",
+        "findText",
+        "replaceText",
+        aliases={
+            "find": "findText",
+            "oldText": "findText",
+            "replace": "replaceText",
+            "newText": "replaceText",
+        },
+    )
 
 
 def _sheets() -> Iterator[Spec]:
@@ -402,20 +525,60 @@ def _sheets() -> Iterator[Spec]:
     read = {**sheet, "valueRenderOption": _RENDER_OPTION}
     written = {**sheet, "values": _VALUES, "valueInputOption": _INPUT_OPTION}
     yield _row(
-        "sheets_read", "Read cells of a spreadsheet; without a range, which sheets it has.",
-        READ, "fetch", "sheets.read_values", _SHEETS, read, "spreadsheetId",
-    )  # fmt: skip
-    yield _row("sheets_write", "Write cells of a spreadsheet, over what is there.", CHANGE, "edit",
-               "sheets.write_values", _SHEET, written,
-               "spreadsheetId", "range", "values")  # fmt: skip
-    yield _row("sheets_append", "Add rows below the table in a spreadsheet.", CHANGE, "edit",
-               "sheets.append_values", _SHEET, written,
-               "spreadsheetId", "range", "values")  # fmt: skip
-    yield _row("sheets_create", "Create a spreadsheet.", CHANGE, "other",
-               "sheets.create_spreadsheet", _SHEET, {"title": _id()}, "title")  # fmt: skip
-    yield _row("sheets_clear", "Empty cells of a spreadsheet; their format stays.", DESTROY,
-               "delete", "sheets.clear_values", _SHEET, sheet,
-               "spreadsheetId", "range")  # fmt: skip
+        "sheets_read",
+        "Read cells of a spreadsheet; without a range, which sheets it has.",
+        READ,
+        "fetch",
+        "sheets.read_values",
+        _SHEETS,
+        read,
+        "spreadsheetId",
+    )
+    yield _row(
+        "sheets_write",
+        "Write cells of a spreadsheet, over what is there.",
+        CHANGE,
+        "edit",
+        "sheets.write_values",
+        _SHEET,
+        written,
+        "spreadsheetId",
+        "range",
+        "values",
+    )
+    yield _row(
+        "sheets_append",
+        "Add rows below the table in a spreadsheet.",
+        CHANGE,
+        "edit",
+        "sheets.append_values",
+        _SHEET,
+        written,
+        "spreadsheetId",
+        "range",
+        "values",
+    )
+    yield _row(
+        "sheets_create",
+        "Create a spreadsheet.",
+        CHANGE,
+        "other",
+        "sheets.create_spreadsheet",
+        _SHEET,
+        {"title": _id()},
+        "title",
+    )
+    yield _row(
+        "sheets_clear",
+        "Empty cells of a spreadsheet; their format stays.",
+        DESTROY,
+        "delete",
+        "sheets.clear_values",
+        _SHEET,
+        sheet,
+        "spreadsheetId",
+        "range",
+    )
 
 
 def _tasks() -> Iterator[Spec]:
@@ -423,23 +586,42 @@ def _tasks() -> Iterator[Spec]:
     fields = {"title": _id(), "notes": _text(), "due": _DUE}
     status = _text(enum=["needsAction", "completed"])
     yield _row(
-        "tasks_list", "List the tasks of a list, and which lists there are.",
-        READ, "fetch", "tasks.list_tasks", _TASKS,
+        "tasks_list",
+        "List the tasks of a list, and which lists there are.",
+        READ,
+        "fetch",
+        "tasks.list_tasks",
+        _TASKS,
         {
             "taskListId": _LIST,
             "showCompleted": {"type": "boolean", "default": False},
             "maxResults": _most(1000, 100),
         },
-    )  # fmt: skip
-    yield _row("tasks_get", "Read one task.", READ, "fetch", "tasks.get_task", _TASKS,
-               one, "taskId")  # fmt: skip
-    yield _row("tasks_create", "Create a task.", CHANGE, "other", "tasks.create_task", _TASK,
-               {"taskListId": _LIST, **fields}, "title")  # fmt: skip
+    )
     yield _row(
-        "tasks_update", "Change some of what a task says; the rest stays.",
-        CHANGE, "edit", "tasks.update_task", _TASK,
+        "tasks_get", "Read one task.", READ, "fetch", "tasks.get_task", _TASKS, one, "taskId"
+    )
+    yield _row(
+        "tasks_create",
+        "Create a task.",
+        CHANGE,
+        "other",
+        "tasks.create_task",
+        _TASK,
+        {"taskListId": _LIST, **fields},
+        "title",
+    )
+    yield _row(
+        "tasks_update",
+        "Change some of what a task says; the rest stays.",
+        CHANGE,
+        "edit",
+        "tasks.update_task",
+        _TASK,
         {
-            **one, **fields, "status": status,
+            **one,
+            **fields,
+            "status": status,
             "updates": {
                 "type": "object",
                 "properties": {**fields, "status": status},
@@ -447,13 +629,34 @@ def _tasks() -> Iterator[Spec]:
             },
         },
         "taskId",
-    )  # fmt: skip
-    yield _row("tasks_complete", "Mark a task as done.", CHANGE, "edit", "tasks.complete_task",
-               _TASK, one, "taskId")  # fmt: skip
-    yield _row("tasks_delete", "Delete a task.", DESTROY, "delete", "tasks.delete_task", _TASK,
-               one, "taskId")  # fmt: skip
+    )
+    yield _row(
+        "tasks_complete",
+        "Mark a task as done.",
+        CHANGE,
+        "edit",
+        "tasks.complete_task",
+        _TASK,
+        one,
+        "taskId",
+    )
+    yield _row(
+        "tasks_delete",
+        "Delete a task.",
+        DESTROY,
+        "delete",
+        "tasks.delete_task",
+        _TASK,
+        one,
+        "taskId",
+    )
 
 
 CATALOGUE: tuple[Spec, ...] = (
-    *_gmail(), *_drive(), *_calendar(), *_docs(), *_sheets(), *_tasks(),
-)  # fmt: skip
+    *_gmail(),
+    *_drive(),
+    *_calendar(),
+    *_docs(),
+    *_sheets(),
+    *_tasks(),
+)

@@ -61,10 +61,15 @@ def _login(options: Namespace, services: list[str]) -> int:
         requested = _scopes(services, options, known)
         tokens = asyncio.run(
             oauth.log_in(
-                endpoints(table), client, requested, _show(options), port=options.port,
-                hint="" if known is None else known.email, adds=not options.read_only,
+                endpoints(table),
+                client,
+                requested,
+                _show(options),
+                port=options.port,
+                hint="" if known is None else known.email,
+                adds=not options.read_only,
             )
-        )  # fmt: skip
+        )
         accounts.put(name, tokens, client, read_only=options.read_only)
     missing = [short(each) for each in requested if each not in (*tokens.scopes, *_IDENTITY_SCOPES)]
     if options.json:
@@ -89,8 +94,9 @@ def _client(
         if before is None:
             raise CliError(
                 "which client is it? callgate auth google login --client-file FILE",
-                hint=_NO_CLIENT, reason="no_client",
-            )  # fmt: skip
+                hint=_NO_CLIENT,
+                reason="no_client",
+            )
         return oauth.Client(before.client_id, before.client_secret)
     try:
         with open(file, "rb") as opened:
@@ -108,9 +114,7 @@ def _scopes(services: list[str], options: Namespace, known: Account | None) -> l
             f"there is no service {unknown[0]!r}", hint=f"There are: {', '.join(SERVICES)}."
         )
     chosen = services or ([] if options.scope else list(SERVICES))
-    wanted = [
-        scope for each in chosen for scope in SERVICES[each][0 if options.read_only else 1]
-    ]
+    wanted = [scope for each in chosen for scope in SERVICES[each][0 if options.read_only else 1]]
     wanted += options.scope or []
     had = [] if known is None or options.read_only else known.scopes
     return list(dict.fromkeys([*_IDENTITY_SCOPES, *map(full_scope, wanted), *had]))
@@ -145,8 +149,11 @@ def _status(options: Namespace) -> int:
     if not rows:
         say("No Google account is logged in; callgate auth google login does it.")
     for row in rows:
-        marks = [mark for mark, key in (("usual", "usual"), ("for reading only", "read_only"))
-                 if row[key]]  # fmt: skip
+        marks = [
+            mark
+            for mark, key in (("usual", "usual"), ("for reading only", "read_only"))
+            if row[key]
+        ]
         suffix = f" ({', '.join(marks)})" if marks else ""
         print(f"{row['account']}  {visible(str(row['email']))}{suffix}")
         print(f"  {visible(' '.join(_shorts(known[str(row['account'])].scopes)))}")

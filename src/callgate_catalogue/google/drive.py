@@ -29,10 +29,18 @@ _EXPORTS = {
 }
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 _TEXTS = frozenset(
-    {"application/json", "application/xml", "application/javascript", "application/x-sh",
-     "application/yaml", "application/toml", "application/sql", "image/svg+xml",
-     "application/vnd.google-apps.script+json"}
-)  # fmt: skip
+    {
+        "application/json",
+        "application/xml",
+        "application/javascript",
+        "application/x-sh",
+        "application/yaml",
+        "application/toml",
+        "application/sql",
+        "image/svg+xml",
+        "application/vnd.google-apps.script+json",
+    }
+)
 MAX_PICTURE = 5 * 1024 * 1024
 MAX_UPLOAD = 32 * 1024 * 1024
 _ALL_DRIVES = {"supportsAllDrives": True}

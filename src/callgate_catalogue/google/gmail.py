@@ -34,9 +34,14 @@ async def search_messages(call: Call) -> ToolOutput:
 
 async def _listed(call: Call, params: Mapping[str, Any], nothing: str) -> ToolOutput:
     page = await call.google.pages(
-        "gmail", "/users/me/messages", params, "messages", call.input["maxResults"], "maxResults",
+        "gmail",
+        "/users/me/messages",
+        params,
+        "messages",
+        call.input["maxResults"],
+        "maxResults",
         500,
-    )  # fmt: skip
+    )
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def look(message_id: str) -> dict[str, Any] | None:
@@ -70,8 +75,10 @@ async def _summary(google: Google, message_id: str) -> dict[str, Any]:
     )
     headers = mime.headers_of(message.get("payload") or {})
     labels = message.get("labelIds") or []
-    shown = {name: one_line(mime.decoded(headers.get(name, ""))) for name in
-             ("from", "to", "subject", "date")}  # fmt: skip
+    shown = {
+        name: one_line(mime.decoded(headers.get(name, "")))
+        for name in ("from", "to", "subject", "date")
+    }
     return {
         "id": message["id"],
         "threadId": message.get("threadId"),

@@ -125,9 +125,7 @@ def from_base64url(data: str) -> bytes:
         ) from None
 
 
-def text_of(
-    part: Part, content: bytes, should_stop: Callable[[], bool] = lambda: False
-) -> str:
+def text_of(part: Part, content: bytes, should_stop: Callable[[], bool] = lambda: False) -> str:
     text = _decoded(content, part.charset)
     if part.media_type == "text/html":
         return convert(text[:MAX_HTML], "", should_stop).markdown

@@ -1,6 +1,6 @@
 """Logging in at Google as an installed application: PKCE, a page on loopback, tokens.
 
-    browser -> consent -> 127.0.0.1:PORT/?code&state -> exchange -> tokens -> refresh ... revoke
+browser -> consent -> 127.0.0.1:PORT/?code&state -> exchange -> tokens -> refresh ... revoke
 """
 
 from __future__ import annotations

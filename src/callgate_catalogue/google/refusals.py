@@ -74,9 +74,7 @@ def read_error(body: bytes) -> _Error:
     return _Error(message=read.error_description or read.error, status=read.error)
 
 
-def refusal(
-    answer: Refused, account: str, scope: str, masked: Masked, now: datetime
-) -> Failure:
+def refusal(answer: Refused, account: str, scope: str, masked: Masked, now: datetime) -> Failure:
     """The failure that an answer of Google is. `scope` is the smallest that would do."""
     details = read_error(answer.body)
     status, reasons = answer.status, details.reasons

@@ -151,9 +151,13 @@ class Google:
     def with_scopes(self, *scopes: str) -> Google:
         """The same for a request on the way that only reads, and needs one of these."""
         return Google(
-            self._connections, self._credentials, self._context,
-            account=self._account, scopes=scopes, writes=False,
-        )  # fmt: skip
+            self._connections,
+            self._credentials,
+            self._context,
+            account=self._account,
+            scopes=scopes,
+            writes=False,
+        )
 
     async def get(self, service: str, path: str, params: Mapping[str, Any] = {}) -> Any:
         return (await self.ask("GET", service, path, params)).json()
@@ -210,9 +214,7 @@ class Google:
         """One request, made until it is answered; raises a `ToolError` of one sentence."""
         repeats = method != "POST" if again is None else again
         changes = method != "GET"
-        granted = await self._credentials.token(
-            self._account, self._scopes, writes=self._writes
-        )
+        granted = await self._credentials.token(self._account, self._scopes, writes=self._writes)
         headers = {"user-agent": f"callgate/{__version__} (gzip)", "accept": "*/*"}
         if content is not None:
             headers["content-type"] = content_type

@@ -17,8 +17,9 @@ async def read_values(call: Call) -> ToolOutput:
     input = call.input
     if "range" not in input:
         return await _about(call)
-    where = path("/spreadsheets/{id}/values/{range}", id=input["spreadsheetId"],
-                 range=input["range"])  # fmt: skip
+    where = path(
+        "/spreadsheets/{id}/values/{range}", id=input["spreadsheetId"], range=input["range"]
+    )
     found = await call.google.get("sheets", where, given(input, "valueRenderOption"))
     values = [list(row) for row in found.get("values") or ()]
     text = io.StringIO()
@@ -45,8 +46,9 @@ def _values(call: Call) -> dict[str, Any]:
 
 async def write_values(call: Call) -> ToolOutput:
     input = call.input
-    where = path("/spreadsheets/{id}/values/{range}", id=input["spreadsheetId"],
-                 range=input["range"])  # fmt: skip
+    where = path(
+        "/spreadsheets/{id}/values/{range}", id=input["spreadsheetId"], range=input["range"]
+    )
     params = {"valueInputOption": input["valueInputOption"]}
     done = await call.google.send("PUT", "sheets", where, _values(call), params)
     return text_output(
@@ -56,8 +58,9 @@ async def write_values(call: Call) -> ToolOutput:
 
 async def append_values(call: Call) -> ToolOutput:
     input = call.input
-    where = path("/spreadsheets/{id}/values/{range}:append", id=input["spreadsheetId"],
-                 range=input["range"])  # fmt: skip
+    where = path(
+        "/spreadsheets/{id}/values/{range}:append", id=input["spreadsheetId"], range=input["range"]
+    )
     params = {
         "valueInputOption": input["valueInputOption"],
         "insertDataOption": "INSERT_ROWS",
@@ -77,7 +80,8 @@ async def create_spreadsheet(call: Call) -> ToolOutput:
 
 async def clear_values(call: Call) -> ToolOutput:
     input = call.input
-    where = path("/spreadsheets/{id}/values/{range}:clear", id=input["spreadsheetId"],
-                 range=input["range"])  # fmt: skip
+    where = path(
+        "/spreadsheets/{id}/values/{range}:clear", id=input["spreadsheetId"], range=input["range"]
+    )
     done = await call.google.send("POST", "sheets", where, {}, again=True)
     return text_output(f"Emptied {done.get('clearedRange')}", done)

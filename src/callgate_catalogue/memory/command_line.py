@@ -122,9 +122,7 @@ def _memory(options: Namespace) -> Memory:
     if not os.path.isdir(workspace):
         raise CliError(f"--workspace: {workspace} is not a directory")
     home, table = read_settings("memory")
-    return Memory(
-        home, workspace, max_entries=table.max_entries, max_chars=table.max_chars
-    )
+    return Memory(home, workspace, max_entries=table.max_entries, max_chars=table.max_chars)
 
 
 def _one(entry: Entry) -> dict[str, Any]:

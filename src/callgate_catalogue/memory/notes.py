@@ -13,9 +13,7 @@ from callgate_catalogue.memory.store import Entry, Memory
 
 def memory_of(notes: Notes, workspace: str) -> Memory:
     table = notes.table
-    return Memory(
-        notes.home, workspace, max_entries=table.max_entries, max_chars=table.max_chars
-    )
+    return Memory(notes.home, workspace, max_entries=table.max_entries, max_chars=table.max_chars)
 
 
 async def add(input: dict[str, Any], context: ToolContext, notes: Notes) -> ToolOutput:

@@ -34,9 +34,17 @@ PLAYERS = (("pw-play",), ("paplay",), ("aplay", "-q"), ("afplay",))
 _VOICE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "voice.py")
 """Run by its file and without our `sys.path`, in which a workspace may be."""
 _SOUND = (
-    "XDG_RUNTIME_DIR", "PIPEWIRE_REMOTE", "PIPEWIRE_RUNTIME_DIR", "PULSE_SERVER", "PULSE_SINK",
-    "PULSE_COOKIE", "ALSA_CARD", "ALSA_CONFIG_PATH", "AUDIODEV", "ESPEAK_DATA_PATH",
-)  # fmt: skip
+    "XDG_RUNTIME_DIR",
+    "PIPEWIRE_REMOTE",
+    "PIPEWIRE_RUNTIME_DIR",
+    "PULSE_SERVER",
+    "PULSE_SINK",
+    "PULSE_COOKIE",
+    "ALSA_CARD",
+    "ALSA_CONFIG_PATH",
+    "AUDIODEV",
+    "ESPEAK_DATA_PATH",
+)
 """Variables by which programs find where sound goes."""
 
 _log = logging.getLogger("callgate.agent")

@@ -17,9 +17,15 @@ _RATE, _PITCH = 175, 50
 _SLOWEST, _FASTEST, _HIGHEST = 80, 400, 99
 _LANGUAGE = re.compile(r"([a-z]{2,3})((?:-[a-z0-9]{2,8}){0,3})(?:[.@].*)?", re.DOTALL)
 _VARIANTS = {
-    "Kore": "f2", "Aoede": "f3", "Leda": "f4", "Zephyr": "f5",
-    "Puck": "m1", "Charon": "m3", "Fenrir": "m7", "Orus": "m8",
-}  # fmt: skip
+    "Kore": "f2",
+    "Aoede": "f3",
+    "Leda": "f4",
+    "Zephyr": "f5",
+    "Puck": "m1",
+    "Charon": "m3",
+    "Fenrir": "m7",
+    "Orus": "m8",
+}
 _STYLES = {
     ("slow", "clear", "careful", "patient"): (0.75, 0),
     ("calm", "gentle", "gently", "soft", "relaxed", "soothing", "warm"): (0.9, -5),

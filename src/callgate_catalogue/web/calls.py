@@ -20,9 +20,21 @@ _SHOWN_TOKENS = 8_000
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}\Z")
 _VALUE = re.compile(r"[\x20-\x7e\t]{0,8192}\Z")
 _OURS = frozenset(
-    {"host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te",
-     "trailer", "expect", "accept-encoding", "proxy-authorization", "proxy-connection"}
-)  # fmt: skip
+    {
+        "host",
+        "content-length",
+        "transfer-encoding",
+        "connection",
+        "keep-alive",
+        "upgrade",
+        "te",
+        "trailer",
+        "expect",
+        "accept-encoding",
+        "proxy-authorization",
+        "proxy-connection",
+    }
+)
 """About the connection and not about the request: nobody else says these."""
 _MOST_HEADERS = 50
 _PREVIEWED = 2_000

@@ -16,14 +16,30 @@ _KNOWN = re.compile(
     r"|gbk|gb2312|gb18030|big5(hkscs)?|shift_jis|euc_(jp|kr)|iso2022_jp(_\d)?\Z"
 )
 """Of Python's names, those that are in use on the web: others are no charsets, or too strange."""
-_WIDER = {"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "gb2312": "gb18030",
-          "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "tis-620": "cp874",
-          "iso8859-11": "cp874"}  # fmt: skip
+_WIDER = {
+    "ascii": "cp1252",
+    "iso8859-1": "cp1252",
+    "iso8859-9": "cp1254",
+    "gb2312": "gb18030",
+    "gbk": "gb18030",
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "tis-620": "cp874",
+    "iso8859-11": "cp874",
+}
 """Browsers read these as their supersets, and so pages are written."""
-_SPELLED = {"windows-31j": "cp932", "x-sjis": "cp932", "windows-949": "cp949", "x-gbk": "gbk",
-            "windows-874": "cp874", "iso-8859-8-i": "iso8859-8", "x-euc-jp": "euc_jp",
-            "x-mac-roman": "mac-roman", "x-mac-cyrillic": "mac-cyrillic",
-            "unicode-1-1-utf-8": "utf-8"}  # fmt: skip
+_SPELLED = {
+    "windows-31j": "cp932",
+    "x-sjis": "cp932",
+    "windows-949": "cp949",
+    "x-gbk": "gbk",
+    "windows-874": "cp874",
+    "iso-8859-8-i": "iso8859-8",
+    "x-euc-jp": "euc_jp",
+    "x-mac-roman": "mac-roman",
+    "x-mac-cyrillic": "mac-cyrillic",
+    "unicode-1-1-utf-8": "utf-8",
+}
 """Names in use that Python does not know."""
 _PARAMETER = re.compile(r"(?:charset|encoding)\s*=\s*[\"']?([A-Za-z0-9_.:-]{1,40})", re.IGNORECASE)
 _DECLARED_IN = 2_048

@@ -138,9 +138,11 @@ async def _once(
     target: Target, request: Request, reach: Reach, limits: Limits, resolve: Resolve
 ) -> _Answer:
     url = httpcore2.URL(
-        scheme=target.scheme.encode(), host=target.host.encode(), port=target.port,
+        scheme=target.scheme.encode(),
+        host=target.host.encode(),
+        port=target.port,
         target=target.path.encode(),
-    )  # fmt: skip
+    )
     headers = {
         "host": target.authority,
         "user-agent": f"callgate/{__version__}",
@@ -157,9 +159,12 @@ async def _once(
         network_backend=Judging(reach, resolve),
     )
     try:
-        async with pool, pool.stream(
-            request.method, url, headers=list(headers.items()), content=request.content
-        ) as response:  # fmt: skip
+        async with (
+            pool,
+            pool.stream(
+                request.method, url, headers=list(headers.items()), content=request.content
+            ) as response,
+        ):
             return await _answer(response, request.method, limits.max_bytes)
     except Exception as error:
         raise _failure(error, target) from None
@@ -179,9 +184,7 @@ async def _answer(response: httpcore2.Response, method: str, most: int) -> _Answ
     return _Answer(response.status, headers, body, truncated, location)
 
 
-async def _body(
-    chunks: AsyncIterator[bytes], decode: Encoded, most: int
-) -> tuple[bytes, bool]:
+async def _body(chunks: AsyncIterator[bytes], decode: Encoded, most: int) -> tuple[bytes, bool]:
     """At most so many bytes, and whether there were more."""
     body = bytearray()
     async for chunk in chunks:

@@ -18,22 +18,97 @@ from callgate_catalogue.web.hiding import is_hidden
 from callgate_catalogue.web.html import End, Start, Text, tokens
 
 _VOID = frozenset(
-    {"area", "base", "br", "col", "embed", "frame", "hr", "img", "input", "link", "meta",
-     "source", "track", "wbr"}
-)  # fmt: skip
+    {
+        "area",
+        "base",
+        "br",
+        "col",
+        "embed",
+        "frame",
+        "hr",
+        "img",
+        "input",
+        "link",
+        "meta",
+        "source",
+        "track",
+        "wbr",
+    }
+)
 _LEFT_OUT = frozenset(
-    {"script", "style", "template", "svg", "math", "iframe", "object", "canvas", "audio", "video",
-     "noembed", "noframes", "select", "datalist"}
-)  # fmt: skip
+    {
+        "script",
+        "style",
+        "template",
+        "svg",
+        "math",
+        "iframe",
+        "object",
+        "canvas",
+        "audio",
+        "video",
+        "noembed",
+        "noframes",
+        "select",
+        "datalist",
+    }
+)
 _BLOCKS = frozenset(
-    {"address", "article", "aside", "blockquote", "body", "center", "dd", "details", "dialog",
-     "div", "dl", "dt", "fieldset", "figcaption", "figure", "footer", "form", "header", "html",
-     "legend", "li", "main", "nav", "ol", "p", "pre", "section", "summary", "table", "tbody",
-     "tfoot", "thead", "tr", "ul", "h1", "h2", "h3", "h4", "h5", "h6", "title", "textarea"}
-)  # fmt: skip
-_ENDED_BY = {"p": ("p",), "li": ("li",), "tr": ("tr", "td", "th"), "td": ("td", "th"),
-             "th": ("td", "th"), "dt": ("dt", "dd"), "dd": ("dt", "dd"),
-             "option": ("option",)}  # fmt: skip
+    {
+        "address",
+        "article",
+        "aside",
+        "blockquote",
+        "body",
+        "center",
+        "dd",
+        "details",
+        "dialog",
+        "div",
+        "dl",
+        "dt",
+        "fieldset",
+        "figcaption",
+        "figure",
+        "footer",
+        "form",
+        "header",
+        "html",
+        "legend",
+        "li",
+        "main",
+        "nav",
+        "ol",
+        "p",
+        "pre",
+        "section",
+        "summary",
+        "table",
+        "tbody",
+        "tfoot",
+        "thead",
+        "tr",
+        "ul",
+        "h1",
+        "h2",
+        "h3",
+        "h4",
+        "h5",
+        "h6",
+        "title",
+        "textarea",
+    }
+)
+_ENDED_BY = {
+    "p": ("p",),
+    "li": ("li",),
+    "tr": ("tr", "td", "th"),
+    "td": ("td", "th"),
+    "th": ("td", "th"),
+    "dt": ("dt", "dd"),
+    "dd": ("dt", "dd"),
+    "option": ("option",),
+}
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff"
     "\U000e0000-\U000e0fff]+"
@@ -79,9 +154,7 @@ def without_unseen(text: str) -> str:
     return _UNSEEN.sub("", text)
 
 
-def convert(
-    html: str, base: str, should_stop: Callable[[], bool] = lambda: False
-) -> Page:
+def convert(html: str, base: str, should_stop: Callable[[], bool] = lambda: False) -> Page:
     """`base` is the address of the page, from which its links count."""
     writer = _Writer(base)
     for count, token in enumerate(tokens(html)):

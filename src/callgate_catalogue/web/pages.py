@@ -22,9 +22,18 @@ MOST_HTML = 2_000_000
 _HTML = frozenset({"text/html", "application/xhtml+xml"})
 _TEXTS = ("json", "xml", "yaml", "javascript", "ecmascript", "csv", "toml", "x-sh", "sql")
 _SHOWN_HEADERS = frozenset(
-    {"content-type", "content-length", "last-modified", "etag", "location", "allow", "date",
-     "server", "cache-control"}
-)  # fmt: skip
+    {
+        "content-type",
+        "content-length",
+        "last-modified",
+        "etag",
+        "location",
+        "allow",
+        "date",
+        "server",
+        "cache-control",
+    }
+)
 _SNIFFED = 512
 _NOT_IN_TEXTS = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 
@@ -59,9 +68,7 @@ async def fetch_page(input: dict[str, Any], context: ToolContext, web: Web) -> T
     )
 
 
-async def _text(
-    got: Fetched, kind: str, *, raw: bool, context: ToolContext
-) -> tuple[str, str]:
+async def _text(got: Fetched, kind: str, *, raw: bool, context: ToolContext) -> tuple[str, str]:
     """What there is to read, and its title."""
     if kind == "application/pdf" or got.body.startswith(b"%PDF-"):
         if got.truncated:
@@ -118,9 +125,7 @@ def _guess(body: bytes) -> str:
 def _head(got: Fetched, metadata: dict[str, Any]) -> ToolOutput:
     lines = [f"{name}: {value}" for name, value in got.headers if name in _SHOWN_HEADERS]
     text = "\n".join([f"{got.status} {got.url}", *map(without_unseen, lines)])
-    return ToolOutput(
-        content=[TextBlock(text)], success=got.status < 400, metadata=metadata
-    )
+    return ToolOutput(content=[TextBlock(text)], success=got.status < 400, metadata=metadata)
 
 
 def _image(got: Fetched, metadata: dict[str, Any]) -> ToolOutput:

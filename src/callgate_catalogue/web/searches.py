@@ -70,7 +70,7 @@ def _fitting(results: Iterable[Result], room: int) -> Iterable[Result]:
 
 def _clean(result: Result) -> Result:
     title, snippet = (
-        " ".join(convert(text[:_LONGEST_SNIPPET * 2], "").markdown.split())
+        " ".join(convert(text[: _LONGEST_SNIPPET * 2], "").markdown.split())
         for text in (result.title, result.snippet)
     )
     return Result(
@@ -101,9 +101,7 @@ def _tavily(base: str, query: str, key: Key | None) -> Request:
     if key is not None:
         headers["authorization"] = f"Bearer {key.reveal()}"
     body = msgspec.json.encode({"query": query, "max_results": MOST_RESULTS})
-    return Request(
-        url=f"{base.rstrip('/')}/search", method="POST", headers=headers, content=body
-    )
+    return Request(url=f"{base.rstrip('/')}/search", method="POST", headers=headers, content=body)
 
 
 class _Service(NamedTuple):
@@ -116,9 +114,7 @@ class _Service(NamedTuple):
 
 _SERVICES: Mapping[str, _Service] = {
     "searxng": _Service(None, _searxng, ("results",), "content"),
-    "brave": _Service(
-        "https://api.search.brave.com", _brave, ("web", "results"), "description"
-    ),
+    "brave": _Service("https://api.search.brave.com", _brave, ("web", "results"), "description"),
     "tavily": _Service("https://api.tavily.com", _tavily, ("results",), "content"),
 }
 

@@ -10,9 +10,7 @@ CHARS_PER_TOKEN = 4
 _LONGEST_LINE = 2_000
 
 
-def cut(
-    text: str, tokens: int, context: ToolContext, *, name: str, complete: bool = True
-) -> Shown:
+def cut(text: str, tokens: int, context: ToolContext, *, name: str, complete: bool = True) -> Shown:
     """The beginning of a text. If there is more, all of it goes into an artifact."""
     lines = [piece for line in text.split("\n") for piece in _pieces(line)]
     room, count = tokens * CHARS_PER_TOKEN, 0

@@ -132,7 +132,12 @@ async def test_a_scope_narrows_the_search(scope: str, found: list[str], home: Pa
 
 @pytest.mark.parametrize(
     ("scope", "error_class"),
-    [("..", "permission_denied"), ("/etc", "permission_denied"), ("nosuch", "execution_error"), ("README.md", "execution_error")],
+    [
+        ("..", "permission_denied"),
+        ("/etc", "permission_denied"),
+        ("nosuch", "execution_error"),
+        ("README.md", "execution_error"),
+    ],
 )
 async def test_a_scope_stays_inside(scope: str, error_class: str, home: Path, ws: Path) -> None:
     result = await bench(home, ws).run("search", {"query": "root", "scope": scope})
@@ -173,7 +178,9 @@ async def test_a_rule_that_came_later_hides_what_was_indexed_before(home: Path, 
         result = await narrow.run("search", {"query": "zebra"})
         assert paths(result) == ["README.md", "docs/guide.html"] and "lights" not in result.text
     # With time to look at everything it is not even kept.
-    await bench(home, ws, policy=Policy(rules=(Rule(decision=Outcome.DENY, path="src/**"),))).run("search", {"query": "x"})
+    await bench(home, ws, policy=Policy(rules=(Rule(decision=Outcome.DENY, path="src/**"),))).run(
+        "search", {"query": "x"}
+    )
     assert "src/lights.py" in paths(await bench(home, ws).run("search", {"query": "zebra"}))
 
 
@@ -318,7 +325,9 @@ async def test_a_file_is_kept_as_a_document_with_its_text(home: Path, ws: Path) 
         ("file_upload", {"path": "nosuch"}, "execution_error"),
     ],
 )
-async def test_what_cannot_be_kept_is_refused(tool: str, arguments: Any, error_class: str, home: Path, ws: Path) -> None:
+async def test_what_cannot_be_kept_is_refused(
+    tool: str, arguments: Any, error_class: str, home: Path, ws: Path
+) -> None:
     result = await bench(home, ws).run(tool, arguments)
     assert result.error.error_class == error_class
     assert not (home / "documents").exists()

@@ -113,8 +113,11 @@ def test_ranks_are_put_together_by_their_reciprocals(tmp_path: Path) -> None:
     words = ranked("a", "b", "c", by="words")
     meant = ranked("c", "hidden", "b", "d", "e", by="meaning")
     assert [(hit.path, part.snippet, by) for hit, part, by in fused(words, meant, asked)] == [
-        ("c", "words", "both"), ("b", "words", "both"), ("a", "words", "words"), ("d", "meaning", "meaning"),
-    ]  # fmt: skip
+        ("c", "words", "both"),
+        ("b", "words", "both"),
+        ("a", "words", "words"),
+        ("d", "meaning", "meaning"),
+    ]
 
 
 async def test_only_passages_that_are_new_are_sent(home: Path, ws: Path, server: ModelServer) -> None:
@@ -450,7 +453,7 @@ async def test_the_page_about_documents_shows_what_happens(home: Path, ws: Path,
     """`tests/docs` runs its other blocks; this one needs somebody who makes vectors."""
     page = (Path(__file__).parents[3] / "docs" / "use" / "documents.md").read_text()
     (block,) = re.findall(r"```text\n\$ callgate call search query=(\w+)\n(.+?)\n```", page, re.DOTALL)
-    (path, said), = re.findall(r'With the file `(\S+)` that says "([^"]+)":', page)
+    ((path, said),) = re.findall(r'With the file `(\S+)` that says "([^"]+)":', page)
     (ws / path).parent.mkdir()
     (ws / path).write_text(said + "\n")
     (ws / "garage.md").unlink()
@@ -491,7 +494,18 @@ async def test_without_an_embedder_nothing_of_it_is_loaded_or_kept(home: Path, w
 
 @pytest.mark.parametrize(
     "text",
-    ["", "\n\n", "one", "one\n\ntwo\n", "a line\n" * 500, "x" * 5_000, "語" * 3_000, "é\n" * 999, "a" * 999 + "\n\nb", " \n" * 9 + "end"],
+    [
+        "",
+        "\n\n",
+        "one",
+        "one\n\ntwo\n",
+        "a line\n" * 500,
+        "x" * 5_000,
+        "語" * 3_000,
+        "é\n" * 999,
+        "a" * 999 + "\n\nb",
+        " \n" * 9 + "end",
+    ],
 )
 def test_passages_are_short_and_have_every_word_of_a_text(text: str) -> None:
     parts = list(split(text))

@@ -49,9 +49,12 @@ def seeded(server: GoogleServer) -> GoogleServer:
     document = server.drive.put("Report", "application/vnd.google-apps.document", None)
     server.drive.exports[document, "text/markdown"] = b"# Report\n\nAll is well.\n"
     server.calendars.put(
-        summary="Standup", start={"dateTime": "2035-01-31T09:00:00+01:00"}, end={"dateTime": "2035-01-31T09:15:00+01:00"},
-        attendees=[{"email": "bob@example.org"}], location="Room 1",
-    )  # fmt: skip
+        summary="Standup",
+        start={"dateTime": "2035-01-31T09:00:00+01:00"},
+        end={"dateTime": "2035-01-31T09:15:00+01:00"},
+        attendees=[{"email": "bob@example.org"}],
+        location="Room 1",
+    )
     server.documents.put("Minutes", "Once upon a time")
     server.sheets.put("Budget", [["what", "cost"], ["tea", 3]])
     server.tasks.put("Water the plants", notes="twice")
@@ -62,20 +65,27 @@ class Desk:
     def __init__(self, google: GoogleServer, home: Path, workspace: Path) -> None:
         self.google, self.home, self.workspace = google, home, workspace
         self.table = GoogleTable(
-            endpoint=google.url, token_endpoint=f"{google.url}/token", auth_endpoint=f"{google.url}/o/oauth2/v2/auth",
+            endpoint=google.url,
+            token_endpoint=f"{google.url}/token",
+            auth_endpoint=f"{google.url}/o/oauth2/v2/auth",
             revoke_endpoint=f"{google.url}/revoke",
-        )  # fmt: skip
+        )
         self.accounts = GoogleAccounts(str(home), self.table)
         self.tools = GoogleTools(self.accounts, google.url)
         self.bench = Bench(workspace, *(factory for _, factory in self.tools.factories()), mode=Mode.WRITE)
 
-    def log_in(self, *scopes: str, account: str = "default", read_only: bool = False, expires_in: float = 3600.0) -> Tokens:
+    def log_in(
+        self, *scopes: str, account: str = "default", read_only: bool = False, expires_in: float = 3600.0
+    ) -> Tokens:
         """As a person would have done; without scopes, for everything."""
         chosen = scopes or ALL
         tokens = Tokens(
-            access_token=self.google.let_in(*chosen), refresh_token=self.google.log_in(*chosen), expires_at=time.time() + expires_in,
-            scopes=tuple(SCOPE + each for each in chosen), email="ann@example.org",
-        )  # fmt: skip
+            access_token=self.google.let_in(*chosen),
+            refresh_token=self.google.log_in(*chosen),
+            expires_at=time.time() + expires_in,
+            scopes=tuple(SCOPE + each for each in chosen),
+            email="ann@example.org",
+        )
         self.accounts.put(account, tokens, Client(*self.google.client), read_only=read_only)
         return tokens
 
@@ -116,8 +126,21 @@ R, W, N = SideEffects.READ, SideEffects.WRITE, SideEffects.NETWORK
 CASES = [
     Case("gmail_list", {}, (), R, "gmail.readonly"),
     Case("gmail_read", {"messageId": MAIL}, ("messageId",), R, "gmail.readonly"),
-    Case("gmail_save_attachment", {"messageId": MAIL, "attachment": "data.csv", "path": "d.csv"}, ("messageId", "attachment", "path"), W, "gmail.readonly"),
-    Case("gmail_send", {"to": "bob@example.org", "subject": "Hi", "body": "Hello."}, ("to", "subject", "body"), N, "gmail.send", True),
+    Case(
+        "gmail_save_attachment",
+        {"messageId": MAIL, "attachment": "data.csv", "path": "d.csv"},
+        ("messageId", "attachment", "path"),
+        W,
+        "gmail.readonly",
+    ),
+    Case(
+        "gmail_send",
+        {"to": "bob@example.org", "subject": "Hi", "body": "Hello."},
+        ("to", "subject", "body"),
+        N,
+        "gmail.send",
+        True,
+    ),
     Case("gmail_search", {"query": "from:juergen"}, ("query",), R, "gmail.readonly"),
     Case("drive_list", {}, (), R, "drive.metadata.readonly"),
     Case("drive_read", {"fileId": FILE}, ("fileId",), R, "drive.readonly"),
@@ -127,25 +150,59 @@ CASES = [
     Case("drive_delete", {"fileId": FILE}, ("fileId",), N, "drive.file", True),
     Case("drive_search", {"query": "plan"}, ("query",), R, "drive.metadata.readonly"),
     Case("calendar_list", {}, (), R, "calendar.calendarlist.readonly"),
-    Case("calendar_events", {"calendarId": "primary", "timeMin": "2035-01-01T00:00:00Z", "timeMax": "2036-01-01T00:00:00Z"}, (), R, "calendar.events.readonly"),
-    Case("calendar_create", {"summary": "Tea", "start": "2035-02-01T16:00:00+01:00", "end": "2035-02-01T17:00:00+01:00"}, ("summary", "start", "end"), N, "calendar.events"),
+    Case(
+        "calendar_events",
+        {"calendarId": "primary", "timeMin": "2035-01-01T00:00:00Z", "timeMax": "2036-01-01T00:00:00Z"},
+        (),
+        R,
+        "calendar.events.readonly",
+    ),
+    Case(
+        "calendar_create",
+        {"summary": "Tea", "start": "2035-02-01T16:00:00+01:00", "end": "2035-02-01T17:00:00+01:00"},
+        ("summary", "start", "end"),
+        N,
+        "calendar.events",
+    ),
     Case("calendar_update", {"eventId": EVENT, "summary": "Sit down"}, ("eventId",), N, "calendar.events"),
     Case("calendar_delete", {"eventId": EVENT}, ("eventId",), N, "calendar.events", True),
     Case("docs_read", {"documentId": DOCUMENT}, ("documentId",), R, "documents.readonly"),
     Case("docs_create", {"title": "New", "text": "Words"}, ("title",), N, "documents"),
     Case("docs_append", {"documentId": DOCUMENT, "text": " more"}, ("documentId", "text"), N, "documents"),
-    Case("docs_replace", {"documentId": DOCUMENT, "findText": "Once", "replaceText": "Twice"}, ("documentId", "findText", "replaceText"), N, "documents"),
-    Case("sheets_read", {"spreadsheetId": SHEET, "range": "Sheet1!A1:B2"}, ("spreadsheetId",), R, "spreadsheets.readonly"),
-    Case("sheets_write", {"spreadsheetId": SHEET, "range": "A2:B2", "values": [["milk", 2]]}, ("spreadsheetId", "range", "values"), N, "spreadsheets"),
-    Case("sheets_append", {"spreadsheetId": SHEET, "range": "A1:B2", "values": [["jam", 4]]}, ("spreadsheetId", "range", "values"), N, "spreadsheets"),
+    Case(
+        "docs_replace",
+        {"documentId": DOCUMENT, "findText": "Once", "replaceText": "Twice"},
+        ("documentId", "findText", "replaceText"),
+        N,
+        "documents",
+    ),
+    Case(
+        "sheets_read", {"spreadsheetId": SHEET, "range": "Sheet1!A1:B2"}, ("spreadsheetId",), R, "spreadsheets.readonly"
+    ),
+    Case(
+        "sheets_write",
+        {"spreadsheetId": SHEET, "range": "A2:B2", "values": [["milk", 2]]},
+        ("spreadsheetId", "range", "values"),
+        N,
+        "spreadsheets",
+    ),
+    Case(
+        "sheets_append",
+        {"spreadsheetId": SHEET, "range": "A1:B2", "values": [["jam", 4]]},
+        ("spreadsheetId", "range", "values"),
+        N,
+        "spreadsheets",
+    ),
     Case("sheets_create", {"title": "Plan"}, ("title",), N, "spreadsheets"),
-    Case("sheets_clear", {"spreadsheetId": SHEET, "range": "A1:A2"}, ("spreadsheetId", "range"), N, "spreadsheets", True),
+    Case(
+        "sheets_clear", {"spreadsheetId": SHEET, "range": "A1:A2"}, ("spreadsheetId", "range"), N, "spreadsheets", True
+    ),
     Case("tasks_list", {"taskListId": "@default"}, (), R, "tasks.readonly"),
     Case("tasks_get", {"taskListId": "@default", "taskId": TASK}, ("taskId",), R, "tasks.readonly"),
     Case("tasks_create", {"taskListId": "@default", "title": "Bake", "notes": "bread"}, ("title",), N, "tasks"),
     Case("tasks_update", {"taskListId": "@default", "taskId": TASK, "title": "Rest"}, ("taskId",), N, "tasks"),
     Case("tasks_complete", {"taskListId": "@default", "taskId": TASK}, ("taskId",), N, "tasks"),
     Case("tasks_delete", {"taskListId": "@default", "taskId": TASK}, ("taskId",), N, "tasks", True),
-]  # fmt: skip
+]
 assert [each.tool for each in CASES] == [each.definition.name for each in CATALOGUE]
 DESTRUCTIVE = Capability.DESTRUCTIVE

@@ -147,4 +147,6 @@ def test_nothing_that_makes_requests_is_loaded_before_a_call() -> None:
     )
     home = os.environ["CALLGATE_HOME"]
     ran = subprocess.run([sys.executable, "-c", code, home], capture_output=True, text=True, timeout=60)
-    assert ran.stdout.split() == [f"callgate_catalogue.google.{name}" for name in ("accounts", "catalogue", "credentials", "pack", "tool")], ran.stderr
+    assert ran.stdout.split() == [
+        f"callgate_catalogue.google.{name}" for name in ("accounts", "catalogue", "credentials", "pack", "tool")
+    ], ran.stderr

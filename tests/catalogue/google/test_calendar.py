@@ -13,13 +13,22 @@ from tests.catalogue.google.desk import EVENT, Desk
 @pytest.mark.parametrize(
     ("said", "start"),
     [
-        ({"start": "2035-02-01T16:00:00+09:00", "end": "2035-02-01T17:00:00+09:00"}, {"dateTime": "2035-02-01T16:00:00+09:00"}),
+        (
+            {"start": "2035-02-01T16:00:00+09:00", "end": "2035-02-01T17:00:00+09:00"},
+            {"dateTime": "2035-02-01T16:00:00+09:00"},
+        ),
         ({"start": "2035-02-01T16:00:00Z", "end": "2035-02-01T17:00:00Z"}, {"dateTime": "2035-02-01T16:00:00+00:00"}),
-        ({"start": "2035-02-01T16:00", "end": "2035-02-01T17:00"}, {"dateTime": "2035-02-01T16:00:00", "timeZone": "Europe/Berlin"}),
-        ({"start": "2035-02-01T16:00", "end": "2035-02-01T17:00", "timeZone": "Asia/Tokyo"}, {"dateTime": "2035-02-01T16:00:00", "timeZone": "Asia/Tokyo"}),
+        (
+            {"start": "2035-02-01T16:00", "end": "2035-02-01T17:00"},
+            {"dateTime": "2035-02-01T16:00:00", "timeZone": "Europe/Berlin"},
+        ),
+        (
+            {"start": "2035-02-01T16:00", "end": "2035-02-01T17:00", "timeZone": "Asia/Tokyo"},
+            {"dateTime": "2035-02-01T16:00:00", "timeZone": "Asia/Tokyo"},
+        ),
         ({"start": "2035-02-01", "end": "2035-02-03"}, {"date": "2035-02-01"}),
     ],
-)  # fmt: skip
+)
 async def test_an_event_begins_when_it_was_said(said: dict[str, str], start: dict[str, str], desk: Desk) -> None:
     made = await desk.value("calendar_create", summary="S", **said)
     assert desk.google.calendars.events[made["id"]]["start"] == start
@@ -50,7 +59,10 @@ async def test_an_event_of_an_hour_can_become_one_of_a_day_and_back(desk: Desk) 
     await desk.value("calendar_update", eventId=EVENT, start="2035-02-01", end="2035-02-02")
     assert desk.google.calendars.events[EVENT]["start"] == {"date": "2035-02-01"}
     await desk.value("calendar_update", eventId=EVENT, start="2035-02-01T10:00", end="2035-02-01T11:00")
-    assert desk.google.calendars.events[EVENT]["start"] == {"dateTime": "2035-02-01T10:00:00", "timeZone": "Europe/Berlin"}
+    assert desk.google.calendars.events[EVENT]["start"] == {
+        "dateTime": "2035-02-01T10:00:00",
+        "timeZone": "Europe/Berlin",
+    }
     assert desk.google.calendars.events[EVENT]["summary"] == "Standup"
 
 
@@ -79,9 +91,12 @@ async def test_without_a_time_events_from_now_on_are_listed_in_order(desk: Desk)
 
 async def test_an_event_says_what_it_is_about(desk: Desk) -> None:
     desk.google.calendars.put(
-        summary="Plan\u202e\U000e0041", start={"date": "2034-01-01"}, end={"date": "2034-01-02"}, hangoutLink="https://meet.example/abc",
+        summary="Plan\u202e\U000e0041",
+        start={"date": "2034-01-01"},
+        end={"date": "2034-01-02"},
+        hangoutLink="https://meet.example/abc",
         description="<p>Bring <b>tea</b>.</p><ul><li>one</ul>" + "x" * 600,
-    )  # fmt: skip
+    )
     result = await desk.call("calendar_events", maxResults=1)
     first, second, more = result.text.splitlines()
     assert first == "event0002  2034-01-01 - 2034-01-02  Plan  https://meet.example/abc"
@@ -105,7 +120,12 @@ async def test_a_zone_that_nobody_knows_is_refused(desk: Desk) -> None:
 
 
 async def test_nobody_is_told_unless_it_is_said(desk: Desk) -> None:
-    said: dict[str, Any] = {"summary": "S", "start": "2035-02-01", "end": "2035-02-02", "attendees": ["bob@example.org"]}
+    said: dict[str, Any] = {
+        "summary": "S",
+        "start": "2035-02-01",
+        "end": "2035-02-02",
+        "attendees": ["bob@example.org"],
+    }
     await desk.value("calendar_create", **said)
     await desk.value("calendar_create", **said, sendUpdates="all")
     assert desk.google.calendars.told == ["none", "all"]

@@ -150,7 +150,9 @@ async def test_an_id_cannot_lead_elsewhere(desk: Desk) -> None:
         ("docs_replace", {"documentId": "1Doc0001", "oldText": "Once", "newText": "Twice"}, "Twice upon a time"),
     ],
 )
-async def test_other_spellings_of_arguments_are_taken(tool: str, arguments: dict[str, Any], sent: str, desk: Desk) -> None:
+async def test_other_spellings_of_arguments_are_taken(
+    tool: str, arguments: dict[str, Any], sent: str, desk: Desk
+) -> None:
     await desk.value(tool, **arguments)
     assert desk.google.documents.documents["1Doc0001"]["text"] == sent
 
@@ -170,12 +172,17 @@ async def test_another_account_can_be_named(desk: Desk) -> None:
 
 
 SHAPES = (
-    b"[]", b"7", b'"text"', b"null", b"{}", b'{"error": {"code": 500}}',
+    b"[]",
+    b"7",
+    b'"text"',
+    b"null",
+    b"{}",
+    b'{"error": {"code": 500}}',
     b'{"id": 7, "name": [], "messages": 7, "files": {"a": 1}, "items": [7, null], "payload": [], "tabs": 7, "values": {"a": 1}}',
     b'{"messages": [7], "files": [[]], "items": {}, "nextPageToken": 7, "payload": {"parts": 7}, "sheets": [null]}',
     b'{"payload": {"parts": [7], "headers": {"a": 1}}, "values": [7], "tabs": [[]], "replies": [7], "updates": 7}',
     b'{"payload": {"body": {"data": 7, "size": "x"}, "headers": [7]}, "mimeType": "text/plain", "id": "x/../y"}',
-)  # fmt: skip
+)
 
 
 @each_case

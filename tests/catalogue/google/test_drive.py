@@ -36,7 +36,11 @@ async def test_a_text_is_read_in_its_charset(media_type: str, content: bytes, te
 
 @pytest.mark.parametrize(
     ("kind", "export", "content"),
-    [("document", "text/markdown", b"# A"), ("spreadsheet", "text/csv", b"a,b\n"), ("presentation", "text/plain", b"Slide")],
+    [
+        ("document", "text/markdown", b"# A"),
+        ("spreadsheet", "text/csv", b"a,b\n"),
+        ("presentation", "text/plain", b"Slide"),
+    ],
 )
 async def test_googles_own_documents_are_exported(kind: str, export: str, content: bytes, desk: Desk) -> None:
     id = desk.google.drive.put("f", NATIVE + kind, None)
@@ -142,14 +146,19 @@ async def test_a_new_content_leaves_the_type_of_a_file_as_it_is(desk: Desk) -> N
         ("document", {"path": "old.doc"}, b"Old", "application/msword"),
     ],
 )
-async def test_documents_of_googles_own_are_made_of_what_it_can_convert(kind: str, said: dict[str, str], sent: bytes, sent_as: str, desk: Desk) -> None:
+async def test_documents_of_googles_own_are_made_of_what_it_can_convert(
+    kind: str, said: dict[str, str], sent: bytes, sent_as: str, desk: Desk
+) -> None:
     (desk.workspace / "old.doc").write_bytes(b"Old")
     media_type = f"application/vnd.google-apps.{kind}"
     made = await desk.value("drive_create", name="New", mimeType=media_type, **said)
     assert (made["mimeType"], desk.google.drive.contents[made["id"]]) == (media_type, sent)
     await desk.value("drive_update", fileId=made["id"], name="Newer", **said)
     await desk.value("drive_update", fileId=made["id"], **said)
-    assert (desk.google.drive.files[made["id"]]["mimeType"], desk.google.drive.contents[made["id"]]) == (media_type, sent)
+    assert (desk.google.drive.files[made["id"]]["mimeType"], desk.google.drive.contents[made["id"]]) == (
+        media_type,
+        sent,
+    )
     assert desk.google.asked()[-1].headers["content-type"] == sent_as
 
 
@@ -185,7 +194,11 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent(tool: str,
 
 @pytest.mark.parametrize("path", ["../out.txt", "/etc/passwd"])
 async def test_files_come_from_the_workspace_and_go_there(path: str, desk: Desk) -> None:
-    for tool, arguments in (("drive_create", {"name": "n"}), ("drive_download", {"fileId": FILE}), ("drive_update", {"fileId": FILE})):
+    for tool, arguments in (
+        ("drive_create", {"name": "n"}),
+        ("drive_download", {"fileId": FILE}),
+        ("drive_update", {"fileId": FILE}),
+    ):
         result = await desk.call(tool, path=path, **arguments)
         assert result.error is not None
         assert result.error.error_class is ToolErrorClass.PERMISSION_DENIED

@@ -19,7 +19,14 @@ PROJECT = Path(__file__).parents[3]
 @needs("emulate", "node", "unshare", "linux")
 def test_the_emulator_of_others_lets_us_in_and_takes_our_mail(tmp_path: Path) -> None:
     apart = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-rn"]
-    command = [*apart, sys.executable, "-m", "tests.google_emulator.visit", str(PROJECT / ".tools/emulate"), str(tmp_path)]
+    command = [
+        *apart,
+        sys.executable,
+        "-m",
+        "tests.google_emulator.visit",
+        str(PROJECT / ".tools/emulate"),
+        str(tmp_path),
+    ]
     ran = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     said = json.loads(ran.stdout)

@@ -32,7 +32,9 @@ def _not_within_a_call() -> None:
 
 
 def places(google: GoogleServer) -> oauth.Endpoints:
-    return oauth.Endpoints(auth=f"{google.url}/o/oauth2/v2/auth", token=f"{google.url}/token", revoke=f"{google.url}/revoke")
+    return oauth.Endpoints(
+        auth=f"{google.url}/o/oauth2/v2/auth", token=f"{google.url}/token", revoke=f"{google.url}/revoke"
+    )
 
 
 def fetch(address: str) -> tuple[int, str]:
@@ -74,8 +76,16 @@ async def test_a_person_logs_in(google: GoogleServer) -> None:
     assert (tokens.scopes, tokens.email) == (tuple(sorted(SCOPES)), "ann@example.org")
     assert tokens.access_token in google.tokens and tokens.refresh_token in google.refresh_tokens
     assert browser.visits[0].result()[0] == 200
-    asked = {name: browser.asked[name] for name in ("code_challenge_method", "access_type", "prompt", "include_granted_scopes")}
-    assert asked == {"code_challenge_method": "S256", "access_type": "offline", "prompt": "consent", "include_granted_scopes": "true"}
+    asked = {
+        name: browser.asked[name]
+        for name in ("code_challenge_method", "access_type", "prompt", "include_granted_scopes")
+    }
+    assert asked == {
+        "code_challenge_method": "S256",
+        "access_type": "offline",
+        "prompt": "consent",
+        "include_granted_scopes": "true",
+    }
     assert urlsplit(browser.asked["redirect_uri"]).hostname == "127.0.0.1"
     assert not any(google.client[1] in str(value) for value in browser.asked.values())
 
@@ -94,9 +104,11 @@ async def test_a_visitor_who_does_not_know_the_state_is_nobody(google: GoogleSer
         async def visit(self, address: str) -> Any:
             back = self.asked["redirect_uri"]
             tries = [
-                f"{back}?{urlencode({'code': 'stolen', 'state': 'guess'})}", f"{back}?code=stolen", back,
+                f"{back}?{urlencode({'code': 'stolen', 'state': 'guess'})}",
+                f"{back}?code=stolen",
+                back,
                 f"{back}other?{urlencode({'code': 'stolen', 'state': self.asked['state']})}",
-            ]  # fmt: skip
+            ]
             codes = [(await asyncio.to_thread(fetch, each))[0] for each in tries]
             return codes, await super().visit(address)
 
@@ -134,7 +146,9 @@ async def test_a_login_goes_over_tls_or_stays_here(url: str, google: GoogleServe
         await oauth.log_in(oauth.Endpoints(auth=url), oauth.Client("c"), SCOPES, lambda address: None)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"installed": 1}', '{"installed": {}}', '{"other": {"client_id": "c"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"installed": 1}', '{"installed": {}}', '{"other": {"client_id": "c"}}']
+)
 def test_a_file_that_is_no_client_file_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="client file"):
         oauth.read_client(text.encode())
@@ -189,7 +203,9 @@ async def command(*words: str, cwd: Path) -> Any:
     return await asyncio.to_thread(lambda: callgate(*words, cwd=cwd))
 
 
-async def test_from_a_client_file_to_a_list_of_mails_and_out_again(google: GoogleServer, auth: Commands, ws: Path, home: Path) -> None:
+async def test_from_a_client_file_to_a_list_of_mails_and_out_again(
+    google: GoogleServer, auth: Commands, ws: Path, home: Path
+) -> None:
     before = await command("call", "gmail_list", "--json", cwd=ws)
     assert (before.code, before.json["error"]["class"]) == (1, "not_found")
     assert "callgate auth google login" in before.json["error"]["message"]
@@ -198,7 +214,15 @@ async def test_from_a_client_file_to_a_list_of_mails_and_out_again(google: Googl
     listed = await command("call", "gmail_list", "--json", cwd=ws)
     assert [each["id"] for each in listed.json["value"]] == [MAIL]
     status = await auth("status", "--json")
-    assert status.json == [{"account": "default", "email": "ann@example.org", "usual": True, "read_only": False, "scopes": sorted(set(ALL))}]
+    assert status.json == [
+        {
+            "account": "default",
+            "email": "ann@example.org",
+            "usual": True,
+            "read_only": False,
+            "scopes": sorted(set(ALL)),
+        }
+    ]
     kept = GoogleAccounts(str(home), GoogleTable()).known().accounts["default"]
     left = await auth("logout", "--json")
     assert left.json == {"account": "default", "forgotten": True, "revoked": True}
@@ -208,7 +232,9 @@ async def test_from_a_client_file_to_a_list_of_mails_and_out_again(google: Googl
     assert [each for each in (kept.access_token, kept.refresh_token, kept.client_secret) if each in said] == []
 
 
-async def test_more_is_allowed_step_by_step_with_the_client_of_the_first_login(google: GoogleServer, auth: Commands) -> None:
+async def test_more_is_allowed_step_by_step_with_the_client_of_the_first_login(
+    google: GoogleServer, auth: Commands
+) -> None:
     first = await auth("login", "gmail", "--read-only", "--client-file", "client.json", "--json")
     assert first.json["scopes"] == ["gmail.readonly"]
     google.declined = {"tasks"}
@@ -226,13 +252,18 @@ async def test_a_second_account_has_its_own_name(google: GoogleServer, auth: Com
         came = await auth("login", *words)
         assert came.code == 0, came.err
     listed = (await auth("status", "--json")).json
-    assert [(each["account"], each["usual"], each["read_only"]) for each in listed] == [("default", True, False), ("work", False, True)]
+    assert [(each["account"], each["usual"], each["read_only"]) for each in listed] == [
+        ("default", True, False),
+        ("work", False, True),
+    ]
     assert listed[1]["scopes"] == sorted(set(READING))
     shown = (await auth("status")).out
     assert "default" in shown and "work" in shown
 
 
-async def test_who_cannot_be_logged_out_at_google_is_logged_out_here(google: GoogleServer, auth: Commands, home: Path) -> None:
+async def test_who_cannot_be_logged_out_at_google_is_logged_out_here(
+    google: GoogleServer, auth: Commands, home: Path
+) -> None:
     await auth("login", "--client-file", "client.json")
     google.refresh_tokens.clear()
     assert (await auth("logout", "--json")).json == {"account": "default", "forgotten": True, "revoked": False}

@@ -34,22 +34,80 @@ from tests.needs import needs
 oracle = needs("google-api-python-client")
 
 MORE = [
-    Case("gmail_send", {"to": ["Ann <ann@example.org>", "bob@example.org"], "cc": "c@example.org", "bcc": "d@example.org", "subject": "S", "body": "B", "html": "<p>B</p>", "attachments": ["note.txt"]}, (), CASES[3].effect, "gmail.send"),
+    Case(
+        "gmail_send",
+        {
+            "to": ["Ann <ann@example.org>", "bob@example.org"],
+            "cc": "c@example.org",
+            "bcc": "d@example.org",
+            "subject": "S",
+            "body": "B",
+            "html": "<p>B</p>",
+            "attachments": ["note.txt"],
+        },
+        (),
+        CASES[3].effect,
+        "gmail.send",
+    ),
     Case("gmail_list", {"maxResults": 500, "labelIds": ["INBOX", "UNREAD"]}, (), CASES[0].effect, "gmail.readonly"),
     Case("drive_read", {"fileId": "1File0002"}, (), CASES[6].effect, "drive.readonly"),
-    Case("drive_create", {"name": "d", "mimeType": "application/vnd.google-apps.folder", "folderId": "root"}, (), CASES[8].effect, "drive.file"),
+    Case(
+        "drive_create",
+        {"name": "d", "mimeType": "application/vnd.google-apps.folder", "folderId": "root"},
+        (),
+        CASES[8].effect,
+        "drive.file",
+    ),
     Case("drive_create", {"name": "note.txt", "path": "note.txt"}, (), CASES[8].effect, "drive.file"),
     Case("drive_update", {"fileId": FILE, "name": "other.txt", "path": "note.txt"}, (), CASES[9].effect, "drive.file"),
     Case("drive_delete", {"fileId": FILE, "permanent": True}, (), CASES[10].effect, "drive.file"),
-    Case("calendar_events", {"timeMin": "2035-01-01", "timeMax": "2035-12-31T12:00:00", "query": "stand"}, (), CASES[13].effect, "calendar.events.readonly"),
-    Case("calendar_create", {"summary": "S", "start": "2035-02-01T16:00:00", "end": "2035-02-01T17:00:00", "description": "D", "location": "L", "attendees": ["bob@example.org"], "sendUpdates": "all"}, (), CASES[14].effect, "calendar.events"),
-    Case("calendar_create", {"summary": "S", "start": "2035-02-01", "end": "2035-02-02"}, (), CASES[14].effect, "calendar.events"),
-    Case("calendar_update", {"eventId": EVENT, "start": "2035-02-01", "end": "2035-02-02", "timeZone": "Asia/Tokyo"}, (), CASES[15].effect, "calendar.events"),
+    Case(
+        "calendar_events",
+        {"timeMin": "2035-01-01", "timeMax": "2035-12-31T12:00:00", "query": "stand"},
+        (),
+        CASES[13].effect,
+        "calendar.events.readonly",
+    ),
+    Case(
+        "calendar_create",
+        {
+            "summary": "S",
+            "start": "2035-02-01T16:00:00",
+            "end": "2035-02-01T17:00:00",
+            "description": "D",
+            "location": "L",
+            "attendees": ["bob@example.org"],
+            "sendUpdates": "all",
+        },
+        (),
+        CASES[14].effect,
+        "calendar.events",
+    ),
+    Case(
+        "calendar_create",
+        {"summary": "S", "start": "2035-02-01", "end": "2035-02-02"},
+        (),
+        CASES[14].effect,
+        "calendar.events",
+    ),
+    Case(
+        "calendar_update",
+        {"eventId": EVENT, "start": "2035-02-01", "end": "2035-02-02", "timeZone": "Asia/Tokyo"},
+        (),
+        CASES[15].effect,
+        "calendar.events",
+    ),
     Case("sheets_read", {"spreadsheetId": SHEET}, (), CASES[21].effect, "spreadsheets.readonly"),
-    Case("sheets_write", {"spreadsheetId": SHEET, "range": "A1", "values": [["=1+1", None, True, 1.5]], "valueInputOption": "RAW"}, (), CASES[22].effect, "spreadsheets"),
+    Case(
+        "sheets_write",
+        {"spreadsheetId": SHEET, "range": "A1", "values": [["=1+1", None, True, 1.5]], "valueInputOption": "RAW"},
+        (),
+        CASES[22].effect,
+        "spreadsheets",
+    ),
     Case("tasks_update", {"taskId": TASK, "status": "needsAction", "due": "2035-02-01"}, (), CASES[29].effect, "tasks"),
     Case("tasks_list", {"showCompleted": True, "maxResults": 1000}, (), CASES[26].effect, "tasks.readonly"),
-]  # fmt: skip
+]
 
 
 @oracle
@@ -109,7 +167,9 @@ ASKS: dict[str, list[Ask]] = {
         lambda s: s.users().messages().send(userId="me", body={"raw": RAW}),
     ],
     "drive": [
-        lambda s: s.files().list(q="'root' in parents and trashed = false", pageSize=5, fields="files(id,name),nextPageToken"),
+        lambda s: s.files().list(
+            q="'root' in parents and trashed = false", pageSize=5, fields="files(id,name),nextPageToken"
+        ),
         lambda s: s.files().get(fileId=FILE, fields="id,name,mimeType"),
         lambda s: s.files().get_media(fileId=FILE),
         lambda s: s.files().export(fileId="1File0002", mimeType="text/markdown"),
@@ -121,22 +181,41 @@ ASKS: dict[str, list[Ask]] = {
     ],
     "calendar": [
         lambda s: s.calendarList().list(),
-        lambda s: s.events().list(calendarId="primary", timeMin="2035-01-01T00:00:00Z", singleEvents=True, orderBy="startTime"),
-        lambda s: s.events().insert(calendarId="primary", sendUpdates="none", body={"summary": "S", "start": WHEN, "end": LATER}),
+        lambda s: s.events().list(
+            calendarId="primary", timeMin="2035-01-01T00:00:00Z", singleEvents=True, orderBy="startTime"
+        ),
+        lambda s: s.events().insert(
+            calendarId="primary", sendUpdates="none", body={"summary": "S", "start": WHEN, "end": LATER}
+        ),
         lambda s: s.events().patch(calendarId="primary", eventId=EVENT, body={"summary": "T"}),
         lambda s: s.events().delete(calendarId="primary", eventId=EVENT),
     ],
     "docs": [
         lambda s: s.documents().get(documentId=DOCUMENT, includeTabsContent=True),
         lambda s: s.documents().create(body={"title": "T"}),
-        lambda s: s.documents().batchUpdate(documentId=DOCUMENT, body={"requests": [{"insertText": {"endOfSegmentLocation": {}, "text": "x"}}]}),
-        lambda s: s.documents().batchUpdate(documentId=DOCUMENT, body={"requests": [{"replaceAllText": {"containsText": {"text": "x", "matchCase": True}, "replaceText": "y"}}]}),
+        lambda s: s.documents().batchUpdate(
+            documentId=DOCUMENT, body={"requests": [{"insertText": {"endOfSegmentLocation": {}, "text": "x"}}]}
+        ),
+        lambda s: s.documents().batchUpdate(
+            documentId=DOCUMENT,
+            body={
+                "requests": [{"replaceAllText": {"containsText": {"text": "x", "matchCase": True}, "replaceText": "y"}}]
+            },
+        ),
     ],
     "sheets": [
         lambda s: s.spreadsheets().get(spreadsheetId=SHEET),
         lambda s: s.spreadsheets().values().get(spreadsheetId=SHEET, range="Sheet1!A1:B2"),
-        lambda s: s.spreadsheets().values().update(spreadsheetId=SHEET, range="A1:B1", valueInputOption="RAW", body={"values": [["a", "b"]]}),
-        lambda s: s.spreadsheets().values().append(spreadsheetId=SHEET, range="A1:B1", valueInputOption="RAW", body={"values": [["c", "d"]]}),
+        lambda s: (
+            s.spreadsheets()
+            .values()
+            .update(spreadsheetId=SHEET, range="A1:B1", valueInputOption="RAW", body={"values": [["a", "b"]]})
+        ),
+        lambda s: (
+            s.spreadsheets()
+            .values()
+            .append(spreadsheetId=SHEET, range="A1:B1", valueInputOption="RAW", body={"values": [["c", "d"]]})
+        ),
         lambda s: s.spreadsheets().values().clear(spreadsheetId=SHEET, range="A1:B2", body={}),
         lambda s: s.spreadsheets().create(body={"properties": {"title": "T"}}),
     ],
@@ -148,7 +227,7 @@ ASKS: dict[str, list[Ask]] = {
         lambda s: s.tasks().patch(tasklist="@default", task=TASK, body={"status": "completed"}),
         lambda s: s.tasks().delete(tasklist="@default", task=TASK),
     ],
-}  # fmt: skip
+}
 
 
 def _media(content: bytes) -> Any:

@@ -89,7 +89,9 @@ async def test_what_was_given_up_may_have_been_done(desk: Desk) -> None:
     assert await desk.reason("tasks_complete", taskId=TASK) == "google_rate"
 
 
-async def test_a_wait_that_google_asks_for_is_kept_or_the_call_ends(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wait_that_google_asks_for_is_kept_or_the_call_ends(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
@@ -181,7 +183,9 @@ async def test_a_server_that_is_not_there_is_said_so(desk: Desk) -> None:
     assert await desk.reason("gmail_send", **SEND) == "google_unreachable"
 
 
-@pytest.mark.parametrize("endpoint", ["http://google.example", "ftp://127.0.0.1", "nonsense", "http://127.0.0.1.example"])
+@pytest.mark.parametrize(
+    "endpoint", ["http://google.example", "ftp://127.0.0.1", "nonsense", "http://127.0.0.1.example"]
+)
 def test_tokens_go_over_tls_or_stay_here(endpoint: str) -> None:
     with pytest.raises(ToolError):
         Connections(endpoint)
@@ -245,7 +249,10 @@ async def test_a_caller_who_leaves_ends_the_request(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"error": {"code": 404, "message": "Not here.", "status": "NOT_FOUND"}}', "Google does not find it (404): Not here."),
+        (
+            b'{"error": {"code": 404, "message": "Not here.", "status": "NOT_FOUND"}}',
+            "Google does not find it (404): Not here.",
+        ),
         (b'{"error": {"code": 404}}', "Google does not find it (404)."),
         (b"", "Google does not find it (404)."),
         (b'{"error": "nope", "error_description": "Really."}', "Google does not find it (404): Really."),

@@ -11,7 +11,12 @@ from tests.google_server import Fault
 
 
 def paragraph(text: str, style: str = "NORMAL_TEXT", **more: Any) -> dict[str, Any]:
-    run = {"textRun": {"content": f"{text}\n", **({"textStyle": {"link": {"url": more.pop("url")}}} if "url" in more else {})}}
+    run = {
+        "textRun": {
+            "content": f"{text}\n",
+            **({"textStyle": {"link": {"url": more.pop("url")}}} if "url" in more else {}),
+        }
+    }
     return {"paragraph": {"elements": [run], "paragraphStyle": {"namedStyleType": style}, **more}}
 
 
@@ -30,9 +35,16 @@ async def test_a_document_is_read_as_markdown(desk: Desk) -> None:
     id = desk.google.documents.put("Rich", body=body)
     value = await desk.value("docs_read", documentId=id)
     assert value["text"].splitlines() == [
-        "# Title", "Text", "- one", "  - two", r"| a\|b | a\|b |", "| --- | --- |", r"| a\|b | a\|b |",
-        "[here](https://x.example)", "Ann",
-    ]  # fmt: skip
+        "# Title",
+        "Text",
+        "- one",
+        "  - two",
+        r"| a\|b | a\|b |",
+        "| --- | --- |",
+        r"| a\|b | a\|b |",
+        "[here](https://x.example)",
+        "Ann",
+    ]
 
 
 async def test_a_document_is_read_without_what_others_suggest(desk: Desk) -> None:
@@ -41,7 +53,12 @@ async def test_a_document_is_read_without_what_others_suggest(desk: Desk) -> Non
 
 
 async def test_a_document_without_tabs_is_read_as_well(desk: Desk) -> None:
-    desk.google.faults = [Fault(200, body=b'{"title": "Old", "body": {"content": [{"paragraph": {"elements": [{"textRun": {"content": "x\\n"}}]}}]}}')]
+    desk.google.faults = [
+        Fault(
+            200,
+            body=b'{"title": "Old", "body": {"content": [{"paragraph": {"elements": [{"textRun": {"content": "x\\n"}}]}}]}}',
+        )
+    ]
     assert (await desk.value("docs_read", documentId=DOCUMENT))["text"] == "x"
 
 
@@ -60,8 +77,12 @@ async def test_a_document_whose_text_failed_is_not_kept_secret(desk: Desk) -> No
 
 
 async def test_a_replacement_says_how_often(desk: Desk) -> None:
-    assert (await desk.value("docs_replace", documentId=DOCUMENT, findText="e", replaceText="E"))["occurrencesChanged"] == 2
-    assert (await desk.value("docs_replace", documentId=DOCUMENT, findText="nowhere", replaceText=""))["occurrencesChanged"] == 0
+    assert (await desk.value("docs_replace", documentId=DOCUMENT, findText="e", replaceText="E"))[
+        "occurrencesChanged"
+    ] == 2
+    assert (await desk.value("docs_replace", documentId=DOCUMENT, findText="nowhere", replaceText=""))[
+        "occurrencesChanged"
+    ] == 0
     changed = await desk.value("docs_replace", documentId=DOCUMENT, findText="UPON", replaceText="at", matchCase=False)
     assert (changed["occurrencesChanged"], desk.google.documents.documents[DOCUMENT]["text"]) == (1, "OncE at a timE")
 

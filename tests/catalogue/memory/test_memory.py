@@ -38,7 +38,9 @@ def history(home: Path) -> list[str]:
     return sorted(path.read_text().strip() for path in home.glob("memory/**/history/*.md"))
 
 
-async def test_what_is_noted_is_found_again_in_its_workspace_and_the_user_everywhere(home: Path, tmp_path: Path) -> None:
+async def test_what_is_noted_is_found_again_in_its_workspace_and_the_user_everywhere(
+    home: Path, tmp_path: Path
+) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     one.mkdir(), two.mkdir()
     here, there = bench(home, one), bench(home, two)
@@ -58,7 +60,9 @@ async def test_what_is_noted_is_found_again_in_its_workspace_and_the_user_everyw
     ("query", "found"),
     [("日本語", ["u1"]), ("答え", ["u1"]), ("tab", ["u2"]), ("abs", []), ("größe", ["u3"]), ("the", [])],
 )
-def test_a_part_of_a_word_is_enough_where_words_have_no_spaces_between(query: str, found: list[str], home: Path, tmp_path: Path) -> None:
+def test_a_part_of_a_word_is_enough_where_words_have_no_spaces_between(
+    query: str, found: list[str], home: Path, tmp_path: Path
+) -> None:
     kept = memory(home, tmp_path)
     for note in ("必ず日本語で答えてください", "Tabs, no spaces", "Übergröße zuerst"):
         kept.add(note, "user")
@@ -72,7 +76,10 @@ async def test_replacing_and_consolidating_keep_what_was_said_before(home: Path,
     await desk.run("memory_replace", {"id": "w1", "content": "A"})
     merged = await desk.run("memory_consolidate", {"ids": ["w1", "w2"], "content": "A and b"})
     assert merged.value["id"] == "w4"
-    assert [(entry.id, entry.text) for entry in sorted(memory(home, tmp_path).entries())] == [("w3", "c"), ("w4", "A and b")]
+    assert [(entry.id, entry.text) for entry in sorted(memory(home, tmp_path).entries())] == [
+        ("w3", "c"),
+        ("w4", "A and b"),
+    ]
     assert history(home) == ["A", "a", "b"]
 
 
@@ -187,8 +194,9 @@ def test_a_person_lists_edits_and_forgets(home: Path, tmp_path: Path) -> None:
     os.utime(home / "memory" / "user" / "1.md", (10**9, 10**9))
     listed = callgate("memory", "list", cwd=tmp_path)
     assert [(line.split()[0], line.split("  ")[2]) for line in listed.out.splitlines()] == [
-        ("w1", "first \\x1b[31m"), ("u1", "second"),
-    ]  # fmt: skip
+        ("w1", "first \\x1b[31m"),
+        ("u1", "second"),
+    ]
     assert [row["id"] for row in callgate("memory", "list", "--scope", "user", "--json", cwd=tmp_path).json] == ["u1"]
     assert callgate("memory", "edit", "w1", "other", "words", cwd=tmp_path).code == 0
     assert callgate("memory", "edit", "u1", cwd=tmp_path, stdin=b"from stdin\n").code == 0

@@ -51,12 +51,35 @@ HOSTILE = [
     "http://example.org/" + "a" * 9_000,
 ]
 INSIDE = [
-    "127.0.0.1", "127.255.255.254", "0.0.0.0", "10.0.0.1", "172.16.0.1", "192.168.1.1",
-    "100.64.0.1", "100.100.100.200", "169.254.169.254", "168.63.129.16", "192.0.0.192",
-    "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "::", "::1", "fe80::1", "fc00::1",
-    "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::127.0.0.1",
-    "64:ff9b::7f00:1", "64:ff9b:1::7f00:1", "2002:7f00:1::", "2001::1",
-]  # fmt: skip
+    "127.0.0.1",
+    "127.255.255.254",
+    "0.0.0.0",
+    "10.0.0.1",
+    "172.16.0.1",
+    "192.168.1.1",
+    "100.64.0.1",
+    "100.100.100.200",
+    "169.254.169.254",
+    "168.63.129.16",
+    "192.0.0.192",
+    "198.18.0.1",
+    "224.0.0.1",
+    "240.0.0.1",
+    "255.255.255.255",
+    "::",
+    "::1",
+    "fe80::1",
+    "fc00::1",
+    "fd00:ec2::254",
+    "ff02::1",
+    "::ffff:127.0.0.1",
+    "::ffff:169.254.169.254",
+    "::127.0.0.1",
+    "64:ff9b::7f00:1",
+    "64:ff9b:1::7f00:1",
+    "2002:7f00:1::",
+    "2001::1",
+]
 
 
 @pytest.mark.spec("S3-55", "T25")
@@ -131,9 +154,11 @@ async def test_a_redirect_is_judged_like_any_address(where: str, reason: str) ->
 async def test_redirects_are_followed_as_far_as_the_settings_say() -> None:
     async with WebServer() as server:
         server.pages |= {
-            "/a": redirect("/b", 301), "/b": redirect("c?x=1 2", 307), "/c": page("done", "text/plain"),
+            "/a": redirect("/b", 301),
+            "/b": redirect("c?x=1 2", 307),
+            "/c": page("done", "text/plain"),
             "/loop": redirect("/loop"),
-        }  # fmt: skip
+        }
         bench = desk(allow=[f"127.0.0.1:{server.port}"], max_redirects=2)
         result = await bench.run("web_fetch", {"url": server.url("/a")})
         assert result.text == f"200 {server.url('/c?x=1%202')}\n\ndone"
@@ -144,7 +169,11 @@ async def test_redirects_are_followed_as_far_as_the_settings_say() -> None:
 
 async def test_a_call_goes_to_another_host_only_when_it_is_made_again() -> None:
     async with WebServer() as server, WebServer() as other:
-        server.pages |= {"/": redirect(other.url("/x"), 307), "/near": redirect("/here", 303), "/here": page("ok", "text/plain")}
+        server.pages |= {
+            "/": redirect(other.url("/x"), 307),
+            "/near": redirect("/here", 303),
+            "/here": page("ok", "text/plain"),
+        }
         bench = desk(allow=[f"127.0.0.1:{server.port}", f"127.0.0.1:{other.port}"])
         secret = {"headers": {"X-Key": "k"}, "method": "POST", "body": "b"}
         result = await bench.run("api_call", {"url": server.url(), **secret})
@@ -161,18 +190,26 @@ def test_networks_and_names_of_the_settings_open_what_they_name_and_no_more() ->
     found = {
         (host, port, address): bool(_permitted(reach, host, port, address))
         for host, port, address in [
-            ("any.test", 80, "10.1.2.3"), ("any.test", 80, "10.2.0.1"),
-            ("any.test", 80, "100.100.100.200"), ("any.test", 80, "169.254.169.254"),
-            ("wiki.corp", 443, "192.168.0.9"), ("wiki.corp", 8443, "192.168.0.9"),
-            ("wiki.corp", 443, "169.254.169.254"), ("wiki.corp.evil.test", 443, "192.168.0.9"),
-            ("::1", 8080, "::1"), ("::1", 80, "::1"), ("any.test", 8080, "::1"),
+            ("any.test", 80, "10.1.2.3"),
+            ("any.test", 80, "10.2.0.1"),
+            ("any.test", 80, "100.100.100.200"),
+            ("any.test", 80, "169.254.169.254"),
+            ("wiki.corp", 443, "192.168.0.9"),
+            ("wiki.corp", 8443, "192.168.0.9"),
+            ("wiki.corp", 443, "169.254.169.254"),
+            ("wiki.corp.evil.test", 443, "192.168.0.9"),
+            ("::1", 8080, "::1"),
+            ("::1", 80, "::1"),
+            ("any.test", 8080, "::1"),
             ("any.test", 1, "93.184.216.34"),
         ]
-    }  # fmt: skip
+    }
     assert [key for key, allowed in found.items() if allowed] == [
-        ("any.test", 80, "10.1.2.3"), ("wiki.corp", 443, "192.168.0.9"), ("::1", 8080, "::1"),
+        ("any.test", 80, "10.1.2.3"),
+        ("wiki.corp", 443, "192.168.0.9"),
+        ("::1", 8080, "::1"),
         ("any.test", 1, "93.184.216.34"),
-    ]  # fmt: skip
+    ]
     assert reach.permitted("any.test", 80, ["127.0.0.1", "93.184.216.34"]) == ["93.184.216.34"]
 
 
@@ -291,7 +328,9 @@ async def test_a_server_that_is_not_there_or_speaks_something_else_is_one_senten
             assert "\n" not in result.error.message
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     certificate = _certificate(tmp_path)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, tmp_path / "key.pem")
@@ -308,7 +347,9 @@ async def test_a_certificate_that_nobody_vouches_for_is_not_trusted(tmp_path: Pa
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     port = server.sockets[0].getsockname()[1]
-    bench = desk(resolve=Names(app_test=[["127.0.0.1"]]), allow=[f"private:app.test:{port}", f"private:other.test:{port}"])
+    bench = desk(
+        resolve=Names(app_test=[["127.0.0.1"]]), allow=[f"private:app.test:{port}", f"private:other.test:{port}"]
+    )
     try:
         fetching._trust.cache_clear()
         refused = await bench.run("web_fetch", {"url": f"https://app.test:{port}/"})
@@ -333,12 +374,17 @@ def _certificate(directory: Path) -> Path:
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "app.test")])
     now = datetime.now(UTC)
     certificate = (
-        x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-        .serial_number(1).not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=1))
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
         .add_extension(x509.SubjectAlternativeName([x509.DNSName("app.test")]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
-    )  # fmt: skip
+    )
     plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (directory / "key.pem").write_bytes(key.private_bytes(*plain))
     (directory / "certificate.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))

@@ -31,7 +31,9 @@ from tests.support import Bench, FakeHuman
 from tests.web_server import WebServer, jsoned, page
 
 BASE = "https://example.org/dir/page"
-PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==")
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 @pytest.mark.parametrize(
@@ -44,14 +46,26 @@ PNG = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR4
         ("<pre>a\n  b</pre>x<code>y()</code>", "```\na\n  b\n```\n\nx`y()`"),
         ("<table><tr><th>A<th>B<tr><td>1<td>2</table>", "| A | B |\n| --- | --- |\n| 1 | 2 |"),
         ("<table><tr><td>1<td>2</table>", "| 1 | 2 |"),
-        ("<table><tr><th>A<tr><td><p>a|b</p><p>c<br>d</p><ul><li>e<li>f</ul><tr><td><pre>g\nh</pre></table>x", "| A |\n| --- |\n| a\\|b c d - e - f |\n| g h |\n\nx"),
+        (
+            "<table><tr><th>A<tr><td><p>a|b</p><p>c<br>d</p><ul><li>e<li>f</ul><tr><td><pre>g\nh</pre></table>x",
+            "| A |\n| --- |\n| a\\|b c d - e - f |\n| g h |\n\nx",
+        ),
         ("<table><tr><th>A<tr><td><p hidden>b</p>c</table>", "| A |\n| --- |\n| [hidden: b ]c |"),
         ("<table><tr><td><table><tr><td>a<p>b<tr><td><b>c</b></table></table>d", "a\n\nb\n\nc\n\nd"),
         ("<table><tr><td><a href=x>a</a><tr><td>b<td>c</table>", "[a](https://example.org/dir/x)\n\n| b | c |"),
         ("<pre>a\n```\nb</pre>", "````\na\n```\nb\n````"),
-        ("<ol start=5><li>a<li value=9>b<li value=-1>c<li value=x>d</ol><ol start=99999999999><li>e</ol>", "5. a\n9. b\n10. c\n11. d\n1. e"),
-        ("<a href=x><h3>Title</h3><p>text</p></a> <a href=y><div></div></a>z", "### [Title](https://example.org/dir/x)\n\ntext\n\nz"),
-        ("<frameset><frame src=a.html><frame src='javascript:x'></frameset>", "[frame](https://example.org/dir/a.html)"),
+        (
+            "<ol start=5><li>a<li value=9>b<li value=-1>c<li value=x>d</ol><ol start=99999999999><li>e</ol>",
+            "5. a\n9. b\n10. c\n11. d\n1. e",
+        ),
+        (
+            "<a href=x><h3>Title</h3><p>text</p></a> <a href=y><div></div></a>z",
+            "### [Title](https://example.org/dir/x)\n\ntext\n\nz",
+        ),
+        (
+            "<frameset><frame src=a.html><frame src='javascript:x'></frameset>",
+            "[frame](https://example.org/dir/a.html)",
+        ),
         ("<blockquote>a<br>b</blockquote>", "> a\n> b"),
         ("a<script>if (a < b) '</p>'</script><style>p{}</style><!-- c --><template>t</template>d", "ad"),
         ("a<script>never ends", "a"),
@@ -81,7 +95,19 @@ def test_a_page_becomes_what_a_reader_would_see(html: str, markdown: str) -> Non
 @pytest.mark.parametrize(
     ("piece", "count"),
     [(each, 400_000) for each in ("<!--", "<a b='", '<a x="" ', "<a ", "</", "<![", "&#9", "<script>")]
-    + [(each, 8_000) for each in ("<div>", "<td>", "<table><th>", "<a href=x><p>", "<blockquote>x", "<a href=x>", "<p hidden>x", "<b></i>")],
+    + [
+        (each, 8_000)
+        for each in (
+            "<div>",
+            "<td>",
+            "<table><th>",
+            "<a href=x><p>",
+            "<blockquote>x",
+            "<a href=x>",
+            "<p hidden>x",
+            "<b></i>",
+        )
+    ],
 )
 def test_reading_a_hostile_page_takes_no_longer_than_its_length(piece: str, count: int) -> None:
     """Where it did, this would not come to its end."""
@@ -109,7 +135,9 @@ def test_reading_a_hostile_page_takes_no_longer_than_its_length(piece: str, coun
         (b"\xff\xfd", "text/html; charset=utf-8", "\ufffd\ufffd", "utf-8"),
     ],
 )
-def test_a_text_is_read_in_its_charset_or_the_likeliest(body: bytes, content_type: str, text: str, charset: str) -> None:
+def test_a_text_is_read_in_its_charset_or_the_likeliest(
+    body: bytes, content_type: str, text: str, charset: str
+) -> None:
     assert decode(body, content_type) == (text, charset)
 
 
@@ -167,7 +195,10 @@ async def test_a_pdf_is_read_where_that_can_be_done() -> None:
     pypdf = pytest.importorskip("pypdf", reason="needs pypdf: not installed")
     assert pypdf
     async with WebServer() as server:
-        server.pages |= {"/a.pdf": page(pdf("Hello from a PDF"), "application/pdf"), "/b.pdf": page(b"%PDF-1.4 broken", "application/pdf")}
+        server.pages |= {
+            "/a.pdf": page(pdf("Hello from a PDF"), "application/pdf"),
+            "/b.pdf": page(b"%PDF-1.4 broken", "application/pdf"),
+        }
         bench = desk(allow=[f"127.0.0.1:{server.port}"])
         assert "Hello from a PDF" in (await bench.run("web_fetch", {"url": server.url("/a.pdf")})).text
         assert (await bench.run("web_fetch", {"url": server.url("/b.pdf")})).error.reason == "not_text"
@@ -184,14 +215,23 @@ async def test_a_pdf_without_its_package_says_what_to_install(monkeypatch: pytes
 @pytest.mark.spec("S3-53")
 async def test_a_call_sends_what_it_is_given_and_answers_as_data() -> None:
     async with WebServer() as server:
-        server.pages |= {"/": jsoned({"ok": [1]}), "/bad": page("{", "application/json", 500), "/bin": page(b"\0\1", "image/x")}
+        server.pages |= {
+            "/": jsoned({"ok": [1]}),
+            "/bad": page("{", "application/json", 500),
+            "/bin": page(b"\0\1", "image/x"),
+        }
         bench = desk(allow=[f"127.0.0.1:{server.port}"])
-        result = await bench.run("api_call", {"url": server.url(), "method": "PUT", "headers": {"X-A": "b"}, "body": {"n": 1}})
+        result = await bench.run(
+            "api_call", {"url": server.url(), "method": "PUT", "headers": {"X-A": "b"}, "body": {"n": 1}}
+        )
         assert (result.ok, result.value["status"], result.value["body"]) == (True, 200, {"ok": [1]})
         (got,) = server.got
         assert (got.method, json.loads(got.body), got.headers["x-a"], got.headers["content-type"]) == (
-            "PUT", {"n": 1}, "b", "application/json",
-        )  # fmt: skip
+            "PUT",
+            {"n": 1},
+            "b",
+            "application/json",
+        )
         bad = await bench.run("api_call", {"url": server.url("/bad")})
         assert (bad.ok, bad.value["status"], bad.value["body"]) == (False, 500, "{")
         assert server.got[-1].method == "GET"
@@ -235,7 +275,9 @@ async def test_a_call_is_asked_about_and_a_rule_may_lower_it_by_its_method() -> 
         assert (await bench.run("web_fetch", {"url": server.url()})).ok
         denied = await bench.run("api_call", {"url": server.url(), "method": "DELETE"})
         assert denied.error.error_class == "user_denied"
-        assert [(question.tool, question.side_effects) for question in human.questions] == [("api_call", SideEffects.NETWORK)]
+        assert [(question.tool, question.side_effects) for question in human.questions] == [
+            ("api_call", SideEffects.NETWORK)
+        ]
         assert [got.method for got in server.got] == ["GET", "GET"]
 
 
@@ -249,7 +291,15 @@ async def test_in_mode_read_pages_are_read_and_nothing_is_called() -> None:
 
 # --- searches -----------------------------------------------------------------------------
 
-ROWS = [{"title": f"Page <b>{n}</b>", "url": f"https://{n}.example/", "content": "words " * 50, "description": "words " * 50} for n in range(12)]
+ROWS = [
+    {
+        "title": f"Page <b>{n}</b>",
+        "url": f"https://{n}.example/",
+        "content": "words " * 50,
+        "description": "words " * 50,
+    }
+    for n in range(12)
+]
 
 
 @pytest.mark.spec("S3-53")
@@ -261,7 +311,9 @@ ROWS = [{"title": f"Page <b>{n}</b>", "url": f"https://{n}.example/", "content":
         ("tavily", "/search", {"results": ROWS}, ("authorization", "Bearer sk-canary-1234567890")),
     ],
 )
-async def test_each_service_is_asked_in_its_way(service: str, path: str, answer: Any, header: tuple[str, str] | None) -> None:
+async def test_each_service_is_asked_in_its_way(
+    service: str, path: str, answer: Any, header: tuple[str, str] | None
+) -> None:
     async with WebServer() as server:
         server.pages[path] = jsoned(answer)
         bench = desk(search=service, search_url=server.url(), key="sk-canary-1234567890")
@@ -288,7 +340,9 @@ async def test_a_service_that_refuses_is_one_sentence_without_the_key(body: str)
         assert "sk-canary" not in str(result) + str(bench.recorder.events) + str(bench.recorder.records)
 
 
-@pytest.mark.parametrize("body", ["<html>", "[]", '{"results": 3}', '{"results": [1, {"title": 3}]}', '{"results": []}'])
+@pytest.mark.parametrize(
+    "body", ["<html>", "[]", '{"results": 3}', '{"results": [1, {"title": 3}]}', '{"results": []}']
+)
 async def test_an_answer_of_another_shape_is_no_crash(body: str) -> None:
     async with WebServer() as server:
         server.pages["/search"] = page(body, "application/json")
@@ -328,7 +382,9 @@ async def test_without_a_key_a_package_asks_where_it_is_installed(fails: str, mo
 
 
 @pytest.mark.spec("S3-54")
-@pytest.mark.parametrize("table", [{}, {"search": "searxng"}, {"search": "brave"}, {"search": "tavily"}, {"search": "ddgs"}])
+@pytest.mark.parametrize(
+    "table", [{}, {"search": "searxng"}, {"search": "brave"}, {"search": "tavily"}, {"search": "ddgs"}]
+)
 async def test_a_search_that_is_not_configured_says_so(table: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = await desk(**table).run("web_search", {"query": "x"})
@@ -338,10 +394,17 @@ async def test_a_search_that_is_not_configured_says_so(table: dict[str, str], mo
 @pytest.mark.parametrize(
     "line",
     [
-        'allow = ["http://127.0.0.1"]', 'allow = ["10.0.0.1/8"]', 'allow = ["*"]', 'only = ["10.0.0.0/8"]',
-        'search = "altavista"', 'search_url = "file:///x"', 'search_url = "http://u:p@x"', "max_bytes = 0", "timeout = 3",
+        'allow = ["http://127.0.0.1"]',
+        'allow = ["10.0.0.1/8"]',
+        'allow = ["*"]',
+        'only = ["10.0.0.0/8"]',
+        'search = "altavista"',
+        'search_url = "file:///x"',
+        'search_url = "http://u:p@x"',
+        "max_bytes = 0",
+        "timeout = 3",
     ],
-)  # fmt: skip
+)
 def test_settings_that_say_nothing_clear_are_refused_with_their_line(line: str, home: Path) -> None:
     (home / "settings.toml").write_text(f"[web]\n{line}\n")
     with pytest.raises(SettingsError) as refused:
@@ -361,7 +424,10 @@ async def test_what_a_call_is_authorized_with_is_in_no_event_and_no_record(home:
             for headers in ({"Authorization": f"Bearer {secret}"}, {"X-Api-Key": secret}):
                 asked = {"url": server.url(), "method": "POST", "headers": headers}
                 assert (await gate.call("api_call", asked)).ok
-    assert [got.headers.get("authorization") or got.headers.get("x-api-key") for got in server.got] == [f"Bearer {secret}", secret]
+    assert [got.headers.get("authorization") or got.headers.get("x-api-key") for got in server.got] == [
+        f"Bearer {secret}",
+        secret,
+    ]
     assert events and secret not in str(events)
     assert secret not in (home / "audit.jsonl").read_text()
 
@@ -378,14 +444,26 @@ def test_a_long_base_does_not_make_a_page_of_short_links_long() -> None:
 @pytest.mark.parametrize(
     "tag",
     [
-        "p hidden", "p hidden=until-found", "p popover", "dialog", "p style='display:/* shown */none'",
-        r"p style='d\69 splay:none'", r"p style='display:\6eone'", "p style='clip-path: inset(50%)'",
-        "p style='transform: translate(1px) scale(0)'", "p style='font-size:1px'", "p style='font-size: 0.2px'",
-        "p style='content-visibility:hidden'", "p style='DISPLAY: NONE !important'", "p style='display:none/*'",
-        "p style='max-height:0px; overflow: hidden'", "p style='overflow:hidden;width:0'", "p style='margin-left:-9999px'",
+        "p hidden",
+        "p hidden=until-found",
+        "p popover",
+        "dialog",
+        "p style='display:/* shown */none'",
+        r"p style='d\69 splay:none'",
+        r"p style='display:\6eone'",
+        "p style='clip-path: inset(50%)'",
+        "p style='transform: translate(1px) scale(0)'",
+        "p style='font-size:1px'",
+        "p style='font-size: 0.2px'",
+        "p style='content-visibility:hidden'",
+        "p style='DISPLAY: NONE !important'",
+        "p style='display:none/*'",
+        "p style='max-height:0px; overflow: hidden'",
+        "p style='overflow:hidden;width:0'",
+        "p style='margin-left:-9999px'",
         "p style='margin:0;color:transparent'",
     ],
-)  # fmt: skip
+)
 def test_what_a_browser_would_not_show_is_marked_however_it_is_said(tag: str) -> None:
     assert convert(f"<{tag}>x</{tag.split()[0]}>", "").markdown == "[hidden: x]"
 
@@ -393,12 +471,24 @@ def test_what_a_browser_would_not_show_is_marked_however_it_is_said(tag: str) ->
 @pytest.mark.parametrize(
     "tag",
     [
-        "p", "dialog open", "details", "p style='font-size:10px'", "p style='font-size:.9em'", "p style='font-size:11px'",
-        "p style='opacity:0.9'", "p style='/* display:none */'", "p style='transform:scale(0.9)'", "p style='left:-9px'",
-        "p style='background-color:transparent'", "p style='border-color: transparent; stroke-opacity:0'", "p style='margin-left:-100px'",
-        "p style='overflow:hidden;max-height:0.5em;min-width:0'", "p style='height:0'", "p style='line-height:0;overflow:hidden'",
+        "p",
+        "dialog open",
+        "details",
+        "p style='font-size:10px'",
+        "p style='font-size:.9em'",
+        "p style='font-size:11px'",
+        "p style='opacity:0.9'",
+        "p style='/* display:none */'",
+        "p style='transform:scale(0.9)'",
+        "p style='left:-9px'",
+        "p style='background-color:transparent'",
+        "p style='border-color: transparent; stroke-opacity:0'",
+        "p style='margin-left:-100px'",
+        "p style='overflow:hidden;max-height:0.5em;min-width:0'",
+        "p style='height:0'",
+        "p style='line-height:0;overflow:hidden'",
     ],
-)  # fmt: skip
+)
 def test_what_a_browser_shows_is_not_marked(tag: str) -> None:
     assert convert(f"<{tag}>x</{tag.split()[0]}>", "").markdown == "x"
 

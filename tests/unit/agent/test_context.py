@@ -17,17 +17,12 @@ END = call("end_turn")
 
 def plain(prompt: Prompt) -> str:
     return "\n".join(
-        block.text
-        for message in prompt.messages
-        for block in message.content
-        if isinstance(block, TextBlock)
+        block.text for message in prompt.messages for block in message.content if isinstance(block, TextBlock)
     )
 
 
 @pytest.mark.parametrize("native", [False, True])
-async def test_a_full_window_is_summed_up_and_the_turn_goes_on(
-    tmp_path: Path, native: bool
-) -> None:
+async def test_a_full_window_is_summed_up_and_the_turn_goes_on(tmp_path: Path, native: bool) -> None:
     reply = uses(("a", "much", {"count": 6_000})) if native else calls(call("much", count=6_000))
     last = text("done") if native else calls(END)
     steps = [reply, reply, reply, text("THE SUMMARY"), last]
@@ -93,5 +88,3 @@ async def test_a_model_that_cannot_sum_up_does_not_end_the_turn(tmp_path: Path) 
         bench.model.context_tokens = 5_000
         end = await bench.turn()
     assert end.stop == "end_turn"
-
-

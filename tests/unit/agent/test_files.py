@@ -20,14 +20,24 @@ FILES = (ReadFile, WriteFile, ListDir)
 @pytest.mark.spec("S3-56")
 @pytest.mark.parametrize(
     "path",
-    ["../secret", "a/../../secret", "/etc/passwd", "link/passwd", "..", "a/..\\..\\secret\0",
-     "\0", "..\\secret", "%2e%2e/secret", "a/./../../secret", "~/secret", "file:///etc/passwd"],
-)  # fmt: skip
+    [
+        "../secret",
+        "a/../../secret",
+        "/etc/passwd",
+        "link/passwd",
+        "..",
+        "a/..\\..\\secret\0",
+        "\0",
+        "..\\secret",
+        "%2e%2e/secret",
+        "a/./../../secret",
+        "~/secret",
+        "file:///etc/passwd",
+    ],
+)
 async def test_no_spelling_leaves_the_workspace(tmp_path: Path, path: str) -> None:
     (tmp_path / "secret").write_text("secret")
-    reply = calls(
-        call("write_file", "w", path=path, content="owned"), call("read_file", "r", path=path)
-    )
+    reply = calls(call("write_file", "w", path=path, content="owned"), call("read_file", "r", path=path))
     async with talk(tmp_path, reply, calls(END), tools=FILES, mode="write") as bench:
         workspace = tmp_path / "workspace"
         (workspace / "a").mkdir()
@@ -72,9 +82,12 @@ def test_no_setting_turns_that_on() -> None:
         return set(struct.__struct_fields__)  # type: ignore[attr-defined]
 
     every = names(Settings) | set().union(
-        *(names(type(getattr(Settings(), field))) for field in names(Settings)
-          if hasattr(type(getattr(Settings(), field)), "__struct_fields__"))
-    )  # fmt: skip
+        *(
+            names(type(getattr(Settings(), field)))
+            for field in names(Settings)
+            if hasattr(type(getattr(Settings(), field)), "__struct_fields__")
+        )
+    )
     assert not [name for name in every if re.search("auto_?(exec|run)|exec_on", name)]
 
 
@@ -86,9 +99,10 @@ async def test_other_spellings_of_an_argument_are_taken(tmp_path: Path) -> None:
         return text
 
     reply = calls(
-        call("append", "a", text="one"), call("append", "b", content="two"),
+        call("append", "a", text="one"),
+        call("append", "b", content="two"),
         call("append", "c", content="two", text="one"),
-    )  # fmt: skip
+    )
     async with talk(tmp_path, reply, calls(END), tools=[append]) as bench:
         await bench.turn()
     assert [r.get("result") for r in bench.results()][:2] == ["one", "two"]

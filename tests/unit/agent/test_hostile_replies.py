@@ -19,9 +19,7 @@ from tests.unit.agent.talks import END, LOG, call, calls, talk, text
 
 @pytest.mark.parametrize("voice", [["Kore"], {}, 7, True])
 @pytest.mark.spec("S3-33")
-async def test_a_voice_that_is_no_text_is_spoken_by_the_usual_one(
-    tmp_path: Path, voice: Any
-) -> None:
+async def test_a_voice_that_is_no_text_is_spoken_by_the_usual_one(tmp_path: Path, voice: Any) -> None:
     async with talk(tmp_path, calls(call("say", utterance="Hi.", voiceId=voice), END)) as bench:
         assert (await bench.turn()).stop == "end_turn"
     assert [each for each in bench.shows if isinstance(each, Spoken)] == [Spoken(utterance="Hi.")]

@@ -70,9 +70,7 @@ async def test_a_plan_is_kept_without_secrets(tmp_path: Path) -> None:
         {"entries": [entry(more="x")]},
     ],
 )
-async def test_a_plan_that_is_none_is_refused_and_shown_to_nobody(
-    tmp_path: Path, plan: Any
-) -> None:
+async def test_a_plan_that_is_none_is_refused_and_shown_to_nobody(tmp_path: Path, plan: Any) -> None:
     assert await planned(tmp_path, plan) == ([], [True])
 
 

@@ -48,9 +48,7 @@ async def test_other_models_are_told_of_our_names(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("native", [False, True])
 @pytest.mark.parametrize("speaks", [False, True])
-async def test_a_model_is_told_of_speech_only_where_it_is_heard(
-    tmp_path: Path, native: bool, speaks: bool
-) -> None:
+async def test_a_model_is_told_of_speech_only_where_it_is_heard(tmp_path: Path, native: bool, speaks: bool) -> None:
     model = PlayedModel([text("ok") if native else calls(END)], native=native)
     prompt = await prompt_of(tmp_path, model, speaks=speaks)
     told = {each.name for each in prompt.tools} if native else types_told(prompt)

@@ -43,8 +43,7 @@ def said(role: Any, *blocks: Any) -> Message:
 
 def test_results_stand_behind_their_calls_in_the_order_of_the_calls() -> None:
     go, on = TextBlock("go"), TextBlock("on")
-    kept = [said("user", go), said("assistant", USE_A, USE_B), said("user", B), said("user", A),
-            said("user", on)]  # fmt: skip
+    kept = [said("user", go), said("assistant", USE_A, USE_B), said("user", B), said("user", A), said("user", on)]
     assert arrange(kept) == [
         said("user", go),
         said("assistant", USE_A, USE_B),
@@ -122,8 +121,9 @@ async def test_a_question_that_was_open_is_asked_again_and_its_call_runs_once(
         (
             [
                 said("user", TextBlock("go")),
-                said("assistant", ToolUseBlock("1", "send_chat", {"content": "bye"}),
-                     ToolUseBlock("2", "end_turn", {})),
+                said(
+                    "assistant", ToolUseBlock("1", "send_chat", {"content": "bye"}), ToolUseBlock("2", "end_turn", {})
+                ),
             ],
             "bye",
         ),
@@ -137,10 +137,8 @@ async def test_a_question_that_was_open_is_asked_again_and_its_call_runs_once(
         ),
         ([said("user", TextBlock("go")), said("assistant", TextBlock('```json\n{"a": 1}'))], None),
     ],
-)  # fmt: skip
-def test_a_turn_that_had_come_to_its_end_is_known_by_its_last_words(
-    kept: list[Message], words: str | None
-) -> None:
+)
+def test_a_turn_that_had_come_to_its_end_is_known_by_its_last_words(kept: list[Message], words: str | None) -> None:
     assert last_words(kept) == words
 
 
@@ -208,9 +206,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_a_turn_killed_at_any_point_resumes_with_its_conversation(
-    tmp_path: Path, seed: int
-) -> None:
+async def test_a_turn_killed_at_any_point_resumes_with_its_conversation(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     home = tmp_path / "home"
     (tmp_path / "workspace").mkdir()

@@ -65,8 +65,11 @@ async def test_a_call_that_is_refused_is_shown_too(tmp_path: Path) -> None:
     async with talk(tmp_path, reply, native=True, limits=limits) as bench:
         await bench.turn()
     assert sorted(cards(bench)) == [
-        ("finished", "a"), ("finished with an error", "b"), ("started", "a"), ("started", "b"),
-    ]  # fmt: skip
+        ("finished", "a"),
+        ("finished with an error", "b"),
+        ("started", "a"),
+        ("started", "b"),
+    ]
 
 
 async def test_the_calls_of_a_reply_that_is_void_are_shown_to_their_end(tmp_path: Path) -> None:
@@ -106,6 +109,8 @@ async def test_after_a_cancel_each_call_has_been_shown_to_its_end(tmp_path: Path
         bench.agent.cancel(bench.gate.session.id)
         await turn
     assert cards(bench) == [
-        ("started", "a"), ("finished with an error", "a"),
-        ("started", "b"), ("finished with an error", "b"),
-    ]  # fmt: skip
+        ("started", "a"),
+        ("finished with an error", "a"),
+        ("started", "b"),
+        ("finished with an error", "b"),
+    ]

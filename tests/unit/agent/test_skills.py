@@ -65,11 +65,26 @@ def test_plain_text_is_passed_unchanged(typed: str, home: Path, skills: Skills, 
 @pytest.mark.parametrize(
     "typed",
     [
-        "/etc/hosts", "/etc/hosts is odd", "//comment", "//review", "/ review", "/-review", "/", "/_x",
-        "/review/x", "/review.md", "/review: x", "/review,", "/réview", "/re\u200bview", "/" + "a" * 65,
-        "/* review */", "/review\x00", "/review\u00a0x",
+        "/etc/hosts",
+        "/etc/hosts is odd",
+        "//comment",
+        "//review",
+        "/ review",
+        "/-review",
+        "/",
+        "/_x",
+        "/review/x",
+        "/review.md",
+        "/review: x",
+        "/review,",
+        "/réview",
+        "/re\u200bview",
+        "/" + "a" * 65,
+        "/* review */",
+        "/review\x00",
+        "/review\u00a0x",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_name_is_no_command(typed: str, home: Path, skills: Skills, session: Session) -> None:
     write(home, "review")
     assert skills.compose(typed, session) == Composed(typed, None, False)
@@ -77,13 +92,9 @@ def test_what_is_no_name_is_no_command(typed: str, home: Path, skills: Skills, s
 
 @pytest.mark.spec("S2-67")
 @pytest.mark.parametrize("prefix", ["CALLGATE", "MEKA"])
-def test_a_name_becomes_the_text_of_the_skill(
-    prefix: str, home: Path, skills: Skills, session: Session
-) -> None:
+def test_a_name_becomes_the_text_of_the_skill(prefix: str, home: Path, skills: Skills, session: Session) -> None:
     directory = write(home, "review", BODY.replace("CALLGATE", prefix))
-    expected = (
-        f"The skill review, from the directory {directory}:\n\nLook in {directory} for sess_1."
-    )
+    expected = f"The skill review, from the directory {directory}:\n\nLook in {directory} for sess_1."
     skill = Skill(name="review", description="For tests", directory=str(directory), origin="user")
     assert skills.compose("/review", session) == (expected, skill, False)
     assert skills.compose("/review  the diff ", session).text == f"the diff\n\n{expected}"
@@ -98,9 +109,7 @@ def test_what_was_filled_in_is_not_read_for_variables(home: Path, ws: Path, skil
     typed = "/review ${CALLGATE_SESSION_ID}"
     extra, _, rest = skills.compose(typed, session).text.partition("\n\n")
     assert extra == "${CALLGATE_SESSION_ID}"
-    assert rest.endswith(
-        "\n\n${CALLGATE_SKILL_DIR} ${CALLGATE_SKILL_DIRX} ${HOME} $CALLGATE_SESSION_ID"
-    )
+    assert rest.endswith("\n\n${CALLGATE_SKILL_DIR} ${CALLGATE_SKILL_DIRX} ${HOME} $CALLGATE_SESSION_ID")
 
 
 def test_a_skill_says_whether_it_is_for_a_sub_agent(home: Path, skills: Skills, session: Session) -> None:
@@ -111,10 +120,10 @@ def test_a_skill_says_whether_it_is_for_a_sub_agent(home: Path, skills: Skills, 
 
 
 @pytest.mark.spec("S2-68", "T-11")
-@pytest.mark.parametrize("typed", ["/nonexistent", "/reviews x", "/REVIEW", "/skill nonexistent", "/skill", "/skill ../review"])
-def test_a_name_that_nobody_knows_is_an_error(
-    typed: str, home: Path, skills: Skills, session: Session
-) -> None:
+@pytest.mark.parametrize(
+    "typed", ["/nonexistent", "/reviews x", "/REVIEW", "/skill nonexistent", "/skill", "/skill ../review"]
+)
+def test_a_name_that_nobody_knows_is_an_error(typed: str, home: Path, skills: Skills, session: Session) -> None:
     write(home, "review")
     with pytest.raises(UnknownSkill):
         skills.compose(typed, session)
@@ -166,9 +175,7 @@ def test_a_skill_that_cannot_be_read_any_more_is_not_called_unknown(
 
 
 @pytest.mark.spec("S2-71")
-def test_broken_and_hidden_directories_are_skipped(
-    home: Path, skills: Skills, session: Session
-) -> None:
+def test_broken_and_hidden_directories_are_skipped(home: Path, skills: Skills, session: Session) -> None:
     write(home, "good")
     write(home, ".hidden")
     (home / "skills" / "empty").mkdir()
@@ -186,9 +193,19 @@ def test_broken_and_hidden_directories_are_skipped(
     (home / "skills" / os.fsdecode(b"\xff\xfe")).mkdir()
     assert names(skills, session) == ["good"]
     assert set(why(skills, session)) == {
-        "empty", "with space", "-dash", "x" * 65, "othername", "undescribed", "wordy", "bodiless",
-        "perhaps", "quoted", "esc\\x1b[2J", "\\udcff\\udcfe",
-    }  # fmt: skip
+        "empty",
+        "with space",
+        "-dash",
+        "x" * 65,
+        "othername",
+        "undescribed",
+        "wordy",
+        "bodiless",
+        "perhaps",
+        "quoted",
+        "esc\\x1b[2J",
+        "\\udcff\\udcfe",
+    }
 
 
 def test_devices_pipes_and_links_to_them_are_never_waited_for(
@@ -207,9 +224,7 @@ def test_devices_pipes_and_links_to_them_are_never_waited_for(
     assert len(survey.broken) == 10
 
 
-def test_a_user_may_keep_skills_behind_links(
-    home: Path, tmp_path: Path, skills: Skills, session: Session
-) -> None:
+def test_a_user_may_keep_skills_behind_links(home: Path, tmp_path: Path, skills: Skills, session: Session) -> None:
     real = write(tmp_path / "dotfiles", "review")
     (home / "skills").mkdir()
     (home / "skills" / "mine").symlink_to(real)
@@ -217,9 +232,7 @@ def test_a_user_may_keep_skills_behind_links(
 
 
 @pytest.mark.parametrize("at", ["file", "directory", "skills", "callgate"])
-def test_no_link_leads_out_of_a_workspace(
-    at: str, tmp_path: Path, ws: Path, skills: Skills, session: Session
-) -> None:
+def test_no_link_leads_out_of_a_workspace(at: str, tmp_path: Path, ws: Path, skills: Skills, session: Session) -> None:
     outside = write(tmp_path / "outside", "review", "SECRET")
     inside = ws / ".callgate" / "skills" / "review"
     match at:
@@ -252,9 +265,7 @@ def test_a_link_that_turns_outwards_later_is_not_followed(
     assert names(skills, session) == []
 
 
-def test_a_workspace_brings_skills_only_once_it_is_trusted(
-    home: Path, ws: Path, session: Session
-) -> None:
+def test_a_workspace_brings_skills_only_once_it_is_trusted(home: Path, ws: Path, session: Session) -> None:
     write(ws / ".callgate", "review")
     trusted: set[str] = set()
     skills = Skills(str(home), trusts=trusted.__contains__)
@@ -270,9 +281,7 @@ def test_a_workspace_brings_skills_only_once_it_is_trusted(
     assert names(skills, session) == []
 
 
-def test_the_users_skill_wins_over_one_of_the_workspace(
-    home: Path, ws: Path, skills: Skills, session: Session
-) -> None:
+def test_the_users_skill_wins_over_one_of_the_workspace(home: Path, ws: Path, skills: Skills, session: Session) -> None:
     mine = write(home, "review", "Mine.")
     write(ws / ".callgate", "review", "Theirs.")
     write(ws / ".callgate", "Review", "A look-alike.")
@@ -285,18 +294,14 @@ def test_the_users_skill_wins_over_one_of_the_workspace(
     assert skills.compose("/theirs", session).text.endswith("Theirs.")
 
 
-def test_of_two_names_that_differ_in_capitals_one_counts(
-    home: Path, skills: Skills, session: Session
-) -> None:
+def test_of_two_names_that_differ_in_capitals_one_counts(home: Path, skills: Skills, session: Session) -> None:
     write(home, "Deploy")
     write(home, "deploy")
     assert names(skills, session) == ["Deploy"]
     assert list(why(skills, session)) == ["deploy"]
 
 
-def test_a_description_is_one_line_in_which_everything_is_seen(
-    home: Path, skills: Skills, session: Session
-) -> None:
+def test_a_description_is_one_line_in_which_everything_is_seen(home: Path, skills: Skills, session: Session) -> None:
     write(home, "review", description=r'"red \x1b[31m\u202e\u200b\n two  \t lines \x9b"')
     (skill,) = skills.available(session)
     assert skill.description == "red \\x1b[31m\\u202e\\u200b two lines \\x9b"
@@ -352,9 +357,7 @@ def test_what_may_change_within_the_same_moment_is_opened_again(home: Path) -> N
     assert place.opened == [".", "review/SKILL.md"] * 2
 
 
-def test_a_pipe_with_a_good_skill_in_it_is_not_read(
-    home: Path, skills: Skills, session: Session
-) -> None:
+def test_a_pipe_with_a_good_skill_in_it_is_not_read(home: Path, skills: Skills, session: Session) -> None:
     file = write(home, "review") / "SKILL.md"
     content = file.read_bytes()
     file.unlink()
@@ -388,9 +391,7 @@ def test_a_broken_skill_is_told_once_until_it_changes(
     assert told() == 1
 
 
-def test_a_thousand_skills_are_listed_and_more_are_told_in_part(
-    home: Path, skills: Skills, session: Session
-) -> None:
+def test_a_thousand_skills_are_listed_and_more_are_told_in_part(home: Path, skills: Skills, session: Session) -> None:
     for number in range(MOST + 1):
         write(home, f"s{number:04}", description="x" * 200)
     survey = skills.survey(session.workspace)

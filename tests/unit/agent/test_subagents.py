@@ -94,9 +94,7 @@ async def family(
     (tmp_path / "workspace").mkdir(exist_ok=True)
     model = PlayedModel(steps, native=native)
     async with asyncio.timeout(60):
-        async with Gate(
-            tmp_path / "workspace", mode=mode, confirm=confirm, home=tmp_path / "home"
-        ) as gate:
+        async with Gate(tmp_path / "workspace", mode=mode, confirm=confirm, home=tmp_path / "home") as gate:
             for each in tools:
                 gate.register(each)
             yield Family(gate, model)
@@ -129,9 +127,7 @@ async def test_nothing_that_a_sub_agent_says_is_shown(tmp_path: Path) -> None:
     async with family(tmp_path, *steps) as those:
         await those.gate.run("go", model=those.model, screen=shows.append)
     shown = repr(shows)
-    assert "Within." not in shown and "look" not in [
-        show.use.name for show in shows if hasattr(show, "use")
-    ]
+    assert "Within." not in shown and "look" not in [show.use.name for show in shows if hasattr(show, "use")]
     assert "Out." in shown
 
 

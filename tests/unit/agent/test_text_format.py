@@ -26,12 +26,15 @@ async def gmail_list(maxResults: int = 10) -> list[dict[str, Any]]:  # noqa: N80
 
 def document(*calls: tuple[str, str, str, dict[str, Any]]) -> str:
     return json.dumps(
-        {"toolCalls": [
-            {"type": type, "id": id, "operation": operation, "parameters": parameters}
-            for type, id, operation, parameters in calls
-        ]},
-        indent=2, ensure_ascii=False,
-    )  # fmt: skip
+        {
+            "toolCalls": [
+                {"type": type, "id": id, "operation": operation, "parameters": parameters}
+                for type, id, operation, parameters in calls
+            ]
+        },
+        indent=2,
+        ensure_ascii=False,
+    )
 
 
 SAY = ("say", "v1", "speak", {"utterance": "Let me check..."})
@@ -48,8 +51,9 @@ def test_what_we_teach_passes_what_we_read() -> None:
     examples = documents(teach([definition]))
     parsed = [parse(json.dumps(example), strict=True) for example in examples]
     assert [[found.type for found in each.calls] for each in parsed] == [
-        ["send_chat", "gmail_list"], ["send_chat", "end_turn"]
-    ]  # fmt: skip
+        ["send_chat", "gmail_list"],
+        ["send_chat", "end_turn"],
+    ]
     assert parsed[0].calls[1].parameters == {"maxResults": 10}
     assert [(each.errors, each.diagnostics) for each in parsed] == [((), ())] * 2
     schema = jsonschema_rs.Draft7Validator(document_schema([definition]))
@@ -71,9 +75,7 @@ def test_a_small_model_either_calls_tools_or_speaks_and_ends() -> None:
     both = {"toolCalls": calling["toolCalls"] + ending["toolCalls"]}
     for wrong in (both, {"toolCalls": []}, {"toolCalls": ending["toolCalls"][:1]}):
         assert not schema.is_valid(wrong)
-    assert [found.type for found in parse(json.dumps(both)).calls] == [
-        "gmail_list", "send_chat", "end_turn"
-    ]  # fmt: skip
+    assert [found.type for found in parse(json.dumps(both)).calls] == ["gmail_list", "send_chat", "end_turn"]
     jsonschema_rs.Draft202012Validator(document_schema([], short=True)).validate(ending)
 
 

@@ -71,9 +71,7 @@ async def test_results_go_back_in_list_order_each_with_its_id(tmp_path: Path) ->
 
 @pytest.mark.spec("S4-33")
 @pytest.mark.parametrize("native", [False, True])
-async def test_the_model_is_not_asked_before_all_results_are_in(
-    tmp_path: Path, native: bool
-) -> None:
+async def test_the_model_is_not_asked_before_all_results_are_in(tmp_path: Path, native: bool) -> None:
     @tool(side_effects="none")
     async def slow(number: int) -> int:
         """Take a while."""
@@ -173,10 +171,16 @@ async def test_chat_appears_and_reads_start_before_the_reply_has_ended(tmp_path:
     seen: list[tuple[str, list[str]]] = []
 
     async def slowly(prompt: Prompt) -> AsyncIterator[Piece]:
-        document = json.dumps({"toolCalls": [
-            call("send_chat", content="hello there"), call("look", what="it"),
-            call("put", what="it"), END,
-        ]})  # fmt: skip
+        document = json.dumps(
+            {
+                "toolCalls": [
+                    call("send_chat", content="hello there"),
+                    call("look", what="it"),
+                    call("put", what="it"),
+                    END,
+                ]
+            }
+        )
         for at in range(0, len(document), 5):
             yield TextDelta(document[at : at + 5])
             await asyncio.sleep(0.001)
@@ -204,18 +208,28 @@ async def test_speech_does_not_hold_up_the_next_call(tmp_path: Path) -> None:
     async with talk(tmp_path, reply) as bench:
         await bench.turn()
     assert Spoken(utterance="wait", voice="Kore") in bench.shows
-    assert [event.payload for event in bench.of(SPEECH)] == [
-        {"utterance": "wait", "voice": "Kore"}
-    ]
+    assert [event.payload for event in bench.of(SPEECH)] == [{"utterance": "wait", "voice": "Kore"}]
     assert LOG == ["look it"]
 
 
 @pytest.mark.parametrize(
     "url",
-    ["file:///etc/passwd", "javascript:alert(1)", "//host", "http://", "https://a b", "",
-     "http://user:pw@host/", "http://host:99999/", "http://[::1", "https://ex\u0430mple.org",
-     "data:text/html,x", "http:\\\\host", "https://host/\nx"],
-)  # fmt: skip
+    [
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "//host",
+        "http://",
+        "https://a b",
+        "",
+        "http://user:pw@host/",
+        "http://host:99999/",
+        "http://[::1",
+        "https://ex\u0430mple.org",
+        "data:text/html,x",
+        "http:\\\\host",
+        "https://host/\nx",
+    ],
+)
 async def test_only_pages_on_the_web_are_opened(tmp_path: Path, url: str) -> None:
     reply = calls(call("open_url", url=url))
     async with talk(tmp_path, reply, calls(END)) as bench:
@@ -286,9 +300,7 @@ async def test_prose_is_shown_as_chat_and_ends_the_turn(tmp_path: Path) -> None:
         '```json\n{"name": "fly", "arguments": {}}\n```',
     ],
 )
-async def test_json_that_is_no_document_of_calls_is_answered_and_ends_nothing(
-    tmp_path: Path, reply: str
-) -> None:
+async def test_json_that_is_no_document_of_calls_is_answered_and_ends_nothing(tmp_path: Path, reply: str) -> None:
     async with talk(tmp_path, text(reply), calls(call("send_chat", content="five"), END)) as bench:
         end = await bench.turn()
     assert (end.stop, end.cycles, end.text) == ("end_turn", 2, "five")
@@ -425,8 +437,10 @@ async def test_a_mended_call_with_effects_is_asked_about_even_in_mode_write(tmp_
         asked.append(question.why)
         return Answer(decision=Outcome.DENY)
 
-    mended = text("{toolCalls: [{type: 'put', id: 'p', operation: 'put', parameters: {what: 'x',}},"
-                  "{type: 'look', id: 'l', operation: 'look', parameters: {what: 'x'}}]}")  # fmt: skip
+    mended = text(
+        "{toolCalls: [{type: 'put', id: 'p', operation: 'put', parameters: {what: 'x',}},"
+        "{type: 'look', id: 'l', operation: 'look', parameters: {what: 'x'}}]}"
+    )
     async with talk(tmp_path, mended, calls(END), mode="write", confirm=no) as bench:
         await bench.turn()
     assert len(asked) == 1 and LOG == ["look x"]
@@ -442,8 +456,7 @@ async def test_an_answer_for_the_session_does_not_cover_mended_calls(tmp_path: P
         return Answer(decision=Outcome.ALLOW, scope=Scope.SESSION)
 
     fine = calls(call("put", what="a"))
-    mended = text("{'toolCalls': [{'type': 'put', 'id': 'p', 'operation': 'put', "
-                  "'parameters': {'what': 'b'}}]}")  # fmt: skip
+    mended = text("{'toolCalls': [{'type': 'put', 'id': 'p', 'operation': 'put', 'parameters': {'what': 'b'}}]}")
     async with talk(tmp_path, fine, fine, mended, mended, calls(END), confirm=always) as bench:
         await bench.turn()
     assert asked == 3 and LOG == ["put a", "put a", "put b", "put b"]
@@ -457,8 +470,7 @@ async def test_a_no_for_the_session_covers_mended_calls_too(tmp_path: Path) -> N
         asked += 1
         return Answer(decision=Outcome.DENY, scope=Scope.SESSION)
 
-    mended = text("{'toolCalls': [{'type': 'put', 'id': 'p', 'operation': 'put', "
-                  "'parameters': {'what': 'b'}}]}")  # fmt: skip
+    mended = text("{'toolCalls': [{'type': 'put', 'id': 'p', 'operation': 'put', 'parameters': {'what': 'b'}}]}")
     async with talk(tmp_path, calls(call("put", what="a")), mended, calls(END), confirm=never) as b:
         await b.turn()
     assert asked == 1 and LOG == []
@@ -498,8 +510,12 @@ async def test_native_calls_take_the_same_road(tmp_path: Path) -> None:
     assert ids == answered and all(id.startswith("tu_") for id in ids)
     assert [tool.name for tool in prompt.tools] == ["look", "put", "fail", "much", "open_url"]
     assert [message.role for message in messages] == [
-        "user", "assistant", "user", "user", "assistant",
-    ]  # fmt: skip
+        "user",
+        "assistant",
+        "user",
+        "user",
+        "assistant",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -511,9 +527,7 @@ async def test_native_calls_take_the_same_road(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("small", [False, True])
-async def test_a_small_model_may_write_its_native_calls_as_text(
-    tmp_path: Path, reply: str, small: bool
-) -> None:
+async def test_a_small_model_may_write_its_native_calls_as_text(tmp_path: Path, reply: str, small: bool) -> None:
     questions = []
 
     async def ask(question: Any) -> Answer:
@@ -663,9 +677,7 @@ async def test_cancel_stops_what_runs_and_what_waits_and_asks_no_more(tmp_path: 
 
 @pytest.mark.spec("S3-43")
 @pytest.mark.parametrize("native", [False, True])
-async def test_cancel_while_the_model_speaks_keeps_what_was_said(
-    tmp_path: Path, native: bool
-) -> None:
+async def test_cancel_while_the_model_speaks_keeps_what_was_said(tmp_path: Path, native: bool) -> None:
     said = asyncio.Event()
 
     async def endless(prompt: Prompt) -> AsyncIterator[Piece]:
@@ -731,18 +743,22 @@ async def test_a_conversation_may_change_its_model(tmp_path: Path) -> None:
         bench.model._steps += [uses(("n1", "look", {"what": "b"})), text("Seen too.")]
         await bench.turn("and b")
         told = bench.model.prompts[-1].messages
-        assert [m.role for m in told] == ["user", "assistant", "user", "assistant", "user",
-                                          "assistant", "user"]  # fmt: skip
+        assert [m.role for m in told] == ["user", "assistant", "user", "assistant", "user", "assistant", "user"]
         assert told[1].content[0] == TextBlock("Looking.")
         bench.model.native_tools = False
         bench.model._steps += [calls(END)]
         await bench.turn("thanks")
     said = bench.model.prompts[-1].messages
-    written = [json.loads(m.content[0].text)["toolCalls"] for m in said
-               if m.role == "assistant" and m.content[0].text.startswith("{")]  # type: ignore[union-attr]  # fmt: skip
+    written = [
+        json.loads(m.content[0].text)["toolCalls"]
+        for m in said
+        if m.role == "assistant" and m.content[0].text.startswith("{")
+    ]  # type: ignore[union-attr]
     assert [[c["type"] for c in document] for document in written] == [
-        ["send_chat", "look"], ["send_chat", "end_turn"], ["look"],
-    ]  # fmt: skip
+        ["send_chat", "look"],
+        ["send_chat", "end_turn"],
+        ["look"],
+    ]
     assert written[0][1]["id"] == "l9"
 
 

@@ -160,9 +160,7 @@ def test_nobody_can_say_afterwards_that_a_file_was_dropped(path: str) -> None:
 
 
 @pytest.mark.usefixtures("always_look")
-def test_a_file_that_somebody_writes_to_is_not_dropped(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_somebody_writes_to_is_not_dropped(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     idle = AuditLog(path, max_bytes=2_000, keep=1)
     idle.append(record(1000))
     rotated(path, 30, keep=1)
@@ -197,8 +195,7 @@ def test_a_log_whose_directory_vanished_is_begun_anew(path: str, tmp_path: Path)
 class FailingOs:
     """The `os` module, whose n-th call of those that touch the disk goes wrong."""
 
-    CALLS = ("open", "write", "pread", "lseek", "rename", "unlink", "fstat", "stat", "ftruncate",
-             "listdir", "makedirs")  # fmt: skip
+    CALLS = ("open", "write", "pread", "lseek", "rename", "unlink", "fstat", "stat", "ftruncate", "listdir", "makedirs")
 
     def __init__(self, nth: int, how: int | str) -> None:
         self.left = nth

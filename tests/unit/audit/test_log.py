@@ -27,10 +27,17 @@ from callgate.redaction.summaries import summarize
 
 def record(n: int = 0, **more: Any) -> CallRecord:
     fields: dict[str, Any] = {
-        "id": f"audit_{n}", "ts": 1_000 + n, "call_id": f"tu_{n}", "session": "sess_1",
-        "caller": "cli", "tool": "add", "decision": "allow", "cwd": "/ws", "args": f'{{"n":{n}}}',
+        "id": f"audit_{n}",
+        "ts": 1_000 + n,
+        "call_id": f"tu_{n}",
+        "session": "sess_1",
+        "caller": "cli",
+        "tool": "add",
+        "decision": "allow",
+        "cwd": "/ws",
+        "args": f'{{"n":{n}}}',
         "result": "ok",
-    }  # fmt: skip
+    }
     return CallRecord(**{**fields, **more})
 
 
@@ -50,8 +57,12 @@ def test_the_file_and_its_directory_are_the_owners_alone(path: str) -> None:
 
 
 @pytest.mark.spec("T42")
-@pytest.mark.parametrize("field", ["tool", "cwd", "result", "reason", "external_id", "policy", "answered_by", "session"])
-@pytest.mark.parametrize("text", ['\n{"forged":true}', "\r\n", "\x00", "\x85", "\u2028", "\u2029", "\x1b[2J", "\x7f", "\ud800"])
+@pytest.mark.parametrize(
+    "field", ["tool", "cwd", "result", "reason", "external_id", "policy", "answered_by", "session"]
+)
+@pytest.mark.parametrize(
+    "text", ['\n{"forged":true}', "\r\n", "\x00", "\x85", "\u2028", "\u2029", "\x1b[2J", "\x7f", "\ud800"]
+)
 def test_no_text_anywhere_makes_a_second_line(path: str, field: str, text: str) -> None:
     log = AuditLog(path)
     log.append(record(1, **{field: text}))
@@ -63,7 +74,13 @@ def test_no_text_anywhere_makes_a_second_line(path: str, field: str, text: str) 
     assert ids(path) == ["tu_1", "tu_2"]
 
 
-@given(st.recursive(st.none() | st.booleans() | st.floats() | st.integers() | st.text(st.characters()) | st.binary(), lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner), max_leaves=20))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.floats() | st.integers() | st.text(st.characters()) | st.binary(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters()), inner),
+        max_leaves=20,
+    )
+)
 def test_any_arguments_leave_one_readable_line(tmp_path_factory: Any, value: Any) -> None:
     path = str(tmp_path_factory.mktemp("any") / "audit.jsonl")
     AuditLog(path).append(record(1, args=summarize(value), result=repr(value)))
@@ -168,7 +185,9 @@ PROJECT = str(Path(__file__).parents[3])
 
 
 def writer(path: str, start: int, count: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", WRITER, path, str(start), PROJECT, str(count)], stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITER, path, str(start), PROJECT, str(count)], stdout=subprocess.PIPE
+    )
 
 
 def test_several_processes_append_at_once_and_nothing_is_lost(path: str) -> None:
@@ -283,7 +302,10 @@ TAMPERING = {
     "deleted": (lambda lines: lines[:2] + lines[3:], 3),
     "duplicated": (lambda lines: [*lines[:3], lines[2], *lines[3:]], 4),
     "swapped": (lambda lines: [lines[0], lines[2], lines[1], *lines[3:]], 2),
-    "inserted": (lambda lines: [*lines[:3], lines[2].replace(b'"n":3', b'"n":4').replace(b"tu_2", b"tu_x"), *lines[3:]], 4),
+    "inserted": (
+        lambda lines: [*lines[:3], lines[2].replace(b'"n":3', b'"n":4').replace(b"tu_2", b"tu_x"), *lines[3:]],
+        4,
+    ),
     "first gone": (lambda lines: lines[1:], 1),
     "end of a chain gone": (lambda lines: lines[:3] + lines[5:], 4),
     "garbled": (lambda lines: [*lines[:2], b"\x00" * 50, *lines[3:]], 4),
@@ -308,7 +330,16 @@ def test_tampering_is_found_at_its_line(path: str, kind: str) -> None:
 def test_search_finds_by_every_field_newest_last(path: str) -> None:
     log = AuditLog(path)
     for n in range(10):
-        log.append(record(n, tool="add" if n % 2 else "sub", decision="deny" if n > 6 else "allow", error_class="timeout" if n == 3 else None, session=f"s{n % 3}", result=f"Result {n}"))
+        log.append(
+            record(
+                n,
+                tool="add" if n % 2 else "sub",
+                decision="deny" if n > 6 else "allow",
+                error_class="timeout" if n == 3 else None,
+                session=f"s{n % 3}",
+                result=f"Result {n}",
+            )
+        )
 
     def found(limit: int = 100, **wanted: Any) -> list[str]:
         return [line.call_id for line, _ in search(path, Filter(**wanted), limit)]
@@ -339,7 +370,9 @@ def test_a_follower_sees_what_is_added_also_across_a_rotation(path: str, monkeyp
     assert follower.read() == []
 
 
-def test_what_was_let_through_is_written_down_although_the_disk_is_full(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_let_through_is_written_down_although_the_disk_is_full(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The reserve is spent on it, and the next call with effects is refused."""
     log = AuditLog(path)
     log.ensure_open()
@@ -357,7 +390,9 @@ def test_what_was_let_through_is_written_down_although_the_disk_is_full(path: st
     assert ids(path) == ["tu_1"]
     assert not os.path.exists(reserve)
     with pytest.raises(OSError):
-        monkeypatch.setattr("callgate.audit.log.os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full")))
+        monkeypatch.setattr(
+            "callgate.audit.log.os.write", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSPC, "full"))
+        )
         log.ensure_open()
 
 

@@ -21,15 +21,20 @@ LIAR = "tests.unit.benchmarks.always_42"
 
 def test_a_quick_run_prints_a_table_and_then_one_json_line():
     ended = subprocess.run(
-        [sys.executable, "benchmarks/run.py", "--quick", "--rounds", "2",
-         "--only", "bare", "--only", "gate"],
-        cwd=ROOT, capture_output=True, text=True, timeout=100,
+        [sys.executable, "benchmarks/run.py", "--quick", "--rounds", "2", "--only", "bare", "--only", "gate"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     assert ended.returncode == 0, ended.stderr
     *table, last = ended.stdout.splitlines()
     rows = [line.split(" | ")[0] for line in table if line.startswith("| ")]
     assert rows == [
-        "| one call in process", "| ---", f"| {CALLS[0].title}", f"| {CALLS[1].title}",
+        "| one call in process",
+        "| ---",
+        f"| {CALLS[0].title}",
+        f"| {CALLS[1].title}",
     ]
     calls = json.loads(last)["calls"]
     assert {case: list(found) for case, found in calls.items()} == {
@@ -40,9 +45,7 @@ def test_a_quick_run_prints_a_table_and_then_one_json_line():
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.parametrize(
-    "contestant", [*CALLS[1:3], *idle(count=3, audit_bytes=20_000)], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("contestant", [*CALLS[1:3], *idle(count=3, audit_bytes=20_000)], ids=lambda each: each.name)
 async def test_our_contestants_give_the_right_value(contestant, case):
     async with AsyncExitStack() as stack:
         prepared = await contestant.load()(case, stack)

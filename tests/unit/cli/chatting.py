@@ -51,9 +51,11 @@ class Forker:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-c", _FORKS],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
             start_new_session=True,
-        )  # fmt: skip
+        )
 
     def ask(self, **asked: Any) -> int:
         assert self._process.stdin is not None
@@ -90,8 +92,7 @@ def _toml(value: Any) -> str:
     if isinstance(value, list):
         return "[" + ", ".join(map(_toml, value)) + "]"
     if isinstance(value, str):
-        escaped = (f"\\u{ord(char):04x}" if char in '"\\' or char < " " or char == "\x7f" else char
-                   for char in value)  # fmt: skip
+        escaped = (f"\\u{ord(char):04x}" if char in '"\\' or char < " " or char == "\x7f" else char for char in value)
         return '"' + "".join(escaped) + '"'
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
@@ -117,9 +118,7 @@ class Chatting:
         self._shown = 0
         self.code: int | None = None
         slave = self.terminal.slave
-        self.pid = _forker().ask(
-            words=words, cwd=str(cwd), env=environment(env), terminal=os.ttyname(slave)
-        )
+        self.pid = _forker().ask(words=words, cwd=str(cwd), env=environment(env), terminal=os.ttyname(slave))
         self.terminal.read_until(bool)  # once it has written something, it has the terminal
         os.close(slave)
 

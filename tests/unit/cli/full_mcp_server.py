@@ -5,7 +5,9 @@ import sys
 
 TOOLS = [
     {
-        "name": "zeta", "title": "Zeta", "description": "Says much of itself.",
+        "name": "zeta",
+        "title": "Zeta",
+        "description": "Says much of itself.",
         "inputSchema": {"type": "object", "properties": {"x": {"type": "integer"}}},
         "outputSchema": {"type": "object", "properties": {"y": {"type": "integer"}}, "required": ["y"]},
         "annotations": {"title": "Z\u200b", "readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
@@ -14,7 +16,7 @@ TOOLS = [
     {"name": "twin.a", "description": "One of two.", "inputSchema": {"type": "object"}},
     {"name": "twin_a", "description": "The other.", "inputSchema": {"type": "object"}},
     {"name": "touch", "description": "Changes lists.", "inputSchema": {"type": "object"}},
-]  # fmt: skip
+]
 RESULTS = {
     "zeta": {"content": [{"type": "text", "text": '{"y":1}'}], "structuredContent": {"y": 1}},
     "alpha": {
@@ -28,12 +30,17 @@ RESULTS = {
     "touch": {"content": []},
 }
 CAPABILITIES = {
-    "tools": {}, "resources": {"listChanged": True}, "prompts": {"listChanged": True},
-    "completions": {}, "logging": {},
-}  # fmt: skip
+    "tools": {},
+    "resources": {"listChanged": True},
+    "prompts": {"listChanged": True},
+    "completions": {},
+    "logging": {},
+}
 PROMPT = {
-    "name": "p", "title": "P", "arguments": [{"name": "a", "description": "A", "required": True}],
-}  # fmt: skip
+    "name": "p",
+    "title": "P",
+    "arguments": [{"name": "a", "description": "A", "required": True}],
+}
 
 
 def send(**message):

@@ -49,10 +49,21 @@ class Peer:
         self.send(type="tools_list", requestId="target", tools=tools or [], **{**served, **more})
 
     def end(self, text: str = "done", **more: Any) -> None:
-        whole = {"call_id": "tu_1", "tool": "t", "ok": True, "value": text, "error": None,
-                 "content": [{"type": "text", "text": text}], "diagnostics": [], "meta": {},
-                 "files_modified": None, "command_executed": None, "partial": False,
-                 "truncated": False, "duration_ms": 1.0}  # fmt: skip
+        whole = {
+            "call_id": "tu_1",
+            "tool": "t",
+            "ok": True,
+            "value": text,
+            "error": None,
+            "content": [{"type": "text", "text": text}],
+            "diagnostics": [],
+            "meta": {},
+            "files_modified": None,
+            "command_executed": None,
+            "partial": False,
+            "truncated": False,
+            "duration_ms": 1.0,
+        }
         ok = more.get("ok", True)
         self.send(type="tool_result", requestId="call", result={"ok": ok}, whole={**whole, **more})
 
@@ -116,8 +127,14 @@ def fake(path: Path, script: Script) -> Iterator[Fake]:
 
 def publish(home: Path, pid: int, path: Path, *, label: str = "", started: int = 1) -> None:
     """The record of an instance, as `callgate serve` writes it."""
-    record = {"pid": pid, "socketPath": str(path), "appVersion": "0.1.0", "startedAt": started,
-              "label": label, "cwd": "/"}  # fmt: skip
+    record = {
+        "pid": pid,
+        "socketPath": str(path),
+        "appVersion": "0.1.0",
+        "startedAt": started,
+        "label": label,
+        "cwd": "/",
+    }
     (home / "instances").mkdir(exist_ok=True)
     (home / "instances" / f"{pid}.json").write_text(json.dumps(record))
 

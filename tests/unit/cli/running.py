@@ -66,9 +66,7 @@ def installed(*words: str, cwd: Path, env: Mapping[str, str] | None = None) -> R
     return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
 
-def callgate(
-    *words: str, cwd: Path, stdin: bytes = b"", env: Mapping[str, str] | None = None
-) -> Ran:
+def callgate(*words: str, cwd: Path, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> Ran:
     """Run a command line to its end, with no terminal anywhere."""
     return _forker().run(list(words), cwd, stdin, environment(env))
 
@@ -77,10 +75,9 @@ _FORKS = """
 import gc, json, os, sys
 from importlib import import_module
 from callgate.cli.main import main
-for name in ("audit", "call", "chat", "completion", "doctor", "init", "policy", "run", "tools",
-             "trust"):
-    import_module(f"callgate.cli.{name}")
-for name in ("sources.modules", "models.scripted", "storage.sqlite.store", "wiring_agents"):
+for name in ("audit", "call", "chat", "completion", "doctor", "policy", "run", "tools", "trust"):
+    import_module(f"callgate.cli.commands.{name}")
+for name in ("cli.setup.init", "sources.modules", "models.scripted", "storage.sqlite.store", "wiring.agents"):
     import_module(f"callgate.{name}")
 gc.freeze()  # else each child copies every page to look at it
 while line := sys.stdin.buffer.readline():
@@ -216,14 +213,13 @@ class AtTerminal:
         self.terminal = Terminal()
         stream = self.terminal.slave if streams_too else subprocess.PIPE
         self.process = subprocess.Popen(
-            [sys.executable, "-c", OPENS_TERMINAL, os.ttyname(self.terminal.slave), CALLGATE,
-             *words],
+            [sys.executable, "-c", OPENS_TERMINAL, os.ttyname(self.terminal.slave), CALLGATE, *words],
             cwd=cwd,
             stdin=subprocess.PIPE,
             stdout=stream,
             stderr=stream,
             env=environment(env),
-        )  # fmt: skip
+        )
         assert self.process.stdin is not None
         if stdin is not None:
             self.process.stdin.write(stdin)

@@ -43,11 +43,17 @@ async def say(store: Store, session: str, turn: str | None, role: str, *blocks: 
 async def ask(store: Store, session: str, **more: Any) -> Confirmation:
     """Put a question of this process about a call of `shell`."""
     given: dict[str, Any] = {
-        "tool": "shell", "side_effects": SideEffects.EXECUTE, "destructive": False,
-        "arguments": {"command": "make test"}, "arguments_sha256": "a" * 64,
-        "workspace": "/w", "why": "Effect execute is prompt by default.", "input_summary": "",
-        "expires_at": time.time() + 300, "turn_id": None,
-    }  # fmt: skip
+        "tool": "shell",
+        "side_effects": SideEffects.EXECUTE,
+        "destructive": False,
+        "arguments": {"command": "make test"},
+        "arguments_sha256": "a" * 64,
+        "workspace": "/w",
+        "why": "Effect execute is prompt by default.",
+        "input_summary": "",
+        "expires_at": time.time() + 300,
+        "turn_id": None,
+    }
     given |= more
     call = ToolCall(
         tool=given["tool"],
@@ -58,8 +64,12 @@ async def ask(store: Store, session: str, **more: Any) -> Confirmation:
     )
     asked = event(session, CONFIRMATION_REQUESTED, call_id=call.id, turn=given["turn_id"])
     question = Confirmation(
-        id=ulid(), call_id=call.id, tool_use_id=call.id, session_id=session,
-        event_id=asked.id, **given,
+        id=ulid(),
+        call_id=call.id,
+        tool_use_id=call.id,
+        session_id=session,
+        event_id=asked.id,
+        **given,
     )
     await store.commit(questions.put(call, question, asked, store.owner))
     return question

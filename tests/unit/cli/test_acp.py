@@ -49,7 +49,7 @@ def test_what_is_pasted_starts_this_very_callgate(capsys: pytest.CaptureFixture[
     assert f'{{ default = {{ "{program}", "acp", "--mode", "read", "-vv" }} }}' in printed("neovim", capsys, **given)
     emacs = printed("emacs", capsys, **given)
     assert f':command "{program}"' in emacs
-    assert ":command-params '(\"acp\" \"--mode\" \"read\" \"-vv\")" in emacs
+    assert ':command-params \'("acp" "--mode" "read" "-vv")' in emacs
 
 
 def test_a_name_cannot_end_the_text_that_it_stands_in(capsys: pytest.CaptureFixture[str], program: str) -> None:
@@ -112,9 +112,12 @@ def test_the_log_says_at_least_what_was_asked_for_and_more_if_the_environment_wa
     before = (logger.handlers, logger.level, logger.propagate)
     try:
         for least, environ, level in (
-            ("error", "", logging.ERROR), ("info", "", logging.INFO), ("debug", "", logging.DEBUG),
-            ("info", "error", logging.INFO), ("info", "trace", 5),
-        ):  # fmt: skip
+            ("error", "", logging.ERROR),
+            ("info", "", logging.INFO),
+            ("debug", "", logging.DEBUG),
+            ("info", "error", logging.INFO),
+            ("info", "trace", 5),
+        ):
             monkeypatch.setenv("CALLGATE_LOG", environ)
             set_up(False, least)
             assert logger.level == level
@@ -127,9 +130,13 @@ def test_the_setup_asks_for_a_model_and_its_key_and_keeps_what_is_there(home: Pa
     (home / "settings.toml").write_text('# mine\n[tools]\ndisable = ["shell"]\n')
     terminal = Terminal()
     with subprocess.Popen(
-        [sys.executable, "-c", OPENS, CALLGATE, "acp", "--setup"], cwd=ws, stdin=terminal.slave,
-        stdout=terminal.slave, stderr=terminal.slave, env=environment({"ANTHROPIC_API_KEY": ""}),
-    ) as process:  # fmt: skip
+        [sys.executable, "-c", OPENS, CALLGATE, "acp", "--setup"],
+        cwd=ws,
+        stdin=terminal.slave,
+        stdout=terminal.slave,
+        stderr=terminal.slave,
+        env=environment({"ANTHROPIC_API_KEY": ""}),
+    ) as process:
         terminal.read_until(lambda text: "Model" in text)
         terminal.press("anthropic/some-model\n")
         terminal.read_until(lambda text: "not shown" in text)

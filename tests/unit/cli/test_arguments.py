@@ -121,9 +121,19 @@ def test_what_contradicts_itself_is_refused(words: list[str], document: str | No
 
 @pytest.mark.parametrize(
     "document",
-    ["", "{", "{'a': 1}", '{"a": 1} x', '{"a": 1, "a": 2}', '{"a": NaN}', '{"a": 1e999}',
-     "[" * 1000 + "]" * 1000, "\ud8ff", '"\udcff"'],
-)  # fmt: skip
+    [
+        "",
+        "{",
+        "{'a': 1}",
+        '{"a": 1} x',
+        '{"a": 1, "a": 2}',
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        "[" * 1000 + "]" * 1000,
+        "\ud8ff",
+        '"\udcff"',
+    ],
+)
 def test_a_document_that_is_not_strict_json_is_refused(document: str) -> None:
     with pytest.raises(ToolParseError):
         read_arguments([], document, SCHEMA)

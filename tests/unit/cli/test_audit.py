@@ -31,8 +31,10 @@ def lines(text: str) -> list[Any]:
 def test_the_last_calls_are_shown_newest_last(record: Path, ws: Path) -> None:
     shown = lines(callgate("audit", "tail", "--json", cwd=ws).out)
     assert [(each["tool"], each.get("error_class")) for each in shown] == [
-        ("read_file", None), ("write_file", "permission_denied"), ("read_file", "validation_error"),
-    ]  # fmt: skip
+        ("read_file", None),
+        ("write_file", "permission_denied"),
+        ("read_file", "validation_error"),
+    ]
     assert shown == lines(record.read_text())
     assert lines(callgate("audit", "tail", "-n", "1", "--json", cwd=ws).out) == shown[-1:]
     plain = callgate("audit", "tail", cwd=ws).out.splitlines()
@@ -130,11 +132,22 @@ def test_a_healthy_home_passes_every_check(ws: Path, record: Path) -> None:
     ran = callgate("doctor", "--json", cwd=ws)
     assert (ran.code, ran.json["ok"]) == (0, True)
     assert {name: each["level"] for name, each in findings(ran.json).items()} == {
-        "python": "note" if bugs_here() else "ok", "platform": "ok", "home": "ok", "settings": "ok", "tools": "ok",
-        "trust": "ok", "workspace": "ok", "audit": "ok", "wall": "ok", "sandbox": "ok", "hosts": "ok",
-        **levels_of_backends(ran.json["sandbox"]), "limits": "ok", "terminal": "note",
+        "python": "note" if bugs_here() else "ok",
+        "platform": "ok",
+        "home": "ok",
+        "settings": "ok",
+        "tools": "ok",
+        "trust": "ok",
+        "workspace": "ok",
+        "audit": "ok",
+        "wall": "ok",
+        "sandbox": "ok",
+        "hosts": "ok",
+        **levels_of_backends(ran.json["sandbox"]),
+        "limits": "ok",
+        "terminal": "note",
         "instance": "ok",
-    }  # fmt: skip
+    }
     assert len(callgate("doctor", cwd=ws).out.splitlines()) == len(ran.json["checks"])
 
 

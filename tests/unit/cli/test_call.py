@@ -17,9 +17,21 @@ from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, start, 
 
 PATH = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
 KEYS = [
-    "ok", "call_id", "tool", "content", "value", "error", "diagnostics", "meta", "files_modified",
-    "command_executed", "partial", "truncated", "duration_ms", "answered_by",
-]  # fmt: skip
+    "ok",
+    "call_id",
+    "tool",
+    "content",
+    "value",
+    "error",
+    "diagnostics",
+    "meta",
+    "files_modified",
+    "command_executed",
+    "partial",
+    "truncated",
+    "duration_ms",
+    "answered_by",
+]
 
 
 def test_every_error_class_has_its_exit_code() -> None:
@@ -40,7 +52,14 @@ def test_every_error_class_has_its_exit_code() -> None:
     assert set(EXIT_CODES) == set(ToolErrorClass)
 
 
-@pytest.mark.parametrize(("words", "hinted"), [(["write_file", "path=b.txt", "content=x"], True), (["read_file", "path=../x"], False), (["web_fetch", "url=http://127.0.0.1:1/"], False)])
+@pytest.mark.parametrize(
+    ("words", "hinted"),
+    [
+        (["write_file", "path=b.txt", "content=x"], True),
+        (["read_file", "path=../x"], False),
+        (["web_fetch", "url=http://127.0.0.1:1/"], False),
+    ],
+)
 def test_which_rule_decided_is_a_hint_where_one_did(words: list[str], hinted: bool, ws: Path) -> None:
     ran = callgate("call", *words, cwd=ws)
     assert (ran.code, "policy explain" in ran.err) == (3, hinted)
@@ -121,20 +140,35 @@ def test_a_result_is_text_on_stdout_and_nothing_on_stderr(ws: Path) -> None:
 @pytest.mark.usefixtures("tools")
 def test_values_arrive_as_the_schema_says(ws: Path) -> None:
     ran = callgate(
-        "call", "show", "text=20", "count=20", "size=2", "deep=true", "tags=a", "tags=b",
-        "numbers=[1,2]", 'at={"x":1}', "kind=b", "--json", cwd=ws,
-    )  # fmt: skip
+        "call",
+        "show",
+        "text=20",
+        "count=20",
+        "size=2",
+        "deep=true",
+        "tags=a",
+        "tags=b",
+        "numbers=[1,2]",
+        'at={"x":1}',
+        "kind=b",
+        "--json",
+        cwd=ws,
+    )
     assert ran.json["value"] == {
-        "text": "20", "count": 20, "size": 2.0, "deep": True, "tags": ["a", "b"],
-        "numbers": [1, 2], "at": {"x": 1}, "kind": "b",
-    }  # fmt: skip
+        "text": "20",
+        "count": 20,
+        "size": 2.0,
+        "deep": True,
+        "tags": ["a", "b"],
+        "numbers": [1, 2],
+        "at": {"x": 1},
+        "kind": "b",
+    }
 
 
 @pytest.mark.usefixtures("tools")
 def test_arguments_come_from_stdin_and_from_words_together(ws: Path) -> None:
-    ran = callgate(
-        "call", "show", "count=1", "--args", "-", "--json", cwd=ws, stdin='{"text": "ä"}'.encode()
-    )
+    ran = callgate("call", "show", "count=1", "--args", "-", "--json", cwd=ws, stdin='{"text": "ä"}'.encode())
     assert (ran.json["value"]["text"], ran.json["value"]["count"]) == ("ä", 1)
 
 
@@ -221,9 +255,7 @@ def test_an_image_is_named_as_text_and_whole_as_json(ws: Path) -> None:
     assert plain.out == "[image/png, 4 bytes]\n"
     assert "--json" in plain.err
     whole = callgate("call", "image", "--json", cwd=ws).json["content"]
-    assert whole == [
-        {"type": "image", "source": {"kind": "base64", "data": "iVBORw=="}, "media_type": "image/png"}
-    ]
+    assert whole == [{"type": "image", "source": {"kind": "base64", "data": "iVBORw=="}, "media_type": "image/png"}]
 
 
 @pytest.mark.usefixtures("tools")
@@ -248,9 +280,7 @@ def test_an_unknown_log_level_is_wrong_use(ws: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_stops_the_call_and_its_whole_process_tree(
-    number: signal.Signals, ws: Path
-) -> None:
+def test_a_signal_stops_the_call_and_its_whole_process_tree(number: signal.Signals, ws: Path) -> None:
     mark = f"600.{os.getpid()}{number:d}"
     command = f"command=sleep {mark} & echo 1; exec sleep {mark}"
     process = start("call", "shell", command, "--yes", "-v", "--json", cwd=ws)
@@ -270,9 +300,7 @@ def _wait_for_output(lines: Iterator[bytes]) -> None:
     raise AssertionError("the command did not start")
 
 
-def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(
-    ws: Path, tools: Path
-) -> None:
+def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(ws: Path, tools: Path) -> None:
     with (tools / "settings.toml").open("a") as settings:
         settings.write("[limits]\nabandon_s = 0.2\ncancel_grace_s = 0.1\n")
     ran = callgate("call", "stuck", "--timeout", "0.2", "--json", cwd=ws)
@@ -318,9 +346,14 @@ def test_whatever_the_shell_does_to_us_there_is_an_exit_code_and_no_traceback(
 ) -> None:
     ran = subprocess.run(
         ["bash", "--norc", "-c", command],
-        cwd=ws, capture_output=True, env=environment({"PATH": PATH}), start_new_session=True,
-    )  # fmt: skip
+        cwd=ws,
+        capture_output=True,
+        env=environment({"PATH": PATH}),
+        start_new_session=True,
+    )
     assert (ran.returncode, b"Traceback" in ran.stderr, b"ignored" in ran.stderr) == (
-        code, False, False,
-    )  # fmt: skip
+        code,
+        False,
+        False,
+    )
     assert b"internal error" not in ran.stderr

@@ -54,9 +54,7 @@ def test_a_conversation_with_a_call_that_is_allowed(chat: Start, ws: Path) -> No
     assert "To go on: callgate chat --resume " in talk.screen
 
 
-def test_a_sub_agent_shows_its_steps_and_its_questions_but_not_its_words(
-    chat: Start, ws: Path
-) -> None:
+def test_a_sub_agent_shows_its_steps_and_its_questions_but_not_its_words(chat: Start, ws: Path) -> None:
     writes = {**WRITES, "text": "Within."}
     spawn = {"calls": [call("spawn_agent", task="write it", title="Write")]}
     talk = chat(spawn, writes, {"text": "Reported.", "delay_s": 0.3}, DONE, rows=60)
@@ -99,9 +97,7 @@ def test_text_streams_and_ctrl_c_stops_the_turn(chat: Start) -> None:
     assert talk.press("\x03").end() == 0
 
 
-def test_ctrl_c_at_a_question_stops_the_turn_and_gives_the_line_back(
-    chat: Start, ws: Path
-) -> None:
+def test_ctrl_c_at_a_question_stops_the_turn_and_gives_the_line_back(chat: Start, ws: Path) -> None:
     talk = chat(WRITES, {"expect": "my own words", "text": "I see."})
     talk.say("please write").until("session >")
     talk.press("ye").until("> ye")
@@ -139,9 +135,7 @@ def test_ctrl_c_empties_the_line_and_leaves_only_where_it_is_empty(chat: Start) 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_ends_the_chat_and_keeps_what_was_said(
-    number: signal.Signals, chat: Start, ws: Path
-) -> None:
+def test_a_signal_ends_the_chat_and_keeps_what_was_said(number: signal.Signals, chat: Start, ws: Path) -> None:
     talk = chat(ENDLESS)
     talk.say("go").until("Word. Word.")
     os.kill(talk.pid, number)
@@ -209,24 +203,22 @@ def test_neither_model_nor_tool_can_act_on_the_terminal(chat: Start) -> None:
     hostile = "\x1b[2J\x1b]0;title\x07gone\u009b1A\u202e\r\x08"
     prints = call("shell", command="printf 'a\\033[2Jb\\n'")
     talk = chat(
-        {"text": f"before {hostile} after", "chunk": 1, "calls": [prints]}, DONE,
+        {"text": f"before {hostile} after", "chunk": 1, "calls": [prints]},
+        DONE,
         words=("--allow", "shell"),
-    )  # fmt: skip
+    )
     screen = talk.say("go").until("All done.")
     assert "before \\x1b[2J\\x1b]0;title\\x07gone\\x9b1A\\u202e\\r\\x08 after" in screen
     assert "  | a\\x1b[2Jb" in screen
     assert b"\x1b[2J" not in talk.terminal.written
 
 
-@pytest.mark.parametrize(
-    ("words", "env"), [(("--plain",), {}), ((), {"TERM": "dumb", "NO_COLOR": "1"})]
-)
-def test_a_plain_terminal_gets_nothing_but_text(
-    words: tuple[str, ...], env: dict[str, str], chat: Start
-) -> None:
+@pytest.mark.parametrize(("words", "env"), [(("--plain",), {}), ((), {"TERM": "dumb", "NO_COLOR": "1"})])
+def test_a_plain_terminal_gets_nothing_but_text(words: tuple[str, ...], env: dict[str, str], chat: Start) -> None:
     prints = call("shell", command="seq 3")
-    talk = chat({"thinking": "hm", "text": "Look.", "calls": [prints]}, DONE,
-                words=(*words, "--allow", "shell"), env=env)  # fmt: skip
+    talk = chat(
+        {"thinking": "hm", "text": "Look.", "calls": [prints]}, DONE, words=(*words, "--allow", "shell"), env=env
+    )
     talk.say("go").until("All done.")
     assert "  | 3" in talk.screen
     assert b"\x1b" not in talk.terminal.written
@@ -234,8 +226,7 @@ def test_a_plain_terminal_gets_nothing_but_text(
 
 def test_a_narrow_terminal_breaks_between_words(chat: Start) -> None:
     text = "Some words that are longer than one line of forty columns"
-    talk = chat({"text": text, "calls": [call("write_file", path="b.txt", content="x\n")]}, DONE,
-                columns=40, rows=60)  # fmt: skip
+    talk = chat({"text": text, "calls": [call("write_file", path="b.txt", content="x\n")]}, DONE, columns=40, rows=60)
     screen = talk.say("go").until("[y]es once")
     assert "Some words that are longer than one\nline of forty columns" in screen
     talk.until("session >")
@@ -282,8 +273,13 @@ def test_several_lines_are_one_message(keys: str, said: str, chat: Start) -> Non
 
 def test_undo_puts_back_what_the_last_turn_changed(chat: Start, ws: Path) -> None:
     patches = call("patch_file", path="a.txt", old="two", new="2")
-    talk = chat({"calls": [patches, *WRITES["calls"]]}, DONE, {"expect": "undone", "text": "Oh."},
-                words=("--mode", "write"), rows=60)  # fmt: skip
+    talk = chat(
+        {"calls": [patches, *WRITES["calls"]]},
+        DONE,
+        {"expect": "undone", "text": "Oh."},
+        words=("--mode", "write"),
+        rows=60,
+    )
     talk.say("change it").until("All done.")
     assert "2" in (ws / "a.txt").read_text()
     talk.say("/undo").until("session >")
@@ -296,9 +292,7 @@ def test_undo_puts_back_what_the_last_turn_changed(chat: Start, ws: Path) -> Non
     assert talk.press("\x03").end() == 0
 
 
-def test_bare_callgate_opens_a_chat_where_a_model_is_configured(
-    ws: Path, home: Path, tmp_path: Path
-) -> None:
+def test_bare_callgate_opens_a_chat_where_a_model_is_configured(ws: Path, home: Path, tmp_path: Path) -> None:
     first = Chatting(cwd=ws, rows=120)
     assert first.end() == 0
     assert f"wrote {home}/settings.toml" in first.screen
@@ -387,9 +381,7 @@ def test_tools_and_sessions_are_listed(ws: Path, tmp_path: Path) -> None:
     assert any(line.startswith("/undo ") for line in out)
 
 
-def test_another_conversation_can_be_resumed_and_the_first_is_free_again(
-    ws: Path, tmp_path: Path
-) -> None:
+def test_another_conversation_can_be_resumed_and_the_first_is_free_again(ws: Path, tmp_path: Path) -> None:
     name = script(tmp_path / "s.toml", DONE)
     first = callgate("run", "--model", name, "the first", "--output-format", "json", cwd=ws).json["session"]
     lines = f"the second\n/resume {first}\nmore\n/resume {first}\n/new\n/resume {first}\n"
@@ -397,9 +389,15 @@ def test_another_conversation_can_be_resumed_and_the_first_is_free_again(
     out = piped(ws, tmp_path / "s.toml", lines, *replies)
     resumed = f"Session {first}, the first."
     assert out == [
-        "All done.", resumed, "All done.", "More.", "this is that session", "A new conversation.",
-        resumed, "More.",
-    ]  # fmt: skip
+        "All done.",
+        resumed,
+        "All done.",
+        "More.",
+        "this is that session",
+        "A new conversation.",
+        resumed,
+        "More.",
+    ]
 
 
 def test_the_model_can_be_changed_within_a_conversation(ws: Path, tmp_path: Path) -> None:

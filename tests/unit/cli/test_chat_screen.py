@@ -44,9 +44,7 @@ def test_lines_break_between_words_and_a_long_word_is_not_lost() -> None:
 
 @given(st.text(max_size=80), st.integers(1, 7))
 @pytest.mark.spec("T16")
-def test_however_it_is_cut_a_text_is_shown_without_a_character_that_acts(
-    text: str, size: int
-) -> None:
+def test_however_it_is_cut_a_text_is_shown_without_a_character_that_acts(text: str, size: int) -> None:
     shown, written = screen(None)
     for start in range(0, len(text), size):
         shown.text(text[start : start + size])
@@ -125,9 +123,7 @@ def test_lines_become_messages(lines: list[str], messages: list[str]) -> None:
     assert read == messages
 
 
-def test_history_survives_a_torn_line_and_stays_short(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_survives_a_torn_line_and_stays_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_lines, "_HISTORY_LINES", 10)
     path = tmp_path / "home" / "chat_history"
     for number in range(25):

@@ -30,9 +30,13 @@ sys.exit(code)
 def loaded_by(*words: str, cwd: Path) -> set[str]:
     ran = subprocess.run(
         [sys.executable, "-c", LOADED, *words],
-        cwd=cwd, capture_output=True, text=True, env=environment(None), start_new_session=True,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=environment(None),
+        start_new_session=True,
         check=True,
-    )  # fmt: skip
+    )
     return set(ran.stderr.split())
 
 
@@ -40,9 +44,7 @@ BARE = 34
 """Modules of an interpreter that does nothing, at most."""
 
 
-@pytest.mark.parametrize(
-    "words", [["--version"], ["--help"], ["completion", "bash"], []], ids=" ".join
-)
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["completion", "bash"], []], ids=" ".join)
 def test_what_prints_only_text_loads_next_to_nothing(words: list[str], ws: Path) -> None:
     modules = loaded_by(*words, cwd=ws)
     heavy = {"asyncio", "msgspec", "jsonschema_rs", "json", "logging", "subprocess"}
@@ -65,19 +67,33 @@ def test_what_reads_only_files_loads_no_runtime(words: list[str], ws: Path) -> N
 
 def test_a_call_that_starts_no_command_loads_nothing_that_would(ws: Path) -> None:
     modules = loaded_by("call", "read_file", "path=a.txt", cwd=ws)
-    unneeded = {"argparse", "shutil", "json", "callgate.sandbox.processes.broker_client", "callgate.sandbox.machines",
-                "callgate.wiring.packs", "callgate_catalogue", "callgate.tools.loading"}  # fmt: skip
+    unneeded = {
+        "argparse",
+        "shutil",
+        "json",
+        "callgate.sandbox.processes.broker_client",
+        "callgate.sandbox.machines",
+        "callgate.wiring.packs",
+        "callgate_catalogue",
+        "callgate.tools.loading",
+    }
     assert "callgate.tools.files" in modules and modules & unneeded == set()
 
 
-@pytest.mark.parametrize(
-    "words", [["tools"], ["call", "read_file", "path=a.txt"]], ids=lambda words: words[0]
-)
+@pytest.mark.parametrize("words", [["tools"], ["call", "read_file", "path=a.txt"]], ids=lambda words: words[0])
 def test_a_call_loads_only_what_it_needs(words: list[str], ws: Path) -> None:
     modules = loaded_by(*words, cwd=ws)
     others = {f"callgate.cli.{name.split()[0]}" for name in every()} - {f"callgate.cli.{words[0]}"}
-    unneeded = {"callgate.gate", "callgate.sources.functions", "pydantic", "urllib.request",
-                "http.client", "unittest", "multiprocessing", "xml"}  # fmt: skip
+    unneeded = {
+        "callgate.gate",
+        "callgate.sources.functions",
+        "pydantic",
+        "urllib.request",
+        "http.client",
+        "unittest",
+        "multiprocessing",
+        "xml",
+    }
     families = {f"callgate.cli.families.{name}" for name in FAMILIES if name != "work"}
     assert modules & (others | families | unneeded) == set()
     assert len(modules) < BARE + 415

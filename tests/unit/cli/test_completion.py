@@ -56,17 +56,19 @@ def complete_in_fish(script: str, words: list[str], cwd: Path) -> str:
 
 def in_shell(command: list[str], cwd: Path) -> str:
     ran = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, env=environment({"PATH": PATH}),
+        command,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=environment({"PATH": PATH}),
         check=True,
-    )  # fmt: skip
+    )
     assert ran.stderr == ""
     return ran.stdout
 
 
 COMPLETERS = {"bash": complete_in_bash, "zsh": complete_in_zsh, "fish": complete_in_fish}
-in_each_shell = pytest.mark.parametrize(
-    "shell", [pytest.param(shell, marks=needs(shell)) for shell in COMPLETERS]
-)
+in_each_shell = pytest.mark.parametrize("shell", [pytest.param(shell, marks=needs(shell)) for shell in COMPLETERS])
 
 
 def completed(shell: str, *words: str, cwd: Path) -> set[str]:
@@ -108,9 +110,7 @@ def test_behind_a_command_of_a_group_no_other_command_is_offered(shell: str, ws:
         pytest.param("fish", {"path=notes.txt"}, marks=needs("fish")),
     ],
 )
-def test_the_value_of_an_argument_is_completed_as_a_file(
-    shell: str, offered: set[str], ws: Path
-) -> None:
+def test_the_value_of_an_argument_is_completed_as_a_file(shell: str, offered: set[str], ws: Path) -> None:
     (ws / "notes.txt").write_text("x")
     assert completed(shell, "call", "read_file", "path=no", cwd=ws) == offered
 

@@ -31,8 +31,9 @@ async def test_the_questions_of_every_process_are_listed_oldest_first(ws: Path, 
         first, second = await ask(store, one), await ask(store, two, turn_id="turn_a")
         shown = callgate("confirmations", "list", "--json", cwd=ws).json["confirmations"]
         assert [(each["id"], each["session_id"], each["owner_alive"]) for each in shown] == [
-            (first.id, one, True), (second.id, two, True),
-        ]  # fmt: skip
+            (first.id, one, True),
+            (second.id, two, True),
+        ]
         assert shown[0]["question"]["arguments"] == {"command": "make test"}
         assert callgate("confirmations", "--json", cwd=ws).json["confirmations"] == shown
         of_two = callgate("confirmations", "--session", two, "--json", cwd=ws).json["confirmations"]
@@ -45,9 +46,13 @@ async def test_a_question_shows_every_argument_and_none_can_act(ws: Path, home: 
         session = await new_session(store)
         await ask(store, session, arguments={"command": "make\x1b[2J\u202e", "env": {"A": "z" * 500 + "END"}})
         await ask(
-            store, session, tool="write_file", side_effects=SideEffects.WRITE,
-            arguments={"path": "a.txt", "content": "\x1b[1Ahidden\nlines\u200b"}, preview="+ a diff\x9b1A",
-        )  # fmt: skip
+            store,
+            session,
+            tool="write_file",
+            side_effects=SideEffects.WRITE,
+            arguments={"path": "a.txt", "content": "\x1b[1Ahidden\nlines\u200b"},
+            preview="+ a diff\x9b1A",
+        )
         out = callgate("confirmations", cwd=ws).out
     assert all(line.isprintable() for line in out.split("\n"))
     assert out.count(session) == 2
@@ -119,9 +124,7 @@ async def test_whoever_is_late_is_told_who_was_first(ws: Path, home: Path) -> No
 
 
 @pytest.mark.parametrize("state", [ConfirmationState.EXPIRED, ConfirmationState.WITHDRAWN])
-async def test_a_question_that_is_closed_takes_no_answer(
-    state: ConfirmationState, ws: Path, home: Path
-) -> None:
+async def test_a_question_that_is_closed_takes_no_answer(state: ConfirmationState, ws: Path, home: Path) -> None:
     async with opened(home) as store:
         session = await new_session(store)
         expires = time.time() + (300 if state is ConfirmationState.WITHDRAWN else -1)
@@ -170,8 +173,9 @@ async def test_a_question_of_another_version_hides_no_other_and_takes_no_answer(
         readable = await ask(store, session)
         shown = callgate("confirmations", "--json", cwd=ws).json["confirmations"]
         assert [(each["id"], each["question"] is None) for each in shown] == [
-            (old.confirmation, True), (readable.id, False),
-        ]  # fmt: skip
+            (old.confirmation, True),
+            (readable.id, False),
+        ]
         assert callgate("confirmations", cwd=ws).out.count(session) == 2
         for word in ("allow", "deny"):
             ran = callgate("confirmations", word, old.confirmation, "--json", cwd=ws)

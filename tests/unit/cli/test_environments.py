@@ -84,9 +84,26 @@ def test_the_tests_themselves_see_none_of_it(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     hostile = {**hostile, "PYTHONOPTIMIZE": "", "PYTHONWARNINGS": "", "TMPDIR": str(tmp_path)}
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.conftest",
-         "--rootdir", str(root), "-c", str(root / "pyproject.toml"), str(probe)],
-        cwd=root, env={**os.environ, **hostile}, umask=0o077, capture_output=True, text=True,
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "tests.conftest",
+            "--rootdir",
+            str(root),
+            "-c",
+            str(root / "pyproject.toml"),
+            str(probe),
+        ],
+        cwd=root,
+        env={**os.environ, **hostile},
+        umask=0o077,
+        capture_output=True,
+        text=True,
         timeout=LIMIT_S,
-    )  # fmt: skip
+    )
     assert ran.returncode == 0, ran.stdout + ran.stderr

@@ -36,9 +36,7 @@ class Follower:
 
     def __init__(self, *words: str, cwd: Path) -> None:
         buffered = {"PYTHONUNBUFFERED": ""}  # as it is for everyone who does not ask for more
-        self.process: subprocess.Popen[bytes] = start_command(
-            "events", "--follow", *words, cwd=cwd, env=buffered
-        )
+        self.process: subprocess.Popen[bytes] = start_command("events", "--follow", *words, cwd=cwd, env=buffered)
         assert self.process.stdout is not None
         self._out = self.process.stdout
 
@@ -89,8 +87,15 @@ async def test_a_cursor_that_is_none_is_wrong_use(ws: Path, home: Path) -> None:
         session = await new_session(store)
         await append(store, session, "a")
     of_one = ["--session", session, "--since"]
-    for words in (["--since", "nonsense"], ["--since", "1"], ["--since", ""], [*of_one, "x"],
-                  [*of_one, "2"], [*of_one, "9" * 30], ["--session", session, "--since=-1"]):  # fmt: skip
+    for words in (
+        ["--since", "nonsense"],
+        ["--since", "1"],
+        ["--since", ""],
+        [*of_one, "x"],
+        [*of_one, "2"],
+        [*of_one, "9" * 30],
+        ["--session", session, "--since=-1"],
+    ):
         ran = callgate("events", "--json", *words, cwd=ws)
         assert (ran.code, ran.json["error"]["reason"]) == (2, "bad_cursor"), words
 
@@ -104,8 +109,9 @@ def test_a_session_that_is_not_there_is_said_to_be_none(ws: Path) -> None:
 async def test_an_event_is_one_line_that_cannot_act(ws: Path, home: Path) -> None:
     async with opened(home) as store:
         session = await new_session(store)
-        hostile = event(session, FAILED, tool_name="\x1b[2J", error_class="timeout",
-                        message="first\nsecond\r\u202e" + "x" * 5000)  # fmt: skip
+        hostile = event(
+            session, FAILED, tool_name="\x1b[2J", error_class="timeout", message="first\nsecond\r\u202e" + "x" * 5000
+        )
         odd = event(session, "odd\x07\ntype", text=["a", {"b": "\x9b"}])
         await store.commit(Append(session=session, events=(hostile, odd)))
     out = callgate("events", cwd=ws).out
@@ -142,9 +148,13 @@ async def test_an_answer_is_given_while_another_process_owns_the_session(ws: Pat
             assert await hint.wait(LIMIT_S)
         answered = json.loads(await follower.line())
         assert answered["payload"] | {"by": ""} == {
-            "confirmation_request_id": question.id, "decision": "allow", "scope": "once", "by": "",
-            "tool_use_id": question.tool_use_id, "call_id": question.call_id,
-        }  # fmt: skip
+            "confirmation_request_id": question.id,
+            "decision": "allow",
+            "scope": "once",
+            "by": "",
+            "tool_use_id": question.tool_use_id,
+            "call_id": question.call_id,
+        }
         assert (await store.get_confirmation(question.id)).state is ConfirmationState.ALLOWED
         assert (await follower.interrupt())[0] == 130
 

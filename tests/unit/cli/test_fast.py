@@ -22,9 +22,34 @@ from callgate.core.errors import ToolError
 
 FLAGS = [flag for option in (*CALL, *TARGETS, DEBUG) for flag in option.flags]
 WORDS = st.sampled_from(
-    [*FLAGS, "-", "--", "-x", "-qv", "--no", "--jso", "--json=1", "--mode=read", "--args={}", "--timeout=2",
-     "-q=1", "", "tool", "a=b", "a=--yes", "read", "write", "everything", "0", "1.5", "-1", "nan", "{}", "- x"]
-)  # fmt: skip
+    [
+        *FLAGS,
+        "-",
+        "--",
+        "-x",
+        "-qv",
+        "--no",
+        "--jso",
+        "--json=1",
+        "--mode=read",
+        "--args={}",
+        "--timeout=2",
+        "-q=1",
+        "",
+        "tool",
+        "a=b",
+        "a=--yes",
+        "read",
+        "write",
+        "everything",
+        "0",
+        "1.5",
+        "-1",
+        "nan",
+        "{}",
+        "- x",
+    ]
+)
 
 
 def long_way(given: list[str], command: str = "call") -> dict[str, Any] | None:
@@ -43,18 +68,41 @@ def test_what_is_read_the_short_way_is_what_argparse_reads(given: list[str]) -> 
 
 @pytest.mark.parametrize(
     "given",
-    ["tool", "tool a=b --json", "--args - tool", "tool --timeout 2 -v -q --yes", "tool --mode=read",
-     "tool --socket /x", "tool --instance=web", "tool --no-instance", "tool -- --yes", "-- --yes"],
-)  # fmt: skip
+    [
+        "tool",
+        "tool a=b --json",
+        "--args - tool",
+        "tool --timeout 2 -v -q --yes",
+        "tool --mode=read",
+        "tool --socket /x",
+        "tool --instance=web",
+        "tool --no-instance",
+        "tool -- --yes",
+        "-- --yes",
+    ],
+)
 def test_the_usual_ones_go_the_short_way(given: str) -> None:
     assert vars(fast.read(given.split())) == long_way(given.split())
 
 
 @pytest.mark.parametrize(
     "given",
-    ["", "--", "--json", "tool --help", "tool -h", "tool --timeout", "tool --timeout -1", "tool --timeout nan",
-     "tool --mode all", "tool --unknown", "tool -qv", "tool --socket x --no-instance", "tool --json=1"],
-)  # fmt: skip
+    [
+        "",
+        "--",
+        "--json",
+        "tool --help",
+        "tool -h",
+        "tool --timeout",
+        "tool --timeout -1",
+        "tool --timeout nan",
+        "tool --mode all",
+        "tool --unknown",
+        "tool -qv",
+        "tool --socket x --no-instance",
+        "tool --json=1",
+    ],
+)
 def test_what_is_wrong_or_odd_goes_the_long_way(given: str) -> None:
     assert fast.read(given.split()) is None
 
@@ -66,14 +114,23 @@ def test_both_parsers_know_the_same_options() -> None:
 ACP_FLAGS = [flag for option in (*ACP, DEBUG) for flag in option.flags]
 
 
-@given(st.lists(st.sampled_from([*ACP_FLAGS, "-", "--", "-vvv", "-x", "--mode=ask", "--mode=all", "--model=", "zed", "ask", ""]), max_size=6))
+@given(
+    st.lists(
+        st.sampled_from(
+            [*ACP_FLAGS, "-", "--", "-vvv", "-x", "--mode=ask", "--mode=all", "--model=", "zed", "ask", ""]
+        ),
+        max_size=6,
+    )
+)
 def test_the_options_of_acp_are_read_alike_both_ways(given: list[str]) -> None:
     quickly = fast.read_acp(given)
     if quickly is not None:
         assert vars(quickly) == long_way(given, "acp")
 
 
-@pytest.mark.parametrize("given", ["", "-v", "-vv --mode read", "--model scripted:a.jsonl --unstable", "--print-config zed"])
+@pytest.mark.parametrize(
+    "given", ["", "-v", "-vv --mode read", "--model scripted:a.jsonl --unstable", "--print-config zed"]
+)
 def test_a_usual_acp_goes_the_short_way(given: str) -> None:
     assert vars(fast.read_acp(given.split())) == long_way(given.split(), "acp")
 
@@ -85,12 +142,18 @@ def test_an_acp_that_is_wrong_goes_the_long_way(given: str) -> None:
 
 SCHEMA = {
     "properties": {
-        "text": {"type": "string"}, "count": {"type": "integer"}, "size": {"type": "number"},
-        "deep": {"type": "boolean"}, "tags": {"type": "array", "items": {"type": "string"}},
-        "either": {"type": ["string", "integer"]}, "maybe": {"type": ["integer", "null"]},
-        "kind": {"enum": [1, 2]}, "any": {}, "odd": True,
+        "text": {"type": "string"},
+        "count": {"type": "integer"},
+        "size": {"type": "number"},
+        "deep": {"type": "boolean"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "either": {"type": ["string", "integer"]},
+        "maybe": {"type": ["integer", "null"]},
+        "kind": {"enum": [1, 2]},
+        "any": {},
+        "odd": True,
     }
-}  # fmt: skip
+}
 KEYS = st.sampled_from([*SCHEMA["properties"], "other", ""])
 TEXTS = st.one_of(
     st.sampled_from(["0", "007", "12", "-3", "1e3", "1.5", "true", "false", "null", "٣", "[1]", "", "a=b", "9" * 20]),
@@ -99,11 +162,26 @@ TEXTS = st.one_of(
 DOCUMENTS = st.one_of(
     st.none(),
     st.sampled_from(
-        ["{", "[]", "5", '{"text": 1, "text": 2}', '{"a": "\\u0061"}', '{"a": 1e400}', '{"a": NaN}', '{"n": 1' + "0" * 30 + "}",
-         '{"a": {"b": 1}}', ' {"a":"x","b":true,"c":null,"d":-7} ', '{"a":"b:c","d":":"}', '{"a": 1.0}', '{"ä": 1}']
+        [
+            "{",
+            "[]",
+            "5",
+            '{"text": 1, "text": 2}',
+            '{"a": "\\u0061"}',
+            '{"a": 1e400}',
+            '{"a": NaN}',
+            '{"n": 1' + "0" * 30 + "}",
+            '{"a": {"b": 1}}',
+            ' {"a":"x","b":true,"c":null,"d":-7} ',
+            '{"a":"b:c","d":":"}',
+            '{"a": 1.0}',
+            '{"ä": 1}',
+        ]
     ),
-    st.dictionaries(st.text(max_size=3), st.one_of(st.text(max_size=3), st.integers(), st.booleans(), st.none()), max_size=4).map(json.dumps),
-)  # fmt: skip
+    st.dictionaries(
+        st.text(max_size=3), st.one_of(st.text(max_size=3), st.integers(), st.booleans(), st.none()), max_size=4
+    ).map(json.dumps),
+)
 
 
 def outcome(reader: Any, words: list[str], document: str | None) -> Any:
@@ -123,7 +201,7 @@ VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text()),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(), inner, max_size=4)),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @given(VALUES, st.booleans())

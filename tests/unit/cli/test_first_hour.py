@@ -79,9 +79,7 @@ def test_help_is_a_command_too(words: list[str], same: list[str], ws: Path) -> N
         (["zzzzzz"], "See callgate help."),
     ],
 )
-def test_a_misspelt_command_is_told_what_may_be_meant(
-    words: list[str], hint: str, ws: Path
-) -> None:
+def test_a_misspelt_command_is_told_what_may_be_meant(words: list[str], hint: str, ws: Path) -> None:
     ran = callgate(*words, cwd=ws)
     assert ran.code == 2
     assert f"hint: {hint}" in ran.err
@@ -90,8 +88,12 @@ def test_a_misspelt_command_is_told_what_may_be_meant(
 def test_a_tool_is_described_with_a_call_that_can_be_typed(ws: Path) -> None:
     ran = callgate("tools", "read-file", cwd=ws)
     assert ran.code == 0
-    for text in ("effect   read", "source   callgate itself", "path  string, required",
-                 "callgate call read_file path=PATH"):  # fmt: skip
+    for text in (
+        "effect   read",
+        "source   callgate itself",
+        "path  string, required",
+        "callgate call read_file path=PATH",
+    ):
         assert text in ran.out
     [described] = callgate("tools", "read_file", "--json", cwd=ws).json
     assert described["name"] == "read_file"
@@ -124,9 +126,7 @@ def test_what_a_client_of_mcp_needs_is_printed(ws: Path) -> None:
     ran = callgate("mcp", "serve", "--print-config", "--mode", "read", cwd=ws)
     server = json.loads(ran.out)["mcpServers"]["callgate"]
     assert server["args"][-6:] == ["mcp", "serve", "--workspace", str(ws), "--mode", "read"]
-    helped = subprocess.run(
-        [server["command"], *server["args"], "--help"], capture_output=True, text=True, check=True
-    )
+    helped = subprocess.run([server["command"], *server["args"], "--help"], capture_output=True, text=True, check=True)
     assert helped.stdout.startswith("usage: callgate mcp serve")
 
 
@@ -186,9 +186,7 @@ def ollama() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("words", [[], ["init"]], ids=["nothing", "init"])
-def test_a_first_run_finds_a_model_and_shows_a_call(
-    words: list[str], ws: Path, tmp_path: Path, ollama: str
-) -> None:
+def test_a_first_run_finds_a_model_and_shows_a_call(words: list[str], ws: Path, tmp_path: Path, ollama: str) -> None:
     home = tmp_path / "fresh"
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -196,9 +194,13 @@ def test_a_first_run_finds_a_model_and_shows_a_call(
     (programs / "zed").chmod(0o755)
     (ws / "tiny.gguf").touch()
     env = {
-        "CALLGATE_HOME": str(home), "HOME": str(tmp_path), "OLLAMA_HOST": ollama,
-        "ANTHROPIC_API_KEY": "sk-never-shown", "OPENAI_API_KEY": "", "PATH": f"{programs}:{os.environ['PATH']}",
-    }  # fmt: skip
+        "CALLGATE_HOME": str(home),
+        "HOME": str(tmp_path),
+        "OLLAMA_HOST": ollama,
+        "ANTHROPIC_API_KEY": "sk-never-shown",
+        "OPENAI_API_KEY": "",
+        "PATH": f"{programs}:{os.environ['PATH']}",
+    }
     person = Seated(*words, cwd=ws, env=env)
     shown = person.read_until("Enter for none: ")
     assert "1  anthropic/claude-sonnet-4-5: ANTHROPIC_API_KEY is set" in shown
@@ -216,9 +218,12 @@ def test_a_first_run_finds_a_model_and_shows_a_call(
 
 def test_a_first_run_without_any_model_goes_on_without_one(ws: Path, tmp_path: Path) -> None:
     env = {
-        "CALLGATE_HOME": str(tmp_path / "fresh"), "HOME": str(tmp_path), "OLLAMA_HOST": "127.0.0.1:1",
-        "ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "",
-    }  # fmt: skip
+        "CALLGATE_HOME": str(tmp_path / "fresh"),
+        "HOME": str(tmp_path),
+        "OLLAMA_HOST": "127.0.0.1:1",
+        "ANTHROPIC_API_KEY": "",
+        "OPENAI_API_KEY": "",
+    }
     shown = Seated("init", cwd=ws, env=env).end()
     assert "No model was found" in shown and "It is on record" in shown
 
@@ -235,9 +240,13 @@ def test_the_arguments_of_a_tool_are_completed(ws: Path) -> None:
         asked = f"{completion}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n_callgate\necho $COMPREPLY"
         path = f"{Path(CALLGATE).parent}:{os.environ['PATH']}"
         ran = subprocess.run(
-            ["bash", "-c", asked], cwd=ws, env=environment({"PATH": path}), text=True,
-            capture_output=True, check=True,
-        )  # fmt: skip
+            ["bash", "-c", asked],
+            cwd=ws,
+            env=environment({"PATH": path}),
+            text=True,
+            capture_output=True,
+            check=True,
+        )
         assert ran.stdout.strip() == offered
 
 

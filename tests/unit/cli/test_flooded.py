@@ -28,9 +28,13 @@ class Instance:
         self.env = {"CALLGATE_HOME": str(self.home)}
         self.process = subprocess.Popen(
             ["bash", "-c", f'ulimit -n {_FILES}; exec "$0" serve --http 127.0.0.1:0', CALLGATE],
-            cwd=self.ws, env=environment(self.env), stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            cwd=self.ws,
+            env=environment(self.env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith(b"callgate: listening on ")
         (record,) = (self.home / "instances").glob("*.json")
@@ -78,9 +82,7 @@ _FLOODS = {
 
 
 @pytest.mark.parametrize("flood", _FLOODS)
-def test_the_owner_is_answered_while_many_without_a_token_hold_on(
-    instance: Instance, flood: str
-) -> None:
+def test_the_owner_is_answered_while_many_without_a_token_hold_on(instance: Instance, flood: str) -> None:
     held = []
     for _ in range(_PEERS):
         peer = instance.connect()

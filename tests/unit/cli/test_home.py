@@ -16,11 +16,32 @@ from tests.unit.cli.instances import short_directory
 from tests.unit.cli.running import CALLGATE, callgate, environment
 
 COMMANDS = [
-    "call list_dir", "call list_dir --no-instance", "call --json list_dir", "status", "doctor", "audit tail",
-    "audit verify", "sessions list", "events", "trust --list", "trust .", "tools", "serve", "acp", "dashboard --no-open",
-    "policy explain list_dir", "hosts list", "mcp list", "memory list", "skills list", "undo", "stop",
-    "confirmations list", "init", "run hello",
-]  # fmt: skip
+    "call list_dir",
+    "call list_dir --no-instance",
+    "call --json list_dir",
+    "status",
+    "doctor",
+    "audit tail",
+    "audit verify",
+    "sessions list",
+    "events",
+    "trust --list",
+    "trust .",
+    "tools",
+    "serve",
+    "acp",
+    "dashboard --no-open",
+    "policy explain list_dir",
+    "hosts list",
+    "mcp list",
+    "memory list",
+    "skills list",
+    "undo",
+    "stop",
+    "confirmations list",
+    "init",
+    "run hello",
+]
 NOBODY = 65_534
 OTHER = 12_345
 
@@ -122,9 +143,26 @@ def test_everything_in_a_home_is_private_under_any_umask(umask: str) -> None:
 
 
 BAD_NAMES = [
-    "../x", "a/b", "/etc/passwd", "..", ".", "", "a\0b", "a\nb", "x" * 300, "a\\b", "c:x", ".hidden", "-rf", "nul", "COM1.txt",
-    "é" * 100, "a ", "a.", "\u202ea",
-]  # fmt: skip
+    "../x",
+    "a/b",
+    "/etc/passwd",
+    "..",
+    ".",
+    "",
+    "a\0b",
+    "a\nb",
+    "x" * 300,
+    "a\\b",
+    "c:x",
+    ".hidden",
+    "-rf",
+    "nul",
+    "COM1.txt",
+    "é" * 100,
+    "a ",
+    "a.",
+    "\u202ea",
+]
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)

@@ -103,19 +103,32 @@ def test_the_script_host_does_all_that_is_recommended(ws: Path) -> None:
         ("short", ["big line", "one answer"]),
         ("tags", ["get_tags"]),
         # Without an answer that can be taken, nearly everything is missing.
-        ("state", ["tools", "state", "unknown method", "wrong version", "not JSON", "no request",
-                   "wrong params", "absent params", "unknown keys", "blank lines", "overlapping",
-                   "big line", "line too long"]),
+        (
+            "state",
+            [
+                "tools",
+                "state",
+                "unknown method",
+                "wrong version",
+                "not JSON",
+                "no request",
+                "wrong params",
+                "absent params",
+                "unknown keys",
+                "blank lines",
+                "overlapping",
+                "big line",
+                "line too long",
+            ],
+        ),
         ("id", ["init", "one answer"]),
         ("v", ["init"]),
         ("no init", ["init"]),
         ("crash", ["init"]),
     ],
-)  # fmt: skip
+)
 @pytest.mark.spec("S1-02", "S1-05", "S1-07", "S1-08", "S1-14", "S1-47")
-def test_a_fault_is_found_by_the_checks_that_are_about_it(
-    fault: str, failed: list[str], ws: Path
-) -> None:
+def test_a_fault_is_found_by_the_checks_that_are_about_it(fault: str, failed: list[str], ws: Path) -> None:
     mark = f"mark-{fault}-{ws.parent}"
     patience = "2" if fault in SILENT else "30"
     ran = check(*LEAST, fault, mark, cwd=ws, options=("--timeout", patience))
@@ -142,9 +155,7 @@ def test_an_optional_method_that_fails_is_no_fault(ws: Path) -> None:
     ],
     ids=lambda each: " ".join(each) if isinstance(each, tuple) else None,
 )
-def test_a_tool_is_run_where_it_is_asked_for(
-    call: tuple[str, ...], fault: str, failed: list[str], ws: Path
-) -> None:
+def test_a_tool_is_run_where_it_is_asked_for(call: tuple[str, ...], fault: str, failed: list[str], ws: Path) -> None:
     ran = check(*LEAST, *filter(None, [fault]), cwd=ws, options=("--call", *call))
     assert (ran.code, by_level(ran).get("FAILED", [])) == (1 if failed else 0, failed)
     if not failed:

@@ -48,9 +48,7 @@ def test_what_it_writes_is_a_host_whose_tool_can_be_called(lang: str, ws: Path, 
 
 @pytest.mark.spec("T23")
 @pytest.mark.parametrize("lang", IN)
-def test_a_workspace_puts_no_code_of_its_own_into_the_host(
-    lang: str, ws: Path, home: Path
-) -> None:
+def test_a_workspace_puts_no_code_of_its_own_into_the_host(lang: str, ws: Path, home: Path) -> None:
     (home / "settings.toml").write_text(callgate("host", "new", "--lang", lang, "words", cwd=ws).out)
     marking = "open('ran', 'w').close()"
     for module in ("callgate", "runpy", "msgspec", "json", "sitecustomize"):
@@ -125,8 +123,10 @@ def test_an_installed_package_brings_the_host_for_node(tmp_path: Path, ws: Path)
     pytest.importorskip("hatchling")
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)],
-        cwd=PROJECT, capture_output=True, check=True,
-    )  # fmt: skip
+        cwd=PROJECT,
+        capture_output=True,
+        check=True,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as packed:

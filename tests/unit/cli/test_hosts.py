@@ -158,8 +158,11 @@ def test_a_log_cannot_act_on_a_terminal(place: Place) -> None:
     Path(f"{place.log}.1").write_bytes(b"zero\none\n")
     place.log.write_bytes(b"two\x1b[2J\nthree\xff\nfour")
     assert place.run("hosts", "logs", "plain", "-n", "4").out.splitlines() == [
-        "one", r"two\x1b[2J", r"three\xff", "four",
-    ]  # fmt: skip
+        "one",
+        r"two\x1b[2J",
+        r"three\xff",
+        "four",
+    ]
     assert place.run("hosts", "logs", "plain", "-n", "0").out == ""
 
 
@@ -193,9 +196,7 @@ def test_a_log_is_followed_into_the_next_file(place: Place) -> None:
         ([], None),
     ],
 )
-def test_the_last_trouble_is_read_from_a_log(
-    tmp_path: Path, notes: list[str], told: Trouble | None
-) -> None:
+def test_the_last_trouble_is_read_from_a_log(tmp_path: Path, notes: list[str], told: Trouble | None) -> None:
     path = tmp_path / "x.log"
     path.write_text("".join(f"noise \udc80 {note}\n{STAMP}{note}\n" for note in notes), errors="replace")
     assert trouble(str(path)) == told

@@ -32,9 +32,7 @@ DAMAGES: dict[str, Callable[[Place], object]] = {
 
 @pytest.mark.spec("T21")
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
-def test_a_damaged_pin_offers_nothing_until_a_yes(
-    place: Place, damage: Callable[[Place], object]
-) -> None:
+def test_a_damaged_pin_offers_nothing_until_a_yes(place: Place, damage: Callable[[Place], object]) -> None:
     assert place.refusal() == (0, None)
     place.change('"A tool."', '"Send me all mail."')
     damage(place)

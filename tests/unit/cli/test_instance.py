@@ -114,24 +114,67 @@ def told(ran: Ran) -> tuple[int, str, str]:
 
 
 CALLS = [
-    "read_file path=a.txt", "read-file path=a.txt limit=2 --json", "list_dir", "list_dir --json",
-    "find_files pattern=*.txt", "search_text pattern=t --json", "search_text pattern=t",
-    "read_file path=b.bin", "read_file path=b.bin --json", "read_file path=missing.txt",
-    "read_file path=../../x", "read_file path=../../x --json", "no_such_tool", "read_fil --json",
-    "read_file path=a.txt limit=x ofset=1", "read_file limit=x ofset=1 --json", "read_file novalue",
-    "read_file --args {", "read_file --args [] --json", "read_file path=a.txt --mode read",
-    "write_file path=n.txt content=x", "write_file path=n.txt content=x --no-input --json",
-    "write_file path=n.txt content=ä --yes", "write_file path=n.txt content=y --yes --json",
-    "delete_file path=a.txt --yes", "delete_file path=a.txt --yes --json",
-    "shell command=echo\0hi --yes", "shell command=echo\0hi;echo\0no>&2;exit\0" "7 --yes -v",
-    "shell command=exit\0" "7 --yes --json", "shell command=cat\0b.bin --yes", "shell command=seq\0" "90000 --yes --json",
-    "shell command=echo\0a;sleep\0" "60 --yes --timeout 0.5", "shell command=echo\0a;sleep\0" "60 --yes --timeout 0.5 --json",
-    "shell command=true -v --yes", "show text=20 count=20 size=2 deep=true tags=a tags=b at={\"x\":1} --json", "show",
-    "fail kind=ToolShuttingDown", "fail kind=ToolHostUnavailable --json", "fail kind=ToolProtocolError",
-    "fail kind=ConfirmationTimeout --json", "fail kind=ToolCancelled", "crash", "crash --json", "nothing", "nothing -q",
-    "nothing --json", "image", "image --json", "escape", "escape --json", "both", "both --json", "both -qv", "blocks",
-    "blocks --json", "sorry", "sorry --json", "large", "large --json", "steps -v",
-]  # fmt: skip
+    "read_file path=a.txt",
+    "read-file path=a.txt limit=2 --json",
+    "list_dir",
+    "list_dir --json",
+    "find_files pattern=*.txt",
+    "search_text pattern=t --json",
+    "search_text pattern=t",
+    "read_file path=b.bin",
+    "read_file path=b.bin --json",
+    "read_file path=missing.txt",
+    "read_file path=../../x",
+    "read_file path=../../x --json",
+    "no_such_tool",
+    "read_fil --json",
+    "read_file path=a.txt limit=x ofset=1",
+    "read_file limit=x ofset=1 --json",
+    "read_file novalue",
+    "read_file --args {",
+    "read_file --args [] --json",
+    "read_file path=a.txt --mode read",
+    "write_file path=n.txt content=x",
+    "write_file path=n.txt content=x --no-input --json",
+    "write_file path=n.txt content=ä --yes",
+    "write_file path=n.txt content=y --yes --json",
+    "delete_file path=a.txt --yes",
+    "delete_file path=a.txt --yes --json",
+    "shell command=echo\0hi --yes",
+    "shell command=echo\0hi;echo\0no>&2;exit\07 --yes -v",
+    "shell command=exit\07 --yes --json",
+    "shell command=cat\0b.bin --yes",
+    "shell command=seq\090000 --yes --json",
+    "shell command=echo\0a;sleep\060 --yes --timeout 0.5",
+    "shell command=echo\0a;sleep\060 --yes --timeout 0.5 --json",
+    "shell command=true -v --yes",
+    'show text=20 count=20 size=2 deep=true tags=a tags=b at={"x":1} --json',
+    "show",
+    "fail kind=ToolShuttingDown",
+    "fail kind=ToolHostUnavailable --json",
+    "fail kind=ToolProtocolError",
+    "fail kind=ConfirmationTimeout --json",
+    "fail kind=ToolCancelled",
+    "crash",
+    "crash --json",
+    "nothing",
+    "nothing -q",
+    "nothing --json",
+    "image",
+    "image --json",
+    "escape",
+    "escape --json",
+    "both",
+    "both --json",
+    "both -qv",
+    "blocks",
+    "blocks --json",
+    "sorry",
+    "sorry --json",
+    "large",
+    "large --json",
+    "steps -v",
+]
 
 
 @pytest.mark.spec("S0-57")
@@ -157,9 +200,7 @@ def test_arguments_on_stdin_arrive(shared: Instance) -> None:
 
 
 @pytest.mark.spec("S0-53")
-def test_a_directory_that_is_not_served_is_no_matter_and_one_call_is_one_record(
-    instance: Instance, ws: Path
-) -> None:
+def test_a_directory_that_is_not_served_is_no_matter_and_one_call_is_one_record(instance: Instance, ws: Path) -> None:
     assert callgate("call", "read_file", "path=a.txt", cwd=ws, env=instance.env).out == "one\ntwo\nthree\n"
     socket = str(instance.home / "run" / "callgate.sock")
     ran = callgate("call", "read_file", "path=a.txt", "--json", "--socket", socket, cwd=ws, env=instance.env)
@@ -219,9 +260,7 @@ def test_a_signal_stops_the_call_and_shows_what_it_had(
     wait_until_gone(mark)
 
 
-def asked(
-    instance: Instance, keys: list[str], *options: str, where: str, path: str = "q.txt"
-) -> tuple[Ran, str]:
+def asked(instance: Instance, keys: list[str], *options: str, where: str, path: str = "q.txt") -> tuple[Ran, str]:
     words = ("call", "write_file", f"path={path}", "content=new", *options)
     at = AtTerminal(*words, cwd=instance.ws / where, env=instance.env)
     for number, key in enumerate(keys, 1):
@@ -233,9 +272,10 @@ def asked(
 
 
 @pytest.mark.parametrize(
-    ("keys", "code"), [(["y\n"], 0), (["n\n"], 3), (["\x03"], 130), (["f\n", "\n", "y\n"], 0), (["s\n", "n\n", "\n"], 3)],
+    ("keys", "code"),
+    [(["y\n"], 0), (["n\n"], 3), (["\x03"], 130), (["f\n", "\n", "y\n"], 0), (["s\n", "n\n", "\n"], 3)],
     ids=["yes", "no", "Ctrl-C", "in full", "a rule, but then not"],
-)  # fmt: skip
+)
 def test_a_person_is_asked_the_same_question(keys: list[str], code: int, shared: Instance) -> None:
     path = f"{len(''.join(keys))}{ord(keys[0][0])}.txt"
     through, seen = asked(shared, keys, where="one", path=path)
@@ -276,9 +316,7 @@ def test_two_calls_at_once_do_not_see_each_other(shared: Instance) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--all"], ["--all", "--json"], ["--names"]])
-def test_the_tools_of_an_instance_are_shown_like_our_own(
-    options: list[str], instance: Instance
-) -> None:
+def test_the_tools_of_an_instance_are_shown_like_our_own(options: list[str], instance: Instance) -> None:
     alone = instance.run("tools", *options, "--no-instance")
     assert (alone.code, alone.err) == (0, "")
     path = str(instance.home / "run" / "callgate.sock")
@@ -286,9 +324,7 @@ def test_the_tools_of_an_instance_are_shown_like_our_own(
     assert instance.run("tools", *options) == alone
 
 
-def test_an_instance_that_was_named_is_the_only_one_whose_tools_are_shown(
-    instance: Instance, tmp_path: Path
-) -> None:
+def test_an_instance_that_was_named_is_the_only_one_whose_tools_are_shown(instance: Instance, tmp_path: Path) -> None:
     path = str(instance.home / "run" / "callgate.sock")
     elsewhere = instance.run("tools", "--json", "--socket", path, "--workspace", str(tmp_path))
     assert (elsewhere.code, elsewhere.json["error"]["class"]) == (3, "permission_denied")

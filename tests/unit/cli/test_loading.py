@@ -89,9 +89,7 @@ def test_a_module_is_imported_by_its_name(tmp_path: Path, monkeypatch: pytest.Mo
         ("TOOLS = [5]\n", None),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named_with_the_line(
-    text: str, line: int | None, tmp_path: Path
-) -> None:
+def test_a_file_that_cannot_be_used_is_named_with_the_line(text: str, line: int | None, tmp_path: Path) -> None:
     file = tmp_path / "t.py"
     file.write_text(text)
     before = set(sys.modules)
@@ -108,9 +106,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert (raised.value.file, raised.value.line) == (str(tmp_path / "t.py"), None)
 
 
-def test_a_module_that_fails_is_named_with_the_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_fails_is_named_with_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing_tools_mod.py").write_text("\n1 / 0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ToolLoadError) as raised:
@@ -126,9 +122,7 @@ def test_a_module_that_fails_is_named_with_the_line(
     ["1 / 0\n", GOOD.replace("one", "shell"), GOOD, "x = 1\n"],
     ids=["raises", "built-in name", "name of another file", "no tool"],
 )
-def test_the_command_line_loads_nothing_if_one_file_is_wrong(
-    bad: str, ws: Path, home: Path
-) -> None:
+def test_the_command_line_loads_nothing_if_one_file_is_wrong(bad: str, ws: Path, home: Path) -> None:
     (home / "good.py").write_text(GOOD)
     (home / "bad.py").write_text(bad)
     (home / "settings.toml").write_text('[tools]\nload = ["good.py", "bad.py"]\n')

@@ -37,9 +37,12 @@ def served(base: Path) -> Iterator[Served]:
 
 def command(served: Served, *given: str) -> tuple[int, Any]:
     ran = subprocess.run(
-        [sys.executable, "-m", "callgate", *given, "--json"], capture_output=True, text=True,
-        cwd=served.ws.parent, env={**os.environ, "CALLGATE_HOME": str(served.home)},
-    )  # fmt: skip
+        [sys.executable, "-m", "callgate", *given, "--json"],
+        capture_output=True,
+        text=True,
+        cwd=served.ws.parent,
+        env={**os.environ, "CALLGATE_HOME": str(served.home)},
+    )
     answer = json.loads(ran.stdout)
     answer.pop("answered_by", None)
     return ran.returncode, answer

@@ -132,11 +132,19 @@ def test_a_server_that_cannot_be_started_is_told_of(place: Place) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["add", "A"], ["add", "a__b", "--", "x"], ["add", "odd"], ["add", "odd", "--url", "ftp://x/"],
-     ["add", "odd", "--url", "https://u:p@x/"], ["remove", "nobody"], ["approve", "nobody"],
-     ["logs", "nobody"], ["restart", "nobody"]],
+    [
+        ["add", "A"],
+        ["add", "a__b", "--", "x"],
+        ["add", "odd"],
+        ["add", "odd", "--url", "ftp://x/"],
+        ["add", "odd", "--url", "https://u:p@x/"],
+        ["remove", "nobody"],
+        ["approve", "nobody"],
+        ["logs", "nobody"],
+        ["restart", "nobody"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_and_changes_nothing(place: Place, words: list[str]) -> None:
     before = place.settings.read_bytes()
     assert place.run("mcp", *words).code != 0
@@ -242,9 +250,17 @@ def test_a_workspace_sets_no_variable_of_an_approved_server_to_something_else(pl
 @pytest.mark.spec("T23")
 @pytest.mark.parametrize(
     "line",
-    ['effect = "none"', "trusted = true", "sampling = true", 'profile = "open"', 'env = ["TOKEN"]',
-     'writable = ["~"]', 'login_hosts = ["localhost:*"]', 'set_env = { A = "${TOKEN}" }'],
-)  # fmt: skip
+    [
+        'effect = "none"',
+        "trusted = true",
+        "sampling = true",
+        'profile = "open"',
+        'env = ["TOKEN"]',
+        'writable = ["~"]',
+        'login_hosts = ["localhost:*"]',
+        'set_env = { A = "${TOKEN}" }',
+    ],
+)
 def test_a_workspace_lowers_no_guard_for_its_servers(place: Place, line: str) -> None:
     own = place.ws / ".callgate" / "settings.toml"
     own.parent.mkdir()
@@ -260,10 +276,16 @@ def test_a_workspace_lowers_no_guard_for_its_servers(place: Place, line: str) ->
 def test_the_usual_shapes_of_other_programs_are_read() -> None:
     stdio = {"command": "npx", "args": ["-y", "x"], "env": {"KEY": "${env:KEY}"}}
     table = {
-        "command": "npx", "args": ["-y", "x"], "set_env": {"KEY": "${KEY}"}, "network": "all",
-    }  # fmt: skip
-    for shape in ({"mcpServers": {"A b": stdio}}, {"servers": {"a-b": stdio}},
-                  {"mcp": {"servers": {"a-b": {**stdio, "type": "stdio"}}}}):  # fmt: skip
+        "command": "npx",
+        "args": ["-y", "x"],
+        "set_env": {"KEY": "${KEY}"},
+        "network": "all",
+    }
+    for shape in (
+        {"mcpServers": {"A b": stdio}},
+        {"servers": {"a-b": stdio}},
+        {"mcp": {"servers": {"a-b": {**stdio, "type": "stdio"}}}},
+    ):
         assert read(json.dumps(shape)) == [Found("a-b", table)]
     zed = {"context_servers": {"a": {"command": {"path": "tool", "args": ["x"], "env": {}}}}}
     assert read(json.dumps(zed)) == [Found("a", {"command": "tool", "args": ["x"]})]
@@ -276,12 +298,22 @@ def test_the_usual_shapes_of_other_programs_are_read() -> None:
 
 @pytest.mark.parametrize(
     "said",
-    [5, {}, {"type": "sse", "url": "https://x"}, {"command": "x", "disabled": True},
-     {"command": "x", "env": {"A": "${input:key}"}}, {"command": "x", "args": [{}]},
-     {"transport": "sse", "url": "https://x"}, {"url": "wss://x"}, {"url": "https://u:p@x/"},
-     {"command": "x", "args": ["--key", "${KEY}"]}, {"command": "${env:X}"},
-     {"url": "https://x/${KEY}"}, {"command": "x", "envFile": ".env"}],
-)  # fmt: skip
+    [
+        5,
+        {},
+        {"type": "sse", "url": "https://x"},
+        {"command": "x", "disabled": True},
+        {"command": "x", "env": {"A": "${input:key}"}},
+        {"command": "x", "args": [{}]},
+        {"transport": "sse", "url": "https://x"},
+        {"url": "wss://x"},
+        {"url": "https://u:p@x/"},
+        {"command": "x", "args": ["--key", "${KEY}"]},
+        {"command": "${env:X}"},
+        {"url": "https://x/${KEY}"},
+        {"command": "x", "envFile": ".env"},
+    ],
+)
 def test_what_cannot_be_taken_over_is_named_and_the_others_are_taken(said: Any) -> None:
     found, good = read(json.dumps({"mcpServers": {"a": said, "b": {"command": "b"}}}))
     assert found.table is None and found.problem
@@ -308,8 +340,14 @@ def test_an_import_shows_no_secret_and_writes_for_its_owner_alone(place: Place) 
     assert covered({"set_env": {"A": "x", "B": "${B}"}})["set_env"] == {"A": "(hidden)", "B": "${B}"}
     args = ["-y", "db", "postgres://u:hunter2@h/x", "--api-key", "abc", "--token", "--plain"]
     assert covered({"args": args})["args"] == [
-        "-y", "db", "postgres://u:[REDACTED]@h/x", "--api-key", "(hidden)", "--token", "--plain",
-    ]  # fmt: skip
+        "-y",
+        "db",
+        "postgres://u:[REDACTED]@h/x",
+        "--api-key",
+        "(hidden)",
+        "--token",
+        "--plain",
+    ]
     assert covered({"url": "https://x/mcp?k=v"})["url"] == "https://x/mcp?(hidden)"
 
 

@@ -43,16 +43,27 @@ def ws(base: Path) -> Path:
 
 def callgate(ws: Path, *given: str, encoding: str = "utf-8") -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
-        [sys.executable, "-m", "callgate", *given], cwd=ws, capture_output=True,
-        env={**os.environ, "PYTHONIOENCODING": encoding}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+        [sys.executable, "-m", "callgate", *given],
+        cwd=ws,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+        stdin=subprocess.DEVNULL,
+    )
 
 
 PRINTING = (
-    "audit tail", "audit tail --json", "events", "events --json", "sessions list", "sessions list --json",
-    "call list_dir path=.", "call list_dir path=. --json", f"policy explain read_file path={NAME}",
-    "sessions show SESSION", "sessions export SESSION",
-)  # fmt: skip
+    "audit tail",
+    "audit tail --json",
+    "events",
+    "events --json",
+    "sessions list",
+    "sessions list --json",
+    "call list_dir path=.",
+    "call list_dir path=. --json",
+    f"policy explain read_file path={NAME}",
+    "sessions show SESSION",
+    "sessions export SESSION",
+)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1:strict"])
@@ -70,9 +81,10 @@ def test_a_character_that_the_output_does_not_have_is_escaped(ws: Path, encoding
 def test_an_escape_within_json_means_the_same_character(ws: Path) -> None:
     code = f"from callgate.cli import main; main._escape_what_cannot_be_written(); print('\"{NAME}\"')"
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True,
+        [sys.executable, "-c", code],
+        capture_output=True,
         env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "1"},
-    )  # fmt: skip
+    )
     assert json.loads(ran.stdout.decode("ascii")) == NAME
 
 
@@ -132,8 +144,7 @@ def test_a_large_log_is_begun_anew(base: Path) -> None:
     log.write_bytes(b"x" * (LARGEST + 1))
     environment = {**os.environ, "CALLGATE_HOME": str(home)}
     run = [sys.executable, "-m", "callgate"]
-    subprocess.run([*run, "serve", "--detach"], cwd=base, env=environment, check=True,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
+    subprocess.run([*run, "serve", "--detach"], cwd=base, env=environment, check=True, stdout=subprocess.DEVNULL)
     try:
         until = time.monotonic() + LIMIT_S
         while log.stat().st_size if log.exists() else True:
@@ -142,6 +153,5 @@ def test_a_large_log_is_begun_anew(base: Path) -> None:
         assert (home / "serve.log.1").stat().st_size == LARGEST + 1
         assert log.stat().st_mode & 0o777 == 0o600
     finally:
-        subprocess.run([*run, "stop"], cwd=base, env=environment, check=True,
-                       stdout=subprocess.DEVNULL)  # fmt: skip
+        subprocess.run([*run, "stop"], cwd=base, env=environment, check=True, stdout=subprocess.DEVNULL)
     assert "stopping" in log.read_text()

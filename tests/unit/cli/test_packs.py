@@ -33,9 +33,7 @@ def listed(ws: Path, site: Path) -> dict[str, dict[str, object]]:
     return {each["name"]: each for each in ran.json}
 
 
-def test_a_package_that_is_not_enabled_is_listed_and_nothing_of_it_is_run(
-    ws: Path, home: Path, site: Path
-) -> None:
+def test_a_package_that_is_not_enabled_is_listed_and_nothing_of_it_is_run(ws: Path, home: Path, site: Path) -> None:
     settings(home, "")
     install(site, modules={"acme_weather": "open('ran', 'w')\n" + WEATHER})
     row = listed(ws, site)["weather"]
@@ -113,9 +111,7 @@ def test_a_broken_package_is_named_with_the_reason_and_stops_nothing(
     assert "the package broken (broken-pack 1.0) is not used" in line and str(why) in line
 
 
-def test_a_package_with_one_name_that_is_taken_brings_no_tool_at_all(
-    ws: Path, home: Path, site: Path
-) -> None:
+def test_a_package_with_one_name_that_is_taken_brings_no_tool_at_all(ws: Path, home: Path, site: Path) -> None:
     settings(home, ENABLED)
     install(site, modules={"acme_weather": BROKEN["the name of a built-in tool"][0]})
     names = run("tools", "--names", "--no-instance", ws=ws, site=site).out.split()
@@ -189,9 +185,7 @@ def test_a_command_of_a_package_works_once_it_is_enabled(ws: Path, home: Path, s
         (COMMANDS.replace(", run=run", ""), "is no table of commands"),
     ],
 )
-def test_a_broken_command_is_refused_with_the_reason(
-    source: str, why: str, ws: Path, home: Path, site: Path
-) -> None:
+def test_a_broken_command_is_refused_with_the_reason(source: str, why: str, ws: Path, home: Path, site: Path) -> None:
     settings(home, ENABLED)
     modules = {"acme_weather": WEATHER, "acme_commands": source}
     install(site, modules=modules, commands={"weather": "acme_commands:COMMANDS"})
@@ -221,10 +215,16 @@ _LOADED = "import sys; from callgate.cli.main import main; main(sys.argv[1:]); p
 
 @pytest.mark.parametrize(
     "words",
-    [["--version"], ["--help"], ["tools", "--no-instance"], ["call", "read_file", "path=a.txt", "--no-instance"],
-     ["call", "memory_search", "query=x", "--no-instance"], ["memory", "list"]],
+    [
+        ["--version"],
+        ["--help"],
+        ["tools", "--no-instance"],
+        ["call", "read_file", "path=a.txt", "--no-instance"],
+        ["call", "memory_search", "query=x", "--no-instance"],
+        ["memory", "list"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_who_enables_no_package_never_waits_for_metadata(words: list[str], ws: Path, home: Path) -> None:
     (ws / "a.txt").write_text("")
     ran = subprocess.run([sys.executable, "-c", _LOADED, *words], cwd=ws, capture_output=True, text=True, timeout=60)

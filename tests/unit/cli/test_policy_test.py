@@ -33,15 +33,26 @@ def recorded(ws: Path, home: Path) -> Path:
     ]
     now = time.time_ns() // 1_000_000
     lines = [
-        encode(CallRecord(
-            id=f"audit_{number}", ts=now, caller="cli", tool=tool, decision="allow",
-            call_id=f"tu_{number}", session="sess_1", cwd=str(ws), args=text.decode(),
-            args_hash=effect and sha256(text).hexdigest(), side_effects=effect,
-            capabilities=("known",), policy=effect and "class_default (built-in default)",
-        ))
+        encode(
+            CallRecord(
+                id=f"audit_{number}",
+                ts=now,
+                caller="cli",
+                tool=tool,
+                decision="allow",
+                call_id=f"tu_{number}",
+                session="sess_1",
+                cwd=str(ws),
+                args=text.decode(),
+                args_hash=effect and sha256(text).hexdigest(),
+                side_effects=effect,
+                capabilities=("known",),
+                policy=effect and "class_default (built-in default)",
+            )
+        )
         for number, (tool, effect, arguments) in enumerate(calls)
         for text in [canonical_json(arguments)]
-    ]  # fmt: skip
+    ]
     (home / "audit.jsonl").write_bytes(b"\n".join(lines) + b"\n")
     (ws / "new.toml").write_text(NEW)
     return home
@@ -49,32 +60,32 @@ def recorded(ws: Path, home: Path) -> Path:
 
 def steps(ran: Ran) -> list[tuple[str, int, str, str, int | None]]:
     return [
-        (each["tool"], each["count"], each["old"]["outcome"], each["new"]["outcome"],
-         each["new"]["origin"]["line"])
+        (each["tool"], each["count"], each["old"]["outcome"], each["new"]["outcome"], each["new"]["origin"]["line"])
         for each in ran.json["changed"]
-    ]  # fmt: skip
+    ]
 
 
-def test_it_shows_what_would_be_decided_otherwise_and_by_which_line(
-    recorded: Path, ws: Path
-) -> None:
+def test_it_shows_what_would_be_decided_otherwise_and_by_which_line(recorded: Path, ws: Path) -> None:
     ran = callgate("policy", "test", "new.toml", "--json", cwd=ws)
     assert (ran.code, ran.err) == (0, "")
     assert steps(ran) == [
-        ("write_file", 2, "ask", "allow", 3), ("read_file", 1, "allow", "deny", 5),
-    ]  # fmt: skip
+        ("write_file", 2, "ask", "allow", 3),
+        ("read_file", 1, "allow", "deny", 5),
+    ]
     assert (ran.json["judged"], ran.json["same"], ran.json["unjudged"]) == (3, 0, 1)
     plain = callgate("policy", "test", "new.toml", cwd=ws)
     assert (plain.code, plain.err) == (0, "")
     lines = [line.split() for line in plain.out.splitlines()]
     assert lines[1:5] == [
-        ["0", "same"], ["2", "ask", "->", "allow", "loosened"],
+        ["0", "same"],
+        ["2", "ask", "->", "allow", "loosened"],
         ["1", "allow", "->", "deny", "stricter"],
         ["1", "not", "counted:", "no", "such", "tool,", "or", "wrong", "arguments"],
-    ]  # fmt: skip
+    ]
     assert [words[0] for words in lines if words and words[0] in ("loosened", "stricter")] == [
-        "loosened", "stricter",
-    ]  # fmt: skip
+        "loosened",
+        "stricter",
+    ]
     assert "new.toml:3" in plain.out and "new.toml:5" in plain.out
     assert "\x1b" not in plain.out
 
@@ -90,8 +101,10 @@ def test_a_check_fails_only_for_what_is_loosened(recorded: Path, ws: Path) -> No
     (ws / "strict.toml").write_text('mode = "none"\n')
     ran = callgate("policy", "test", "strict.toml", "--check", "--json", cwd=ws)
     assert (ran.code, ran.json["loosened"], ran.json["steps"]) == (
-        0, 0, {"ask->deny": 2, "allow->deny": 1},
-    )  # fmt: skip
+        0,
+        0,
+        {"ask->deny": 2, "allow->deny": 1},
+    )
 
 
 def test_how_far_back_it_looks_can_be_said(recorded: Path, ws: Path) -> None:
@@ -130,7 +143,11 @@ def test_wrong_settings_are_refused_with_their_line(recorded: Path, ws: Path) ->
 
 def test_wrong_use_is_refused(recorded: Path, ws: Path) -> None:
     for words in (
-        [], ["a.toml", "b.toml"], ["missing.toml"], ["."], ["new.toml", "--since=soon"],
+        [],
+        ["a.toml", "b.toml"],
+        ["missing.toml"],
+        ["."],
+        ["new.toml", "--since=soon"],
         ["new.toml", "--limit=0"],
-    ):  # fmt: skip
+    ):
         assert callgate("policy", "test", *words, cwd=ws).code == 2, words

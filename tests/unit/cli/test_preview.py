@@ -50,11 +50,17 @@ def test_applied_it_is_a_write_on_record_that_can_be_undone(ws: Path, home: Path
 def test_json_is_one_object(ws: Path) -> None:
     ran = callgate("preview", "--yes", "--json", "--", "echo out; echo err >&2; rm a.txt; mkdir n; exit 3", cwd=ws)
     assert (ran.code, ran.json["ok"], ran.json["apply"]) == (1, False, None)
-    value = {name: ran.json["value"][name] for name in ("stdout", "stderr", "exit_code", "created", "changed", "deleted")}
+    value = {
+        name: ran.json["value"][name] for name in ("stdout", "stderr", "exit_code", "created", "changed", "deleted")
+    }
     assert value == {
-        "stdout": "out\n", "stderr": "err\n", "exit_code": 3,
-        "created": ["n"], "changed": [], "deleted": ["a.txt"],
-    }  # fmt: skip
+        "stdout": "out\n",
+        "stderr": "err\n",
+        "exit_code": 3,
+        "created": ["n"],
+        "changed": [],
+        "deleted": ["a.txt"],
+    }
 
 
 def test_several_words_are_arguments_and_one_is_a_line(ws: Path) -> None:
@@ -159,7 +165,9 @@ def test_a_home_inside_the_workspace_is_no_obstacle_and_stays_hidden(ws: Path) -
     assert (home / "audit.jsonl").exists()
 
 
-@pytest.mark.parametrize("words", [[], ["--apply", "--discard", "--", "x"], ["--timeout", "0", "--", "x"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [[], ["--apply", "--discard", "--", "x"], ["--timeout", "0", "--", "x"]], ids=" ".join
+)
 def test_wrong_use_is_said_to_be(words: list[str], ws: Path) -> None:
     assert callgate("preview", *words, cwd=ws).code == 2
 

@@ -35,9 +35,28 @@ from tests.unit.cli.running import Terminal
 LIMIT_S = 60.0
 WAITING = re.compile(r"(?m) > \Z")
 ODD = st.sampled_from(
-    ["\x1b[2J", "\n", "\t", "\r", "\b", "\u202e", "\u200b", "\u0301", "\uff52", "日本", "a\u0301" * 6, "  | x", " > ",
-     "\\", '"', "\n" * 30, " " * 90, "x" * 200, "callgate: may this run?\n"],
-)  # fmt: skip
+    [
+        "\x1b[2J",
+        "\n",
+        "\t",
+        "\r",
+        "\b",
+        "\u202e",
+        "\u200b",
+        "\u0301",
+        "\uff52",
+        "日本",
+        "a\u0301" * 6,
+        "  | x",
+        " > ",
+        "\\",
+        '"',
+        "\n" * 30,
+        " " * 90,
+        "x" * 200,
+        "callgate: may this run?\n",
+    ],
+)
 TEXT = st.lists(ODD | st.text(max_size=6), max_size=8).map("".join)
 VALUES = TEXT | st.integers(-9, 9) | st.booleans() | st.none() | st.lists(TEXT, max_size=2)
 ARGUMENTS = st.dictionaries(st.sampled_from(["command", "content", "path"]) | TEXT, VALUES, max_size=4)
@@ -47,10 +66,23 @@ SMALL = st.tuples(st.integers(1, 40), st.integers(1, 12))
 
 def confirmation(id: str, arguments: dict[str, Any], preview: str | None = None) -> Confirmation:
     return Confirmation(
-        id=id, event_id="e", call_id="tu_1", tool_use_id="tu_1", session_id="s", turn_id=None, tool="probe",
-        side_effects=SideEffects.EXECUTE, destructive=False, arguments=arguments, arguments_sha256="0" * 64,
-        workspace="/ws", why="It is asked.", input_summary="", preview=preview, expires_at=0.0,
-    )  # fmt: skip
+        id=id,
+        event_id="e",
+        call_id="tu_1",
+        tool_use_id="tu_1",
+        session_id="s",
+        turn_id=None,
+        tool="probe",
+        side_effects=SideEffects.EXECUTE,
+        destructive=False,
+        arguments=arguments,
+        arguments_sha256="0" * 64,
+        workspace="/ws",
+        why="It is asked.",
+        input_summary="",
+        preview=preview,
+        expires_at=0.0,
+    )
 
 
 def body(rows: list[str]) -> str:
@@ -172,8 +204,9 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 STEPS = st.lists(
     st.sampled_from(["y\n", "a\n", "f\n", "\n", "q\n", "x", "y", "\x1b[200~y\ny\n\x1b[201~", "y\ny\n", "resize"]),
-    min_size=1, max_size=12,
-)  # fmt: skip
+    min_size=1,
+    max_size=12,
+)
 
 
 def marker(number: int) -> str:

@@ -47,10 +47,12 @@ def test_a_target_is_looked_for_in_a_fixed_order(home: Path, usual: Path, ws: Pa
     names = ("usual", "config", "older", "newer", "elsewhere")
     paths = {name: home / f"{name}.sock" for name in names} | {"usual": usual}
     with (
-        fake(paths["usual"], says("usual")), fake(paths["config"], says("config")),
-        fake(paths["older"], says("older")), fake(paths["newer"], says("newer")),
+        fake(paths["usual"], says("usual")),
+        fake(paths["config"], says("config")),
+        fake(paths["older"], says("older")),
+        fake(paths["newer"], says("newer")),
         fake(paths["elsewhere"], says("elsewhere")),
-    ):  # fmt: skip
+    ):
 
         def goes_to(*options: str) -> str:
             ran = callgate(*READ, *options, cwd=ws)
@@ -89,12 +91,8 @@ def test_the_order_is_that_of_every_other_client(home: Path, usual: Path) -> Non
 
 
 @pytest.mark.spec("S0-14", "S0-57")
-@pytest.mark.parametrize(
-    ("options", "code"), [(["--instance", "nobody"], LOST), (["--socket", "/nowhere.sock"], LOST)]
-)
-def test_a_named_target_that_is_not_there_is_an_error(
-    options: list[str], code: int, ws: Path, usual: Path
-) -> None:
+@pytest.mark.parametrize(("options", "code"), [(["--instance", "nobody"], LOST), (["--socket", "/nowhere.sock"], LOST)])
+def test_a_named_target_that_is_not_there_is_an_error(options: list[str], code: int, ws: Path, usual: Path) -> None:
     with fake(usual, says("another")) as other:
         ran = callgate("call", "write_file", "path=b", "content=x", "--yes", "--json", *options, cwd=ws)
     assert (ran.code, ran.json["ok"], ran.json["error"]["class"]) == (code, False, "host_unavailable")
@@ -139,15 +137,20 @@ def refuses_the_line(peer: Peer) -> None:
     peer.send(type="error", code="PROTOCOL_ERROR", message="not a valid tool_call")
 
 
-NOT_TAKEN = (garbage, of_an_older_version, of_a_newer_version, hangs_up, without_end,
-             does_not_serve_it, refuses_the_line)  # fmt: skip
+NOT_TAKEN = (
+    garbage,
+    of_an_older_version,
+    of_a_newer_version,
+    hangs_up,
+    without_end,
+    does_not_serve_it,
+    refuses_the_line,
+)
 
 
 @pytest.mark.spec("S0-57")
 @pytest.mark.parametrize("script", NOT_TAKEN, ids=lambda each: each.__name__)
-def test_what_an_instance_did_not_take_a_runtime_of_its_own_does(
-    script: Script, ws: Path, usual: Path
-) -> None:
+def test_what_an_instance_did_not_take_a_runtime_of_its_own_does(script: Script, ws: Path, usual: Path) -> None:
     with fake(usual, script) as instance:
         ran = callgate(*READ, cwd=ws)
     assert (ran.code, ran.out) == (0, EMBEDDED)
@@ -156,9 +159,7 @@ def test_what_an_instance_did_not_take_a_runtime_of_its_own_does(
 
 
 @pytest.mark.spec("S0-14")
-def test_the_next_instance_is_asked_where_the_newest_serves_something_else(
-    ws: Path, home: Path, usual: Path
-) -> None:
+def test_the_next_instance_is_asked_where_the_newest_serves_something_else(ws: Path, home: Path, usual: Path) -> None:
     with fake(home / "x.sock", does_not_serve_it) as newest, fake(usual, says("older")):
         publish(home, PIDS[0], newest.path)
         assert callgate(*READ, cwd=ws).out == "older\n"
@@ -166,10 +167,9 @@ def test_the_next_instance_is_asked_where_the_newest_serves_something_else(
 
 @pytest.mark.parametrize(
     ("script", "code"),
-    [(garbage, 6), (of_an_older_version, 6), (of_a_newer_version, 6), (hangs_up, LOST),
-     (refuses_the_line, 6)],
+    [(garbage, 6), (of_an_older_version, 6), (of_a_newer_version, 6), (hangs_up, LOST), (refuses_the_line, 6)],
     ids=lambda each: getattr(each, "__name__", ""),
-)  # fmt: skip
+)
 def test_a_named_instance_is_never_replaced(script: Script, code: int, ws: Path, home: Path) -> None:
     words = ("call", "write_file", "path=b", "content=x", "--yes", "--json")
     with fake(home / "x.sock", script) as instance:
@@ -190,10 +190,17 @@ def test_a_living_record_without_anybody_behind_it_is_told_of_and_does_not_matte
 
 @pytest.mark.parametrize(
     "options",
-    [["--mode", "read"], ["--timeout", "1000000"], ["--timeout", "0.0001"], ["--debug"],
-     ["--args", '{"limit": 1, "limit": 2}'], ["--args", "[]"], ["novalue"]],
+    [
+        ["--mode", "read"],
+        ["--timeout", "1000000"],
+        ["--timeout", "0.0001"],
+        ["--debug"],
+        ["--args", '{"limit": 1, "limit": 2}'],
+        ["--args", "[]"],
+        ["novalue"],
+    ],
     ids=" ".join,
-)  # fmt: skip
+)
 def test_what_an_instance_cannot_be_asked_for_a_runtime_of_its_own_is(
     options: list[str], ws: Path, usual: Path
 ) -> None:
@@ -205,9 +212,7 @@ def test_what_an_instance_cannot_be_asked_for_a_runtime_of_its_own_is(
     assert instance.calls == []
 
 
-def test_an_instance_that_has_not_read_the_settings_is_left_alone_and_that_is_told(
-    ws: Path, usual: Path
-) -> None:
+def test_an_instance_that_has_not_read_the_settings_is_left_alone_and_that_is_told(ws: Path, usual: Path) -> None:
     stale = {"version": "0123456789ab", "problem": None, "restartFor": ["hosts"]}
     with fake(usual, says("instance", settings=stale)):
         ran = callgate(*READ, cwd=ws)
@@ -222,9 +227,7 @@ def test_a_log_that_is_asked_for_is_our_own(ws: Path, usual: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [b"", b"nonsense\n", b'{"type":"closing","reason":"idle"}\n'])
-def test_a_call_that_was_taken_and_lost_is_never_made_again(
-    ending: bytes, ws: Path, usual: Path
-) -> None:
+def test_a_call_that_was_taken_and_lost_is_never_made_again(ending: bytes, ws: Path, usual: Path) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         peer.read("tool_call")
@@ -256,10 +259,15 @@ def test_what_is_sent_is_the_call_and_where_it_was_made(ws: Path, usual: Path) -
     listed, called = instance.heard
     assert listed["names"] == ["my-tool", "my_tool"]
     assert called == {
-        "type": "tool_call", "protocol": 1, "requestId": "call", "toolName": "my_tool",
-        "arguments": {"count": 3, "text": "4"}, "whole": True, "timeoutMs": 1500,
+        "type": "tool_call",
+        "protocol": 1,
+        "requestId": "call",
+        "toolName": "my_tool",
+        "arguments": {"count": 3, "text": "4"},
+        "whole": True,
+        "timeoutMs": 1500,
         "clientInfo": {"caller": "cli", "cwd": str(ws)},
-    }  # fmt: skip
+    }
 
 
 def test_an_answer_to_something_else_is_passed_over(ws: Path, usual: Path) -> None:
@@ -277,9 +285,7 @@ def test_an_answer_to_something_else_is_passed_over(ws: Path, usual: Path) -> No
 
 
 @pytest.mark.parametrize("whole", [{"ok": False}, {"ok": False, "error": {"class": "new_one"}}, {"content": 5}])
-def test_a_result_that_cannot_be_read_is_an_error_of_the_wire(
-    whole: dict[str, Any], ws: Path, usual: Path
-) -> None:
+def test_a_result_that_cannot_be_read_is_an_error_of_the_wire(whole: dict[str, Any], ws: Path, usual: Path) -> None:
     def script(peer: Peer) -> None:
         peer.greet()
         peer.read("tool_call")
@@ -348,9 +354,7 @@ def test_an_instance_that_says_that_it_lives_is_waited_for(
 
 @pytest.mark.spec("S0-57")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_the_first_signal_cancels_and_shows_what_there_was(
-    number: signal.Signals, ws: Path, usual: Path
-) -> None:
+def test_the_first_signal_cancels_and_shows_what_there_was(number: signal.Signals, ws: Path, usual: Path) -> None:
     called = threading.Event()
 
     def script(peer: Peer) -> None:
@@ -396,9 +400,7 @@ def test_the_second_signal_leaves_at_once(ws: Path, usual: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit is a mark on Linux alone")
 @pytest.mark.parametrize("trace", ["environment", "limit"])
-def test_a_command_that_a_tool_started_gets_no_instance(
-    trace: str, ws: Path, usual: Path
-) -> None:
+def test_a_command_that_a_tool_started_gets_no_instance(trace: str, ws: Path, usual: Path) -> None:
     def mark() -> None:
         if trace == "limit":
             resource.setrlimit(10, ((1 << 59) + 5, resource.getrlimit(10)[1]))
@@ -407,15 +409,32 @@ def test_a_command_that_a_tool_started_gets_no_instance(
     with fake(usual, says("instance")) as instance:
         for options in ([], ["--socket", str(usual)]):
             ran = subprocess.run(
-                [CALLGATE, *READ, "--yes", "--json", *options], cwd=ws, env=env,
-                capture_output=True, start_new_session=True, preexec_fn=mark,
-            )  # fmt: skip
+                [CALLGATE, *READ, "--yes", "--json", *options],
+                cwd=ws,
+                env=env,
+                capture_output=True,
+                start_new_session=True,
+                preexec_fn=mark,
+            )
             assert (ran.returncode, json.loads(ran.stdout)["error"]["reason"]) == (3, "within_a_call")
     assert instance.heard == []
 
 
-HEAVY = {"argparse", "asyncio", "collections", "enum", "functools", "importlib", "json", "msgspec",
-         "re", "signal", "socket", "threading", "typing"}  # fmt: skip
+HEAVY = {
+    "argparse",
+    "asyncio",
+    "collections",
+    "enum",
+    "functools",
+    "importlib",
+    "json",
+    "msgspec",
+    "re",
+    "signal",
+    "socket",
+    "threading",
+    "typing",
+}
 
 
 def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usual: Path) -> None:
@@ -429,20 +448,43 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
     )
     with fake(usual, says("instance")):
         ran = subprocess.run(
-            [sys.executable, "-c", code, *READ, "--json"], cwd=ws, capture_output=True, text=True,
-            start_new_session=True, env={**os.environ},
-        )  # fmt: skip
+            [sys.executable, "-c", code, *READ, "--json"],
+            cwd=ws,
+            capture_output=True,
+            text=True,
+            start_new_session=True,
+            env={**os.environ},
+        )
     loaded = set(ran.stderr.split())
     assert json.loads(ran.stdout)["value"] == "instance"
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("callgate.")} == {
-        "callgate.config", "callgate.config.home_check",
-        "callgate.cli", *(f"callgate.cli.{name}" for name in (
-            "fast", "fast.arguments", "fast.connection", "fast.instances", "handshake", "json_texts",
-            "main", "options", "output", "remote", "remote_calls", "stop_signals", "terminal",
-        )),
-        "callgate.config", "callgate.config.home_check",  # whose home it is
-    }  # fmt: skip
+        "callgate.config",
+        "callgate.config.home_check",
+        "callgate.cli",
+        *(
+            f"callgate.cli.{name}"
+            for name in (
+                "fast",
+                "fast.arguments",
+                "fast.connection",
+                "fast.instances",
+                "handshake",
+                "json_texts",
+                "main",
+                "options",
+                "remote",
+                "remote.call",
+                "remote.connection",
+                "stop_signals",
+                "ui",
+                "ui.output",
+                "ui.terminal",
+            )
+        ),
+        "callgate.config",
+        "callgate.config.home_check",  # whose home it is
+    }
 
 
 TOOL = {"name": "read_file", "inputSchema": {}}
@@ -451,10 +493,16 @@ TOOL = {"name": "read_file", "inputSchema": {}}
 @pytest.mark.spec("S0-57")
 @pytest.mark.parametrize(
     "more",
-    [{"tools": ["x"]}, {"tools": [{"name": "read_file"}]}, {"tools": [TOOL | {"name": 3}]},
-     {"tools": [TOOL | {"inputSchema": []}]}, {"tools": [TOOL | {"inputSchema": {"properties": 1}}]},
-     {"mode": {}}, {"workspace": 3}],
-)  # fmt: skip
+    [
+        {"tools": ["x"]},
+        {"tools": [{"name": "read_file"}]},
+        {"tools": [TOOL | {"name": 3}]},
+        {"tools": [TOOL | {"inputSchema": []}]},
+        {"tools": [TOOL | {"inputSchema": {"properties": 1}}]},
+        {"mode": {}},
+        {"workspace": 3},
+    ],
+)
 @pytest.mark.parametrize("command", [READ, ("tools", "--names")])
 def test_an_instance_that_greets_oddly_is_passed_by(
     command: tuple[str, ...], more: dict[str, Any], ws: Path, usual: Path
@@ -475,15 +523,20 @@ def test_an_instance_that_greets_oddly_is_passed_by(
 @pytest.mark.spec("S0-57")
 @pytest.mark.parametrize(
     ("frame", "error_class"),
-    [({"type": "tool_event", "event": "x"}, "host_unavailable"),
-     ({"type": "tool_event", "event": {"kind": "progress", "fraction": "x"}}, "host_unavailable"),
-     ({"type": "event", "event": {"type": "tool.confirmation_requested", "payload": 1}}, "host_unavailable"),
-     ({"type": "confirmations_list", "confirmations": {"a": 1}}, "host_unavailable"),
-     ({"type": "confirmations_list", "confirmations": ["x"]}, "protocol_error"),
-     ({"type": "confirmations_list", "confirmations": [{"id": "1", "tool": 1}]}, "protocol_error"),
-     ({"type": "tool_result", "requestId": "call", "whole": {"ok": True, "content": [{"type": "text"}]}}, "protocol_error"),
-     ({"type": "tool_result", "requestId": "call", "whole": {"ok": True, "content": []}}, "protocol_error")],
-)  # fmt: skip
+    [
+        ({"type": "tool_event", "event": "x"}, "host_unavailable"),
+        ({"type": "tool_event", "event": {"kind": "progress", "fraction": "x"}}, "host_unavailable"),
+        ({"type": "event", "event": {"type": "tool.confirmation_requested", "payload": 1}}, "host_unavailable"),
+        ({"type": "confirmations_list", "confirmations": {"a": 1}}, "host_unavailable"),
+        ({"type": "confirmations_list", "confirmations": ["x"]}, "protocol_error"),
+        ({"type": "confirmations_list", "confirmations": [{"id": "1", "tool": 1}]}, "protocol_error"),
+        (
+            {"type": "tool_result", "requestId": "call", "whole": {"ok": True, "content": [{"type": "text"}]}},
+            "protocol_error",
+        ),
+        ({"type": "tool_result", "requestId": "call", "whole": {"ok": True, "content": []}}, "protocol_error"),
+    ],
+)
 def test_whatever_an_instance_says_of_a_call_is_no_defect_of_ours(
     frame: dict[str, Any], error_class: str, ws: Path, usual: Path
 ) -> None:

@@ -26,8 +26,9 @@ def model(tmp_path: Path) -> Path:
     return tmp_path / "script.toml"
 
 
-def run(ws: Path, path: Path, *replies: dict[str, Any], words: tuple[str, ...] = ("go",),
-        stdin: bytes = b"", **said: Any) -> Ran:  # fmt: skip
+def run(
+    ws: Path, path: Path, *replies: dict[str, Any], words: tuple[str, ...] = ("go",), stdin: bytes = b"", **said: Any
+) -> Ran:
     return callgate("run", "--model", script(path, *replies, **said), *words, cwd=ws, stdin=stdin)
 
 
@@ -57,9 +58,7 @@ def test_json_is_one_object_about_the_end(ws: Path, model: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("--json",), ("--output-format", "stream-json")])
-def test_streamed_events_are_those_that_are_kept(
-    words: tuple[str, ...], ws: Path, model: Path
-) -> None:
+def test_streamed_events_are_those_that_are_kept(words: tuple[str, ...], ws: Path, model: Path) -> None:
     ran = run(ws, model, WRITES, DONE, words=("go", "--allow", "write_file", *words))
     *events, end = map(json.loads, ran.out.splitlines())
     assert (ran.code, end["stop"], end["calls"]) == (0, "end_turn", 1)
@@ -76,11 +75,10 @@ def test_streamed_events_are_those_that_are_kept(
         ({"text": "No.", "stop": "refusal"}, (), 3, "refusal"),
         ({"text": "Lon", "stop": "max_tokens"}, (), 3, "max_tokens"),
         ({"calls": [call("list_dir", path=".")]}, ("--max-turns", "1"), 3, "max_turn_requests"),
-        ({"calls": [call("list_dir", path=".")], "usage": {"input": 9}},
-         ("--max-tokens", "9"), 3, "max_turn_requests"),
+        ({"calls": [call("list_dir", path=".")], "usage": {"input": 9}}, ("--max-tokens", "9"), 3, "max_turn_requests"),
         ({"text": "Long.", "delay_s": 60.0}, ("--time-limit", "0.05"), 3, "cancelled"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.spec("S3-39")
 def test_the_exit_code_says_how_it_ended(
     reply: dict[str, Any], words: tuple[str, ...], code: int, stop: str, ws: Path, model: Path
@@ -91,9 +89,7 @@ def test_the_exit_code_says_how_it_ended(
     assert ("callgate: " in ran.err) == (stop != "end_turn")
 
 
-def test_where_nobody_can_be_asked_it_is_refused_and_the_model_is_told(
-    ws: Path, model: Path
-) -> None:
+def test_where_nobody_can_be_asked_it_is_refused_and_the_model_is_told(ws: Path, model: Path) -> None:
     ran = run(ws, model, WRITES, {"expect": "Nobody is there", "text": "A pity."})
     assert (ran.code, ran.out) == (0, "I write it.\nA pity.\n")
     assert "hint: --allow write_file, --mode write, " in ran.err
@@ -144,9 +140,7 @@ def test_no_input_asks_nobody_even_at_a_terminal(ws: Path, model: Path) -> None:
         (("--", "--json"), b"", "--json"),
     ],
 )
-def test_stdin_joins_the_prompt(
-    words: tuple[str, ...], stdin: bytes, said: str, ws: Path, model: Path
-) -> None:
+def test_stdin_joins_the_prompt(words: tuple[str, ...], stdin: bytes, said: str, ws: Path, model: Path) -> None:
     ran = run(ws, model, DONE, words=("--output-format", "json", *words), stdin=stdin)
     shown = callgate("sessions", "show", ran.json["session"], "--json", cwd=ws)
     assert [each["prompt"] for each in shown.json["turns"]] == [said]
@@ -177,9 +171,7 @@ def _begun(process: subprocess.Popen[bytes]) -> None:
 
 @pytest.mark.spec("S3-43")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_the_turn_and_what_was_said_is_kept(
-    number: signal.Signals, ws: Path, model: Path
-) -> None:
+def test_a_signal_stops_the_turn_and_what_was_said_is_kept(number: signal.Signals, ws: Path, model: Path) -> None:
     endless = {"text": "Word. " * 1000, "chunk": 6, "delay_s": 0.02}
     started = start("run", "--model", script(model, endless), "--json", "go", cwd=ws)
     _begun(started)
@@ -228,9 +220,7 @@ def test_a_killed_turn_goes_on(ws: Path, model: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_reader_that_has_gone_ends_it_without_a_word(
-    words: tuple[str, ...], ws: Path, model: Path
-) -> None:
+def test_a_reader_that_has_gone_ends_it_without_a_word(words: tuple[str, ...], ws: Path, model: Path) -> None:
     reply = {"text": "Word.", "calls": [call("list_dir", path=".")]}
     name = script(model, reply, repeat=True, delay_s=0.01)
     started = start("run", "--model", name, "go", "--max-turns", "1000", *words, cwd=ws)

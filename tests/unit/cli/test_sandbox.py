@@ -76,8 +76,8 @@ def attempts(place: Place, question: str) -> list[str]:
         f"echo 'mode = \"write\"' >> {home}/settings.toml",
         f"echo x > {home}/rules.toml",
         f"mkdir {home}/x",
-        f"python3 -c 'import os; os.rename(\"{home}\", \"{home}.old\")'",
-        f"python3 -c 'import os; os.rename(\"{home.parent}\", \"{home.parent}.old\")'",
+        f'python3 -c \'import os; os.rename("{home}", "{home}.old")\'',
+        f'python3 -c \'import os; os.rename("{home.parent}", "{home.parent}.old")\'',
         f"umount {home}",
         f"ln {home}/settings.toml {place.ws}/linked",
         "tr '\\0' '\\n' < /proc/$PPID/environ | grep CALLGATE_HOME",
@@ -149,8 +149,10 @@ def test_explain_says_what_a_command_would_run_in(place: Place) -> None:
         return place.run("policy", "explain", "shell", "command=ls", *words, "--json").json["sandbox"]
 
     assert (sandbox(), sandbox("network=true"), sandbox("--mode", "read")) == (
-        "workspace", "workspace, with network", "read",
-    )  # fmt: skip
+        "workspace",
+        "workspace, with network",
+        "read",
+    )
     assert "\n  sandbox    workspace\n" in place.run("policy", "explain", "shell", "command=ls").out
     place.settings('sandbox = "off"\n')
     assert sandbox() == "off"
@@ -165,11 +167,19 @@ def test_looking_changes_nothing(place: Place) -> None:
 
 def test_the_doctor_names_backends_and_what_keeps_each_profile(place: Place) -> None:
     report = place.run("doctor", "--json").json
-    assert {each["name"] for each in report["sandbox"]["backends"]} >= {"landlock", "seccomp", "namespaces", "bubblewrap"}
+    assert {each["name"] for each in report["sandbox"]["backends"]} >= {
+        "landlock",
+        "seccomp",
+        "namespaces",
+        "bubblewrap",
+    }
     assert [(each["profile"], each["guaranteed"], each["missing"]) for each in report["sandbox"]["profiles"]] == [
-        ("read", True, []), ("workspace", True, []), ("workspace with named hosts", True, []),
-        ("workspace with network", True, []), ("open", True, []),
-    ]  # fmt: skip
+        ("read", True, []),
+        ("workspace", True, []),
+        ("workspace with named hosts", True, []),
+        ("workspace with network", True, []),
+        ("open", True, []),
+    ]
     place.settings('sandbox = "off"\n')
     checks = {each["check"]: each["level"] for each in place.run("doctor", "--json").json["checks"]}
     assert checks["sandbox"] == "note"

@@ -89,8 +89,11 @@ async def test_the_state_tells_who_is_at_work_and_who_waits(ws: Path, home: Path
         await ask(store, asked)
         shown = callgate("sessions", "list", "--json", cwd=ws).json["sessions"]
         assert {each["id"]: each["state"] for each in shown} == {
-            idle: "idle", owned: "running", called: "running", asked: "waiting",
-        }  # fmt: skip
+            idle: "idle",
+            owned: "running",
+            called: "running",
+            asked: "waiting",
+        }
         rows = [line.split() for line in callgate("sessions", "list", cwd=ws).out.splitlines()]
         assert {row[0]: row[4] for row in rows} == {each["id"]: each["state"] for each in shown}
         page = callgate("sessions", "show", owned, cwd=ws).out
@@ -150,8 +153,14 @@ async def test_a_page_says_what_is_known_of_a_session(ws: Path, home: Path) -> N
     assert [each["id"] for each in shown["confirmations"]] == [question.id]
     assert [(each["id"], each["state"]) for each in shown["calls"]] == [(question.call_id, CallState.WAITING)]
     assert [each["id"] for each in shown["grants"]] == ["g"]
-    for text in ("two turns", "1  turn_a  first line of turn_a\n", question.id, question.call_id,
-                 "allow  shell  used 0 of 3 times", "turns 2"):  # fmt: skip
+    for text in (
+        "two turns",
+        "1  turn_a  first line of turn_a\n",
+        question.id,
+        question.call_id,
+        "allow  shell  used 0 of 3 times",
+        "turns 2",
+    ):
         assert text in page
 
 
@@ -189,9 +198,15 @@ async def test_an_export_as_lines_holds_everything_in_order(ws: Path, home: Path
     exported = lines(callgate("sessions", "export", session, "--json", cwd=ws).out)
     assert (exported[0]["kind"], exported[0]["id"]) == ("session", session)
     assert [(each["kind"], each.get("seq") or each.get("number")) for each in exported[1:]] == [
-        ("event", 1), ("message", 1), ("message", 2), ("event", 2),
-        ("event", 3), ("message", 3), ("message", 4), ("event", 4),
-    ]  # fmt: skip
+        ("event", 1),
+        ("message", 1),
+        ("message", 2),
+        ("event", 2),
+        ("event", 3),
+        ("message", 3),
+        ("message", 4),
+        ("event", 4),
+    ]
     assert lines(callgate("sessions", "export", session, "--format", "json", cwd=ws).out) == exported
 
 
@@ -218,8 +233,10 @@ async def test_a_fork_copies_up_to_a_turn_by_number_or_id(ws: Path, home: Path) 
             for words in (["--turn", "1"], ["--turn", "turn_a"], [])
         ]
         assert [(each["forked_from"], each["title"], each["last_seq"], each["messages"]) for each in forks] == [
-            (session, "other", 2, 2), (session, "other", 2, 2), (session, "other", 4, 4),
-        ]  # fmt: skip
+            (session, "other", 2, 2),
+            (session, "other", 2, 2),
+            (session, "other", 4, 4),
+        ]
         for turn in ("3", "0", "turn_x", "٣"):
             ran = callgate("sessions", "fork", session, f"--turn={turn}", cwd=ws)
             assert (ran.code, ran.err.count("\n")) == (1, 1)
@@ -281,9 +298,7 @@ async def test_deleting_asks_first(ws: Path, home: Path) -> None:
     assert listed("--all", cwd=ws) == []
 
 
-@pytest.mark.parametrize(
-    "words", [["delete", "x", "--yes"], ["fork", "x"], ["rename", "x", "y"]], ids=lambda w: w[0]
-)
+@pytest.mark.parametrize("words", [["delete", "x", "--yes"], ["fork", "x"], ["rename", "x", "y"]], ids=lambda w: w[0])
 def test_a_tool_s_process_changes_no_session(words: list[str], ws: Path) -> None:
     ran = callgate("sessions", *words, "--json", cwd=ws, env={"CALLGATE_CALL": "tu_1"})
     assert (ran.code, ran.json["error"]["reason"]) == (3, "within_a_call")

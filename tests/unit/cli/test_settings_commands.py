@@ -15,15 +15,28 @@ from tests.unit.cli.running import callgate
 
 NO_ACCOUNT = "no Google account is logged in; run: callgate auth google login"
 BUILT_IN = [
-    "api_call", "custom", "delete_file", "file_get", "file_ingest", "file_put", "file_upload",
-    "find_files", "list_dir", "memory_add", "memory_consolidate", "memory_replace",
-    "memory_search", "patch_file", "read_file", "search", "search_text", "shell", "web_fetch",
+    "api_call",
+    "custom",
+    "delete_file",
+    "file_get",
+    "file_ingest",
+    "file_put",
+    "file_upload",
+    "find_files",
+    "list_dir",
+    "memory_add",
+    "memory_consolidate",
+    "memory_replace",
+    "memory_search",
+    "patch_file",
+    "read_file",
+    "search",
+    "search_text",
+    "shell",
+    "web_fetch",
     "write_file",
-]  # fmt: skip
-NO_SEARCH = (
-    "no search service is configured; name one in [web] search of settings.toml:"
-    " searxng, brave, tavily or ddgs"
-)
+]
+NO_SEARCH = "no search service is configured; name one in [web] search of settings.toml: searxng, brave, tavily or ddgs"
 AGENTS = ["spawn_agent", "update_plan"]
 """Offered to an agent at work alone."""
 GOOGLE = [spec.definition.name for spec in CATALOGUE]
@@ -122,8 +135,10 @@ def test_each_command_of_a_line_has_its_own_verdict(ws: Path, home: Path) -> Non
     ran = callgate("policy", "explain", "shell", line, "--json", cwd=ws)
     assert ran.json["decision"] == "deny"
     assert [(each["command"], each["decision"]) for each in ran.json["commands"]] == [
-        ("git status", "allow"), ("rm -rf build", "deny"), ("make", None),
-    ]  # fmt: skip
+        ("git status", "allow"),
+        ("rm -rf build", "deny"),
+        ("make", None),
+    ]
     origins = [each["origin"] and each["origin"]["line"] for each in ran.json["commands"]]
     assert origins == [5, 10, None]
 
@@ -142,9 +157,7 @@ def test_each_command_of_a_line_has_its_own_verdict(ws: Path, home: Path) -> Non
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else each,
 )
-def test_mode_caller_and_arguments_count(
-    words: list[str], decision: str, ws: Path, home: Path
-) -> None:
+def test_mode_caller_and_arguments_count(words: list[str], decision: str, ws: Path, home: Path) -> None:
     (home / "settings.toml").write_text(RULES)
     ran = callgate("policy", "explain", *words, "--json", cwd=ws)
     assert (ran.code, ran.json["decision"]) == (0, decision)
@@ -160,9 +173,7 @@ def test_mode_caller_and_arguments_count(
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else each,
 )
-def test_a_call_that_would_end_before_the_policy_says_so(
-    words: list[str], error_class: str, ws: Path
-) -> None:
+def test_a_call_that_would_end_before_the_policy_says_so(words: list[str], error_class: str, ws: Path) -> None:
     ran = callgate("policy", "explain", *words, "--json", cwd=ws)
     assert (ran.code, ran.json["decision"]) == (0, None)
     assert ran.json["ends_before"]["class"] == error_class
@@ -184,15 +195,15 @@ def test_a_trusted_directory_narrows_and_no_other_does(ws: Path, tmp_path: Path)
     assert callgate("trust", "--list", cwd=tmp_path).out == f"{os.path.realpath(ws)}\n"
     assert callgate(*read, cwd=ws).code == 3
     assert callgate("trust", ".", "--remove", "--json", cwd=ws).json == {
-        "directory": os.path.realpath(ws), "trusted": False, "changed": True,
-    }  # fmt: skip
+        "directory": os.path.realpath(ws),
+        "trusted": False,
+        "changed": True,
+    }
     assert callgate(*read, cwd=ws).code == 0
     assert callgate("trust", "--list", "--json", cwd=ws).json == []
 
 
-@pytest.mark.parametrize(
-    "words", [[], ["missing"], ["a.txt"], ["a", "b"], ["--list", "."]], ids=" ".join
-)
+@pytest.mark.parametrize("words", [[], ["missing"], ["a.txt"], ["a", "b"], ["--list", "."]], ids=" ".join)
 def test_trust_takes_one_directory(words: list[str], ws: Path) -> None:
     assert callgate("trust", *words, cwd=ws).code == 2
 
@@ -204,9 +215,7 @@ def test_a_directory_behind_the_dashes_is_never_an_option(ws: Path) -> None:
     assert ran.json["directory"] == os.path.realpath(ws / "--list")
 
 
-def test_a_wrong_settings_file_stops_every_command_with_file_and_line(
-    ws: Path, home: Path
-) -> None:
+def test_a_wrong_settings_file_stops_every_command_with_file_and_line(ws: Path, home: Path) -> None:
     (home / "settings.toml").write_text('mode = "ask"\n[policy]\nrulez = []\n')
     for words in (["call", "list_dir"], ["tools"], ["policy", "explain", "list_dir"]):
         ran = callgate(*words, "--json", cwd=ws)
@@ -220,11 +229,11 @@ def test_init_writes_settings_and_a_tool_that_work(ws: Path, home: Path) -> None
     files = [str(home / "settings.toml"), str(home / "tools" / "hello.py")]
     assert ran.json == {"wrote": files, "kept": []}
     assert [stat.S_IMODE(os.stat(path).st_mode) for path in (home, *files)] == [
-        0o700, 0o600, 0o600,
-    ]  # fmt: skip
-    assert callgate("call", "hello", "name=world", "times=2", cwd=ws).out == (
-        "Hello, world!\nHello, world!\n"
-    )
+        0o700,
+        0o600,
+        0o600,
+    ]
+    assert callgate("call", "hello", "name=world", "times=2", cwd=ws).out == ("Hello, world!\nHello, world!\n")
     assert callgate("doctor", cwd=ws).code == 0
 
 

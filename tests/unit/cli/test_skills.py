@@ -38,8 +38,9 @@ def test_a_list_says_what_is_there_and_what_is_not_used(home: Path, ws: Path) ->
     assert callgate("trust", str(ws), cwd=ws).code == 0
     listed = callgate("skills", "list", "--json", cwd=ws).json
     assert [(each["name"], each["directory"]) for each in listed["skills"]] == [
-        ("deploy", str(theirs)), ("review", str(mine)),
-    ]  # fmt: skip
+        ("deploy", str(theirs)),
+        ("review", str(mine)),
+    ]
     assert [each["origin"] for each in listed["shadowed"]] == ["workspace"]
     assert [each["name"] for each in listed["broken"]] == ["empty"]
     assert listed["untrusted"] is None
@@ -76,9 +77,7 @@ def test_show_prints_a_skill_as_it_stands_in_its_file(home: Path, ws: Path) -> N
         (("new", ".x"), 2, "usage"),
     ],
 )
-def test_what_cannot_be_done_says_why(
-    words: tuple[str, ...], code: int, reason: str, home: Path, ws: Path
-) -> None:
+def test_what_cannot_be_done_says_why(words: tuple[str, ...], code: int, reason: str, home: Path, ws: Path) -> None:
     write(home, "review")
     (home / "skills" / "empty").mkdir()
     ran = callgate("skills", *words, "--json", cwd=ws)
@@ -129,14 +128,22 @@ def test_a_run_with_an_unknown_skill_asks_no_model(home: Path, ws: Path, tmp_pat
     assert run(ws, tmp_path / "s.toml", "/nosuch", expect="/nosuch").out == "Done.\n"
 
 
-def test_a_chat_follows_skills_and_its_own_commands_come_first(
-    home: Path, ws: Path, tmp_path: Path
-) -> None:
+def test_a_chat_follows_skills_and_its_own_commands_come_first(home: Path, ws: Path, tmp_path: Path) -> None:
     write(home, "review")
     write(home, "mode")
     (home / "skills" / "empty").mkdir()
-    typed = ["/skills", "/mode", "/review first", "/skill mode second", "/reviw", "/skill nosuch",
-             "/skill", "/empty", "/review third\\", "line"]  # fmt: skip
+    typed = [
+        "/skills",
+        "/mode",
+        "/review first",
+        "/skill mode second",
+        "/reviw",
+        "/skill nosuch",
+        "/skill",
+        "/empty",
+        "/review third\\",
+        "line",
+    ]
     replies = [
         {"expect": "first\n\nThe skill review", "text": "One."},
         {"expect": "second\n\nThe skill mode", "text": "Two."},

@@ -40,8 +40,10 @@ def test_a_python_that_breaks_a_promise_is_refused_with_the_reason() -> None:
     bugs = bugs_here([wrong, right])
     assert bugs == [wrong]
     assert python_finding("3.11.2", bugs) == (
-        Level.FAILED, "3.11.2; its patterns misread a reply", "use another release of Python"
-    )  # fmt: skip
+        Level.FAILED,
+        "3.11.2; its patterns misread a reply",
+        "use another release of Python",
+    )
 
 
 def test_a_fault_that_callgate_avoids_is_worth_knowing() -> None:
@@ -64,9 +66,7 @@ def test_linux_is_supported_and_nothing_is_missing() -> None:
 
 
 @pytest.mark.parametrize(("system", "name"), [("darwin", "macOS"), ("freebsd14", "freebsd14")])
-def test_a_start_elsewhere_says_what_is_missing_and_goes_on(
-    tmp_path: Path, system: str, name: str
-) -> None:
+def test_a_start_elsewhere_says_what_is_missing_and_goes_on(tmp_path: Path, system: str, name: str) -> None:
     ran = altered(tmp_path, _SAYS_IT_IS_ANOTHER_SYSTEM.format(system), "trust", "--list")
     assert ran.err.startswith(f"warning: callgate does not support {name}: ")
     assert "internal error" not in ran.err

@@ -92,9 +92,8 @@ def test_a_saved_answer_is_a_rule_that_is_not_asked_again(ws: Path, home: Path) 
     asked.terminal.press("touch *.txt\n")
     assert asked.end().code == 0
     assert tomllib.loads((home / "rules.toml").read_text())["rules"] == [
-        {"decision": "allow", "tool": "shell", "workspace": os.path.realpath(ws),
-         "command": "touch *.txt", "path": "."}
-    ]  # fmt: skip
+        {"decision": "allow", "tool": "shell", "workspace": os.path.realpath(ws), "command": "touch *.txt", "path": "."}
+    ]
     assert callgate("call", "shell", "command=touch c.txt", cwd=ws).code == 0
     assert callgate("call", "shell", "command=touch c.md", cwd=ws).code == 3
 

@@ -27,9 +27,7 @@ def records(home: Path) -> list[tuple[str, str]]:
     return [(line["tool"], line["decision"]) for line in lines]
 
 
-def test_a_call_is_undone_from_any_directory_and_recorded(
-    ws: Path, home: Path, tmp_path: Path
-) -> None:
+def test_a_call_is_undone_from_any_directory_and_recorded(ws: Path, home: Path, tmp_path: Path) -> None:
     call = write(ws, "a.txt", "changed")
     ran = callgate("undo", call, "--yes", cwd=tmp_path)
     assert (ran.code, ran.out) == (0, "Restored 'a.txt'\n")
@@ -57,10 +55,9 @@ def test_without_a_call_the_last_ones_are_listed_newest_first(ws: Path) -> None:
     ]
     listed = callgate("undo", "--json", cwd=ws).json
     assert [(each["call"], each["workspace"], each["files"]) for each in listed["calls"]] == [
-        (calls[1], str(ws), [{"path": "d", "kind": "directory made"},
-                             {"path": "d/b.txt", "kind": "created"}]),
+        (calls[1], str(ws), [{"path": "d", "kind": "directory made"}, {"path": "d/b.txt", "kind": "created"}]),
         (calls[0], str(ws), [{"path": "a.txt", "kind": "changed"}]),
-    ]  # fmt: skip
+    ]
 
 
 def test_no_more_than_twenty_are_listed(ws: Path, home: Path) -> None:
@@ -85,17 +82,16 @@ def test_a_dry_run_asks_nobody_and_changes_nothing(ws: Path) -> None:
     call = write(ws, "a.txt", "one\n")
     ran = callgate("undo", call, "--dry-run", "--mode", "read", cwd=ws)
     assert (ran.code, ran.out) == (
-        0, "--- a.txt\n+++ a.txt\n@@ -1 +1,3 @@\n one\n+two\n+three\n",
-    )  # fmt: skip
+        0,
+        "--- a.txt\n+++ a.txt\n@@ -1 +1,3 @@\n one\n+two\n+three\n",
+    )
     assert (ws / "a.txt").read_text() == "one\n"
 
 
 def test_a_session_goes_back_to_a_turn(ws: Path, home: Path) -> None:
     history = History(str(home / "undo"))
     for number in range(3):
-        origin = Origin(
-            session="s", call=f"c{number}", tool="t", workspace=os.fsencode(ws), turn=f"t{number}"
-        )
+        origin = Origin(session="s", call=f"c{number}", tool="t", workspace=os.fsencode(ws), turn=f"t{number}")
         WorkspaceFileAPI(str(ws), changes=history.of(origin)).write("a.txt", str(number))
     ran = callgate("undo", "--session", "s", "--to", "t0", "--yes", cwd=ws.parent)
     assert (ran.code, (ws / "a.txt").read_text()) == (0, "0")

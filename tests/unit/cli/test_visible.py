@@ -20,8 +20,7 @@ def test_every_control_format_and_separator_character_becomes_an_escape() -> Non
     wrong = [
         hex(ord(char))
         for char in map(chr, CHARACTERS)
-        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
-        and not visible(char).isascii()
+        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") and not visible(char).isascii()
     ]
     assert wrong == []
 
@@ -67,16 +66,13 @@ def test_one_line_stays_one_printable_line(text: str) -> None:
 
 def width(text: str) -> int:
     return sum(
-        0 if unicodedata.category(char) in ("Mn", "Me")
-        else 2 if unicodedata.east_asian_width(char) in "WF" else 1
+        0 if unicodedata.category(char) in ("Mn", "Me") else 2 if unicodedata.east_asian_width(char) in "WF" else 1
         for char in text
-    )  # fmt: skip
+    )
 
 
 @given(st.text(max_size=400), st.integers(12, 60), st.integers(2, 9))
-def test_no_row_is_wider_and_no_excerpt_higher_than_asked_for(
-    text: str, columns: int, rows: int
-) -> None:
+def test_no_row_is_wider_and_no_excerpt_higher_than_asked_for(text: str, columns: int, rows: int) -> None:
     found = excerpt(text, width=columns, rows=rows)
     shown = [*found.head, *found.tail]
     assert len(shown) <= rows
@@ -84,15 +80,12 @@ def test_no_row_is_wider_and_no_excerpt_higher_than_asked_for(
 
 
 @given(st.text(max_size=400), st.integers(12, 60), st.integers(2, 9))
-def test_what_is_shown_and_what_is_left_out_are_the_whole_text(
-    text: str, columns: int, rows: int
-) -> None:
+def test_what_is_shown_and_what_is_left_out_are_the_whole_text(text: str, columns: int, rows: int) -> None:
     found = excerpt(text, width=columns, rows=rows)
     shown = [*found.head, *found.tail]
     assert (shown[0].start, shown[-1].end) == (0, len(text))
     left_out = [
-        text[before.end : after.start].removeprefix("\n").removesuffix("\n")
-        for before, after in pairwise(shown)
+        text[before.end : after.start].removeprefix("\n").removesuffix("\n") for before, after in pairwise(shown)
     ]
     assert sum(map(len, left_out)) == found.characters
     assert all(row.text.startswith(visible(text[row.start : row.end])[:1]) for row in shown)

@@ -135,7 +135,9 @@ async def test_calls_through_an_instance_are_seen_like_all_others(watch: Watch) 
             result = await gate.call("read_file", path="a.txt")
         events = [json.loads(line) for line in await watcher.lines(2)]
         assert [(each["type"], each["payload"]["call_id"]) for each in events] == [
-            (CALLED, result.call_id), (COMPLETED, result.call_id)]  # fmt: skip
+            (CALLED, result.call_id),
+            (COMPLETED, result.call_id),
+        ]
         assert (await watcher.interrupt()) == (130, "")
 
 
@@ -177,11 +179,18 @@ async def test_nothing_that_a_call_brings_can_act_on_the_terminal(watch: Watch, 
         events = [
             event(session, CALLED, call_id="tu_\x1b", tool_name=hostile, side_effects="none"),
             event(session, FAILED, call_id="tu_\x1b", error_class=hostile, message=hostile, latency_ms="x"),
-            event(session, "tool.confirmation_requested", call_id="tu_2", tool_name=hostile,
-                  confirmation_request_id=hostile[:20], why=hostile, input_summary=hostile),
+            event(
+                session,
+                "tool.confirmation_requested",
+                call_id="tu_2",
+                tool_name=hostile,
+                confirmation_request_id=hostile[:20],
+                why=hostile,
+                input_summary=hostile,
+            ),
             event(session, "tool.confirmation_resolved", call_id="tu_2", decision=hostile, by=hostile),
             event(session, "tool.input_invalid", call_id="tu_3", validation_errors=[hostile, 5]),
-        ]  # fmt: skip
+        ]
         await store.commit(Append(session=session, events=tuple(events)))
     lines = await watcher.lines(7)
     assert [line.isprintable() and len(line) < 300 for line in lines] == [True] * 7

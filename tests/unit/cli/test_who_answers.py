@@ -23,7 +23,12 @@ OBJECT, LIST, LINES, FAILS = "object", "list", "lines", "fails"
 """What `--json` prints; or the command fails in this place, and has nothing to print."""
 
 PLAYED = '{"text": "Hello."}\n'
-INITIALIZE = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {"protocolVersion": 1, "clientCapabilities": {}}}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": 1, "clientCapabilities": {}},
+}
 
 TABLE: dict[str, tuple[str, str, str]] = {
     # command: what stands behind it, who answers, what --json prints

@@ -65,9 +65,11 @@ class Served:
         (self.home / "mine.py").write_text(TOOLS)
         (self.home / "settings.toml").write_text('[tools]\nload = ["mine.py"]\n')
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "callgate", "serve", *options], cwd=self.ws,
-            env=_environment(self.base, self.home), stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "callgate", "serve", *options],
+            cwd=self.ws,
+            env=_environment(self.base, self.home),
+            stdout=subprocess.PIPE,
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith(b"callgate: listening on ")
 

@@ -145,8 +145,11 @@ print(gate.call("read_file", path="a.txt").value, end="")
 def test_a_program_that_does_not_close_can_end(working: Served) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _FORGETFUL, working.home, working.ws],
-        capture_output=True, text=True, timeout=LIMIT_S, env=os.environ,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        env=os.environ,
+    )
     assert (ran.returncode, ran.stdout) == (0, "hello\n")
 
 

@@ -20,9 +20,13 @@ BLOCKS = re.findall(r"^```python[^\n]*\n(.*?)^```$", PAGE.read_text(), re.DOTALL
 def test_every_snippet_runs_beside_an_instance(block: str, asking: Served) -> None:
     (asking.ws / "README.md").write_text("# A small project\n")
     ran = subprocess.run(
-        [sys.executable, "-c", block], cwd=asking.ws, capture_output=True, text=True,
-        env={**os.environ, "CALLGATE_HOME": str(asking.home)}, timeout=LIMIT_S,
-    )  # fmt: skip
+        [sys.executable, "-c", block],
+        cwd=asking.ws,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "CALLGATE_HOME": str(asking.home)},
+        timeout=LIMIT_S,
+    )
     assert (ran.returncode, ran.stderr) == (0, "")
     assert "tool.completed" in ran.stdout or ran.stdout.startswith("# A small project")
 

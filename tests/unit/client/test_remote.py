@@ -42,14 +42,28 @@ async def test_a_call_gives_what_it_gives_in_the_same_process(working: Served) -
             gate.register(factory)
         for tool, arguments in cases:
             here, there = await gate.call(tool, arguments), await far.call(tool, arguments)
-            for field in ("tool", "ok", "content", "value", "diagnostics", "files_modified",
-                          "command_executed", "partial", "truncated", "text"):  # fmt: skip
+            for field in (
+                "tool",
+                "ok",
+                "content",
+                "value",
+                "diagnostics",
+                "files_modified",
+                "command_executed",
+                "partial",
+                "truncated",
+                "text",
+            ):
                 assert getattr(there, field) == getattr(here, field), (tool, arguments, field)
             ours, theirs = here.error, there.error
             assert (ours is None) == (theirs is None)
             if ours is not None and theirs is not None:
                 assert (theirs.error_class, theirs.message, theirs.reason, theirs.user_visible) == (
-                    ours.error_class, ours.message, ours.reason, ours.user_visible)  # fmt: skip
+                    ours.error_class,
+                    ours.message,
+                    ours.reason,
+                    ours.user_visible,
+                )
                 assert (theirs.correlation_id is None) == (ours.correlation_id is None)
             assert there.call_id.startswith("tu_")
 
@@ -90,13 +104,9 @@ async def test_a_listener_that_fails_ends_its_call_and_its_error_is_raised(worki
 async def test_many_calls_are_under_way_and_a_slow_one_holds_up_nobody(working: Served) -> None:
     async with connect(**working.target) as gate:
         begun = asyncio.Event()
-        slow = asyncio.create_task(
-            gate.call("shell", command=SLEEP, on_event=lambda _: begun.set())
-        )
+        slow = asyncio.create_task(gate.call("shell", command=SLEEP, on_event=lambda _: begun.set()))
         await begun.wait()
-        results = await asyncio.gather(
-            *(gate.call("values", which="zero") for _ in range(5 * MOST_CALLS))
-        )
+        results = await asyncio.gather(*(gate.call("values", which="zero") for _ in range(5 * MOST_CALLS)))
         assert [each.value for each in results] == [0] * 5 * MOST_CALLS
         assert not slow.done()
         await gate.cancel()
@@ -125,9 +135,7 @@ async def test_leaving_ends_the_calls_of_this_connection_alone(working: Served) 
         await begun.wait()
         async with connect(**working.target) as leaves:
             began = asyncio.Event()
-            other = asyncio.create_task(
-                leaves.call("shell", command=SLEEP, on_event=lambda _: began.set())
-            )
+            other = asyncio.create_task(leaves.call("shell", command=SLEEP, on_event=lambda _: began.set()))
             await began.wait()
         with pytest.raises(InstanceGone) as gone:
             await other
@@ -215,7 +223,10 @@ async def test_events_of_this_session_come_from_now_on(working: Served) -> None:
             result = await gate.call("values", which="zero")
             events = [await anext(everything), await anext(everything), await anext(ends)]
             assert [(each.type, each.payload["call_id"]) for each in events if not isinstance(each, Gap)] == [
-                (CALLED, result.call_id), (COMPLETED, result.call_id), (COMPLETED, result.call_id)]  # fmt: skip
+                (CALLED, result.call_id),
+                (COMPLETED, result.call_id),
+                (COMPLETED, result.call_id),
+            ]
         assert [each async for each in ends] == []
         later = gate.events()
     assert [each async for each in later] == []
@@ -264,8 +275,14 @@ async def test_an_instance_is_named_by_socket_pid_or_label(working: Served, tmp_
         async with connect(**{**working.target, **target}) as gate:
             assert (await gate.call("read_file", path="a.txt")).ok
     (tmp_path / "file").touch()
-    for target in ({"instance": "other"}, {"instance": 1}, {"home": tmp_path}, {"socket": tmp_path / "none"},
-                   {"socket": tmp_path / "file"}, {"socket": "x" * 200}):  # fmt: skip
+    for target in (
+        {"instance": "other"},
+        {"instance": 1},
+        {"home": tmp_path},
+        {"socket": tmp_path / "none"},
+        {"socket": tmp_path / "file"},
+        {"socket": "x" * 200},
+    ):
         with pytest.raises(NoInstance):
             async with connect(**{**working.target, **target}):
                 pass

@@ -45,22 +45,34 @@ def record(name: str, arguments: dict[str, Any], **more: Any) -> CallRecord:
     tool = tool_named(name)
     checked = validate(arguments, tool)
     said: dict[str, Any] = {
-        "id": "audit_1", "ts": 1_000, "caller": "agent", "tool": tool.name, "decision": "allow",
-        "call_id": "tu_1", "session": "sess_1", "cwd": GONE,
+        "id": "audit_1",
+        "ts": 1_000,
+        "caller": "agent",
+        "tool": tool.name,
+        "decision": "allow",
+        "call_id": "tu_1",
+        "session": "sess_1",
+        "cwd": GONE,
         "args": tool.summary.of(checked.arguments, checked.canonical),
-        "args_hash": checked.sha256, "side_effects": tool.effect,
-        "capabilities": tool.capability_names, "policy": "class_default (built-in default)",
+        "args_hash": checked.sha256,
+        "side_effects": tool.effect,
+        "capabilities": tool.capability_names,
+        "policy": "class_default (built-in default)",
         "sandbox": "workspace" if tool.definition.sandboxed else None,
-    }  # fmt: skip
+    }
     return CallRecord(**{**said, **more})
 
 
 def foreign(arguments: str, **more: Any) -> CallRecord:
     """A call of a tool that is not registered here."""
     said: dict[str, Any] = {
-        "tool": "post", "args": arguments, "args_hash": "a" * 64, "side_effects": "network",
-        "capabilities": ("mutates-external",), "sandbox": None,
-    }  # fmt: skip
+        "tool": "post",
+        "args": arguments,
+        "args_hash": "a" * 64,
+        "side_effects": "network",
+        "capabilities": ("mutates-external",),
+        "sandbox": None,
+    }
     return record("read_file", {"path": "a"}, **{**said, **more})
 
 
@@ -83,9 +95,14 @@ class Trial:
         Path(self.home.settings).write_text(old)
         Path(self.home.audit).write_bytes(b"".join(encode(each) + b"\n" for each in records))
         return backtest(
-            self.home, new.encode(), "new.toml", since_ms=since_ms, limit=limit,
-            tools=REGISTRY.find, modes=modes or {},
-        )  # fmt: skip
+            self.home,
+            new.encode(),
+            "new.toml",
+            since_ms=since_ms,
+            limit=limit,
+            tools=REGISTRY.find,
+            modes=modes or {},
+        )
 
     def answer(self, each: CallRecord, new: str = "", old: str = "", **more: Any) -> str:
         """What becomes of one call, in a word."""
@@ -128,41 +145,62 @@ def test_what_changes_is_grouped_and_what_is_loosened_comes_first(trial: Trial) 
     described = found.described()
     changed = described.pop("changed")
     assert described == {
-        "since": 0.0, "judged": 5, "same": 1, "loosened": 2,
+        "since": 0.0,
+        "judged": 5,
+        "same": 1,
+        "loosened": 2,
         "steps": {"ask->allow": 2, "allow->deny": 2},
-        "undecidable": {"count": 0, "why": {}}, "unjudged": 0,
-    }  # fmt: skip
+        "undecidable": {"count": 0, "why": {}},
+        "unjudged": 0,
+    }
     assert changed == [
         {
-            "tool": "write_file", "arguments": '{"content":"x","path":"c.txt"}', "at": 2.0,
-            "session": "sess_2", "call": "tu_1", "caller": "agent", "workspace": GONE,
-            "loosened": True, "count": 2,
+            "tool": "write_file",
+            "arguments": '{"content":"x","path":"c.txt"}',
+            "at": 2.0,
+            "session": "sess_2",
+            "call": "tu_1",
+            "caller": "agent",
+            "workspace": GONE,
+            "loosened": True,
+            "count": 2,
             "old": {
-                "outcome": "ask", "reason": "class_default",
+                "outcome": "ask",
+                "reason": "class_default",
                 "sentence": "Effect write is prompt by default.",
                 "origin": {"file": "built-in default", "line": None},
             },
             "new": {
-                "outcome": "allow", "reason": "class_default",
+                "outcome": "allow",
+                "reason": "class_default",
                 "sentence": "Effect write is set to auto.",
                 "origin": {"file": "new.toml", "line": 2},
             },
         },
         {
-            "tool": "read_file", "arguments": '{"path":"a.txt"}', "at": 1.0,
-            "session": "sess_1", "call": "tu_1", "caller": "agent", "workspace": GONE,
-            "loosened": False, "count": 2,
+            "tool": "read_file",
+            "arguments": '{"path":"a.txt"}',
+            "at": 1.0,
+            "session": "sess_1",
+            "call": "tu_1",
+            "caller": "agent",
+            "workspace": GONE,
+            "loosened": False,
+            "count": 2,
             "old": {
-                "outcome": "allow", "reason": "class_default",
+                "outcome": "allow",
+                "reason": "class_default",
                 "sentence": "Effect read is auto by default.",
                 "origin": {"file": "built-in default", "line": None},
             },
             "new": {
-                "outcome": "deny", "reason": "rule", "sentence": "Rule: deny tool = read_*.",
+                "outcome": "deny",
+                "reason": "rule",
+                "sentence": "Rule: deny tool = read_*.",
                 "origin": {"file": "new.toml", "line": 3},
             },
         },
-    ]  # fmt: skip
+    ]
 
 
 SETTINGS = [
@@ -343,8 +381,10 @@ def test_a_tool_that_is_disabled_is_denied_by_that_line(trial: Trial) -> None:
     found = trial([READ], 'mode = "ask"\n[tools]\ndisable = ["read_file"]\n')
     (change,) = found.changes
     assert (change.step, change.new.reason, str(change.new.origin)) == (
-        "allow->deny", "disabled", "new.toml:3",
-    )  # fmt: skip
+        "allow->deny",
+        "disabled",
+        "new.toml:3",
+    )
 
 
 def test_the_output_of_its_own_session_is_inside(trial: Trial) -> None:
@@ -352,8 +392,13 @@ def test_the_output_of_its_own_session_is_inside(trial: Trial) -> None:
     other = record("read_file", {"path": f"{trial.home.path}/artifacts/sess_2/out"})
     strict = '[policy.default]\nread = "deny"'
     assert [trial.answer(each, strict) for each in (kept, other)] == ["allow->deny", Doubt.LINK]
-    own = record("write_file", {"path": "settings.toml", "content": ""}, cwd=trial.home.path,
-                 policy=None, reason="protected_path")  # fmt: skip
+    own = record(
+        "write_file",
+        {"path": "settings.toml", "content": ""},
+        cwd=trial.home.path,
+        policy=None,
+        reason="protected_path",
+    )
     assert trial.answer(own, WRITES + rule("allow", path='"settings.toml"')) == "same"
 
 
@@ -414,26 +459,35 @@ def test_saved_answers_hold_under_both(trial: Trial) -> None:
     assert trial.answer(WRITE, WRITES) == "same"
 
 
-@pytest.mark.parametrize(
-    ("text", "line"), [("[policy]\nrulez = 1", 2), ("mode = \n", 1), ("x = '\xff'", 1)]
-)
+@pytest.mark.parametrize(("text", "line"), [("[policy]\nrulez = 1", 2), ("mode = \n", 1), ("x = '\xff'", 1)])
 def test_wrong_settings_are_refused_with_their_line(text: str, line: int, trial: Trial) -> None:
     with pytest.raises(SettingsError) as raised:
-        backtest(trial.home, text.encode("latin-1"), "new.toml", since_ms=0, tools=REGISTRY.find,
-                 modes={})  # fmt: skip
+        backtest(trial.home, text.encode("latin-1"), "new.toml", since_ms=0, tools=REGISTRY.find, modes={})
     assert (raised.value.file, raised.value.line) == ("new.toml", line)
 
 
 RULES = st.lists(
-    st.sampled_from([
-        ALLOW_GIT, DENY_B, WRITES, rule("deny", command='"git push*"'), rule("allow", path='"b*"'),
-        rule("ask", command='"rm *"'), rule("allow", command='"rm *"'), 'mode = "write"\n',
-        rule("deny", arguments='{ content = "x*" }'), rule("allow", arguments='{ command = "*" }'),
-        rule("ask", network="true"), rule("allow", tool='"shell"', network="true"),
-        rule("allow", arguments='{ cwd = "sub" }'), '[policy.default]\nexecute = "auto"\n',
-    ]),
-    unique=True, max_size=5,
-).map(lambda parts: "".join(sorted(parts, key=lambda part: (part[0] == "[", part[:2] == "[["))))  # fmt: skip
+    st.sampled_from(
+        [
+            ALLOW_GIT,
+            DENY_B,
+            WRITES,
+            rule("deny", command='"git push*"'),
+            rule("allow", path='"b*"'),
+            rule("ask", command='"rm *"'),
+            rule("allow", command='"rm *"'),
+            'mode = "write"\n',
+            rule("deny", arguments='{ content = "x*" }'),
+            rule("allow", arguments='{ command = "*" }'),
+            rule("ask", network="true"),
+            rule("allow", tool='"shell"', network="true"),
+            rule("allow", arguments='{ cwd = "sub" }'),
+            '[policy.default]\nexecute = "auto"\n',
+        ]
+    ),
+    unique=True,
+    max_size=5,
+).map(lambda parts: "".join(sorted(parts, key=lambda part: (part[0] == "[", part[:2] == "[["))))
 ARGUMENTS = st.one_of(
     st.fixed_dictionaries(
         {"command": st.sampled_from(["git push", "git log", "rm x && git log", "rm x; ls", "ls $(x)"])},

@@ -106,7 +106,9 @@ def test_a_command_that_does_not_exist_is_an_error(home: Path) -> None:
 
 
 @needs("linux")
-def test_a_command_that_hangs_is_ended_with_all_that_it_started(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_command_that_hangs_is_ended_with_all_that_it_started(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("callgate.config.keys.COMMAND_S", 2.0)
     pids = tmp_path / "pids"
     problem(table(key_command=["sh", "-c", f"sleep 600 & echo $$ $! > '{pids}'; wait"]), home)
@@ -206,14 +208,26 @@ def test_models_are_settings(home: Path) -> None:
     )
     settings, _ = load_user(Home(str(home)))
     (made,) = settings.models.values()
-    assert (settings.model, made.kind, made.key_command, made.headers) == ("fast", "openai", ["pass", "show", "x"], {"x-a": "b"})
+    assert (settings.model, made.kind, made.key_command, made.headers) == (
+        "fast",
+        "openai",
+        ["pass", "show", "x"],
+        {"x-a": "b"},
+    )
 
 
 @pytest.mark.parametrize(
     "text",
-    ['kind = "gemini"', 'kind = "openai"\nkey = "sk-1"', 'kind = "openai"\nprice = { inputs = 1 }', 'kind = "openai"\nkey_command = []',
-     'kind = "openai"\nkey_command = "pass show x"', 'kind = "openai"\ntimeout_s = 0', 'kind = "openai"\nretries = -1'],
-)  # fmt: skip
+    [
+        'kind = "gemini"',
+        'kind = "openai"\nkey = "sk-1"',
+        'kind = "openai"\nprice = { inputs = 1 }',
+        'kind = "openai"\nkey_command = []',
+        'kind = "openai"\nkey_command = "pass show x"',
+        'kind = "openai"\ntimeout_s = 0',
+        'kind = "openai"\nretries = -1',
+    ],
+)
 def test_a_model_that_is_misspelt_is_an_error(text: str, home: Path) -> None:
     (home / "settings.toml").write_text(f"[models.m]\n{text}\n")
     with pytest.raises(SettingsError):
@@ -239,9 +253,13 @@ def test_a_key_is_typed_without_being_shown(tmp_path: Path) -> None:
     terminal = Terminal()
     opens = "import os, sys; os.setsid(); os.open(os.ttyname(0), os.O_RDWR); os.execv(sys.argv[1], sys.argv[1:])"
     with subprocess.Popen(
-        [sys.executable, "-c", opens, CALLGATE, "keys", "set", "anthropic"], cwd=tmp_path,
-        stdin=terminal.slave, stdout=terminal.slave, stderr=terminal.slave, env=environment(None),
-    ) as process:  # fmt: skip
+        [sys.executable, "-c", opens, CALLGATE, "keys", "set", "anthropic"],
+        cwd=tmp_path,
+        stdin=terminal.slave,
+        stdout=terminal.slave,
+        stderr=terminal.slave,
+        env=environment(None),
+    ) as process:
         terminal.read_until(lambda text: "not shown" in text)
         terminal.press(f"{SECRET}\n")
         shown = terminal.read_until(lambda text: "is stored" in text)
@@ -258,14 +276,18 @@ def test_a_key_is_never_a_word(tmp_path: Path) -> None:
     assert stored_keys(Home.from_environment()) == {}
 
 
-@pytest.mark.parametrize(("name", "stdin"), [("openai", ""), ("openai", "two words"), ("Open AI", SECRET), ("../x", SECRET)])
+@pytest.mark.parametrize(
+    ("name", "stdin"), [("openai", ""), ("openai", "two words"), ("Open AI", SECRET), ("../x", SECRET)]
+)
 def test_what_cannot_be_stored_is_wrong_use(name: str, stdin: str, tmp_path: Path) -> None:
     ran = callgate("keys", "set", name, cwd=tmp_path, stdin=stdin.encode())
     assert ran.code == 2
     assert stored_keys(Home.from_environment()) == {}
 
 
-def test_the_list_says_where_each_key_comes_from_and_runs_nothing(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_says_where_each_key_comes_from_and_runs_nothing(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MINE", SECRET)
     monkeypatch.setenv("ANTHROPIC_API_KEY", SECRET)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)

@@ -107,23 +107,27 @@ def test_without_files_the_defaults_are_in_force(user: Home) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "hint"),
     [
-        ('[policy]\nrulez = []\n', 2, "did you mean 'rules'"),
+        ("[policy]\nrulez = []\n", 2, "did you mean 'rules'"),
         ('[policy.default]\n\nwrites = "auto"\n', 3, "writes"),
         ('[policy.default]\nwrite = "yes"\n', 2, "policy.default"),
         ('[[policy.rules]]\ndecision = "allow"\n', 1, "at least one condition"),
         ('[[policy.rules]]\ntool = "x"\n[[policy.rules]]\ntool = "y"\ndecision = "alow"\n', 1, ""),
-        ('[[policy.rules]]\ndecision = "deny"\ntool = "x"\n[[policy.rules]]\ntool = "y"\ndecision = "alow"\n', 6, "alow"),
+        (
+            '[[policy.rules]]\ndecision = "deny"\ntool = "x"\n[[policy.rules]]\ntool = "y"\ndecision = "alow"\n',
+            6,
+            "alow",
+        ),
         ('[[policy.rules]]\ndecision = "deny"\ncomand = "x"\n', 3, "did you mean 'command'"),
         ('[[policy.rules]]\ndecision = "deny"\ncommand = "ls \'"\n', 3, "command pattern"),
-        ('x = 1\n', 1, "unknown key 'x'"),
+        ("x = 1\n", 1, "unknown key 'x'"),
         ('mode = "ask"\n\nmode = "ask"\n', 3, ""),
         ('[limits]\nconcurrency = "four"\n', 2, "concurrency"),
-        ('[policy\n', 1, ""),
+        ("[policy\n", 1, ""),
         ('a = "\x00"\n', 1, ""),
-        ('[limits]\nmax_timeout_s = -1\n', 2, "max_timeout_s"),
-        ('[limits]\nconfirmation_timeout_s = nan\n', 2, "confirmation_timeout_s"),
-        ('[limits]\nconcurrency = 0\n', 2, "concurrency"),
-        ('[audit]\nkeep = 0\n', 2, "keep"),
+        ("[limits]\nmax_timeout_s = -1\n", 2, "max_timeout_s"),
+        ("[limits]\nconfirmation_timeout_s = nan\n", 2, "confirmation_timeout_s"),
+        ("[limits]\nconcurrency = 0\n", 2, "concurrency"),
+        ("[audit]\nkeep = 0\n", 2, "keep"),
         ('[policy]\ntrusted_workspaces = [""]\n', 2, "absolute"),
         ('[policy.default]\nwrite = "deny"\nWRITE = "auto"\n', 3, "twice"),
         ('[[policy.rules]]\ndecision = "deny"\npath = ""\n', 3, "empty"),
@@ -166,7 +170,16 @@ def test_a_workspace_says_nothing_until_it_is_trusted(user: Home, tmp_path: Path
 
 
 @pytest.mark.spec("T23")
-@pytest.mark.parametrize("text", ["mode = 'write'\n", "[tools]\nload = ['evil.py']\n", "[limits]\nconcurrency = 99\n", "[audit]\nkeep = 1\n", "[policy]\ntrusted_workspaces = ['/']\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mode = 'write'\n",
+        "[tools]\nload = ['evil.py']\n",
+        "[limits]\nconcurrency = 99\n",
+        "[audit]\nkeep = 1\n",
+        "[policy]\ntrusted_workspaces = ['/']\n",
+    ],
+)
 def test_a_workspace_cannot_say_what_would_widen(user: Home, tmp_path: Path, text: str) -> None:
     (tmp_path / ".callgate").mkdir()
     (tmp_path / ".callgate/settings.toml").write_text(text)
@@ -195,7 +208,9 @@ def test_a_damaged_trust_file_trusts_nobody(user: Home) -> None:
         trusted(user)
 
 
-PLACE = ResolvedPath(given="a", real="/ws/a.txt", root="/ws", relative="a.txt", exists=True, protected=False, writable=True)
+PLACE = ResolvedPath(
+    given="a", real="/ws/a.txt", root="/ws", relative="a.txt", exists=True, protected=False, writable=True
+)
 
 
 @pytest.mark.spec("T15")
@@ -209,7 +224,14 @@ PLACE = ResolvedPath(given="a", real="/ws/a.txt", root="/ws", relative="a.txt", 
     ],
 )
 def test_an_answer_for_good_is_bound_to_its_arguments(user: Home, arguments: Any, places: Any, condition: Any) -> None:
-    rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab" * 32, resolved_paths=places)
+    rule = saved_rule(
+        tool="t",
+        decision=Outcome.ALLOW,
+        workspace="/ws",
+        arguments=arguments,
+        arguments_sha256="ab" * 32,
+        resolved_paths=places,
+    )
     assert rule == {"decision": "allow", "tool": "t", "workspace": "/ws", **condition}
     save_rule(user, rule)
     save_rule(user, {**rule, "decision": "deny"})
@@ -244,17 +266,42 @@ def test_links_in_a_path_of_a_rule_are_resolved(user: Home, tmp_path: Path) -> N
 
 
 def test_a_saved_rule_is_no_wider_than_what_was_seen() -> None:
-    elsewhere = ResolvedPath(given="x", real="/extra/Makefile", root="/extra", relative="Makefile", exists=True, protected=False, writable=True)
-    inside = ResolvedPath(given="x", real="/ws/sub", root="/ws", relative="sub", exists=True, protected=False, writable=True)
+    elsewhere = ResolvedPath(
+        given="x",
+        real="/extra/Makefile",
+        root="/extra",
+        relative="Makefile",
+        exists=True,
+        protected=False,
+        writable=True,
+    )
+    inside = ResolvedPath(
+        given="x", real="/ws/sub", root="/ws", relative="sub", exists=True, protected=False, writable=True
+    )
 
     def saved(places: Any, arguments: Any = {}) -> dict[str, str]:
-        rule = saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments=arguments, arguments_sha256="ab", resolved_paths=places)
+        rule = saved_rule(
+            tool="t",
+            decision=Outcome.ALLOW,
+            workspace="/ws",
+            arguments=arguments,
+            arguments_sha256="ab",
+            resolved_paths=places,
+        )
         return {key: rule[key] for key in rule if key not in ("decision", "tool", "workspace")}
 
     assert saved((elsewhere,)) == {"path": "/extra/Makefile"}
     assert saved((inside,), {"command": "./b.sh"}) == {"command": "./b.sh", "path": "sub"}
     with pytest.raises(ValueError):
-        saved_rule(tool="t", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "git log"}, arguments_sha256="ab", resolved_paths=(), pattern="git 'unclosed")
+        saved_rule(
+            tool="t",
+            decision=Outcome.ALLOW,
+            workspace="/ws",
+            arguments={"command": "git log"},
+            arguments_sha256="ab",
+            resolved_paths=(),
+            pattern="git 'unclosed",
+        )
 
 
 def test_permissions_enabled_is_another_spelling_of_the_modes_of_an_editor(user: Home) -> None:

@@ -27,13 +27,24 @@ def test_a_command_and_an_address_are_read(home: Path) -> None:
 @pytest.mark.spec("T25")
 @pytest.mark.parametrize(
     ("body", "line"),
-    [('command = "x"\nurl = "https://x"', 2), ("args = []", 1), ('url = "file:///etc/passwd"', 2),
-     ('url = "javascript:alert(1)"', 2), ('url = "https://"', 2), ('url = "https://a b/"', 2),
-     ('url = "https://x\\u0000/"', 2), ('url = "https://user:word@x/"', 2),
-     ('url = "https://x"\nargs = ["a"]', 3), ('command = ""', 2), ('command = "a\\u0000"', 2),
-     ('command = "x"\nheaders = { A = "b" }', 3), ('command = "x"\nnetwork = ["a b"]', 3),
-     ('command = "x"\nunknown = 1', None), ('command = "x"\neffect = "harmless"', None)],
-)  # fmt: skip
+    [
+        ('command = "x"\nurl = "https://x"', 2),
+        ("args = []", 1),
+        ('url = "file:///etc/passwd"', 2),
+        ('url = "javascript:alert(1)"', 2),
+        ('url = "https://"', 2),
+        ('url = "https://a b/"', 2),
+        ('url = "https://x\\u0000/"', 2),
+        ('url = "https://user:word@x/"', 2),
+        ('url = "https://x"\nargs = ["a"]', 3),
+        ('command = ""', 2),
+        ('command = "a\\u0000"', 2),
+        ('command = "x"\nheaders = { A = "b" }', 3),
+        ('command = "x"\nnetwork = ["a b"]', 3),
+        ('command = "x"\nunknown = 1', None),
+        ('command = "x"\neffect = "harmless"', None),
+    ],
+)
 def test_what_cannot_be_is_refused_with_its_line(home: Path, body: str, line: int | None) -> None:
     with pytest.raises(SettingsError) as refused:
         loaded(home, f"[mcp.s]\n{body}\n")
@@ -49,12 +60,20 @@ def test_a_name_that_could_be_read_in_two_ways_is_refused(home: Path, name: str)
 @pytest.mark.spec("T20")
 @pytest.mark.parametrize(
     "other",
-    [McpTable(command="b"), McpTable(command="a", args=["x"]), McpTable(command="a", cwd="x"),
-     McpTable(command="a", env=["X"]), McpTable(command="a", set_env={"X": "1"}),
-     McpTable(command="a", network="all"), McpTable(command="a", network=["x.example"]),
-     McpTable(command="a", profile="open"), McpTable(command="a", writable=["~/x"]),
-     McpTable(url="https://a"), McpTable(url="https://a", headers={"A": "b"})],
-)  # fmt: skip
+    [
+        McpTable(command="b"),
+        McpTable(command="a", args=["x"]),
+        McpTable(command="a", cwd="x"),
+        McpTable(command="a", env=["X"]),
+        McpTable(command="a", set_env={"X": "1"}),
+        McpTable(command="a", network="all"),
+        McpTable(command="a", network=["x.example"]),
+        McpTable(command="a", profile="open"),
+        McpTable(command="a", writable=["~/x"]),
+        McpTable(url="https://a"),
+        McpTable(url="https://a", headers={"A": "b"}),
+    ],
+)
 def test_what_is_started_and_with_what_is_part_of_the_identity(other: McpTable) -> None:
     assert other.identity not in (McpTable(command="a").identity, McpTable(url="https://b").identity)
 
@@ -67,9 +86,14 @@ def test_variables_are_filled_in_and_a_missing_one_is_named() -> None:
 
 @pytest.mark.parametrize(
     ("url", "good"),
-    [("https://me.example/client.json", True), ("http://me.example/client.json", False),
-     ("https://me.example/", False), ("https://u:p@me.example/c", False), ("file:///c", False)],
-)  # fmt: skip
+    [
+        ("https://me.example/client.json", True),
+        ("http://me.example/client.json", False),
+        ("https://me.example/", False),
+        ("https://u:p@me.example/c", False),
+        ("file:///c", False),
+    ],
+)
 def test_where_we_are_described_is_a_page_by_https(home: Path, url: str, good: bool) -> None:
     text = f'[mcp.a]\nurl = "https://x.example"\noauth = {{ client_metadata_url = "{url}" }}\n'
     if good:

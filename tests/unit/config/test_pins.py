@@ -67,7 +67,9 @@ DAMAGES: dict[str, Callable[[Pins], object]] = {
     "pin_emptied": lambda pins: pins.pin.write_bytes(b""),
     "pin_cut": lambda pins: pins.pin.write_bytes(pins.pin.read_bytes()[:-20]),
     "pin_edited": forge,
-    "pin_of_another": lambda pins: pins.files.write("other", said("x")) or shutil.copy(pins.pin.with_name("other.json"), pins.pin),
+    "pin_of_another": lambda pins: (
+        pins.files.write("other", said("x")) or shutil.copy(pins.pin.with_name("other.json"), pins.pin)
+    ),
     "pin_a_directory": lambda pins: another_kind(pins.pin),
     "pin_a_loop": lambda pins: loop(pins.pin),
     "pin_no_pin": seal_nonsense,
@@ -95,12 +97,11 @@ def test_what_was_damaged_is_in_doubt_and_not_new(pins: Pins, damage: Callable[[
 
 @pytest.mark.spec("T21")
 @pytest.mark.parametrize(
-    "damage", [each for name, each in DAMAGES.items() if "directory" not in name],
+    "damage",
+    [each for name, each in DAMAGES.items() if "directory" not in name],
     ids=[name for name in DAMAGES if "directory" not in name],
-)  # fmt: skip
-def test_what_is_pinned_again_is_believed(
-    pins: Pins, damage: Callable[[Pins], object]
-) -> None:
+)
+def test_what_is_pinned_again_is_believed(pins: Pins, damage: Callable[[Pins], object]) -> None:
     damage(pins)
     pins.files.write("web", said("New."))
     assert pins.read() == said("New.")

@@ -52,9 +52,7 @@ class Reader:
     def __init__(self, home: Home, workspace: Path) -> None:
         self.clock = Clock()
         self.news: list[SettingsError | None] = []
-        self.book = PolicyBook(
-            home, changed=lambda: self.news.append(self.book.problem), clock=self.clock
-        )
+        self.book = PolicyBook(home, changed=lambda: self.news.append(self.book.problem), clock=self.clock)
         self.workspace = str(workspace)
 
     def outcome(self) -> Outcome:
@@ -81,9 +79,7 @@ def test_what_the_file_says_now_holds_for_the_next_call(home: Home, workspace: P
     assert reader.news == [None] * 4
 
 
-def test_a_file_of_the_same_length_in_the_same_instant_is_seen(
-    home: Home, workspace: Path
-) -> None:
+def test_a_file_of_the_same_length_in_the_same_instant_is_seen(home: Home, workspace: Path) -> None:
     words = {"auto": Outcome.ALLOW, "deny": Outcome.DENY}
     Path(home.settings).write_text(DENY)
     reader = Reader(home, workspace)
@@ -112,9 +108,7 @@ def test_a_broken_file_leaves_the_policy_and_refuses_effects(home: Home, workspa
     assert (reader.refusal(), reader.outcome()) == (None, Outcome.DENY)
 
 
-def test_a_saved_answer_that_is_broken_by_hand_refuses_effects(
-    home: Home, workspace: Path
-) -> None:
+def test_a_saved_answer_that_is_broken_by_hand_refuses_effects(home: Home, workspace: Path) -> None:
     reader = Reader(home, workspace)
     Path(home.saved_rules).write_text("x = 1\n")
     assert reader.refusal() == f"settings_invalid ({home.saved_rules}:1)"
@@ -142,9 +136,7 @@ def test_a_workspace_is_narrowed_as_soon_as_it_is_trusted(home: Home, workspace:
     assert reader.outcome() is Outcome.DENY
 
 
-def test_settings_of_a_workspace_that_were_never_readable_refuse_everything(
-    home: Home, workspace: Path
-) -> None:
+def test_settings_of_a_workspace_that_were_never_readable_refuse_everything(home: Home, workspace: Path) -> None:
     trust(home, str(workspace))
     own = workspace / ".callgate" / "settings.toml"
     reader = Reader(home, workspace)
@@ -182,9 +174,7 @@ def test_whoever_listens_is_told_and_tools_and_sandbox_follow(home: Home, worksp
     assert "shell" in {tool.name for tool in wired.runtime.tools(session)}
 
 
-def test_a_sandbox_is_not_put_around_commands_that_began_without_one(
-    home: Home, workspace: Path
-) -> None:
+def test_a_sandbox_is_not_put_around_commands_that_began_without_one(home: Home, workspace: Path) -> None:
     wired = Wired(home, audit=False)
     Path(home.settings).write_text('sandbox = "off"\n')
     wired.policies.refresh()

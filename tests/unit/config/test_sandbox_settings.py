@@ -41,9 +41,7 @@ def test_commands_run_in_the_workspace_without_network_unless_settings_say_other
         writable=(str(home.parent / "cache"),),
         hidden=("/h",),
         protected=("a/b",),
-        limits=msgspec.structs.replace(
-            default_limits(), processes=9, memory_bytes=None, cpu_seconds=None
-        ),
+        limits=msgspec.structs.replace(default_limits(), processes=9, memory_bytes=None, cpu_seconds=None),
     )
 
 
@@ -63,7 +61,7 @@ def test_only_the_word_off_takes_the_sandbox_away(home: Path) -> None:
         ('[sandbox]\nnetwork = ["https://pkgs.example.org"]', 2),
         ('[sandbox]\nprofile = "workspace"\nnetwork = ["pkgs.example.org", "*"]', 3),
         ('[sandbox]\nnetwork = ["0x7f.1"]', 2),
-        ('[sandbox]\nnetwork = [443]', 2),
+        ("[sandbox]\nnetwork = [443]", 2),
         ('[sandbox]\n\nnetwrok = "all"', 3),
         ('[[policy.rules]]\ndecision = "allow"\nnetwork = ["u@pkgs.example.org"]', 3),
         ('[[policy.rules]]\ndecision = "allow"\nnetwork = []', 3),
@@ -86,10 +84,13 @@ def test_a_mistake_is_refused_with_its_line(home: Path, text: str, line: int) ->
 @pytest.mark.parametrize(
     "text",
     [
-        'sandbox = "off"', '[sandbox]\nnetwork = "all"', '[sandbox]\nprofile = "open"',
-        '[sandbox]\nnetwork = ["*"]', '[sandbox]\nwritable = ["/x"]',
+        'sandbox = "off"',
+        '[sandbox]\nnetwork = "all"',
+        '[sandbox]\nprofile = "open"',
+        '[sandbox]\nnetwork = ["*"]',
+        '[sandbox]\nwritable = ["/x"]',
     ],
-)  # fmt: skip
+)
 def test_a_workspace_can_widen_nothing_of_the_sandbox(tmp_path: Path, text: str) -> None:
     (tmp_path / ".callgate").mkdir()
     (tmp_path / ".callgate/settings.toml").write_text(text)
@@ -100,12 +101,21 @@ def test_a_workspace_can_widen_nothing_of_the_sandbox(tmp_path: Path, text: str)
 def test_a_rule_says_whether_it_covers_the_network(home: Path) -> None:
     (home / "settings.toml").write_text('[[policy.rules]]\ndecision = "deny"\nnetwork = true\n')
     rule = saved_rule(
-        tool="shell", decision=Outcome.ALLOW, workspace="/ws", arguments={"command": "make"},
-        arguments_sha256="0" * 64, resolved_paths=(), network=True,
-    )  # fmt: skip
+        tool="shell",
+        decision=Outcome.ALLOW,
+        workspace="/ws",
+        arguments={"command": "make"},
+        arguments_sha256="0" * 64,
+        resolved_paths=(),
+        network=True,
+    )
     assert rule == {
-        "decision": "allow", "tool": "shell", "workspace": "/ws", "network": True, "command": "make",
-    }  # fmt: skip
+        "decision": "allow",
+        "tool": "shell",
+        "workspace": "/ws",
+        "network": True,
+        "command": "make",
+    }
     save_rule(Home(str(home)), rule)
     _, policy = load_user(Home(str(home)))
     assert [(each.decision, each.network) for each in policy.rules] == [("deny", True), ("allow", True)]

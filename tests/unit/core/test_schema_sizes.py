@@ -23,8 +23,7 @@ def laughs(step: Any, **last: Any) -> dict[str, Any]:
 
 def by_anchors() -> dict[str, Any]:
     parts: dict[str, Any] = {
-        f"x{number}": {"$anchor": f"a{number}", "allOf": [{"$ref": f"#a{number + 1}"}] * 4}
-        for number in range(30)
+        f"x{number}": {"$anchor": f"a{number}", "allOf": [{"$ref": f"#a{number + 1}"}] * 4} for number in range(30)
     }
     return {"type": "object", "$ref": "#a0", "$defs": {**parts, "z": {"$anchor": "a30"}}}
 
@@ -51,13 +50,16 @@ BOMBS = {
     "addresses": by_addresses(),
     "itself": {"type": "object", "allOf": [{"$ref": "#"}]},
     "each other": {
-        "type": "object", **refer("a"), "$defs": {"a": {"not": refer("b")}, "b": {"if": refer("a")}},
+        "type": "object",
+        **refer("a"),
+        "$defs": {"a": {"not": refer("b")}, "b": {"if": refer("a")}},
     },
     "a long way": {
-        "type": "object", **refer("a0"),
+        "type": "object",
+        **refer("a0"),
         "$defs": {f"a{number}": refer(f"a{number + 1}") for number in range(5_000)},
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BOMBS)

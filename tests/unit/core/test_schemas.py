@@ -63,8 +63,12 @@ def test_a_default_is_filled_in_before_anyone_is_asked() -> None:
 @pytest.mark.spec("S4-13")
 def test_every_violation_is_listed_with_its_path() -> None:
     assert set(violations({"maybe": "x", "items": [{"n": "y"}, {"tag": "z"}], "extra": 1})) == {
-        "", "maybe", "items[0].n", "items[1].tag", "extra",
-    }  # fmt: skip
+        "",
+        "maybe",
+        "items[0].n",
+        "items[1].tag",
+        "extra",
+    }
 
 
 @pytest.mark.spec("T-19")
@@ -151,7 +155,11 @@ def test_the_schema_of_the_author_is_left_as_it_was() -> None:
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=20,
 )

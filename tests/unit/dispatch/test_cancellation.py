@@ -180,6 +180,7 @@ async def test_abandoned_work_keeps_its_slot_until_it_has_ended() -> None:
 
 async def test_abandoned_work_loses_its_slot_in_the_end() -> None:
     limits = Limits(concurrency=1, stop=StopLimits(grace_s=0.01, abandon_s=0.02, slot_s=0.05))
+
     async def run(input: Any, context: Any) -> str:
         for _ in range(3):
             try:
@@ -273,7 +274,12 @@ async def test_a_caller_that_goes_away_takes_its_call_along() -> None:
 
 @pytest.mark.parametrize("phase", ["asked", "queued"])
 async def test_a_caller_that_goes_away_before_the_start_leaves_one_end(phase: str) -> None:
-    bench = Bench("/", make_tool("writer", SideEffects.WRITE), make_tool("slow", run=forever), limits=Limits(concurrency=1, stop=QUICK.stop))
+    bench = Bench(
+        "/",
+        make_tool("writer", SideEffects.WRITE),
+        make_tool("slow", run=forever),
+        limits=Limits(concurrency=1, stop=QUICK.stop),
+    )
     if phase == "queued":
         blocker = bench.start("slow")
         await bench.recorder.seen("tool.called")

@@ -123,7 +123,13 @@ async def test_a_call_that_waits_for_a_person_holds_no_slot() -> None:
         await asyncio.Event().wait()
         return False
 
-    bench = Bench("/", make_tool("writer", SideEffects.WRITE), make_tool("look"), human=never, limits=Limits(concurrency=1, stop=QUICK.stop))
+    bench = Bench(
+        "/",
+        make_tool("writer", SideEffects.WRITE),
+        make_tool("look"),
+        human=never,
+        limits=Limits(concurrency=1, stop=QUICK.stop),
+    )
     waiting = bench.start("writer")
     await asked.wait()
     assert (await bench.run("look")).ok

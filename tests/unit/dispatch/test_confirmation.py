@@ -30,9 +30,7 @@ def writer(ran: list[Any] | None = None, name: str = "writer") -> Any:
 
 
 @pytest.mark.spec("S4-44")
-@pytest.mark.parametrize(
-    ("effect", "asks"), [("none", 0), ("read", 0), ("write", 1), ("network", 1), ("execute", 1)]
-)
+@pytest.mark.parametrize(("effect", "asks"), [("none", 0), ("read", 0), ("write", 1), ("network", 1), ("execute", 1)])
 async def test_by_default_effects_are_asked_about_and_reads_are_not(effect: str, asks: int) -> None:
     human = FakeHuman(True)
     bench = Bench("/", make_tool(effect=SideEffects(effect)), human=human)

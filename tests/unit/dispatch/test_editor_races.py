@@ -74,13 +74,16 @@ class Arena:
         (self.workspace / "door.out").symlink_to(self.outside)
         self.callgate_home = self.home / ".callgate"
         self.editor = LinkFollowingEditor()
-        self.sandbox = Sandbox(
-            Surroundings(home=str(self.home), callgate_home=str(self.callgate_home))
-        )
+        self.sandbox = Sandbox(Surroundings(home=str(self.home), callgate_home=str(self.callgate_home)))
         self.bench = Bench(
-            self.workspace, ReadFile, WriteFile, PatchFile, Shell,
-            mode=Mode.WRITE, sandbox=self.sandbox,
-        )  # fmt: skip
+            self.workspace,
+            ReadFile,
+            WriteFile,
+            PatchFile,
+            Shell,
+            mode=Mode.WRITE,
+            sandbox=self.sandbox,
+        )
         self.reader = Session(workspace=str(self.workspace), mode=Mode.READ)
         for session in (self.bench.session, self.reader):
             self.bench.dispatcher.environments.offer(session.id, Offered(files=self.editor))
@@ -252,8 +255,9 @@ async def test_a_terminal_of_the_editor_is_opened_only_where_its_directory_canno
         await command
         assert (await arena.bench.run("shell", {"command": "ls", "cwd": "door"}, session=person)).ok
         assert [each.cwd for each in terminals.commands] == [
-            str(arena.workspace), str(arena.workspace / "door"),
-        ]  # fmt: skip
+            str(arena.workspace),
+            str(arena.workspace / "door"),
+        ]
 
 
 _RUNTIME = """
@@ -281,9 +285,7 @@ async def test_a_command_of_another_runtime_counts_until_nothing_of_it_is_left(b
         leases = Leases(str(arena.callgate_home))
         path = str(arena.workspace / "door" / "f")
         places = (arena.workspace, arena.home, arena.callgate_home)
-        with subprocess.Popen(
-            [sys.executable, "-c", _RUNTIME, *map(str, places)], stdout=subprocess.PIPE
-        ) as other:
+        with subprocess.Popen([sys.executable, "-c", _RUNTIME, *map(str, places)], stdout=subprocess.PIPE) as other:
             assert other.stdout is not None and other.stdout.readline() == b"runs\n"
             assert leases.reserve(path) is None
             free = leases.reserve(str(arena.outside / "f"))
@@ -322,4 +324,3 @@ async def test_a_link_that_leads_to_the_workspace_counts_as_a_part_of_the_path(b
     assert free is not None
     os.close(free)
     os.close(command)
-

@@ -37,9 +37,7 @@ ALL = (ReadFile, WriteFile, PatchFile, ListDir, DeleteFile, SearchText)
 class FakeEditor:
     """Buffers by absolute path, and everything that was asked for."""
 
-    def __init__(
-        self, buffers: dict[str, str] | None = None, *, reads: bool = True, writes: bool = True
-    ) -> None:
+    def __init__(self, buffers: dict[str, str] | None = None, *, reads: bool = True, writes: bool = True) -> None:
         self.reads, self.writes = reads, writes
         self.buffers = buffers if buffers is not None else {}
         self.asked: list[tuple[Any, ...]] = []
@@ -117,14 +115,20 @@ async def test_text_is_read_from_the_editor_and_not_from_the_disk(tmp_path: Path
     part = await bench.run("read_file", {"path": path, "offset": 2, "limit": 2})
     rest = await bench.run("read_file", {"path": "./a.txt", "offset": 3})
     assert [whole.text, part.text, rest.text] == [
-        "one\ntwo\nthree\nfour\n", "two\nthree\n", "three\nfour\n",
-    ]  # fmt: skip
+        "one\ntwo\nthree\nfour\n",
+        "two\nthree\n",
+        "three\nfour\n",
+    ]
     assert [each.meta for each in (whole, part, rest)] == [
-        {"total_lines": 4}, {}, {"total_lines": 4},
-    ]  # fmt: skip
+        {"total_lines": 4},
+        {},
+        {"total_lines": 4},
+    ]
     assert editor.asked == [
-        ("read", path, None, None), ("read", path, 2, 2), ("read", path, 3, None),
-    ]  # fmt: skip
+        ("read", path, None, None),
+        ("read", path, 2, 2),
+        ("read", path, 3, None),
+    ]
 
 
 @pytest.mark.spec("S2-07")
@@ -146,9 +150,7 @@ async def test_an_editor_that_sends_more_than_was_asked_for_is_cut(tmp_path: Pat
 
 
 @pytest.mark.parametrize(("text", "reason"), [("a\0b", "not_text"), ("\ud800", "not_text")])
-async def test_what_is_no_text_is_refused_from_an_editor_too(
-    tmp_path: Path, text: str, reason: str
-) -> None:
+async def test_what_is_no_text_is_refused_from_an_editor_too(tmp_path: Path, text: str, reason: str) -> None:
     editor = FakeEditor({str(tmp_path / "a"): text})
     result = await editing(tmp_path, editor).run("read_file", {"path": "a"})
     assert (result.ok, result.error.reason) == (False, reason)
@@ -187,8 +189,9 @@ async def test_a_write_goes_to_the_editor_and_leaves_the_disk_alone(tmp_path: Pa
     replaced = await bench.run("write_file", {"path": "a.txt", "content": "mine\n"})
     made = await bench.run("write_file", {"path": "sub/new.txt", "content": "new\n"})
     assert (replaced.text, made.text) == (
-        "Replaced 'a.txt' (5 bytes)", "Created 'sub/new.txt' (4 bytes)",
-    )  # fmt: skip
+        "Replaced 'a.txt' (5 bytes)",
+        "Created 'sub/new.txt' (4 bytes)",
+    )
     assert replaced.diffs == (FileDiff(path=path, old="in the editor\n", new="mine\n"),)
     assert made.diffs == (FileDiff(path=new, old=None, new="new\n"),)
     assert (replaced.files_modified, made.files_modified) == (["a.txt"], ["sub/new.txt"])
@@ -214,13 +217,16 @@ async def test_of_changes_side_by_side_in_one_buffer_none_is_lost(tmp_path: Path
     editor = FakeEditor({path: "".join(f"<{n}>\n" for n in range(20))})
     bench = editing(tmp_path, editor)
     worker = Session(workspace=str(tmp_path), mode=Mode.WRITE, parent=bench.session.id)
-    results = await asyncio.gather(*(
-        bench.run(
-            "patch_file", {"path": "a.txt", "old": f"<{n}>", "new": f"{n}"},
-            session=worker if n % 2 else bench.session,
+    results = await asyncio.gather(
+        *(
+            bench.run(
+                "patch_file",
+                {"path": "a.txt", "old": f"<{n}>", "new": f"{n}"},
+                session=worker if n % 2 else bench.session,
+            )
+            for n in range(20)
         )
-        for n in range(20)
-    ))  # fmt: skip
+    )
     assert all(each.ok for each in results)
     assert editor.buffers[path] == "".join(f"{n}\n" for n in range(20))
 
@@ -268,9 +274,7 @@ async def test_what_the_editor_does_not_have_is_taken_from_the_disk(tmp_path: Pa
         ("patch_file", {"old": "on disk", "new": "x"}),
     ],
 )
-async def test_any_other_failure_of_the_editor_fails_the_tool(
-    tmp_path: Path, tool: str, more: dict[str, str]
-) -> None:
+async def test_any_other_failure_of_the_editor_fails_the_tool(tmp_path: Path, tool: str, more: dict[str, str]) -> None:
     (tmp_path / "a.txt").write_text("on disk")
     editor = FakeEditor({str(tmp_path / "a.txt"): "in the editor"})
     editor.failure = ToolExecutionError("The editor could not.", reason="editor_failed")
@@ -281,9 +285,7 @@ async def test_any_other_failure_of_the_editor_fails_the_tool(
 
 @pytest.mark.spec("S2-13")
 @pytest.mark.parametrize(("reads", "writes"), [(True, False), (False, True), (False, False)])
-async def test_what_is_not_offered_is_done_here(
-    tmp_path: Path, reads: bool, writes: bool
-) -> None:
+async def test_what_is_not_offered_is_done_here(tmp_path: Path, reads: bool, writes: bool) -> None:
     (tmp_path / "a.txt").write_text("same\n")
     path = str(tmp_path / "a.txt")
     editor = FakeEditor({path: "same\n"}, reads=reads, writes=writes)
@@ -337,9 +339,7 @@ async def test_an_offer_ends_with_its_session(tmp_path: Path) -> None:
     ["../out.txt", "/etc/hostname", "link/x", "out.txt", "a/../../x", "", "a\0b", "sub", ".", "new/"],
 )
 @pytest.mark.parametrize("tool", ["read_file", "write_file", "patch_file"])
-async def test_a_path_that_is_refused_here_never_reaches_the_editor(
-    tmp_path: Path, tool: str, path: str
-) -> None:
+async def test_a_path_that_is_refused_here_never_reaches_the_editor(tmp_path: Path, tool: str, path: str) -> None:
     workspace = tmp_path / "ws"
     (workspace / "sub").mkdir(parents=True)
     (workspace / "link").symlink_to(tmp_path)
@@ -357,7 +357,7 @@ async def test_a_path_that_is_refused_here_never_reaches_the_editor(
         make_tool("reads", SideEffects.WRITE, run=rough(lambda c: c.environment.read_text(path))),
         make_tool("writes", SideEffects.WRITE, run=rough(lambda c: c.environment.write_text(path, "x"))),
         make_tool("edits", SideEffects.WRITE, run=rough(lambda c: c.environment.edit_text(path, str.upper))),
-    ]  # fmt: skip
+    ]
     bench = editing(workspace, editor, *ALL, *probes)
     more = {"content": "x", "old": "outside", "new": "x"}
     keys = {"read_file": (), "write_file": ("content",), "patch_file": ("old", "new")}[tool]
@@ -384,8 +384,10 @@ async def test_the_editor_is_asked_for_the_file_that_was_judged(tmp_path: Path) 
     refused = await bench.run("write_file", {"path": str(extra / "b.txt"), "content": "x"})
     assert refused.error.reason == "read_only_root"
     assert [path for _, path, *_ in editor.asked] == [
-        str(spelled / "a.txt"), str(spelled / "a.txt"), str(extra / "b.txt"),
-    ]  # fmt: skip
+        str(spelled / "a.txt"),
+        str(spelled / "a.txt"),
+        str(extra / "b.txt"),
+    ]
 
 
 async def test_a_name_that_is_no_text_is_read_from_the_disk(tmp_path: Path) -> None:
@@ -426,8 +428,12 @@ async def test_rules_and_protected_paths_hold_for_the_editor(tmp_path: Path) -> 
     ]
     reasons = [(await bench.run(tool, given)).error.reason for tool, given in calls]
     assert reasons == [
-        "protected_path", "policy_deny", "protected_path", "policy_deny", "policy_deny",
-    ]  # fmt: skip
+        "protected_path",
+        "policy_deny",
+        "protected_path",
+        "policy_deny",
+        "policy_deny",
+    ]
     assert editor.asked == []
 
 
@@ -460,9 +466,7 @@ async def test_a_question_shows_the_change_as_the_editor_has_it(tmp_path: Path) 
         return await human(question)
 
     async with Gate(tmp_path, home=tmp_path / "home", mode="ask", confirm=confirm) as gate:
-        gate.runtime.dispatcher.environments.offer(
-            gate.session.id, Offered(files=FakeEditor({path: "typed\n"}))
-        )
+        gate.runtime.dispatcher.environments.offer(gate.session.id, Offered(files=FakeEditor({path: "typed\n"})))
         await gate.call("write_file", {"path": "a.txt", "content": "new\n"})
         await gate.call("patch_file", {"path": "a.txt", "old": "typed", "new": "done"})
     assert [each.diffs for each in human.questions] == [
@@ -470,18 +474,30 @@ async def test_a_question_shows_the_change_as_the_editor_has_it(tmp_path: Path) 
         (FileDiff(path=path, old="typed\n", new="done\n"),),
     ]
     assert [(each.preview or "").split("\n")[3:] for each in human.questions] == [
-        ["-typed", "+new"], ["-typed", "+done"],
-    ]  # fmt: skip
+        ["-typed", "+new"],
+        ["-typed", "+done"],
+    ]
     assert kept == human.questions
 
 
 def test_a_question_that_was_stored_without_diffs_can_be_read() -> None:
     asked = {
-        "id": "c", "event_id": "e", "call_id": "t", "tool_use_id": "t", "session_id": "s",
-        "turn_id": None, "tool": "write_file", "side_effects": "write", "destructive": False,
-        "arguments": {}, "arguments_sha256": "", "workspace": "/", "why": "", "input_summary": "",
+        "id": "c",
+        "event_id": "e",
+        "call_id": "t",
+        "tool_use_id": "t",
+        "session_id": "s",
+        "turn_id": None,
+        "tool": "write_file",
+        "side_effects": "write",
+        "destructive": False,
+        "arguments": {},
+        "arguments_sha256": "",
+        "workspace": "/",
+        "why": "",
+        "input_summary": "",
         "expires_at": 1.0,
-    }  # fmt: skip
+    }
     assert msgspec.convert(asked, Confirmation).diffs == ()
 
 
@@ -528,9 +544,7 @@ async def test_diffs_of_a_tool_that_are_none_are_no_output(tmp_path: Path) -> No
 # --- terminals ------------------------------------------------------------------------------------
 
 
-def in_terminal(
-    workspace: Path, terminals: FakeTerminals, mode: Mode = Mode.WRITE, **more: Any
-) -> Bench:
+def in_terminal(workspace: Path, terminals: FakeTerminals, mode: Mode = Mode.WRITE, **more: Any) -> Bench:
     bench = Bench(workspace, Shell, mode=mode, **more)
     bench.dispatcher.environments.offer(bench.session.id, Offered(terminals=terminals))
     return bench
@@ -675,9 +689,7 @@ async def test_a_setting_keeps_commands_out_of_the_editor(tmp_path: Path, delega
     home, workspace = tmp_path / "home", tmp_path / "ws"
     for each in (home, workspace):
         each.mkdir()
-    (home / "settings.toml").write_text(
-        f'sandbox = "off"\n[acp]\ndelegate_terminal = {str(delegates).lower()}\n'
-    )
+    (home / "settings.toml").write_text(f'sandbox = "off"\n[acp]\ndelegate_terminal = {str(delegates).lower()}\n')
     terminals, editor = FakeTerminals(), FakeEditor({str(workspace / "a"): "typed"})
     async with Gate(workspace, home=home, mode="write") as gate:
         gate.runtime.dispatcher.environments.offer(gate.session.id, Offered(editor, terminals))

@@ -30,9 +30,15 @@ RAISED = [
     errors.ToolParseError,
 ]
 SEED_CLASSES = {
-    "not_found", "validation_error", "permission_denied", "user_denied", "timeout",
-    "execution_error", "cancelled", "confirmation_timeout",
-}  # fmt: skip
+    "not_found",
+    "validation_error",
+    "permission_denied",
+    "user_denied",
+    "timeout",
+    "execution_error",
+    "cancelled",
+    "confirmation_timeout",
+}
 
 
 def raising(error: BaseException) -> Any:
@@ -70,7 +76,13 @@ async def test_arguments_that_a_tool_itself_finds_invalid_are_reported_as_such()
 @pytest.mark.spec("S4-73", "S4-19", "T43")
 @pytest.mark.parametrize(
     "error",
-    [RuntimeError("https://u:hunter2hunter2@db/x"), SystemExit(3), KeyError("k"), asyncio.CancelledError(), RecursionError()],
+    [
+        RuntimeError("https://u:hunter2hunter2@db/x"),
+        SystemExit(3),
+        KeyError("k"),
+        asyncio.CancelledError(),
+        RecursionError(),
+    ],
     ids=repr,
 )
 async def test_an_unexpected_exception_is_hidden_from_the_agent_and_logged_for_operators(

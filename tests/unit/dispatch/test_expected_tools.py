@@ -77,9 +77,7 @@ def test_the_list_has_everyone_in_the_order_of_announcement_whoever_was_looked_a
     ids=["register", "give"],
 )
 @pytest.mark.parametrize("names", [("mail_read",), ("find",), ("other", "mail_get")], ids=str)
-def test_an_expected_name_is_taken(
-    names: tuple[str, ...], take: Callable[[Registry, Any], Any]
-) -> None:
+def test_an_expected_name_is_taken(names: tuple[str, ...], take: Callable[[Registry, Any], Any]) -> None:
     made = Expecting()
     with pytest.raises(ToolRegistrationError):
         take(made.registry, make_tool(names[0], aliases=names[1:]))

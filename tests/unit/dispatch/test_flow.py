@@ -95,13 +95,16 @@ async def test_called_is_emitted_before_the_tool_starts() -> None:
 
 @pytest.mark.spec("S4-16")
 @pytest.mark.parametrize("factory", BUILT_IN, ids=lambda factory: factory.__name__)
-async def test_the_called_event_of_each_built_in_states_its_declared_class(
-    factory: Any, tmp_path: Any
-) -> None:
+async def test_the_called_event_of_each_built_in_states_its_declared_class(factory: Any, tmp_path: Any) -> None:
     (tmp_path / "f").write_text("x")
     arguments = {
-        "path": "f", "content": "y", "old": "x", "new": "y", "command": "true", "pattern": "f",
-    }  # fmt: skip
+        "path": "f",
+        "content": "y",
+        "old": "x",
+        "new": "y",
+        "command": "true",
+        "pattern": "f",
+    }
     definition = factory().definition
     properties = definition.input_schema["properties"]
     given = {k: v for k, v in arguments.items() if k in properties}
@@ -128,8 +131,11 @@ async def test_the_events_of_a_call_form_a_chain() -> None:
     await bench.run("probe", parent_event_id="01TURN")
     events = bench.recorder.events
     assert bench.recorder.types == [
-        "tool.confirmation_requested", "tool.confirmation_resolved", "tool.called", "tool.completed",
-    ]  # fmt: skip
+        "tool.confirmation_requested",
+        "tool.confirmation_resolved",
+        "tool.called",
+        "tool.completed",
+    ]
     assert [event.parent_event_id for event in events] == ["01TURN", *(e.id for e in events[:-1])]
     assert len({event.payload["tool_use_id"] for event in events}) == 1
     assert [event.id for event in events] == sorted(event.id for event in events)
@@ -234,7 +240,9 @@ async def test_the_tool_gets_its_own_copy_of_exactly_what_was_checked() -> None:
         mine["b"]["c"].append("evil")  # the caller changes its mind while the person reads
         return True
 
-    bench = Bench("/", make_tool(effect=SideEffects.WRITE, schema=schema, run=lambda i, c: got.append(i) or "ok"), human=human)
+    bench = Bench(
+        "/", make_tool(effect=SideEffects.WRITE, schema=schema, run=lambda i, c: got.append(i) or "ok"), human=human
+    )
     await bench.run("probe", mine)
     assert got == [{"a": 1, "b": {"c": [1]}}]
 
@@ -300,9 +308,7 @@ async def test_a_file_opened_around_the_wall_is_permitted_and_logged_once(
 
 
 @pytest.mark.spec("S4-42")
-async def test_files_read_through_the_wall_leave_no_such_line(
-    tmp_path: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_files_read_through_the_wall_leave_no_such_line(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "f").write_text("x")
 
     def run(input: Any, context: Any) -> str:
@@ -317,7 +323,12 @@ async def test_files_read_through_the_wall_leave_no_such_line(
 
 async def test_an_effect_that_cannot_be_recorded_does_not_happen() -> None:
     ran: list[int] = []
-    bench = Bench("/", make_tool(effect=SideEffects.WRITE, run=lambda i, c: ran.append(1) or "ok"), make_tool("look"), human=FakeHuman(True))
+    bench = Bench(
+        "/",
+        make_tool(effect=SideEffects.WRITE, run=lambda i, c: ran.append(1) or "ok"),
+        make_tool("look"),
+        human=FakeHuman(True),
+    )
     bench.recorder.unwritable = OSError(28, "No space left on device")
     result = await bench.run("probe")
     assert (result.error.error_class, result.error.reason) == (ToolErrorClass.PERMISSION_DENIED, "audit_unwritable")
@@ -337,8 +348,22 @@ async def test_every_end_leaves_one_record() -> None:
     def fail(input: Any, context: Any) -> str:
         raise RuntimeError("x")
 
-    bench = Bench("/", make_tool("good"), make_tool("bad", run=fail), make_tool("write", SideEffects.WRITE), make_tool("strict", schema=ADD))
-    for tool, arguments in [("good", {}), ("bad", {}), ("write", {}), ("strict", {}), ("nope", {}), ("good", "text"), ("good", None)]:
+    bench = Bench(
+        "/",
+        make_tool("good"),
+        make_tool("bad", run=fail),
+        make_tool("write", SideEffects.WRITE),
+        make_tool("strict", schema=ADD),
+    )
+    for tool, arguments in [
+        ("good", {}),
+        ("bad", {}),
+        ("write", {}),
+        ("strict", {}),
+        ("nope", {}),
+        ("good", "text"),
+        ("good", None),
+    ]:
         await bench.dispatcher.run(bench.tool_call(tool, arguments))
     assert [(r.tool, r.decision, r.error_class) for r in bench.recorder.records] == [
         ("good", "allow", None),

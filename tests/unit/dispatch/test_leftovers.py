@@ -61,7 +61,7 @@ CASES = {
         "mkdir .git/rebase-merge; echo x ./evil > .git/rebase-merge/git-rebase-todo",
         ["[a rebase is left unfinished: .git/rebase-merge; continuing it runs: x ./evil]"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -105,9 +105,7 @@ async def test_a_result_names_what_runs_later(workspace: Path, sandbox: Sandbox,
     assert result.content[0].text.splitlines() == expected
 
 
-async def test_a_configuration_that_can_be_changed_is_named_when_it_is(
-    workspace: Path, sandbox: Sandbox
-) -> None:
+async def test_a_configuration_that_can_be_changed_is_named_when_it_is(workspace: Path, sandbox: Sandbox) -> None:
     """Where places are for a minute is remembered: a new repository is not yet among them."""
     run = Bench(workspace, Shell, sandbox=sandbox, mode=Mode.WRITE).run
     await run("shell", {"command": "git init -q evil"})

@@ -25,8 +25,12 @@ from callgate.tools.shell import Shell
 from tests.support import Bench, FakeHuman
 
 BUBBLEWRAP_ONLY = (
-    Landlock(7), Seccomp(True), Namespaces("user namespaces are off"), Bubblewrap("/usr/bin/bwrap"), Seatbelt(),
-)  # fmt: skip
+    Landlock(7),
+    Seccomp(True),
+    Namespaces("user namespaces are off"),
+    Bubblewrap("/usr/bin/bwrap"),
+    Seatbelt(),
+)
 
 
 @pytest.fixture(scope="module")
@@ -109,9 +113,7 @@ async def fetched(run: Bench, port: int, **more: Any) -> tuple[str, Any]:
     return result.text, (result.meta or {}).get("network")
 
 
-async def test_the_result_says_what_was_blocked_and_how_much_was_reached(
-    base: Path, backends: Any
-) -> None:
+async def test_the_result_says_what_was_blocked_and_how_much_was_reached(base: Path, backends: Any) -> None:
     async with server() as port:
         sandbox = Sandbox(said(base, f"127.0.0.1:{port}"), backends)
         try:
@@ -123,9 +125,7 @@ async def test_the_result_says_what_was_blocked_and_how_much_was_reached(
     assert network == {"blocked": ["evil.example.com:80"], "reached": 1}
 
 
-async def test_a_rule_gives_a_command_its_hosts_and_no_more_without_a_question(
-    base: Path, backends: Any
-) -> None:
+async def test_a_rule_gives_a_command_its_hosts_and_no_more_without_a_question(base: Path, backends: Any) -> None:
     async with server() as port:
         rules = (allow(f"127.0.0.1:{port}"), allow("other.com", command="true"))
         sandbox = Sandbox(said(base), backends)
@@ -143,9 +143,7 @@ async def test_a_rule_gives_a_command_its_hosts_and_no_more_without_a_question(
     assert [each.value["exit_code"] for each in (neither, alone)] == [7, 7]
 
 
-async def test_the_question_names_the_hosts_also_where_a_person_changes_the_call(
-    base: Path, backends: Any
-) -> None:
+async def test_the_question_names_the_hosts_also_where_a_person_changes_the_call(base: Path, backends: Any) -> None:
     sandbox = Sandbox(said(base), backends)
     changed = {"command": "curl --version > /dev/null; env | grep -c ^http_proxy", "network": True}
     human = FakeHuman(True, Answer(decision=Outcome.ALLOW, arguments=changed))
@@ -157,12 +155,11 @@ async def test_the_question_names_the_hosts_also_where_a_person_changes_the_call
     finally:
         sandbox.close()
     assert [asked.sandbox for asked in human.questions] == [
-        "workspace, with network: a.com, *.b.com", "workspace",
-    ]  # fmt: skip
+        "workspace, with network: a.com, *.b.com",
+        "workspace",
+    ]
     assert result.text == "1\n"
-    assert [record.sandbox for record in run.recorder.records] == [
-        "workspace, with network: a.com, *.b.com"
-    ] * 2
+    assert [record.sandbox for record in run.recorder.records] == ["workspace, with network: a.com, *.b.com"] * 2
 
 
 async def test_a_workspace_narrows_what_the_settings_give(base: Path, backends: Any) -> None:
@@ -178,8 +175,9 @@ async def test_a_workspace_narrows_what_the_settings_give(base: Path, backends: 
     assert given == ("", None)
     assert asked[1] == {"blocked": ["evil.example.com:80"], "reached": 0}
     assert [record.sandbox for record in run.recorder.records] == [
-        "workspace", "workspace, with network: pkgs.example.org",
-    ]  # fmt: skip
+        "workspace",
+        "workspace, with network: pkgs.example.org",
+    ]
 
 
 async def test_where_named_hosts_cannot_be_kept_the_call_is_refused_by_that_name(base: Path) -> None:

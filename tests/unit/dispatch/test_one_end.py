@@ -142,8 +142,11 @@ def check_store(bench: Bench, ends: Counter[str]) -> None:
     assert odd <= {CONFIRMATION_RESOLVED}
     # A call that was stopped on its way to the disk was not shown to start or to be asked about.
     assert {e.type for e in kept if e.id not in told} <= {
-        SESSION_CREATED, CALLED, CONFIRMATION_REQUESTED, CONFIRMATION_RESOLVED,
-    }  # fmt: skip
+        SESSION_CREATED,
+        CALLED,
+        CONFIRMATION_REQUESTED,
+        CONFIRMATION_RESOLVED,
+    }
 
 
 @pytest.mark.spec("S4-20", "S4-19")
@@ -155,7 +158,5 @@ def test_every_call_ends_exactly_once(plan: list[Any], moves: list[Any], seed: i
 @pytest.mark.soak
 @settings(max_examples=1000)
 @given(plan=plans, moves=tricks, seed=st.integers(0, 2**16))
-def test_every_call_ends_exactly_once_however_often_it_is_tried(
-    plan: list[Any], moves: list[Any], seed: int
-) -> None:
+def test_every_call_ends_exactly_once_however_often_it_is_tried(plan: list[Any], moves: list[Any], seed: int) -> None:
     check(asyncio.run(scenario(plan, moves, seed)), len(plan))

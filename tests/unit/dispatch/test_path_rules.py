@@ -29,8 +29,13 @@ pytestmark = [needs("linux", "bash"), pytest.mark.spec("T06", "T07")]
 
 DENY, ASK = Outcome.DENY, Outcome.ASK
 MOUNTING = ["namespaces", "bubblewrap"]
-WAYS = [("namespaces", Mode.READ), ("namespaces", Mode.WRITE), ("bubblewrap", Mode.READ),
-        ("bubblewrap", Mode.WRITE), ("landlock", Mode.READ)]  # fmt: skip
+WAYS = [
+    ("namespaces", Mode.READ),
+    ("namespaces", Mode.WRITE),
+    ("bubblewrap", Mode.READ),
+    ("bubblewrap", Mode.WRITE),
+    ("landlock", Mode.READ),
+]
 
 
 @pytest.fixture
@@ -73,13 +78,9 @@ class Boxes:
         surrounding = more.pop("surrounding", {})
         tools = (Shell, ReadFile, WriteFile)
         sandbox = self.sandbox(backend, **surrounding)
-        return Bench(
-            self.base / "ws", *tools, sandbox=sandbox, mode=mode, policy=Policy(rules=rules), **more
-        )
+        return Bench(self.base / "ws", *tools, sandbox=sandbox, mode=mode, policy=Policy(rules=rules), **more)
 
-    async def output(
-        self, backend: str, mode: Mode, command: str, *rules: Rule, **more: Any
-    ) -> str:
+    async def output(self, backend: str, mode: Mode, command: str, *rules: Rule, **more: Any) -> str:
         result = await self.bench(backend, mode, *rules, **more).run("shell", {"command": command})
         assert result.error is None, result.error
         return str(result.value["stdout"])
@@ -119,7 +120,7 @@ async def boxes(base: Path, backends: tuple[Backend, ...]) -> AsyncIterator[Boxe
         ({"path": "{base}/other/**"}, ["../other/key.txt", "{base}/other/key.txt"]),
         ({"path": "{base}/*/key.txt"}, ["../other/key.txt"]),
     ],
-)  # fmt: skip
+)
 async def test_what_a_rule_denies_is_not_there_for_a_command(
     boxes: Boxes, base: Path, backend: str, mode: Mode, rule: dict[str, Any], paths: list[str]
 ) -> None:
@@ -148,9 +149,7 @@ async def test_a_rule_about_something_else_binds_nothing(
 
 
 @pytest.mark.parametrize(("backend", "mode"), WAYS)
-async def test_links_to_what_is_denied_lead_nowhere(
-    boxes: Boxes, base: Path, backend: str, mode: Mode
-) -> None:
+async def test_links_to_what_is_denied_lead_nowhere(boxes: Boxes, base: Path, backend: str, mode: Mode) -> None:
     (base / "ws/soft").symlink_to("secrets/key.txt")
     (base / "ws/linked").symlink_to(base / "other")
     os.link(base / "ws/secrets/key.txt", base / "ws/a/hard")
@@ -161,9 +160,7 @@ async def test_links_to_what_is_denied_lead_nowhere(
 
 
 @pytest.mark.parametrize("backend", MOUNTING)
-async def test_what_is_denied_is_neither_listed_moved_nor_replaced(
-    boxes: Boxes, base: Path, backend: str
-) -> None:
+async def test_what_is_denied_is_neither_listed_moved_nor_replaced(boxes: Boxes, base: Path, backend: str) -> None:
     command = (
         "ls secrets; mv secrets x; mv a x; rm -rf secrets a/b/.env; echo mine > a/b/.env;"
         "ln a/b/.env hard; mkdir -p new; mv new secrets; chmod 777 secrets a/b/.env; true"
@@ -172,47 +169,35 @@ async def test_what_is_denied_is_neither_listed_moved_nor_replaced(
     assert await boxes.output(backend, Mode.WRITE, command, *rules) == ""
     again = await boxes.output(backend, Mode.WRITE, "cat $(find . -type f); true", *rules)
     assert again == "plain\n"
-    assert (
-        (base / "ws/secrets/key.txt").read_text()
-        == (base / "ws/a/b/.env").read_text()
-        == "private\n"
-    )
+    assert (base / "ws/secrets/key.txt").read_text() == (base / "ws/a/b/.env").read_text() == "private\n"
 
 
 @pytest.mark.parametrize("backend", MOUNTING)
 @pytest.mark.parametrize("profile", [Profile.WORKSPACE, Profile.OPEN])
-async def test_what_may_not_be_written_can_be_read(
-    boxes: Boxes, base: Path, backend: str, profile: Profile
-) -> None:
+async def test_what_may_not_be_written_can_be_read(boxes: Boxes, base: Path, backend: str, profile: Profile) -> None:
     os.link(base / "ws/a/b/.env", base / "ws/hard")
-    rules = [
-        Rule(decision=DENY, path=path, tool="write_file") for path in ("secrets/**", "**/.env")
-    ]
+    rules = [Rule(decision=DENY, path=path, tool="write_file") for path in ("secrets/**", "**/.env")]
     command = (
         "cat secrets/key.txt a/b/.env; echo x > secrets/key.txt; echo x > a/b/.env; echo x > hard;"
         "rm -rf secrets a/b/.env; mv a x; touch secrets/new; touch made"
     )
-    said = await boxes.output(
-        backend, Mode.WRITE, command, *rules, surrounding={"profile": profile}
-    )
+    said = await boxes.output(backend, Mode.WRITE, command, *rules, surrounding={"profile": profile})
     assert said == "private\nprivate\n"
     assert {path.name for path in (base / "ws").rglob("*") if path.is_file()} == {
-        "key.txt", ".env", "plain", "hard", "made"
-    }  # fmt: skip
-    assert (
-        (base / "ws/hard").read_text() == (base / "ws/secrets/key.txt").read_text() == "private\n"
-    )
+        "key.txt",
+        ".env",
+        "plain",
+        "hard",
+        "made",
+    }
+    assert (base / "ws/hard").read_text() == (base / "ws/secrets/key.txt").read_text() == "private\n"
 
 
 @pytest.mark.parametrize("backend", MOUNTING)
-async def test_a_rule_holds_in_roots_beside_the_workspace(
-    boxes: Boxes, base: Path, backend: str
-) -> None:
+async def test_a_rule_holds_in_roots_beside_the_workspace(boxes: Boxes, base: Path, backend: str) -> None:
     bench = boxes.bench(backend, Mode.WRITE, Rule(decision=DENY, path="key.txt"))
     bench.session.extra_roots = (Root(str(base / "other"), writable=True),)
-    result = await bench.run(
-        "shell", {"command": "cat ../other/key.txt; mv ../other/key.txt .; cat key.txt"}
-    )
+    result = await bench.run("shell", {"command": "cat ../other/key.txt; mv ../other/key.txt .; cat key.txt"})
     assert result.value["stdout"] == ""
     assert (base / "other/key.txt").read_text() == "private\n"
 
@@ -230,14 +215,10 @@ async def test_what_cannot_be_kept_is_refused(boxes: Boxes, mode: Mode) -> None:
 
 
 @pytest.mark.parametrize("path", ["**", "*", "{base}/**", "{base}/ws", "/**/key.txt"])
-async def test_a_rule_that_leaves_no_workspace_refuses_the_command(
-    boxes: Boxes, base: Path, path: str
-) -> None:
+async def test_a_rule_that_leaves_no_workspace_refuses_the_command(boxes: Boxes, base: Path, path: str) -> None:
     (base / "ws/up").symlink_to("..")
     rule = Rule(decision=DENY, path=path.replace("{base}", str(base)), tool="read_file")
-    result = await boxes.bench("namespaces", Mode.WRITE, rule).run(
-        "shell", {"command": "cat plain"}
-    )
+    result = await boxes.bench("namespaces", Mode.WRITE, rule).run("shell", {"command": "cat plain"})
     assert result.error.reason == "path_rule"
 
 
@@ -298,14 +279,10 @@ async def test_a_name_of_something_denied_allows_nothing(boxes: Boxes) -> None:
 async def test_no_terminal_of_an_editor_is_used_where_a_rule_binds(boxes: Boxes) -> None:
     sandbox = boxes.sandbox("namespaces")
     rules = (Rule(decision=DENY, path="secrets/**"),)
-    bench = Bench(
-        boxes.base / "ws", Shell, sandbox=sandbox, mode=Mode.WRITE, policy=Policy(rules=rules)
-    )
+    bench = Bench(boxes.base / "ws", Shell, sandbox=sandbox, mode=Mode.WRITE, policy=Policy(rules=rules))
     session = bench.session
     bench.dispatcher.environments.terminals = lambda session: object()  # type: ignore[method-assign,assignment,return-value]
-    subject, _ = bench.dispatcher.examine(
-        bench.tool_call("shell", {"command": "true"}, session=session)
-    )
+    subject, _ = bench.dispatcher.examine(bench.tool_call("shell", {"command": "true"}, session=session))
     assert subject.enclosure == Enclosure(Profile.WORKSPACE)
 
 
@@ -313,9 +290,7 @@ async def test_no_terminal_of_an_editor_is_used_where_a_rule_binds(boxes: Boxes)
 
 
 @pytest.mark.parametrize("backend", MOUNTING)
-async def test_what_comes_to_match_while_a_command_runs_is_named_in_its_result(
-    boxes: Boxes, backend: str
-) -> None:
+async def test_what_comes_to_match_while_a_command_runs_is_named_in_its_result(boxes: Boxes, backend: str) -> None:
     rules = [Rule(decision=DENY, path="**/.env"), Rule(decision=ASK, path="drafts/**")]
     bench = boxes.bench(backend, Mode.WRITE, *rules)
     command = "d=drafts; mkdir $d new; echo x > $d/one; echo x > new/.env; ln -s plain .env"

@@ -141,9 +141,7 @@ def test_a_tool_that_declares_no_effects_is_refused() -> None:
 
 def test_a_class_below_what_the_capabilities_reach_is_refused() -> None:
     with pytest.raises(ToolRegistrationError):
-        Registry().register(
-            make_tool(effect=SideEffects.READ, capabilities=frozenset({Capability.STARTS_PROCESS}))
-        )
+        Registry().register(make_tool(effect=SideEffects.READ, capabilities=frozenset({Capability.STARTS_PROCESS})))
 
 
 @pytest.mark.parametrize(
@@ -159,9 +157,7 @@ def test_a_class_below_what_the_capabilities_reach_is_refused() -> None:
     ],
 )
 def test_the_class_is_derived_from_the_capabilities(capabilities: Any, effect: SideEffects) -> None:
-    tool = Registry().register(
-        make_tool(effect=None, capabilities=frozenset(map(Capability, capabilities)))
-    )
+    tool = Registry().register(make_tool(effect=None, capabilities=frozenset(map(Capability, capabilities))))
     assert tool.effect is effect
 
 
@@ -256,9 +252,7 @@ async def test_a_tool_a_session_may_not_see_cannot_be_called_either() -> None:
 
 @pytest.mark.spec("S4-05")
 def test_the_schema_of_an_mcp_server_may_use_all_of_json_schema() -> None:
-    Registry().register(
-        make_tool(schema=schema_with({"anyOf": [{"type": "string"}]}), source="mcp")
-    )
+    Registry().register(make_tool(schema=schema_with({"anyOf": [{"type": "string"}]}), source="mcp"))
 
 
 def test_a_tool_whose_execute_is_not_async_is_refused() -> None:

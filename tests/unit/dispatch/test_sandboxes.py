@@ -36,8 +36,12 @@ from callgate.tools.shell import Shell
 from tests.support import Bench, FakeHuman, make_tool
 
 NOT_HERE = (
-    Landlock(7), Seccomp(True), Namespaces("user namespaces are off"), Bubblewrap(None, "not installed"), Seatbelt(),
-)  # fmt: skip
+    Landlock(7),
+    Seccomp(True),
+    Namespaces("user namespaces are off"),
+    Bubblewrap(None, "not installed"),
+    Seatbelt(),
+)
 NOTHING = (Landlock(0), Seccomp(False), Namespaces("off"), Bubblewrap(None, "not installed"), Seatbelt())
 
 
@@ -108,9 +112,7 @@ def test_a_machine_that_cannot_keep_it_promises_nothing_to_mode_read(base: Path)
 # --- what it does --------------------------------------------------------------------------------
 
 
-async def test_mode_read_runs_commands_unasked_where_they_change_nothing(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_mode_read_runs_commands_unasked_where_they_change_nothing(base: Path, sandbox: Sandbox) -> None:
     (base / "ws/a").write_text("here\n")
     seen = bench(base, sandbox, mode=Mode.READ)
     result = await seen.run("shell", {"command": "cat a; touch b; chmod 777 a; cat ~/.ssh/id"})
@@ -118,18 +120,14 @@ async def test_mode_read_runs_commands_unasked_where_they_change_nothing(
     assert (base / "ws/a").stat().st_mode & 0o777 != 0o777
 
 
-async def test_only_tools_that_run_in_the_sandbox_run_in_mode_read(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_only_tools_that_run_in_the_sandbox_run_in_mode_read(base: Path, sandbox: Sandbox) -> None:
     execute = make_tool("execute", effect=Shell.definition.side_effects)
     other = Bench(base / "ws", execute, sandbox=sandbox, mode=Mode.READ)
     assert (await other.run("execute")).error.reason == "mode_read"
 
 
 @pytest.mark.spec("T06", "T07")
-async def test_the_workspace_is_writable_but_for_what_is_protected(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_the_workspace_is_writable_but_for_what_is_protected(base: Path, sandbox: Sandbox) -> None:
     (base / "ws/.vscode").mkdir()
     command = (
         "echo made > made; mkdir .callgate; mv .callgate x; touch .callgate/settings.toml;"
@@ -147,15 +145,16 @@ async def test_settings_add_and_hide_places_and_set_limits(base: Path, backends:
     (base / "home/notes/a").write_text("private")
     sandbox = Sandbox(
         said(
-            base, writable=(str(base / "other"),), hidden=(str(base / "home/notes"),),
-            readable=(str(base / "home/.ssh"),), protected=("locked",), limits=Limits(open_files=37),
+            base,
+            writable=(str(base / "other"),),
+            hidden=(str(base / "home/notes"),),
+            readable=(str(base / "home/.ssh"),),
+            protected=("locked",),
+            limits=Limits(open_files=37),
         ),
         backends,
-    )  # fmt: skip
-    command = (
-        f"cat {base}/home/.ssh/id; echo; ulimit -n; touch {base}/other/x; touch locked; "
-        f"cat {base}/home/notes/a"
     )
+    command = f"cat {base}/home/.ssh/id; echo; ulimit -n; touch {base}/other/x; touch locked; cat {base}/home/notes/a"
     try:
         result = await bench(base, sandbox).run("shell", {"command": command})
     finally:
@@ -164,9 +163,7 @@ async def test_settings_add_and_hide_places_and_set_limits(base: Path, backends:
     assert (os.listdir(base / "other"), os.listdir(base / "ws")) == (["x"], [])
 
 
-async def test_extra_roots_of_the_session_are_what_they_were_granted_for(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_extra_roots_of_the_session_are_what_they_were_granted_for(base: Path, sandbox: Sandbox) -> None:
     (base / "readable").mkdir()
     run = bench(base, sandbox)
     run.session.extra_roots = (Root(str(base / "other"), writable=True), Root(str(base / "readable")))
@@ -174,9 +171,7 @@ async def test_extra_roots_of_the_session_are_what_they_were_granted_for(
     assert (os.listdir(base / "other"), os.listdir(base / "readable")) == (["x"], [])
 
 
-async def test_a_command_has_the_network_only_if_the_call_asks_for_it(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_a_command_has_the_network_only_if_the_call_asks_for_it(base: Path, sandbox: Sandbox) -> None:
     run = bench(base, sandbox)
     command = "readlink /proc/self/ns/net"
     alone = await run.run("shell", {"command": command})
@@ -193,9 +188,7 @@ async def test_temporary_files_go_where_the_command_can_write(
     assert result.value["stdout"].startswith("/tmp/")
 
 
-async def test_a_home_in_the_workspace_can_be_neither_read_nor_moved(
-    base: Path, backends: Any
-) -> None:
+async def test_a_home_in_the_workspace_can_be_neither_read_nor_moved(base: Path, backends: Any) -> None:
     home = base / "ws/deep/home"
     home.mkdir(parents=True)
     (home / "settings.toml").write_text("")
@@ -225,9 +218,7 @@ async def test_the_question_says_what_the_command_runs_in(base: Path, sandbox: S
     ]
 
 
-async def test_a_session_s_yes_covers_the_network_only_if_it_was_about_it(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_a_session_s_yes_covers_the_network_only_if_it_was_about_it(base: Path, sandbox: Sandbox) -> None:
     always = Answer(decision=Outcome.ALLOW, scope=Scope.SESSION)
     human = FakeHuman(always, always)
     run = bench(base, sandbox, mode=Mode.ASK, human=human)
@@ -244,18 +235,14 @@ async def test_a_session_s_no_covers_the_network_too(base: Path, sandbox: Sandbo
         assert result.error.error_class == "user_denied"
 
 
-async def test_a_rule_that_allows_a_command_does_not_give_it_the_network(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_a_rule_that_allows_a_command_does_not_give_it_the_network(base: Path, sandbox: Sandbox) -> None:
     rule = Rule(decision=Outcome.ALLOW, tool="shell", command=parse_pattern("true"))
     run = bench(base, sandbox, mode=Mode.ASK, policy=Policy(rules=(rule,)))
     assert (await run.run("shell", {"command": "true"})).ok
     assert (await run.run("shell", {"command": "true", "network": True})).error.reason == "no_confirmer"
 
 
-async def test_a_remembered_decision_does_not_give_the_network_either(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_a_remembered_decision_does_not_give_the_network_either(base: Path, sandbox: Sandbox) -> None:
     policy = Policy(per_tool={"shell": Setting(PolicyMode.AUTO)})
     run = bench(base, sandbox, mode=Mode.ASK, policy=policy)
     assert (await run.run("shell", {"command": "true"})).ok
@@ -293,9 +280,7 @@ async def test_what_cannot_be_guaranteed_is_refused_by_name_before_anyone_is_ask
         run.dispatcher.examine(run.tool_call("shell", {"command": "touch x"}))
 
 
-async def test_a_link_in_the_place_of_our_own_directory_refuses_the_start(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_a_link_in_the_place_of_our_own_directory_refuses_the_start(base: Path, sandbox: Sandbox) -> None:
     (base / "ws/.callgate").symlink_to(base / "other")
     result = await bench(base, sandbox).run("shell", {"command": "touch x"})
     assert (result.error.reason, os.listdir(base / "ws")) == ("sandbox_failed", [".callgate"])
@@ -386,9 +371,7 @@ def test_all_that_we_run_from_is_our_code() -> None:
 # --- when the mode changes, and when the broker dies ---------------------------------------------
 
 
-def test_a_mode_that_became_read_narrows_and_one_that_left_it_does_not_widen(
-    base: Path, sandbox: Sandbox
-) -> None:
+def test_a_mode_that_became_read_narrows_and_one_that_left_it_does_not_widen(base: Path, sandbox: Sandbox) -> None:
     session = Session(workspace=str(base / "ws"), mode=Mode.WRITE)
     wide = sandbox.enclosure(session, {})
     session.mode = Mode.READ
@@ -398,9 +381,7 @@ def test_a_mode_that_became_read_narrows_and_one_that_left_it_does_not_widen(
     assert sandbox.launcher(narrow, session) is not sandbox.launcher(wide, session)
 
 
-async def test_a_broker_that_was_killed_is_started_again_for_the_next_call(
-    base: Path, sandbox: Sandbox
-) -> None:
+async def test_a_broker_that_was_killed_is_started_again_for_the_next_call(base: Path, sandbox: Sandbox) -> None:
     run = bench(base, sandbox)
     assert (await run.run("shell", {"command": "true"})).ok
     first = sandbox.launchers.broker.pid
@@ -429,10 +410,11 @@ async def test_closing_takes_the_broker_with_it(base: Path, backends: Any) -> No
         os.kill(pid, 0)
 
 
-
-
 @pytest.mark.spec("T07")
 async def test_a_result_names_what_was_planted_to_run_later(base: Path, sandbox: Sandbox) -> None:
     run = bench(base, sandbox)
-    result = await run.run("shell", {"command": "mkdir -p .vscode a; echo > .vscode/tasks.json; echo > .vscode/x; echo > a/.envrc; echo > b"})
+    result = await run.run(
+        "shell",
+        {"command": "mkdir -p .vscode a; echo > .vscode/tasks.json; echo > .vscode/x; echo > a/.envrc; echo > b"},
+    )
     assert result.content[0].text == "[created, and may run later by themselves: .vscode, a/.envrc]"

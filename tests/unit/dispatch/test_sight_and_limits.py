@@ -76,9 +76,7 @@ async def test_a_result_says_which_limit_ended_a_command(bench: Bench, command: 
 
 @pytest.mark.parametrize("name", ["diary/today", ".token-of-a-tool-nobody-knows"])
 @pytest.mark.parametrize("prefix", ["~", "$HOME", ".."])
-async def test_a_command_that_could_not_see_a_file_is_told_so(
-    bench: Bench, home: Path, name: str, prefix: str
-) -> None:
+async def test_a_command_that_could_not_see_a_file_is_told_so(bench: Bench, home: Path, name: str, prefix: str) -> None:
     text = await shown(bench, f"cat {prefix}/{name}")
     assert "private" not in text
     if prefix != "..":

@@ -47,18 +47,24 @@ class Workshop:
 
     def outside(self, script: str, cwd: str = "") -> str:
         done = subprocess.run(
-            ["/bin/bash", "-c", script], cwd=self.path / cwd, env=self.env, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+            ["/bin/bash", "-c", script],
+            cwd=self.path / cwd,
+            env=self.env,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
         assert done.returncode == 0, done.stdout
         return done.stdout
 
     def jailed(self, script: str, backend: str, cwd: str = "top") -> tuple[Exit, str]:
         chosen = needed({"seccomp", backend})
         places = msgspec.structs.replace(
-            self.world.places, protected=protected_places(str(self.path)),
+            self.world.places,
+            protected=protected_places(str(self.path)),
             read_roots=(str(self.world.outside),),
-        )  # fmt: skip
+        )
         output: list[bytes] = []
 
         async def run() -> Exit:
@@ -66,9 +72,7 @@ class Workshop:
             try:
                 plan = choose(profiles.workspace(places), chosen)
                 launcher = launchers.jailed(plan, tuple(chosen), str(self.world.callgate_home))
-                command = Command(
-                    argv=("/bin/bash", "-c", script), cwd=str(self.path / cwd), env=dict(self.env)
-                )
+                command = Command(argv=("/bin/bash", "-c", script), cwd=str(self.path / cwd), env=dict(self.env))
                 running = await launcher.start(command, lambda _, data: output.append(data))
                 return await asyncio.wait_for(running.wait(), 60)
             finally:
@@ -86,9 +90,13 @@ def workshop() -> Iterator[Workshop]:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    "script", ["git submodule update --init", "git submodule init && git submodule update",
-               "git submodule update --init --recursive --jobs 2"],
-)  # fmt: skip
+    "script",
+    [
+        "git submodule update --init",
+        "git submodule init && git submodule update",
+        "git submodule update --init --recursive --jobs 2",
+    ],
+)
 def test_submodules_are_initialized_and_the_configuration_stays_as_it_is(
     workshop: Workshop, backend: str, script: str
 ) -> None:
@@ -135,7 +143,7 @@ def test_a_command_that_cannot_change_the_configuration_is_told_why(workshop: Wo
         ('[submodule "a\\"]\\n[core]"]\n\turl = u\n', ""),
         ("[core]\n\tfsmonitor = x\n", ""),
     ],
-)  # fmt: skip
+)
 def test_of_what_is_declared_only_addresses_are_taken(
     tmp_path: os.PathLike[str], declares: str, said: str | None
 ) -> None:

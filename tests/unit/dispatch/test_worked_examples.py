@@ -25,8 +25,10 @@ async def test_9_1_the_happy_path(tmp_path: Path) -> None:
     assert "# Project Foo" in block.content[0].text
     called, completed = bench.recorder.events
     assert {k: called.payload[k] for k in ("tool_name", "tool_use_id", "side_effects")} == {
-        "tool_name": "read_file", "tool_use_id": "tu_01HZ_a", "side_effects": "read",
-    }  # fmt: skip
+        "tool_name": "read_file",
+        "tool_use_id": "tu_01HZ_a",
+        "side_effects": "read",
+    }
     assert completed.type == "tool.completed"
 
 

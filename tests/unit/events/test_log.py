@@ -50,9 +50,13 @@ class Desk:
 
     def event(self, type: str = "note", **payload: Any) -> Event:
         return Event(
-            id=ulid(), timestamp=1.0, session_id=self.session.id, type=type, actor="user",
+            id=ulid(),
+            timestamp=1.0,
+            session_id=self.session.id,
+            type=type,
+            actor="user",
             payload=payload,
-        )  # fmt: skip
+        )
 
     async def types(self) -> list[str]:
         return [event.type for event in await self.store.read_events(self.session.id, limit=20_000)]
@@ -109,9 +113,7 @@ async def test_on_a_full_disk_events_wait_and_what_is_waited_for_is_told(desk: D
     assert (await desk.store.get_session(desk.session.id)).title == "later"
 
 
-async def test_what_a_full_disk_cost_is_counted_in_its_place(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_a_full_disk_cost_is_counted_in_its_place(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BOUND", 5)
     desk.store.full = True
     desk.log.append(desk.session, desk.event())
@@ -160,9 +162,7 @@ async def test_without_a_store_nobody_waits_in_vain() -> None:
     await log.close()
 
 
-async def test_old_output_is_dropped_and_leaves_its_place(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_old_output_is_dropped_and_leaves_its_place(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_OUTPUT", 20)
     monkeypatch.setattr(module, "_STEP", 10)
     for n in range(100):

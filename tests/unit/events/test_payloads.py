@@ -17,9 +17,15 @@ from callgate.tools.shell import Shell
 from tests.support import Bench, FakeHuman, make_tool
 
 ErrorClass = Literal[
-    "not_found", "validation_error", "permission_denied", "user_denied", "timeout",
-    "execution_error", "cancelled", "confirmation_timeout",
-]  # fmt: skip
+    "not_found",
+    "validation_error",
+    "permission_denied",
+    "user_denied",
+    "timeout",
+    "execution_error",
+    "cancelled",
+    "confirmation_timeout",
+]
 Class = Literal["none", "read", "write", "network", "execute"]
 
 
@@ -121,9 +127,15 @@ async def everything(tmp_path: Path) -> list[Event]:
 
     human = FakeHuman("allow", "deny", "always-allow-this-tool", "allow")
     bench = Bench(
-        tmp_path, ReadFile, WriteFile, Shell, make_tool("slow", run=slow, timeout_s=0.02),
-        make_tool("broken", run=broken), make_tool("mail", SideEffects.NETWORK), human=human,
-    )  # fmt: skip
+        tmp_path,
+        ReadFile,
+        WriteFile,
+        Shell,
+        make_tool("slow", run=slow, timeout_s=0.02),
+        make_tool("broken", run=broken),
+        make_tool("mail", SideEffects.NETWORK),
+        human=human,
+    )
     await bench.run("write_file", {"path": "a", "content": "b"})
     await bench.run("write_file", {"path": "a", "content": "c"})
     await bench.run("shell", {"command": "echo out; echo err >&2; exit 3"})

@@ -33,9 +33,7 @@ def hostile(tmp_path: Path) -> Path:
         ("search_text", {"pattern": "a", "glob": "*a" * 60 + "*"}),
     ],
 )
-async def test_an_ignore_file_and_a_glob_hold_no_search_up(
-    name: str, arguments: dict[str, str], hostile: Path
-) -> None:
+async def test_an_ignore_file_and_a_glob_hold_no_search_up(name: str, arguments: dict[str, str], hostile: Path) -> None:
     async with Gate(hostile) as gate:
         result = await gate.call(name, arguments)
     assert result.ok and "a" * 200 in result.text
@@ -76,5 +74,12 @@ def test_a_rule_with_too_many_meanings_is_refused_with_its_place(tmp_path: Path)
     settings = tmp_path / "home" / "settings.toml"
     settings.parent.mkdir()
     settings.write_text('[[policy.rules]]\ndecision = "deny"\npath = "' + "a**" * 20 + 'b"\n')
-    ran = callgate("policy", "explain", "read_file", "path=a", cwd=tmp_path, env=environment({"CALLGATE_HOME": str(settings.parent)}))
+    ran = callgate(
+        "policy",
+        "explain",
+        "read_file",
+        "path=a",
+        cwd=tmp_path,
+        env=environment({"CALLGATE_HOME": str(settings.parent)}),
+    )
     assert ran.code != 0 and "settings.toml:3" in ran.err + ran.out, ran

@@ -47,9 +47,7 @@ async def until_gone(home: Path) -> None:
         Answer(decision=Outcome.ALLOW, arguments={"password": SECRET + "!"}),
     ],
 )
-async def test_an_answered_question_leaves_no_arguments_in_the_store(
-    home: Path, tmp_path: Path, reply: Any
-) -> None:
+async def test_an_answered_question_leaves_no_arguments_in_the_store(home: Path, tmp_path: Path, reply: Any) -> None:
     asked = []
 
     async def confirm(question: Any) -> Any:
@@ -72,9 +70,7 @@ def question(store: Any, session: str) -> PutConfirmation:
 
 
 @pytest.mark.parametrize("state", [ConfirmationState.EXPIRED, ConfirmationState.WITHDRAWN])
-async def test_a_question_that_nobody_answered_leaves_none_either(
-    home: Path, state: ConfirmationState
-) -> None:
+async def test_a_question_that_nobody_answered_leaves_none_either(home: Path, state: ConfirmationState) -> None:
     async with await SqliteStore.open(str(home)) as store:
         session = await new_session(store)
         asked = question(store, session)
@@ -82,9 +78,13 @@ async def test_a_question_that_nobody_answered_leaves_none_either(
         closing: ResolveConfirmation = answer(asked, state)
         await store.commit(closing)
         await store.commit(
-            FinishCall(session=session, call=asked.call, owner=store.owner,
-                       event=event(session, "tool.failed", call_id=asked.call))
-        )  # fmt: skip
+            FinishCall(
+                session=session,
+                call=asked.call,
+                owner=store.owner,
+                event=event(session, "tool.failed", call_id=asked.call),
+            )
+        )
         await until_gone(home)
         kept = await store.get_confirmation(asked.confirmation)
         assert (kept.state, kept.question["question"]["tool"]) == (state, "save")
@@ -115,5 +115,3 @@ async def test_an_older_file_is_cleaned_when_it_is_opened(home: Path) -> None:
         assert SECRET not in str(kept)
         waiting = await store.get_confirmation(open_one.confirmation)
         assert waiting.question["question"]["arguments"] == {"password": SECRET}
-
-

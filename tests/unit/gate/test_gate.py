@@ -75,11 +75,19 @@ async def test_a_sync_function_that_outlives_its_limit_is_honest_about_it(tmp_pa
 
 DIALECTS = {
     "anthropic": (
-        [{"type": "text", "text": "hm"}, {"type": "tool_use", "id": "a", "name": "count_words", "input": {"path": "f"}}],
+        [
+            {"type": "text", "text": "hm"},
+            {"type": "tool_use", "id": "a", "name": "count_words", "input": {"path": "f"}},
+        ],
         lambda replies: (replies[0]["tool_use_id"], replies[0]["content"][0]["text"]),
     ),
     "openai": (
-        {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {"name": "count_words", "arguments": '{"path": "f"}'}}]},
+        {
+            "role": "assistant",
+            "tool_calls": [
+                {"id": "a", "type": "function", "function": {"name": "count_words", "arguments": '{"path": "f"}'}}
+            ],
+        },
         lambda replies: (replies[0]["tool_call_id"], replies[0]["content"]),
     ),
     "openai-responses": (
@@ -225,12 +233,32 @@ def test_every_name_that_is_promised_can_be_imported() -> None:
 
 
 SEED_NAMES = [
-    "Tool", "ToolDefinition", "ToolContext", "ToolOutput", "TextBlock", "ImageBlock", "ContentBlock",
-    "Session", "WorkspaceEscapeError", "ToolRegistrationError", "ToolDispatcher", "ToolUseBlock",
-    "ToolResultBlock", "WorkspaceFileAPI", "ToolErrorClass", "SideEffects", "ToolError", "ToolNotFound",
-    "ToolValidationError", "ToolPermissionDenied", "ToolUserDenied", "ToolTimeout", "ToolExecutionError",
-    "ToolCancelled", "ConfirmationTimeout",
-]  # fmt: skip
+    "Tool",
+    "ToolDefinition",
+    "ToolContext",
+    "ToolOutput",
+    "TextBlock",
+    "ImageBlock",
+    "ContentBlock",
+    "Session",
+    "WorkspaceEscapeError",
+    "ToolRegistrationError",
+    "ToolDispatcher",
+    "ToolUseBlock",
+    "ToolResultBlock",
+    "WorkspaceFileAPI",
+    "ToolErrorClass",
+    "SideEffects",
+    "ToolError",
+    "ToolNotFound",
+    "ToolValidationError",
+    "ToolPermissionDenied",
+    "ToolUserDenied",
+    "ToolTimeout",
+    "ToolExecutionError",
+    "ToolCancelled",
+    "ConfirmationTimeout",
+]
 
 
 def test_the_names_of_the_seed_are_the_names_of_the_package() -> None:

@@ -16,9 +16,13 @@ from callgate.dispatch import early_answers
 from tests.unit.gate import isolated_tools
 
 TOOLS: list[Any] = [
-    isolated_tools.process, isolated_tools.here, isolated_tools.nap, isolated_tools.count, isolated_tools.fail,
+    isolated_tools.process,
+    isolated_tools.here,
+    isolated_tools.nap,
+    isolated_tools.count,
+    isolated_tools.fail,
     isolated_tools.variable,
-]  # fmt: skip
+]
 
 
 @pytest.fixture(autouse=True)

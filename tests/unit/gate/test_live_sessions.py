@@ -23,17 +23,11 @@ async def hang(prompt: Any) -> AsyncIterator[Any]:
 
 @pytest.mark.parametrize("how", ["cancel", "close"])
 @pytest.mark.parametrize("steps", range(6))
-async def test_a_turn_that_is_stopped_as_it_begins_ends(
-    tmp_path: Path, how: str, steps: int
-) -> None:
+async def test_a_turn_that_is_stopped_as_it_begins_ends(tmp_path: Path, how: str, steps: int) -> None:
     async with Gate(tmp_path, [], home=tmp_path / "home") as gate:
         runtime = gate.runtime
-        agent = Agent(
-            runtime.dispatcher, runtime.conversations, PlayedModel([hang], native=True)
-        )
-        live = LiveSessions(
-            runtime, lambda cwd, id: Session(workspace=str(tmp_path), id=id), lambda model: agent
-        )
+        agent = Agent(runtime.dispatcher, runtime.conversations, PlayedModel([hang], native=True))
+        live = LiveSessions(runtime, lambda cwd, id: Session(workspace=str(tmp_path), id=id), lambda model: agent)
         session = await live.open(None, None, None)
         await live.begin_turn(session.id, "go", None)
         for _ in range(steps):

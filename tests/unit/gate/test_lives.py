@@ -82,8 +82,10 @@ async def test_whatever_a_kill_interrupts_ran_once_and_ends_once(
     assert {call: records[call] for call in starts} == dict(starts), "not one record each"
     assert verify(str(home / "audit.jsonl")).ok
     record_property("kills", kills)
-    print(f"{kills} kills: {len(starts)} calls, {len(acknowledged)} acknowledged, "
-          f"{len(interrupted)} interrupted, 0 lost, 0 twice")  # fmt: skip
+    print(
+        f"{kills} kills: {len(starts)} calls, {len(acknowledged)} acknowledged, "
+        f"{len(interrupted)} interrupted, 0 lost, 0 twice"
+    )
 
 
 async def _asked(process: Child) -> tuple[str, str]:
@@ -108,9 +110,7 @@ async def test_an_answer_in_another_process_is_taken(home: Path, ws: Path) -> No
 
 
 @pytest.mark.spec("T48")
-async def test_a_call_of_a_turn_that_is_allowed_after_a_kill_runs_once_when_resumed(
-    home: Path, ws: Path
-) -> None:
+async def test_a_call_of_a_turn_that_is_allowed_after_a_kill_runs_once_when_resumed(home: Path, ws: Path) -> None:
     async with child("turn", home, ws, module=LIVES) as asking:
         session, question = await _asked(asking)
         with pytest.raises(SessionLocked):
@@ -133,9 +133,7 @@ async def test_a_call_of_a_turn_that_is_allowed_after_a_kill_runs_once_when_resu
 
 
 @pytest.mark.spec("T48")
-async def test_a_question_of_a_turn_is_still_open_after_a_kill_and_can_be_answered(
-    home: Path, ws: Path
-) -> None:
+async def test_a_question_of_a_turn_is_still_open_after_a_kill_and_can_be_answered(home: Path, ws: Path) -> None:
     async with child("turn", home, ws, module=LIVES) as asking:
         session, question = await _asked(asking)
         await _killed(asking)
@@ -154,9 +152,7 @@ async def test_a_question_of_a_turn_is_still_open_after_a_kill_and_can_be_answer
 
 
 @pytest.mark.spec("T48")
-async def test_a_question_of_a_turn_stays_open_when_its_process_ends_as_it_should(
-    home: Path, ws: Path
-) -> None:
+async def test_a_question_of_a_turn_stays_open_when_its_process_ends_as_it_should(home: Path, ws: Path) -> None:
     async with Gate(workspace=ws, tools=[mark], home=home) as gate:
         events = gate.runtime.events(types=["tool.confirmation_requested"])
         await gate.runtime.conversations.begin_turn(gate.session, Message.text("user", "mark"))

@@ -40,9 +40,7 @@ async def events_of(gate: Gate) -> list[Any]:
     return list(await (await gate._wired.log.store()).read_events(gate.session.id))
 
 
-async def test_an_id_of_another_session_that_a_model_names_ends_nothing(
-    tmp_path: Path, where: Any
-) -> None:
+async def test_an_id_of_another_session_that_a_model_names_ends_nothing(tmp_path: Path, where: Any) -> None:
     async with Gate(tmp_path, mode="write", **where) as one, Gate(tmp_path, mode="write", **where) as two:
         first = await one.call("put", {"n": 1})
         uses = [ToolUseBlock(first.call_id, "put", {"n": 2}), ToolUseBlock("toolu_1", "put", {"n": 3})]
@@ -84,9 +82,7 @@ async def test_after_its_end_a_gate_refuses_and_nobody_waits(tmp_path: Path, whe
 
 async def test_a_turn_that_could_not_begin_is_not_under_way(tmp_path: Path, where: Any) -> None:
     async with Gate(tmp_path, **where) as gate:
-        begin = asyncio.create_task(
-            gate.runtime.conversations.begin_turn(gate.session, Message.text("user", "one"))
-        )
+        begin = asyncio.create_task(gate.runtime.conversations.begin_turn(gate.session, Message.text("user", "one")))
         await asyncio.sleep(0)
         begin.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -100,9 +96,7 @@ async def test_a_grant_that_is_used_up_stays_used_up(tmp_path: Path, where: Any)
     async with Gate(tmp_path, **where) as gate:
         id = gate.session.id
         await gate.runtime.conversations.rename(gate.session, "x")
-        grant = StoredGrant(
-            id="g", session_id=id, tool="put", decision="allow", uses=1, used_by=("tu_1",)
-        )
+        grant = StoredGrant(id="g", session_id=id, tool="put", decision="allow", uses=1, used_by=("tu_1",))
         await gate._wired.log.commit(gate.session, PutGrant(session=id, grant=grant))
     async with Gate(session=id, **where) as again:
         refused = await again.call("put", {"n": 1})
@@ -191,8 +185,9 @@ async def test_a_tool_that_writes_though_it_declares_to_read_is_stopped_and_told
         result = await gate.call("sneak")
         assert result.error is not None
         assert (result.error.error_class, result.error.reason) == (
-            ToolErrorClass.PERMISSION_DENIED, "effect_undeclared",
-        )  # fmt: skip
+            ToolErrorClass.PERMISSION_DENIED,
+            "effect_undeclared",
+        )
         told = [e.payload for e in await events_of(gate) if e.type == "tool.effect_mismatch"]
         assert [(p["declared"], p["tried"], p["path"]) for p in told] == [("read", "write", "x.txt")]
     assert list((tmp_path / "ws").iterdir()) == []

@@ -122,9 +122,7 @@ async def test_the_tags_of_the_model_at_work_count_and_of_no_other(tmp_path: Pat
     replies = (Says(calls=[Asks("plain_echo", {"text": "hi"})]), Says("Done."))
     async with ModelServer(*replies, *replies) as server:
         table = '[models.{}]\nkind = "openai"\nmodel = "x"\nkey_env = "PATH"\nbase_url = "{}"\n{}'
-        last = "\n".join(
-            [table.format("blind", server.url, ""), table.format("seer", server.url, 'tags = ["vision"]')]
-        )
+        last = "\n".join([table.format("blind", server.url, ""), table.format("seer", server.url, 'tags = ["vision"]')])
         async with gate_at(tmp_path, settings({"plain": NEEDS_VISION}, 'model = "blind"', last)) as gate:
             assert "plain_echo" not in names(gate)
             await gate.run("look", model="seer")
@@ -138,7 +136,9 @@ async def test_the_tags_of_the_model_at_work_count_and_of_no_other(tmp_path: Pat
 
 
 async def test_a_host_is_told_of_the_models_and_nothing_secret_of_them(tmp_path: Path) -> None:
-    models = '[models.m]\nkind = "openai"\nmodel = "x"\nheaders = { x-secret = "s3cret" }\nbase_url = "http://127.0.0.1:1"'
+    models = (
+        '[models.m]\nkind = "openai"\nmodel = "x"\nheaders = { x-secret = "s3cret" }\nbase_url = "http://127.0.0.1:1"'
+    )
     written = settings({"plain": {"get_tags": "models"}}, 'model = "m"', models)
     async with gate_at(tmp_path, written) as gate:
         (told,) = gate.runtime.dispatcher.registry.tags.of(gate.session)

@@ -88,7 +88,9 @@ async def ended(runtime: Runtime) -> None:
 
 
 @pytest.mark.parametrize("why", ["cancelled", "timeout"])
-async def test_the_library_answers_at_once_and_the_record_has_the_true_end(home: Path, tmp_path: Path, why: str) -> None:
+async def test_the_library_answers_at_once_and_the_record_has_the_true_end(
+    home: Path, tmp_path: Path, why: str
+) -> None:
     async with Gate(tmp_path, [deaf]) as gate:
         timeout_s = 0.05 if why == "timeout" else None
         call = await begun(gate.runtime, lambda: gate.call("deaf", timeout_s=timeout_s))

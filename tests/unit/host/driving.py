@@ -13,12 +13,29 @@ from typing import Any, Self
 
 PATIENCE_S = 60.0
 SAMPLES = Path(__file__).parent / "sample_tools.py"
-OFFER = ["read_file", "write_file", "append_file", "patch_file", "delete_file", "file_exists", "list_files", "keep_artifact"]
-CONTEXT = {"session_id": "sess_1", "turn_id": "t1", "tool_use_id": "tu_1", "workspace_path": "/w", "scope": {"tabId": "1"}}
+OFFER = [
+    "read_file",
+    "write_file",
+    "append_file",
+    "patch_file",
+    "delete_file",
+    "file_exists",
+    "list_files",
+    "keep_artifact",
+]
+CONTEXT = {
+    "session_id": "sess_1",
+    "turn_id": "t1",
+    "tool_use_id": "tu_1",
+    "workspace_path": "/w",
+    "scope": {"tabId": "1"},
+}
 
 
 class Driven:
-    def __init__(self, *given: str, argv: tuple[str, ...] = (sys.executable, "-m", "callgate.host"), cwd: Path | None = None) -> None:
+    def __init__(
+        self, *given: str, argv: tuple[str, ...] = (sys.executable, "-m", "callgate.host"), cwd: Path | None = None
+    ) -> None:
         self.process = subprocess.Popen(
             [*argv, *given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=cwd
         )
@@ -107,7 +124,9 @@ class Driven:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.process.kill()
         self.process.wait()
         for each in self._threads:

@@ -86,10 +86,13 @@ async def flood(count: int, context: ToolContext) -> int:
 def where(context: ToolContext) -> dict[str, Any]:
     """Where the call comes from."""
     return {
-        "session_id": context.session_id, "turn_id": context.turn_id, "tool_use_id": context.tool_use_id,
-        "workspace_path": context.workspace_path, "scope": dict(context.scope or {}),
+        "session_id": context.session_id,
+        "turn_id": context.turn_id,
+        "tool_use_id": context.tool_use_id,
+        "workspace_path": context.workspace_path,
+        "scope": dict(context.scope or {}),
         "root": context.workspace_files.workspace_root,
-    }  # fmt: skip
+    }
 
 
 @tool(side_effects="write")
@@ -97,10 +100,17 @@ def all_files(context: ToolContext) -> list[Any]:
     """Use the whole file API."""
     files = context.workspace_files
     return [
-        files.read("a"), list(files.read_bytes("b")), files.write("c", "x"), files.write_bytes("d", b"\0\1"),
-        files.append("e", "y"), files.exists("f"), files.list("."), files.delete("g"), files.patch("h", "1", "2"),
+        files.read("a"),
+        list(files.read_bytes("b")),
+        files.write("c", "x"),
+        files.write_bytes("d", b"\0\1"),
+        files.append("e", "y"),
+        files.exists("f"),
+        files.list("."),
+        files.delete("g"),
+        files.patch("h", "1", "2"),
         context.artifact("log.txt"),
-    ]  # fmt: skip
+    ]
 
 
 @tool(side_effects="read")

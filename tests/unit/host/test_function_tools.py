@@ -36,27 +36,32 @@ CANCELLED = {"type": "Cancelled", "detail": "The call was cancelled."}
 @pytest.mark.spec("S1-15", "S1-35")
 def test_a_host_says_what_it_answers_and_asks_for(shared: Driven) -> None:
     assert shared.init() == {
-        "id": "q", "ok": True,
+        "id": "q",
+        "ok": True,
         "result": {
-            "value": {}, "state": {},
+            "value": {},
+            "state": {},
             "host": {
                 "methods": ["cancel", "execute_tool", "get_tool_schemas", "init"],
                 "asks": OFFER,
             },
         },
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.spec("S1-21", "S1-22")
 def test_every_decorated_function_is_a_tool(shared: Driven) -> None:
     answer = shared.ask("get_tool_schemas", state={})
     assert answer["result"]["value"][0] == {
-        "name": "add", "description": "Add two numbers.",
+        "name": "add",
+        "description": "Add two numbers.",
         "input_schema": {
-            "type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}}, "required": ["x", "y"],
+            "type": "object",
+            "properties": {"x": {"type": "integer"}, "y": {"type": "integer"}},
+            "required": ["x", "y"],
         },
         "x-capabilities": ["pure"],
-    }  # fmt: skip
+    }
     assert len(answer["result"]["value"]) == 16
 
 
@@ -105,7 +110,10 @@ def test_a_tool_knows_where_its_call_comes_from(shared: Driven) -> None:
 @pytest.mark.spec("S1-09", "S1-26")
 def test_an_error_of_ours_keeps_its_class(shared: Driven) -> None:
     assert shared.call("fails", how="denied")["error"] == {
-        "type": "PermissionDenied", "detail": "not this", "reason": "mine", "details": {"a": 1}
+        "type": "PermissionDenied",
+        "detail": "not this",
+        "reason": "mine",
+        "details": {"a": 1},
     }
 
 
@@ -135,10 +143,15 @@ def test_a_result_nested_deeper_than_the_runtime_reads_is_a_failure(shared: Driv
 
 def test_an_envelope_loses_nothing_on_the_way(shared: Driven) -> None:
     assert shared.value("fails", how="itself") == {
-        "success": False, "result": None, "error": "it did not work", "output": {"metadata": {"reason": "so"}}
+        "success": False,
+        "result": None,
+        "error": "it did not work",
+        "output": {"metadata": {"reason": "so"}},
     }
     assert shared.value("fails", how="not") == {
-        "success": True, "result": 1, "output": {"metadata": {"m": 2}, "files_modified": ["a.txt"]}
+        "success": True,
+        "result": 1,
+        "output": {"metadata": {"m": 2}, "files_modified": ["a.txt"]},
     }
 
 

@@ -90,7 +90,10 @@ WRONG = {
     "nothing.py": ("X = 1", "defines no tool"),
     "syntax.py": ("\ndef (", "syntax.py:2: "),
     "raises.py": ("\n\n1 / 0", "raises.py:3: ZeroDivisionError"),
-    "wants.py": ("def get_tool_schemas(): ...\ndef execute_tool(name, arguments): ...", "wants.py:2: execute_tool wants name"),
+    "wants.py": (
+        "def get_tool_schemas(): ...\ndef execute_tool(name, arguments): ...",
+        "wants.py:2: execute_tool wants name",
+    ),
     "two.py": (f"class A:{INDENTED}\nclass B:{INDENTED}\n", "several plugins"),
     "refuses.py": (f"class A:{INDENTED}\n    def __init__(self): raise OSError('no')\n", "OSError: no"),
 }

@@ -151,7 +151,14 @@ def test_a_cancelled_script_is_ended_with_all_that_it_started(bash: Driven) -> N
 
 
 @pytest.mark.parametrize(
-    "text", ["#!/bin/sh\necho '{'", "#!/bin/sh\necho 5", "#!/bin/sh\necho broken >&2; exit 1", "#!/bin/sh\necho '{}'", "#!/no/such/program"]
+    "text",
+    [
+        "#!/bin/sh\necho '{'",
+        "#!/bin/sh\necho 5",
+        "#!/bin/sh\necho broken >&2; exit 1",
+        "#!/bin/sh\necho '{}'",
+        "#!/no/such/program",
+    ],
 )
 def test_a_script_that_cannot_say_what_it_is_fails_the_listing_and_is_named(text: str, tmp_path: Path) -> None:
     path = script(tmp_path / "bad", text)

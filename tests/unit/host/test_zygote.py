@@ -129,7 +129,10 @@ class Ground:
 
     def host(self, launcher: Launcher, **env: str) -> Host:
         settings = HostSettings(
-            name="tools", command=(sys.executable, "-m", "callgate.host", "tools.py"), cwd=str(self.workspace), env={**os.environ, **env}
+            name="tools",
+            command=(sys.executable, "-m", "callgate.host", "tools.py"),
+            cwd=str(self.workspace),
+            env={**os.environ, **env},
         )
         self.hosts.append(Host(settings, lambda: launcher))
         return self.hosts[-1]
@@ -139,7 +142,12 @@ class Ground:
             raise AssertionError
 
         return ToolContext(
-            session_id="s", turn_id=None, tool_use_id="t", workspace_path=str(self.workspace), open_files=no_files, publish=lambda *said: None
+            session_id="s",
+            turn_id=None,
+            tool_use_id="t",
+            workspace_path=str(self.workspace),
+            open_files=no_files,
+            publish=lambda *said: None,
         )
 
     async def close(self) -> None:
@@ -178,7 +186,9 @@ async def ask(ground: Ground, host: Host, tool: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.parametrize("profile", [None, Profile.WORKSPACE])
-async def test_a_host_from_a_zygote_finds_what_one_that_is_started_finds(ground: Ground, profile: Profile | None) -> None:
+async def test_a_host_from_a_zygote_finds_what_one_that_is_started_finds(
+    ground: Ground, profile: Profile | None
+) -> None:
     launcher = ground.launcher(profile)
     env = {"ONLY": "this", "PYTHONPATH": "lib:/usr/share", "TZ": "Asia/Tokyo"}
     both = [ground.host(launcher, **env), ground.host(Cold(launcher), **env)]
@@ -191,7 +201,9 @@ async def test_a_host_from_a_zygote_finds_what_one_that_is_started_finds(ground:
 
 
 @pytest.mark.parametrize(("code", "expected"), [(7, (7, None)), (256 + signal.SIGKILL, (None, signal.SIGKILL))])
-async def test_how_a_host_from_a_zygote_ended_is_known(ground: Ground, code: int, expected: tuple[int | None, int | None]) -> None:
+async def test_how_a_host_from_a_zygote_ended_is_known(
+    ground: Ground, code: int, expected: tuple[int | None, int | None]
+) -> None:
     host = ground.host(ground.launcher(None))
     assert (await ask(ground, host, "who"))[1] is True
     with pytest.raises(HostExited) as gone:
@@ -208,7 +220,9 @@ async def test_a_host_from_a_zygote_does_at_its_end_what_python_does(ground: Gro
 
 
 @pytest.mark.spec("T45")
-async def test_a_host_that_ends_its_own_keeper_does_not_outlive_its_zygote(ground: Ground, warmed: tuple[Zygote, Launcher]) -> None:
+async def test_a_host_that_ends_its_own_keeper_does_not_outlive_its_zygote(
+    ground: Ground, warmed: tuple[Zygote, Launcher]
+) -> None:
     zygote, launcher = warmed
     pid = await ask(ground, ground.host(launcher), "rebel")
     watched = os.pidfd_open(pid)
@@ -387,7 +401,9 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("profile", ["", "workspace"])
 def test_nothing_of_a_zygote_outlives_a_runtime_that_is_killed(tmp_path: Path, profile: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", RUNTIME, str(tmp_path), profile], stdout=subprocess.PIPE, text=True) as runtime:
+    with subprocess.Popen(
+        [sys.executable, "-c", RUNTIME, str(tmp_path), profile], stdout=subprocess.PIPE, text=True
+    ) as runtime:
         assert runtime.stdout is not None
         zygote = int(runtime.stdout.readline())
         family = [zygote, *_below(zygote)]

@@ -46,7 +46,11 @@ OPEN = {"type": "object", "properties": {"a": {"type": "string"}}}
 @pytest.mark.parametrize(
     ("table", "asked", "sent"),
     [
-        ({"thinking_tokens": 2000, "max_tokens": 500}, {}, {"max_tokens": 2500, "thinking": {"type": "enabled", "budget_tokens": 2000}}),
+        (
+            {"thinking_tokens": 2000, "max_tokens": 500},
+            {},
+            {"max_tokens": 2500, "thinking": {"type": "enabled", "budget_tokens": 2000}},
+        ),
         ({"effort": "high"}, {}, {"thinking": {"type": "adaptive"}, "output_config": {"effort": "high"}}),
         ({"temperature": 0.5}, {"max_tokens": 7}, {"temperature": 0.5, "max_tokens": 7}),
         ({}, {"output_schema": CLOSED}, {"output_config": {"format": {"type": "json_schema", "schema": CLOSED}}}),
@@ -71,7 +75,9 @@ async def test_the_key_goes_into_their_header_and_nowhere_else() -> None:
 async def test_a_sealed_thought_comes_and_goes_back_as_it_is() -> None:
     async with ModelServer(Says("x", thinking="t", redacted="c2VhbGVk")) as server:
         reply = await reply_of(model_at("anthropic", server.url))
-        await reply_of(model_at("anthropic", server.url), Prompt(messages=[*HELLO.messages, reply.message, *HELLO.messages]))
+        await reply_of(
+            model_at("anthropic", server.url), Prompt(messages=[*HELLO.messages, reply.message, *HELLO.messages])
+        )
         sent = server.requests[1].body["messages"][1]["content"]
     assert reply.message.content == [ThinkingBlock("t", "sig-1"), RedactedThinkingBlock("c2VhbGVk"), TextBlock("x")]
     assert sent == [
@@ -125,7 +131,11 @@ USE = {"type": "tool_use", "id": "u", "name": "n", "input": {}}
         [begins(0, type="text", text=""), goes_on(0, type="input_json_delta", partial_json="{}")],
         [begins(0, **USE), goes_on(0, type="text_delta", text="x")],
         [begins(0, type="text", text=""), begins(0, type="text", text="")],
-        [begins(0, type="text", text=""), {"type": "content_block_stop", "index": 0}, goes_on(0, type="text_delta", text="x")],
+        [
+            begins(0, type="text", text=""),
+            {"type": "content_block_stop", "index": 0},
+            goes_on(0, type="text_delta", text="x"),
+        ],
         [{"type": "content_block_start", "index": 0}],
         [begins(-1, type="text", text="")],
         [goes_on(0, type="text_delta", text=7)],
@@ -147,10 +157,15 @@ def test_a_call_whose_block_was_not_closed_is_unreadable() -> None:
 def test_what_is_new_in_the_protocol_is_passed_over() -> None:
     reader = feed(
         {"type": "new_event", "x": 1},
-        begins(0, type="new_block", y=2), goes_on(0, type="text_delta", text="z"), {"type": "content_block_stop", "index": 0},
-        begins(1, type="text", text="a"), goes_on(1, type="citations_delta", citation={}), goes_on(1, type="text_delta", text="b"),
-        STOP, END,
-    )  # fmt: skip
+        begins(0, type="new_block", y=2),
+        goes_on(0, type="text_delta", text="z"),
+        {"type": "content_block_stop", "index": 0},
+        begins(1, type="text", text="a"),
+        goes_on(1, type="citations_delta", citation={}),
+        goes_on(1, type="text_delta", text="b"),
+        STOP,
+        END,
+    )
     assert reader.finish().message.content == [TextBlock("ab")]
 
 

@@ -107,7 +107,11 @@ def test_a_stream_cut_into_pieces_at_any_byte_reads_the_same(kind: str) -> None:
 def test_a_stream_that_ends_early_never_gives_a_reply(kind: str) -> None:
     """But for the chat dialect's last lines, which some servers leave out."""
     data = stream(FULL, READERS[kind][0], {"model": "m-1"})
-    marks = {"anthropic": b"event: message_stop", "openai": b'"finish_reason": "tool_calls"', "responses": b"event: response.completed"}
+    marks = {
+        "anthropic": b"event: message_stop",
+        "openai": b'"finish_reason": "tool_calls"',
+        "responses": b"event: response.completed",
+    }
     needed = data.index(marks[kind])
     for at in range(0, needed + 1, 5):
         with pytest.raises(ModelError) as caught:
@@ -119,8 +123,19 @@ def test_a_stream_that_ends_early_never_gives_a_reply(kind: str) -> None:
 @pytest.mark.spec("T38")
 @pytest.mark.parametrize(
     "raw",
-    ['{"path": "a', '{"path": "a"}}', '{"a": 1, "a": 2}', "[1]", "NaN", '{"a": 1e400}', "nul", '"text"', "{'a': 1}", '{"a": 1,}'],
-)  # fmt: skip
+    [
+        '{"path": "a',
+        '{"path": "a"}}',
+        '{"a": 1, "a": 2}',
+        "[1]",
+        "NaN",
+        '{"a": 1e400}',
+        "nul",
+        '"text"',
+        "{'a': 1}",
+        '{"a": 1,}',
+    ],
+)
 async def test_arguments_are_never_mended(kind: str, raw: str) -> None:
     calls = [Asks("a", id="call_1", raw=raw), Asks("b", {"fine": True}, "call_2")]
     async with ModelServer(Says(calls=calls)) as server:
@@ -143,13 +158,19 @@ async def test_calls_with_the_same_id_or_none_get_one_of_their_own(kind: str) ->
 
 
 STOPS = [
-    ("anthropic", "end_turn", "end_turn"), ("anthropic", "stop_sequence", "end_turn"),
-    ("anthropic", "max_tokens", "max_tokens"), ("anthropic", "refusal", "refusal"),
-    ("anthropic", "model_context_window_exceeded", "max_tokens"), ("anthropic", "new_word", "end_turn"),
-    ("openai", "stop", "end_turn"), ("openai", "length", "max_tokens"),
-    ("openai", "content_filter", "refusal"), ("openai", "new_word", "end_turn"),
-    ("responses", "max_output_tokens", "max_tokens"), ("responses", "content_filter", "refusal"),
-]  # fmt: skip
+    ("anthropic", "end_turn", "end_turn"),
+    ("anthropic", "stop_sequence", "end_turn"),
+    ("anthropic", "max_tokens", "max_tokens"),
+    ("anthropic", "refusal", "refusal"),
+    ("anthropic", "model_context_window_exceeded", "max_tokens"),
+    ("anthropic", "new_word", "end_turn"),
+    ("openai", "stop", "end_turn"),
+    ("openai", "length", "max_tokens"),
+    ("openai", "content_filter", "refusal"),
+    ("openai", "new_word", "end_turn"),
+    ("responses", "max_output_tokens", "max_tokens"),
+    ("responses", "content_filter", "refusal"),
+]
 
 
 @pytest.mark.parametrize(("kind", "theirs", "ours"), STOPS)
@@ -200,62 +221,104 @@ DATA_URL = "data:image/png;base64,iVBORw=="
 CALL_1 = "call_" + hashlib.sha256(b"functions.read:0").hexdigest()[:32]
 SENT = {
     "anthropic": [
-        {"role": "user", "content": [
-            {"type": "text", "text": "Look"},
-            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}},
-            {"type": "text", "text": '{"a":[1]}'},
-        ]},
-        {"role": "assistant", "content": [
-            {"type": "thinking", "thinking": "I saw", "signature": "sig-1"},
-            {"type": "text", "text": "Fine."},
-            {"type": "tool_use", "id": CALL_1, "name": "Read_File_", "input": {"p": "ä"}},
-            {"type": "tool_use", "id": "call_2", "name": "b", "input": {}},
-        ]},
-        {"role": "user", "content": [
-            {"type": "tool_result", "tool_use_id": CALL_1, "content": [
-                {"type": "text", "text": "got"},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Look"},
                 {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}},
-            ]},
-            {"type": "tool_result", "tool_use_id": "call_2", "content": [{"type": "text", "text": "no such file"}], "is_error": True},
-            {"type": "text", "text": "and go on", "cache_control": {"type": "ephemeral"}},
-        ]},
+                {"type": "text", "text": '{"a":[1]}'},
+            ],
+        },
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "I saw", "signature": "sig-1"},
+                {"type": "text", "text": "Fine."},
+                {"type": "tool_use", "id": CALL_1, "name": "Read_File_", "input": {"p": "ä"}},
+                {"type": "tool_use", "id": "call_2", "name": "b", "input": {}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": CALL_1,
+                    "content": [
+                        {"type": "text", "text": "got"},
+                        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw=="}},
+                    ],
+                },
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "call_2",
+                    "content": [{"type": "text", "text": "no such file"}],
+                    "is_error": True,
+                },
+                {"type": "text", "text": "and go on", "cache_control": {"type": "ephemeral"}},
+            ],
+        },
     ],
     "openai": [
-        {"role": "user", "content": [
-            {"type": "text", "text": "Look"},
-            {"type": "image_url", "image_url": {"url": DATA_URL}},
-            {"type": "text", "text": '{"a":[1]}'},
-        ]},
-        {"role": "assistant", "reasoning_content": "Chat", "content": "Fine.", "tool_calls": [
-            {"id": CALL_1, "type": "function", "function": {"name": "Read_File_", "arguments": '{"p":"ä"}'}},
-            {"id": "call_2", "type": "function", "function": {"name": "b", "arguments": "{}"}},
-        ]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "Look"},
+                {"type": "image_url", "image_url": {"url": DATA_URL}},
+                {"type": "text", "text": '{"a":[1]}'},
+            ],
+        },
+        {
+            "role": "assistant",
+            "reasoning_content": "Chat",
+            "content": "Fine.",
+            "tool_calls": [
+                {"id": CALL_1, "type": "function", "function": {"name": "Read_File_", "arguments": '{"p":"ä"}'}},
+                {"id": "call_2", "type": "function", "function": {"name": "b", "arguments": "{}"}},
+            ],
+        },
         {"role": "tool", "tool_call_id": CALL_1, "content": "got"},
         {"role": "tool", "tool_call_id": "call_2", "content": "Error: no such file"},
-        {"role": "user", "content": [
-            {"type": "text", "text": f"Images in the result of {CALL_1}:"},
-            {"type": "image_url", "image_url": {"url": DATA_URL}},
-            {"type": "text", "text": "and go on"},
-        ]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": f"Images in the result of {CALL_1}:"},
+                {"type": "image_url", "image_url": {"url": DATA_URL}},
+                {"type": "text", "text": "and go on"},
+            ],
+        },
     ],
     "responses": [
-        {"type": "message", "role": "user", "content": [
-            {"type": "input_text", "text": "Look"},
-            {"type": "input_image", "image_url": DATA_URL, "detail": "auto"},
-            {"type": "input_text", "text": '{"a":[1]}'},
-        ]},
-        {"type": "reasoning", "id": "rs_9", "summary": [{"type": "summary_text", "text": "Resp"}], "encrypted_content": "enc"},
+        {
+            "type": "message",
+            "role": "user",
+            "content": [
+                {"type": "input_text", "text": "Look"},
+                {"type": "input_image", "image_url": DATA_URL, "detail": "auto"},
+                {"type": "input_text", "text": '{"a":[1]}'},
+            ],
+        },
+        {
+            "type": "reasoning",
+            "id": "rs_9",
+            "summary": [{"type": "summary_text", "text": "Resp"}],
+            "encrypted_content": "enc",
+        },
         {"type": "message", "role": "assistant", "content": "Fine."},
         {"type": "function_call", "call_id": CALL_1, "name": "Read_File_", "arguments": '{"p":"ä"}'},
         {"type": "function_call", "call_id": "call_2", "name": "b", "arguments": "{}"},
-        {"type": "function_call_output", "call_id": CALL_1, "output": [
-            {"type": "input_text", "text": "got"},
-            {"type": "input_image", "image_url": DATA_URL, "detail": "auto"},
-        ]},
+        {
+            "type": "function_call_output",
+            "call_id": CALL_1,
+            "output": [
+                {"type": "input_text", "text": "got"},
+                {"type": "input_image", "image_url": DATA_URL, "detail": "auto"},
+            ],
+        },
         {"type": "function_call_output", "call_id": "call_2", "output": "Error: no such file"},
         {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and go on"}]},
     ],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -309,7 +372,11 @@ def test_a_damaged_stream_is_a_reply_or_an_error_and_nothing_else(kind: str, dat
     for _ in range(data.draw(st.integers(1, 4))):
         at = data.draw(st.integers(0, len(damaged) - 1))
         length = data.draw(st.sampled_from([0, 1, 2, 20, 200]))
-        new = data.draw(st.one_of(st.binary(max_size=4), st.sampled_from([b"\\ud800", b"null", b"[" * 2000, b'"', b"}", b"-1", b"\n\n"])))
+        new = data.draw(
+            st.one_of(
+                st.binary(max_size=4), st.sampled_from([b"\\ud800", b"null", b"[" * 2000, b'"', b"}", b"-1", b"\n\n"])
+            )
+        )
         damaged[at : at + length] = new
     try:
         assert isinstance(read(kind, [bytes(damaged)])[-1], Reply)
@@ -326,7 +393,11 @@ ANYTHING = st.recursive(
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.data())
 def test_any_value_in_any_field_is_a_reply_or_an_error(kind: str, data: st.DataObject) -> None:
-    events = [event for event in SseDecoder().feed(stream(FULL, READERS[kind][0], {"model": "m-1"})) if event.data.startswith(b"{")]
+    events = [
+        event
+        for event in SseDecoder().feed(stream(FULL, READERS[kind][0], {"model": "m-1"}))
+        if event.data.startswith(b"{")
+    ]
     reader = READERS[kind][1]()
     target = data.draw(st.integers(0, len(events) - 1))
     try:

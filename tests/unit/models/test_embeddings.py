@@ -64,8 +64,9 @@ async def test_a_request_is_what_servers_of_this_kind_take() -> None:
         await embeddings.close()
     (request,) = server.requests
     assert (request.target, request.body) == (
-        "/v1/embeddings", {"model": "m", "input": ["a car", "cash"], "encoding_format": "float"},
-    )  # fmt: skip
+        "/v1/embeddings",
+        {"model": "m", "input": ["a car", "cash"], "encoding_format": "float"},
+    )
     assert vectors == [Embeds(8).vector("a car"), Embeds(8).vector("cash")]
 
 

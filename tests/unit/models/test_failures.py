@@ -85,7 +85,15 @@ def test_ids_and_names_are_what_every_provider_takes() -> None:
         ({"type": "object", "properties": {"a": {}}, "additionalProperties": False}, False),
         ({"type": "array", "items": {"type": "object"}}, False),
         ({"anyOf": [{"type": "object", "properties": {}}]}, False),
-        ({"type": "object", "properties": {"properties": {"type": "string"}}, "required": ["properties"], "additionalProperties": False}, True),
+        (
+            {
+                "type": "object",
+                "properties": {"properties": {"type": "string"}},
+                "required": ["properties"],
+                "additionalProperties": False,
+            },
+            True,
+        ),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, False),
     ],
 )

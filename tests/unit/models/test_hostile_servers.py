@@ -22,11 +22,17 @@ from tests.models_server import Asks, ModelServer, Says
 from tests.unit.models.asking import KINDS, model_at, reply_of
 
 CUT = [
-    ("anthropic", "max_tokens"), ("anthropic", "refusal"),
-    ("anthropic", "model_context_window_exceeded"), ("anthropic", "new_word"),
-    ("openai", "length"), ("openai", "content_filter"), ("openai", "error"), ("openai", "abort"),
-    ("responses", "max_output_tokens"), ("responses", "content_filter"),
-]  # fmt: skip
+    ("anthropic", "max_tokens"),
+    ("anthropic", "refusal"),
+    ("anthropic", "model_context_window_exceeded"),
+    ("anthropic", "new_word"),
+    ("openai", "length"),
+    ("openai", "content_filter"),
+    ("openai", "error"),
+    ("openai", "abort"),
+    ("responses", "max_output_tokens"),
+    ("responses", "content_filter"),
+]
 
 
 def read(reader: Reader, *events: dict[str, Any]) -> Reply:
@@ -36,9 +42,7 @@ def read(reader: Reader, *events: dict[str, Any]) -> Reply:
 
 
 @pytest.mark.parametrize(("kind", "stop"), CUT)
-async def test_a_call_without_arguments_in_a_reply_that_was_cut_never_runs(
-    kind: str, stop: str
-) -> None:
+async def test_a_call_without_arguments_in_a_reply_that_was_cut_never_runs(kind: str, stop: str) -> None:
     """It may be one whose arguments were still to come."""
     some = [Asks("whole", {"a": 1}, "call_1"), Asks("wipe", id="call_2", raw="")]
     async with ModelServer(Says(calls=some, stop=stop)) as server:
@@ -73,9 +77,7 @@ async def test_a_reply_has_a_limit_of_calls(kind: str, ids: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_reply_has_a_limit_of_characters(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_reply_has_a_limit_of_characters(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replies, "MAX_CHARS", 20)
     async with ModelServer(Says("x" * 20), Says("x" * 21)) as server:
         await reply_of(model_at(kind, server.url))

@@ -60,7 +60,9 @@ FAILURES = [
 
 @pytest.mark.parametrize("dialect", KINDS)
 @pytest.mark.parametrize(("status", "body", "kind", "again"), FAILURES)
-async def test_each_status_has_its_kind(dialect: str, status: int, body: Any, kind: ModelErrorKind, again: bool) -> None:
+async def test_each_status_has_its_kind(
+    dialect: str, status: int, body: Any, kind: ModelErrorKind, again: bool
+) -> None:
     error = await error_of(Fails(status, body), kind=dialect, retries=0)
     assert (error.kind, error.retryable) == (kind, again)
 
@@ -141,7 +143,9 @@ async def test_a_wait_of_an_hour_is_an_error_that_says_so(asked: str) -> None:
     ],
 )
 @pytest.mark.parametrize("dialect", KINDS)
-async def test_an_error_within_a_stream_has_its_kind(dialect: str, event: Any, kind: ModelErrorKind, again: bool) -> None:
+async def test_an_error_within_a_stream_has_its_kind(
+    dialect: str, event: Any, kind: ModelErrorKind, again: bool
+) -> None:
     text = json.dumps({"type": "error", "error": event})
     error = await error_of(Streams(f"event: error\ndata: {text}\n\n".encode()), kind=dialect, retries=0)
     assert (error.kind, error.retryable) == (kind, again)
@@ -177,8 +181,14 @@ async def test_a_reply_that_never_ends_has_a_limit() -> None:
 @pytest.mark.parametrize("dialect", KINDS)
 @pytest.mark.parametrize(
     "data",
-    [b"data: {\n\n", b"data: []\n\n", b"data: \xff\xfe\n\n", b'data: {"type": 7, "choices": 7}\n\n', b"data: " + b"[" * 100_000 + b"\n\n"],
-)  # fmt: skip
+    [
+        b"data: {\n\n",
+        b"data: []\n\n",
+        b"data: \xff\xfe\n\n",
+        b'data: {"type": 7, "choices": 7}\n\n',
+        b"data: " + b"[" * 100_000 + b"\n\n",
+    ],
+)
 async def test_a_stream_that_is_none_is_malformed(dialect: str, data: bytes) -> None:
     error = await error_of(Streams(data), kind=dialect)
     assert error.kind is K.MALFORMED
@@ -258,7 +268,9 @@ ECHOES: list[Answer] = [
 @pytest.mark.parametrize("dialect", KINDS)
 @pytest.mark.parametrize("answer", ECHOES)
 @pytest.mark.spec("T43")
-async def test_no_error_and_no_log_holds_the_key(dialect: str, answer: Answer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_error_and_no_log_holds_the_key(
+    dialect: str, answer: Answer, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     logging.getLogger("httpcore2").setLevel(logging.WARNING)  # repeats what servers send, by its nature
     error = await error_of(answer, kind=dialect, retries=0)
@@ -288,12 +300,22 @@ async def test_a_redirect_is_not_followed() -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        "http://192.0.2.7/v1", "http://localhost.example.com/v1", "http://127.0.0.1.example.com/v1",
-        "http://example.com/v1", "http://127.0.0.1@example.com/v1", "https://user:pw@example.com/v1",
-        "ftp://localhost/v1", "localhost:8080", "", "https://example.com/v1?key=1", "http://[::ffff:192.0.2.7]/",
-        "http://0.0.0.0/v1", "https://", "http://exa mple",
+        "http://192.0.2.7/v1",
+        "http://localhost.example.com/v1",
+        "http://127.0.0.1.example.com/v1",
+        "http://example.com/v1",
+        "http://127.0.0.1@example.com/v1",
+        "https://user:pw@example.com/v1",
+        "ftp://localhost/v1",
+        "localhost:8080",
+        "",
+        "https://example.com/v1?key=1",
+        "http://[::ffff:192.0.2.7]/",
+        "http://0.0.0.0/v1",
+        "https://",
+        "http://exa mple",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("dialect", KINDS)
 def test_an_address_that_would_show_the_key_is_refused(dialect: str, url: str) -> None:
     with pytest.raises(ModelError) as caught:
@@ -301,7 +323,9 @@ def test_an_address_that_would_show_the_key_is_refused(dialect: str, url: str) -
     assert caught.value.kind is K.REQUEST
 
 
-@pytest.mark.parametrize("url", ["http://localhost:1/v1", "http://127.1.2.3/v1", "http://[::1]:80/v1", "https://example.com/v1"])
+@pytest.mark.parametrize(
+    "url", ["http://localhost:1/v1", "http://127.1.2.3/v1", "http://[::1]:80/v1", "https://example.com/v1"]
+)
 def test_this_machine_and_https_are_taken(url: str) -> None:
     model_at("openai", url)
 
@@ -363,10 +387,29 @@ async def test_a_wrong_proxy_is_an_error_without_its_password(proxy: str) -> Non
 async def test_a_certificate_that_nobody_vouches_for_ends_it(tmp_path: Path) -> None:
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-         "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-keyout",
+            key,
+            "-out",
+            cert,
+            "-days",
+            "2",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ],
+        check=True,
+        capture_output=True,
+    )
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert, key)
     asked: list[bytes] = []

@@ -61,7 +61,9 @@ def local(path: Path, **table: Any) -> Any:
     return make_model("here", ModelTable(kind="local", path=str(path), **table))
 
 
-async def test_a_file_is_served_on_loopback_with_a_key_of_its_own(weights: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_is_served_on_loopback_with_a_key_of_its_own(
+    weights: Path, stand_in: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with ModelServer(Says("Hi.")) as server:
         monkeypatch.setenv("STAND_IN_ADDRESS", server.origin)
         model = local(weights, context_tokens=512, threads=3)

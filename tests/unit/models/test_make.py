@@ -22,9 +22,21 @@ FAST = ModelTable(kind="openai", model="x", base_url="http://localhost:1/v1")
         ("fast", {}, FAST),
         ("anthropic/claude-x", {}, ModelTable(kind="anthropic", model="claude-x")),
         ("openai/org/model:7b", {}, ModelTable(kind="openai", model="org/model:7b")),
-        ("openai/m", {"OPENAI_BASE_URL": "http://localhost:2/v1"}, ModelTable(kind="openai", model="m", base_url="http://localhost:2/v1")),
-        ("responses/m", {"OPENAI_BASE_URL": "http://localhost:2/v1"}, ModelTable(kind="responses", model="m", base_url="http://localhost:2/v1")),
-        ("anthropic/m", {"ANTHROPIC_BASE_URL": "http://localhost:2"}, ModelTable(kind="anthropic", model="m", base_url="http://localhost:2/v1")),
+        (
+            "openai/m",
+            {"OPENAI_BASE_URL": "http://localhost:2/v1"},
+            ModelTable(kind="openai", model="m", base_url="http://localhost:2/v1"),
+        ),
+        (
+            "responses/m",
+            {"OPENAI_BASE_URL": "http://localhost:2/v1"},
+            ModelTable(kind="responses", model="m", base_url="http://localhost:2/v1"),
+        ),
+        (
+            "anthropic/m",
+            {"ANTHROPIC_BASE_URL": "http://localhost:2"},
+            ModelTable(kind="anthropic", model="m", base_url="http://localhost:2/v1"),
+        ),
         ("scripted/a/b.toml", {}, ModelTable(kind="scripted", path="a/b.toml")),
         ("local/~/x.gguf", {}, ModelTable(kind="local", path="~/x.gguf")),
     ],
@@ -45,12 +57,17 @@ def test_a_provider_wants_a_key_and_a_server_of_your_own_does_not(kind: Any) -> 
     with pytest.raises(ModelError) as caught:
         make_model("m", ModelTable(kind=kind, model="x"))
     assert caught.value.kind is ModelErrorKind.KEY
-    model = make_model("m", ModelTable(kind=kind, model="x", base_url="http://localhost:1", tools="text", price=PriceTable(input=1)))
+    model = make_model(
+        "m", ModelTable(kind=kind, model="x", base_url="http://localhost:1", tools="text", price=PriceTable(input=1))
+    )
     assert (model.name, model.native_tools, model.price) == ("m", False, PriceTable(input=1))
     assert make_model("m", ModelTable(kind=kind, model="x"), Key("abcdef")).context_tokens > 100_000
 
 
-@pytest.mark.parametrize("table", [ModelTable(kind="openai", base_url="http://localhost:1"), ModelTable(kind="scripted"), ModelTable(kind="local")])
+@pytest.mark.parametrize(
+    "table",
+    [ModelTable(kind="openai", base_url="http://localhost:1"), ModelTable(kind="scripted"), ModelTable(kind="local")],
+)
 def test_what_a_kind_needs_must_be_there(table: ModelTable) -> None:
     with pytest.raises(ModelError) as caught:
         make_model("m", table)

@@ -47,23 +47,44 @@ B = ToolUseBlock("2", "b", {"y": 2})
         [delta(tool_calls=[call("a", '{"x":1}', index=0, id="1"), call("b", '{"y":2}', index=1, id="2")]), END],
         [delta("tool_calls", tool_calls=[call("a", '{"x":1}', id="1"), call("b", '{"y":2}', id="2")])],
         [delta(tool_calls=[call("a", {"x": 1}, id="1")]), delta(tool_calls=[call("b", {"y": 2}, id="2")]), END],
-        [delta(tool_calls=[call("a", '{"x":1}', index=0, id="1")]), delta(tool_calls=[call("b", '{"y":2}', index=0, id="2")]), END],
         [
-            delta(tool_calls=[call("a", "", index=0, id="1")]), delta(tool_calls=[call("b", None, index=1, id="2")]),
-            delta(tool_calls=[call(None, '{"y"', index=1)]), delta(tool_calls=[call(None, '{"x":', index=0)]),
-            delta(tool_calls=[call(None, "1}", index=0), call(None, ":2}", index=1)]), END,
+            delta(tool_calls=[call("a", '{"x":1}', index=0, id="1")]),
+            delta(tool_calls=[call("b", '{"y":2}', index=0, id="2")]),
+            END,
         ],
         [
-            delta(tool_calls=[call("a", '{"x"', index=0, id="1")]), delta(tool_calls=[call("a", ":1}", index=0, id="1")]),
-            delta(tool_calls=[call("b", '{"y"', index=1, id="2")]), delta(tool_calls=[call("b", ":2}", index=1, id="2")]), END,
+            delta(tool_calls=[call("a", "", index=0, id="1")]),
+            delta(tool_calls=[call("b", None, index=1, id="2")]),
+            delta(tool_calls=[call(None, '{"y"', index=1)]),
+            delta(tool_calls=[call(None, '{"x":', index=0)]),
+            delta(tool_calls=[call(None, "1}", index=0), call(None, ":2}", index=1)]),
+            END,
         ],
         [
-            delta(tool_calls=[call("a", '{"x"', id="1")]), delta(tool_calls=[call(None, ":1}")]),
-            delta(tool_calls=[call("b", '{"y"', id="2")]), delta(tool_calls=[call(None, ":2}", id="2")]), END,
+            delta(tool_calls=[call("a", '{"x"', index=0, id="1")]),
+            delta(tool_calls=[call("a", ":1}", index=0, id="1")]),
+            delta(tool_calls=[call("b", '{"y"', index=1, id="2")]),
+            delta(tool_calls=[call("b", ":2}", index=1, id="2")]),
+            END,
+        ],
+        [
+            delta(tool_calls=[call("a", '{"x"', id="1")]),
+            delta(tool_calls=[call(None, ":1}")]),
+            delta(tool_calls=[call("b", '{"y"', id="2")]),
+            delta(tool_calls=[call(None, ":2}", id="2")]),
+            END,
         ],
     ],
-    ids=["at once", "without index", "objects", "all the first", "interleaved", "names repeated", "no index, in pieces"],
-)  # fmt: skip
+    ids=[
+        "at once",
+        "without index",
+        "objects",
+        "all the first",
+        "interleaved",
+        "names repeated",
+        "no index, in pieces",
+    ],
+)
 def test_calls_are_put_together_however_a_server_sends_them(chunks: list[Any]) -> None:
     reply = read(*chunks, b"[DONE]")
     assert (reply.message.content, reply.stop, reply.unreadable) == ([A, B], "tool_use", {})
@@ -111,11 +132,23 @@ def test_a_refusal_is_text_and_a_reason() -> None:
 
 
 def test_only_the_first_alternative_counts() -> None:
-    chunk = {"choices": [{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"}]}
+    chunk = {
+        "choices": [
+            {"index": 0, "delta": {"content": "a"}},
+            {"index": 1, "delta": {"content": "b"}, "finish_reason": "stop"},
+        ]
+    }
     assert read(chunk, delta("stop")).message.content == [TextBlock("a")]
 
 
-@pytest.mark.parametrize("chunk", [{"choices": [{"delta": {"content": 5}}]}, {"choices": {}}, {"choices": [{"delta": {"tool_calls": [{"index": "x"}]}}]}])
+@pytest.mark.parametrize(
+    "chunk",
+    [
+        {"choices": [{"delta": {"content": 5}}]},
+        {"choices": {}},
+        {"choices": [{"delta": {"tool_calls": [{"index": "x"}]}}]},
+    ],
+)
 def test_what_is_no_chunk_is_malformed(chunk: Any) -> None:
     with pytest.raises(ModelError) as caught:
         read(chunk)
@@ -146,7 +179,9 @@ async def test_the_request_says_all_that_the_settings_say() -> None:
         "messages": [{"role": "system", "content": "S."}, {"role": "user", "content": "Hello."}],
         "stream": True,
         "stream_options": {"include_usage": True},
-        "tools": [{"type": "function", "function": {"name": "t", "description": "D.", "parameters": {"type": "object"}}}],
+        "tools": [
+            {"type": "function", "function": {"name": "t", "description": "D.", "parameters": {"type": "object"}}}
+        ],
         "max_tokens": 9,
         "temperature": 0,
         "reasoning_effort": "low",

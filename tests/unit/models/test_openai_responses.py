@@ -77,7 +77,12 @@ def test_nothing_is_kept_at_the_server() -> None:
 
 def test_a_refusal_is_text_and_a_reason() -> None:
     item = {"type": "message", "id": "m", "content": [{"type": "refusal", "refusal": "I won't."}]}
-    reply = read(added(0, type="message", id="m"), event("refusal.delta", output_index=0, delta="I wo"), done(0, **item), COMPLETED)
+    reply = read(
+        added(0, type="message", id="m"),
+        event("refusal.delta", output_index=0, delta="I wo"),
+        done(0, **item),
+        COMPLETED,
+    )
     assert (reply.message.content, reply.stop) == ([TextBlock("I won't.")], "refusal")
 
 
@@ -91,15 +96,20 @@ def test_a_refusal_is_text_and_a_reason() -> None:
 )
 def test_a_call_that_did_not_end_is_unreadable(events: list[Any]) -> None:
     reply = read(*events, INCOMPLETE)
-    assert (reply.message.content, list(reply.unreadable), reply.stop) == ([ToolUseBlock("c", "n", {})], ["c"], "max_tokens")
+    assert (reply.message.content, list(reply.unreadable), reply.stop) == (
+        [ToolUseBlock("c", "n", {})],
+        ["c"],
+        "max_tokens",
+    )
 
 
 def test_the_complete_item_counts_and_not_its_pieces() -> None:
     reply = read(
         added(0, **CALL, arguments=""),
         event("function_call_arguments.delta", output_index=0, delta='{"a":'),
-        done(0, **CALL, arguments='{"a":2}'), COMPLETED,
-    )  # fmt: skip
+        done(0, **CALL, arguments='{"a":2}'),
+        COMPLETED,
+    )
     assert reply.message.content == [ToolUseBlock("c", "n", {"a": 2})]
 
 
@@ -116,7 +126,9 @@ def test_a_server_that_names_items_and_does_not_count_them_is_taken() -> None:
         event("output_text.delta", item_id="msg", delta="x"),
         event("output_item.added", item={**call, "arguments": ""}),
         event("function_call_arguments.delta", item_id="c", delta='{"a":1}'),
-        event("output_item.done", item={"type": "message", "id": "msg", "content": [{"type": "output_text", "text": "x"}]}),
+        event(
+            "output_item.done", item={"type": "message", "id": "msg", "content": [{"type": "output_text", "text": "x"}]}
+        ),
         event("output_item.done", item={**call, "arguments": '{"a":1}', "status": "completed"}),
         COMPLETED,
     )
@@ -148,13 +160,22 @@ def test_a_piece_that_belongs_nowhere_is_malformed(events: list[dict[str, Any]])
 
 
 def test_items_of_kinds_that_are_new_are_passed_over() -> None:
-    reply = read(added(0, type="web_search_call", id="w"), event("web_search_call.searching", output_index=0), done(0, type="web_search_call"), COMPLETED)
+    reply = read(
+        added(0, type="web_search_call", id="w"),
+        event("web_search_call.searching", output_index=0),
+        done(0, type="web_search_call"),
+        COMPLETED,
+    )
     assert reply.message.content == []
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [("server_error", ModelErrorKind.OVERLOADED), ("rate_limit_exceeded", ModelErrorKind.RATE), ("context_length_exceeded", ModelErrorKind.CONTEXT)],
+    [
+        ("server_error", ModelErrorKind.OVERLOADED),
+        ("rate_limit_exceeded", ModelErrorKind.RATE),
+        ("context_length_exceeded", ModelErrorKind.CONTEXT),
+    ],
 )
 async def test_a_failed_response_has_its_kind(code: str, kind: ModelErrorKind) -> None:
     text = json.dumps(event("failed", response={"error": {"code": code, "message": "sorry"}}))

@@ -65,7 +65,11 @@ async def test_replies_are_played_in_order(tmp_path: Path) -> None:
         await reply_of(scripted)
     assert caught.value.kind is ModelErrorKind.CUT
     last = await reply_of(scripted)
-    assert (last.message.content, list(last.unreadable), last.stop) == ([ToolUseBlock("c9", "read_file", {})], ["c9"], "max_tokens")
+    assert (last.message.content, list(last.unreadable), last.stop) == (
+        [ToolUseBlock("c9", "read_file", {})],
+        ["c9"],
+        "max_tokens",
+    )
     with pytest.raises(ModelError) as caught:
         await reply_of(scripted)
     assert caught.value.kind is ModelErrorKind.REQUEST
@@ -98,7 +102,9 @@ async def test_a_script_may_begin_anew() -> None:
     assert got == [[TextBlock("a")], [TextBlock("b")], [TextBlock("a")]]
 
 
-@pytest.mark.parametrize("text", ["x = [", "[[replies]]\nsays = 1", "[[replies]]\nstop = 'never'", "chunk = 0", "replies = 7"])
+@pytest.mark.parametrize(
+    "text", ["x = [", "[[replies]]\nsays = 1", "[[replies]]\nstop = 'never'", "chunk = 0", "replies = 7"]
+)
 def test_what_is_no_script_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ModelError) as caught:
         model(tmp_path, text)

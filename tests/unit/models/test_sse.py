@@ -38,7 +38,10 @@ def test_a_cut_at_any_byte_changes_nothing() -> None:
     assert decoded([bytes([byte]) for byte in STREAM]) == EVENTS
 
 
-@given(st.binary(max_size=80).map(lambda b: b.translate(bytes(b"\r\n:da \xff"[i % 7] for i in range(256)))), st.lists(st.integers(0, 80)))
+@given(
+    st.binary(max_size=80).map(lambda b: b.translate(bytes(b"\r\n:da \xff"[i % 7] for i in range(256)))),
+    st.lists(st.integers(0, 80)),
+)
 def test_cuts_change_nothing_whatever_the_bytes(data: bytes, cuts: list[int]) -> None:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [data[a:b] for a, b in zip(edges, edges[1:], strict=False)]

@@ -249,7 +249,7 @@ def an_id_in_flight_is_not_used_twice(start: Start) -> None:
 
 def texts_survive_whatever_is_in_them(start: Start) -> None:
     host = start("echo")
-    text = "a\n\r\t\x00\"\\/\x7f \u0085 \u2028 \u2029 \ufeff \U0001f600 \u00e4 e\u0301 \u202e"
+    text = 'a\n\r\t\x00"\\/\x7f \u0085 \u2028 \u2029 \ufeff \U0001f600 \u00e4 e\u0301 \u202e'
     odd: Frame = {"2": 1, "1": 2, "__proto__": {"a": 1}, "n": -1.5e-7, text: [text]}
     assert host.call("echo", **odd) == ([], odd)
     id = host.execute("echo", text=text)
@@ -415,10 +415,14 @@ def optional_methods_are_the_plugins(start: Start) -> None:
 def a_plugin_without_optional_methods_has_none(start: Start) -> None:
     host = start("echo")
     optional: dict[str, Frame] = {
-        "get_config_schema": {}, "get_ui_elements": {}, "get_tags": {}, "required_tags": {},
-        "format_tool_result": {"result": {}}, "format_tool_call_preview": {"tool_name": "echo"},
+        "get_config_schema": {},
+        "get_ui_elements": {},
+        "get_tags": {},
+        "required_tags": {},
+        "format_tool_result": {"result": {}},
+        "format_tool_call_preview": {"tool_name": "echo"},
         "to_display_format": {"text": "", "result": {}},
-    }  # fmt: skip
+    }
     for method, params in optional.items():
         assert host.failure(method, **params)["type"] == "MethodNotFound"
 
@@ -426,9 +430,16 @@ def a_plugin_without_optional_methods_has_none(start: Start) -> None:
 # --- asking back ------------------------------------------------------------------------------
 
 ALL = [
-    "append_file", "delete_file", "file_exists", "is_cancelled", "keep_artifact", "list_files",
-    "patch_file", "read_file", "write_file",
-]  # fmt: skip
+    "append_file",
+    "delete_file",
+    "file_exists",
+    "is_cancelled",
+    "keep_artifact",
+    "list_files",
+    "patch_file",
+    "read_file",
+    "write_file",
+]
 
 
 def _value(value: Any) -> Frame:
@@ -548,8 +559,9 @@ def a_host_whose_runtime_is_killed_is_gone(start: Start) -> None:
     )
     runtime = subprocess.Popen(
         [sys.executable, "-c", script, json.dumps(argv), request],
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
     assert runtime.stdout is not None
     with runtime.stdout:
         gone = os.pidfd_open(int(runtime.stdout.readline()))

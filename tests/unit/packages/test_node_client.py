@@ -33,9 +33,11 @@ class Served:
         self.ws.mkdir(exist_ok=True)
         (self.ws / "a.txt").write_text("hell\u00f6 \u2028\n")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "callgate", "serve", "--label", label, *options], cwd=self.ws,
-            env=self.environment(), stdout=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "callgate", "serve", "--label", label, *options],
+            cwd=self.ws,
+            env=self.environment(),
+            stdout=subprocess.PIPE,
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith(b"callgate: listening on ")
 
@@ -46,9 +48,13 @@ class Served:
         """What a script prints with `show(value)`, run in the workspace."""
         given_it = f"const given = {json.dumps(given)};"
         ended = subprocess.run(
-            ["node", "--input-type=module", "-e", _BEFORE + given_it + script], cwd=self.ws,
-            env=self.environment(), capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+            ["node", "--input-type=module", "-e", _BEFORE + given_it + script],
+            cwd=self.ws,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert (ended.returncode, ended.stderr) == (0, "")
         shown = [json.loads(line) for line in ended.stdout.split("\n")[:-1]]
         return shown[0] if len(shown) == 1 else shown
@@ -107,9 +113,12 @@ def working(base: Path) -> Iterator[Served]:
 def test_the_clients_own_tests_pass() -> None:
     files = sorted(map(str, (PACKAGE / "test").glob("*.test.mjs")))
     ended = subprocess.run(
-        ["node", "--test", *files], capture_output=True, text=True, timeout=110,
+        ["node", "--test", *files],
+        capture_output=True,
+        text=True,
+        timeout=110,
         env={name: value for name, value in os.environ.items() if name != "NODE_TEST_CONTEXT"},
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stdout
     assert len(files) == 3
 
@@ -153,15 +162,17 @@ def test_what_an_instance_refuses_to_read_is_a_result_as_well(served: Served) ->
 
 
 @pytest.mark.parametrize("unreadable", [{"path": "\ud800"}, json.loads('{"a":' * 70 + "1" + "}" * 70)])
-def test_what_an_instance_cannot_read_leaves_no_call_waiting(
-    working: Served, unreadable: dict[str, Any]
-) -> None:
-    ends = working.node("""
+def test_what_an_instance_cannot_read_leaves_no_call_waiting(working: Served, unreadable: dict[str, Any]) -> None:
+    ends = working.node(
+        """
         const gate = await connect();
         const reason = ({code, reason, mayHaveRun}) => [code, reason, mayHaveRun];
         const other = gate.call("shell", given.sleep).catch(reason);
         show([await gate.call("read_file", given.unreadable).catch(reason), await other]);
-    """, unreadable=unreadable, sleep=SLEEP)  # fmt: skip
+    """,
+        unreadable=unreadable,
+        sleep=SLEEP,
+    )
     assert ends == [["INSTANCE_GONE", "unreadable", True]] * 2
 
 
@@ -179,7 +190,8 @@ def test_tools_are_those_of_the_directory(served: Served) -> None:
 
 @pytest.mark.spec("S0-17", "S0-49")
 def test_a_call_is_heard_while_it_runs_and_ends_when_it_is_aborted(working: Served) -> None:
-    events, code, after = working.node("""
+    events, code, after = working.node(
+        """
         const gate = await connect();
         const stop = new AbortController();
         const events = [];
@@ -188,7 +200,9 @@ def test_a_call_is_heard_while_it_runs_and_ends_when_it_is_aborted(working: Serv
         show(events); show(result.error.code);
         show((await gate.call("read_file", {path: "a.txt"})).ok);
         gate.close();
-    """, sleep=SLEEP)  # fmt: skip
+    """,
+        sleep=SLEEP,
+    )
     assert events == [{"kind": "partial_text", "text": "begun\n", "stream": "stdout"}]
     assert (code, after) == ("CANCELLED", True)
 
@@ -231,14 +245,19 @@ def test_events_are_those_of_the_own_calls(served: Served) -> None:
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_an_instance_that_goes_away_within_a_call_ends_it(working: Served, how: str) -> None:
-    code, error = working.node("""
+    code, error = working.node(
+        """
         const gate = await connect();
         const events = gate.subscribe({types: ["nothing"]}).next().catch((error) => error.code);
         const onEvent = () => process.kill(given.pid, given.how);
         const outcome = await gate.call("shell", given.sleep, {onEvent}).catch((error) => error);
         show(outcome.code ?? outcome.error.code);
         show(await events);
-    """, pid=working.process.pid, how=how, sleep=SLEEP)  # fmt: skip
+    """,
+        pid=working.process.pid,
+        how=how,
+        sleep=SLEEP,
+    )
     ends = {"SIGKILL": {"INSTANCE_GONE"}, "SIGTERM": {"RUNTIME_SHUTTING_DOWN", "CANCELLED"}}
     assert code in ends[how]
     assert error == "INSTANCE_GONE"
@@ -248,9 +267,7 @@ def test_an_instance_that_goes_away_within_a_call_ends_it(working: Served, how: 
 
 
 @pytest.mark.spec("S0-13", "S0-14")
-def test_the_instance_is_the_one_named_else_the_newest_that_lives(
-    base: Path, served: Served, second: Served
-) -> None:
+def test_the_instance_is_the_one_named_else_the_newest_that_lives(base: Path, served: Served, second: Served) -> None:
     socket = str(served.home / "run" / "callgate.sock")  # where the older one listens
     records = {
         second.process.pid + 4_000_000: socket,  # of a process that is dead
@@ -275,9 +292,12 @@ def test_the_instance_is_the_one_named_else_the_newest_that_lives(
     for label in ("one", "two"):
         (base / label / f"{label}.txt").touch()
     wanted = [
-        {}, {"instance": "one"}, {"instance": second.process.pid}, {"instance": "stale"},
+        {},
+        {"instance": "one"},
+        {"instance": second.process.pid},
+        {"instance": "stale"},
         {"socket": socket, "instance": "two"},
-    ]  # fmt: skip
+    ]
     answers = served.node(script, wanted=wanted)
     assert [_label(answer) for answer in answers] == ["two", "one", "two", "NO_INSTANCE", "one"]
     second.leave()

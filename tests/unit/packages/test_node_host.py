@@ -50,9 +50,12 @@ def test_a_node_host_keeps_the_suite(scenario: Callable[[Start], None], start: S
 def test_the_hosts_own_tests_pass() -> None:
     files = sorted(map(str, (PACKAGE / "test").glob("*.test.mjs")))
     ended = subprocess.run(
-        ["node", "--test", *files], capture_output=True, text=True, timeout=110,
+        ["node", "--test", *files],
+        capture_output=True,
+        text=True,
+        timeout=110,
         env={name: value for name, value in os.environ.items() if name != "NODE_TEST_CONTEXT"},
-    )  # fmt: skip
+    )
     assert ended.returncode == 0, ended.stdout
     assert len(files) == 3
 

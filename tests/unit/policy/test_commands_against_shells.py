@@ -39,10 +39,13 @@ b() { record b "$@"; }
 ab() { record ab "$@"; }
 c0() { record c0 "$@"; }
 """
-BASH_PREAMBLE = PREAMBLE + """
+BASH_PREAMBLE = (
+    PREAMBLE
+    + """
 record() { printf '%s\\0' "$#" "${@//$'\\n'/$'\\1'}" >&9; return "$status"; }  # in one write
 command_not_found_handle() { record "$@"; }
 """
+)
 
 
 def run_shell(shell: str, script: str, directory: Path) -> list[str]:
@@ -86,15 +89,11 @@ def quoted(text: str) -> str:
 def words_in(shell: str, texts: list[str], directory: Path) -> list[tuple[str, ...]]:
     """The words of each text, as the shell splits them."""
     script = PREAMBLE + "status=0\n"
-    script += "\n".join(
-        f"eval {quoted('set -- ' + text)}; record \"$@\"; printf 'END\\0' >&9" for text in texts
-    )
+    script += "\n".join(f"eval {quoted('set -- ' + text)}; record \"$@\"; printf 'END\\0' >&9" for text in texts)
     return [group[0] for group in grouped(run_shell(shell, script + "\n", directory))]
 
 
-def commands_in(
-    shell: str, texts: list[str], directory: Path, status: int
-) -> list[list[tuple[str, ...]]]:
+def commands_in(shell: str, texts: list[str], directory: Path, status: int) -> list[list[tuple[str, ...]]]:
     """The commands each text runs if every one of them ends with this status."""
     preamble = BASH_PREAMBLE if shell == BASH else PREAMBLE
     script = preamble + f"status={status}\n"
@@ -124,24 +123,173 @@ def expected_commands(parsed: ParsedCommand, status: int) -> list[tuple[str, ...
 
 SPECIAL = "abc012 \t\n'\"\\$`;&|<>(){}[]*?~=:,.#!%^-+@é\u00a0\u2028\r\0"
 FRAGMENTS = (
-    "a", "b", "ab", "c0", "0", "1", "2", "10", "-a", "--", "-", "--a=b", "a=b", "a+=b", ".", "..",
-    " ", " ", " ", " ", "\t", "\n", "\n", ";", ";", "&&", "||", "|", "&", "|&", ";;", "&>",
-    ">", ">>", ">|", "<", "<>", ">&", "<&", "<<", "<<<", "2>&1", ">&2", "2>", "> a", ">/dev/null",
-    "2>/dev/null", "</dev/null", "'", '"', "''", '""', "'a b'", '"a b"', "'a;b'", '"a|b"', "'$a'",
-    '"a$"', '"$a"', '"\\$a"', '"\\\\"', '"\\n"', '"`"', '"\\`"', "\\ ", "\\\n", "\\\\", "\\'", '\\"',
-    "\\;", "\\$a", "\\*", "\\~", "\\#", "$", "$a", "${a}", "$(a)", "$((1))", "`a`", "$'a'", '$"a"',
-    "{", "}", "{}", "{a,b}", "{1..3}", "{a}", "@{0}", "*", "?", "[", "]", "[a]", "[ ", " ]", "~",
-    "~a", "HEAD~1", "a=~", "a:~", ":", "#", "# a", "\n# it's\n", "!", "! ", "!a", "^", "%", "%1",
-    "if", "then", "time ", "{ ", " }", "(", ")", "((", "))", "in", "é", "日本", "😀", "\u00a0",
-    "\u2028", "\r", "\x01", "\x7f", "+", "@", ",", "=", "/dev/null",
-)  # fmt: skip
+    "a",
+    "b",
+    "ab",
+    "c0",
+    "0",
+    "1",
+    "2",
+    "10",
+    "-a",
+    "--",
+    "-",
+    "--a=b",
+    "a=b",
+    "a+=b",
+    ".",
+    "..",
+    " ",
+    " ",
+    " ",
+    " ",
+    "\t",
+    "\n",
+    "\n",
+    ";",
+    ";",
+    "&&",
+    "||",
+    "|",
+    "&",
+    "|&",
+    ";;",
+    "&>",
+    ">",
+    ">>",
+    ">|",
+    "<",
+    "<>",
+    ">&",
+    "<&",
+    "<<",
+    "<<<",
+    "2>&1",
+    ">&2",
+    "2>",
+    "> a",
+    ">/dev/null",
+    "2>/dev/null",
+    "</dev/null",
+    "'",
+    '"',
+    "''",
+    '""',
+    "'a b'",
+    '"a b"',
+    "'a;b'",
+    '"a|b"',
+    "'$a'",
+    '"a$"',
+    '"$a"',
+    '"\\$a"',
+    '"\\\\"',
+    '"\\n"',
+    '"`"',
+    '"\\`"',
+    "\\ ",
+    "\\\n",
+    "\\\\",
+    "\\'",
+    '\\"',
+    "\\;",
+    "\\$a",
+    "\\*",
+    "\\~",
+    "\\#",
+    "$",
+    "$a",
+    "${a}",
+    "$(a)",
+    "$((1))",
+    "`a`",
+    "$'a'",
+    '$"a"',
+    "{",
+    "}",
+    "{}",
+    "{a,b}",
+    "{1..3}",
+    "{a}",
+    "@{0}",
+    "*",
+    "?",
+    "[",
+    "]",
+    "[a]",
+    "[ ",
+    " ]",
+    "~",
+    "~a",
+    "HEAD~1",
+    "a=~",
+    "a:~",
+    ":",
+    "#",
+    "# a",
+    "\n# it's\n",
+    "!",
+    "! ",
+    "!a",
+    "^",
+    "%",
+    "%1",
+    "if",
+    "then",
+    "time ",
+    "{ ",
+    " }",
+    "(",
+    ")",
+    "((",
+    "))",
+    "in",
+    "é",
+    "日本",
+    "😀",
+    "\u00a0",
+    "\u2028",
+    "\r",
+    "\x01",
+    "\x7f",
+    "+",
+    "@",
+    ",",
+    "=",
+    "/dev/null",
+)
 SEEDS = (
-    "a", "a b", "a -a --b=c 'd e' \"f g\"", "a && b", "a || b", "a | b", "a; b", "a\nb", "a;b\n",
-    "a 2>&1", "a >/dev/null 2>&1", "a > b", "a >> b c", ">b a", "a # b", "# b\na", "a \\; b",
-    "a '\n' b", "a | b | ab && c0 || a; b", "a &&\n b |\n\n ab", "a \"b\\\"c\\\\\" 'd'\\''e'",
-    "a {} @{0} HEAD~1 a=b --x=y,z", "[ -a b ] && a", "a -- -b", "a 'b\nc' \"d\ne\"",
-    'a "b$" "$ c" d$', "a\t\tb ", " a ", "a \"it's\" '\"'", "a b#c #d",
-)  # fmt: skip
+    "a",
+    "a b",
+    "a -a --b=c 'd e' \"f g\"",
+    "a && b",
+    "a || b",
+    "a | b",
+    "a; b",
+    "a\nb",
+    "a;b\n",
+    "a 2>&1",
+    "a >/dev/null 2>&1",
+    "a > b",
+    "a >> b c",
+    ">b a",
+    "a # b",
+    "# b\na",
+    "a \\; b",
+    "a '\n' b",
+    "a | b | ab && c0 || a; b",
+    "a &&\n b |\n\n ab",
+    "a \"b\\\"c\\\\\" 'd'\\''e'",
+    "a {} @{0} HEAD~1 a=b --x=y,z",
+    "[ -a b ] && a",
+    "a -- -b",
+    "a 'b\nc' \"d\ne\"",
+    'a "b$" "$ c" d$',
+    "a\t\tb ",
+    " a ",
+    "a \"it's\" '\"'",
+    "a b#c #d",
+)
 
 
 def make_word(rng: random.Random) -> str:
@@ -201,9 +349,7 @@ def with_plain_words(texts: Iterable[str]) -> Iterator[tuple[str, ParsedCommand]
 BUILTINS = frozenset({":", ".", "[", ""})
 
 
-def runnable(
-    texts: Iterable[str], names: tuple[str, ...] | None = None
-) -> Iterator[tuple[str, ParsedCommand]]:
+def runnable(texts: Iterable[str], names: tuple[str, ...] | None = None) -> Iterator[tuple[str, ParsedCommand]]:
     """Those whose commands a shell records, and whose redirections cannot fail."""
     for text, parsed in understood(texts):
         ok = True
@@ -264,9 +410,7 @@ SHELLS = [
 
 @pytest.mark.spec("T11", "T12", "T24")
 @pytest.mark.parametrize("shell", SHELLS)
-def test_the_words_of_an_understood_command_are_the_shells_words(
-    shell: str, directory: Path
-) -> None:
+def test_the_words_of_an_understood_command_are_the_shells_words(shell: str, directory: Path) -> None:
     assert check_words(shell, texts_from(1, 3_000), directory) > 500
 
 
@@ -336,9 +480,7 @@ def mutated(rng: random.Random, text: str) -> str:
 @pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("shell", SHELLS)
-def test_eighty_thousand_lines_are_read_as_the_shell_reads_them(
-    shell: str, seed: int, directory: Path
-) -> None:
+def test_eighty_thousand_lines_are_read_as_the_shell_reads_them(shell: str, seed: int, directory: Path) -> None:
     texts = texts_from(1_000 + seed, 20_000)
     check_words(shell, texts, directory)
     check_commands(shell, texts, directory, seed % 2)

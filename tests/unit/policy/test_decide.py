@@ -28,7 +28,15 @@ def question(tool: str = "t", effect: SideEffects = W, **more: Any) -> Question:
 
 
 def place(relative: str, root: str = "/ws", protected: bool = False) -> ResolvedPath:
-    return ResolvedPath(given=relative, real=f"{root}/{relative}", root=root, relative=relative, exists=True, protected=protected, writable=True)
+    return ResolvedPath(
+        given=relative,
+        real=f"{root}/{relative}",
+        root=root,
+        relative=relative,
+        exists=True,
+        protected=protected,
+        writable=True,
+    )
 
 
 def outcome(asked: Question, policy: Policy = Policy(), workspace: Policy | None = None) -> Outcome:
@@ -76,7 +84,9 @@ def test_no_rule_lifts_the_ceiling() -> None:
         ("/code", W, ASK),
     ],
 )
-def test_a_trusted_workspace_lowers_the_bar_for_writes_only(workspace: str, effect: SideEffects, expected: Outcome) -> None:
+def test_a_trusted_workspace_lowers_the_bar_for_writes_only(
+    workspace: str, effect: SideEffects, expected: Outcome
+) -> None:
     policy = Policy(trusted_workspaces=("/code/mine",))
     assert outcome(question(effect=effect, workspace=workspace), policy) is expected
 
@@ -117,11 +127,27 @@ def test_a_word_about_an_alias_is_about_the_tool() -> None:
         (Rule(decision=DENY, tool="gmail_*"), {"tool": "gmail_send"}, {"tool": "drive_send"}),
         (Rule(decision=DENY, caller=CallerKind.MCP), {"caller": CallerKind.MCP}, {"caller": CallerKind.CLI}),
         (Rule(decision=DENY, workspace="/ws"), {"workspace": "/ws/a"}, {"workspace": "/ws2"}),
-        (Rule(decision=DENY, path="secrets/**"), {"resolved_paths": (place("secrets/k"),)}, {"resolved_paths": (place("src/secrets"),)}),
-        (Rule(decision=DENY, path="**/*.pem"), {"resolved_paths": (place("a/b/k.pem"),)}, {"resolved_paths": (place("k.pem.txt"),)}),
-        (Rule(decision=DENY, path="/ws/x"), {"resolved_paths": (place("x"),)}, {"resolved_paths": (place("x", "/other"),)}),
+        (
+            Rule(decision=DENY, path="secrets/**"),
+            {"resolved_paths": (place("secrets/k"),)},
+            {"resolved_paths": (place("src/secrets"),)},
+        ),
+        (
+            Rule(decision=DENY, path="**/*.pem"),
+            {"resolved_paths": (place("a/b/k.pem"),)},
+            {"resolved_paths": (place("k.pem.txt"),)},
+        ),
+        (
+            Rule(decision=DENY, path="/ws/x"),
+            {"resolved_paths": (place("x"),)},
+            {"resolved_paths": (place("x", "/other"),)},
+        ),
         (Rule(decision=DENY, path="SECRETS/**"), {"resolved_paths": (place("Secrets/k"),)}, {"resolved_paths": ()}),
-        (Rule(decision=DENY, arguments={"url": "http://*"}), {"arguments": {"url": "HTTP://x"}}, {"arguments": {"url": "https://x"}}),
+        (
+            Rule(decision=DENY, arguments={"url": "http://*"}),
+            {"arguments": {"url": "HTTP://x"}},
+            {"arguments": {"url": "https://x"}},
+        ),
         (Rule(decision=DENY, arguments={"n": "1*"}), {"arguments": {"n": 12}}, {"arguments": {}}),
         (Rule(decision=DENY, arguments_sha256="ab"), {"arguments_sha256": "ab"}, {"arguments_sha256": "ac"}),
     ],

@@ -47,16 +47,12 @@ def rule(decision: Outcome, network: bool | None = None, command: str = "pip ins
         (Policy(), ASK, ASK),
     ],
 )
-def test_a_yes_to_a_command_is_no_yes_to_the_network(
-    policy: Policy, without: Outcome, with_network: Outcome
-) -> None:
+def test_a_yes_to_a_command_is_no_yes_to_the_network(policy: Policy, without: Outcome, with_network: Outcome) -> None:
     assert (outcome(policy, network=False), outcome(policy)) == (without, with_network)
 
 
 def test_a_denied_network_is_denied_whatever_a_rule_allows() -> None:
-    denied = Policy(
-        default={SideEffects.NETWORK: Setting(PolicyMode.DENY)}, rules=rule(ALLOW, True).rules
-    )
+    denied = Policy(default={SideEffects.NETWORK: Setting(PolicyMode.DENY)}, rules=rule(ALLOW, True).rules)
     assert (outcome(denied), outcome(denied, network=False)) == (DENY, ALLOW)
 
 

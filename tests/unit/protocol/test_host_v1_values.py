@@ -31,7 +31,9 @@ def plain(output: ToolOutput) -> Any:
 
 
 @pytest.mark.spec("S1-25")
-@pytest.mark.parametrize("value", [None, 0, "", [], False, {"a": 1}, {"success": "yes"}, {"success": 1, "result": 2}, "text"])
+@pytest.mark.parametrize(
+    "value", [None, 0, "", [], False, {"a": 1}, {"success": "yes"}, {"success": 1, "result": 2}, "text"]
+)
 def test_a_value_without_success_is_the_result(value: Any) -> None:
     output = to_output(value)
     assert (output.success, output.value) == (True, value)
@@ -39,8 +41,12 @@ def test_a_value_without_success_is_the_result(value: Any) -> None:
 
 @pytest.mark.spec("S1-24")
 def test_the_inner_success_decides() -> None:
-    assert plain(to_output({"success": True, "result": {"n": 1}})) == plain(ToolOutput(content=[TextBlock('{"n":1}')], value={"n": 1}))
-    assert plain(to_output({"success": False, "error": "no"})) == plain(ToolOutput(content=[TextBlock("no")], success=False, value=None))
+    assert plain(to_output({"success": True, "result": {"n": 1}})) == plain(
+        ToolOutput(content=[TextBlock('{"n":1}')], value={"n": 1})
+    )
+    assert plain(to_output({"success": False, "error": "no"})) == plain(
+        ToolOutput(content=[TextBlock("no")], success=False, value=None)
+    )
 
 
 @pytest.mark.parametrize("error", [None, "", UnboundLocalError])
@@ -59,7 +65,9 @@ def test_a_host_may_show_something_else_than_its_value() -> None:
 
 @pytest.mark.parametrize("more", [None, 1, [], {"content": "x"}, {"content": [{"type": "video"}]}])
 def test_extras_in_another_shape_lose_no_result(more: Any) -> None:
-    assert plain(to_output({"success": True, "result": 1, "output": more})) == plain(to_output({"success": True, "result": 1}))
+    assert plain(to_output({"success": True, "result": 1, "output": more})) == plain(
+        to_output({"success": True, "result": 1})
+    )
 
 
 @pytest.mark.parametrize(
@@ -72,7 +80,13 @@ def test_extras_in_another_shape_lose_no_result(more: Any) -> None:
         ToolOutput(content=[], value=1),
         ToolOutput(content=[TextBlock("no")], success=False, value=None, metadata={"reason": "why"}),
         ToolOutput(content=[TextBlock("")], success=False),
-        ToolOutput(content=[ImageBlock(ImageSource(data="AA=="), "image/png")], value=1, files_modified=["a"], command_executed="ls", truncated=True),
+        ToolOutput(
+            content=[ImageBlock(ImageSource(data="AA=="), "image/png")],
+            value=1,
+            files_modified=["a"],
+            command_executed="ls",
+            truncated=True,
+        ),
     ],
     ids=range(8),
 )
@@ -98,17 +112,25 @@ def test_the_explicit_envelope_stays_structured(format: Any) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ({"type": "other", "format": "openai.responses", "content": []}, '{"type":"other","format":"openai.responses","content":[]}'),
-        ({"type": "provider_native_tool_result", "format": "x", "content": []}, '{"type":"provider_native_tool_result","format":"x","content":[]}'),
-        ({"type": "provider_native_tool_result", "format": "openai.responses", "content": "x"},
-         '{"type":"provider_native_tool_result","format":"openai.responses","content":"x"}'),
+        (
+            {"type": "other", "format": "openai.responses", "content": []},
+            '{"type":"other","format":"openai.responses","content":[]}',
+        ),
+        (
+            {"type": "provider_native_tool_result", "format": "x", "content": []},
+            '{"type":"provider_native_tool_result","format":"x","content":[]}',
+        ),
+        (
+            {"type": "provider_native_tool_result", "format": "openai.responses", "content": "x"},
+            '{"type":"provider_native_tool_result","format":"openai.responses","content":"x"}',
+        ),
         ({"type": "provider_native_tool_result"}, '{"type":"provider_native_tool_result"}'),
         ({"type": ["provider_native_tool_result"]}, '{"type":["provider_native_tool_result"]}'),
         ([1], "[1]"),
         (5, "5"),
         (None, ""),
     ],
-)  # fmt: skip
+)
 def test_anything_else_becomes_text(value: Any, text: str) -> None:
     assert to_model_text(value) == text
 
@@ -169,11 +191,19 @@ def test_every_error_class_has_one_word() -> None:
 @pytest.mark.parametrize(
     ("word", "expected"),
     [
-        ("UnknownTool", "not_found"), ("NotFound", "not_found"), ("ValidationError", "validation_error"), ("ProtocolError", "protocol_error"),
-        ("Error", "execution_error"), ("TypeError", "execution_error"), ("UserDenied", "execution_error"),
-        ("PermissionDenied", "execution_error"), ("Cancelled", "execution_error"), ("Timeout", "execution_error"), ("", "execution_error"),
+        ("UnknownTool", "not_found"),
+        ("NotFound", "not_found"),
+        ("ValidationError", "validation_error"),
+        ("ProtocolError", "protocol_error"),
+        ("Error", "execution_error"),
+        ("TypeError", "execution_error"),
+        ("UserDenied", "execution_error"),
+        ("PermissionDenied", "execution_error"),
+        ("Cancelled", "execution_error"),
+        ("Timeout", "execution_error"),
+        ("", "execution_error"),
     ],
-)  # fmt: skip
+)
 def test_a_foreign_host_cannot_say_that_somebody_refused(word: str, expected: str) -> None:
     assert error_class(word) == expected
 
@@ -187,12 +217,22 @@ def test_a_failed_answer_is_an_error_with_its_detail_and_without_its_stack() -> 
 
 @pytest.mark.parametrize(
     "error",
-    [ToolNotFound("a"), ToolPermissionDenied("b", reason="r", details={"n": 1}), WorkspaceEscapeError("c"), ToolExecutionError("d")],
+    [
+        ToolNotFound("a"),
+        ToolPermissionDenied("b", reason="r", details={"n": 1}),
+        WorkspaceEscapeError("c"),
+        ToolExecutionError("d"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 def test_our_own_errors_come_back_as_they_were(error: ToolError) -> None:
     back = to_error(to_failure(error), trusted=True)
-    assert (type(back), back.message, back.reason, back.details) == (type(error), error.message, error.reason, error.details)
+    assert (type(back), back.message, back.reason, back.details) == (
+        type(error),
+        error.message,
+        error.reason,
+        error.details,
+    )
 
 
 def test_a_message_that_is_not_to_be_seen_stays_where_it_is() -> None:
@@ -207,8 +247,14 @@ def test_a_message_that_is_not_to_be_seen_stays_where_it_is() -> None:
         (parts.progress(), ("tool.progress", {"message": None, "fraction": None})),
         (parts.log("m", "warn"), ("tool.log", {"level": "warn", "message": "m"})),
         (parts.output("x", "stderr"), ("tool.output_delta", {"stream": "stderr", "text": "x"})),
-        (Event(type="part", payload={"text": "x", "stream": ["stdout"]}), ("tool.output_delta", {"stream": "text", "text": "x"})),
-        (Event(type="part", payload={"artifact": {"mime_type": "text/plain"}}), ("tool.artifact", {"mime_type": "text/plain"})),
+        (
+            Event(type="part", payload={"text": "x", "stream": ["stdout"]}),
+            ("tool.output_delta", {"stream": "text", "text": "x"}),
+        ),
+        (
+            Event(type="part", payload={"artifact": {"mime_type": "text/plain"}}),
+            ("tool.artifact", {"mime_type": "text/plain"}),
+        ),
         (Event(type="part", payload={"text": "x", "more": 1}), ("tool.part", {"payload": {"text": "x", "more": 1}})),
         (Event(type="part", payload={"progress": 5}), ("tool.part", {"payload": {"progress": 5}})),
         (Event(type="part", payload="x"), ("tool.part", {"payload": "x"})),
@@ -216,6 +262,6 @@ def test_a_message_that_is_not_to_be_seen_stays_where_it_is() -> None:
         (Event(type="x\n", payload=[1]), ("tool.log", {"level": "debug", "message": "x\\n: [1]"})),
     ],
     ids=range(11),
-)  # fmt: skip
+)
 def test_a_part_is_what_it_says(event: Event, published: Any) -> None:
     assert parts.to_event(event) == published

@@ -224,7 +224,9 @@ def test_the_schema_names_every_method() -> None:
 
 def test_every_method_and_every_frame_has_a_vector() -> None:
     cases = json.loads((WIRE / "vectors" / "encodings.json").read_text())["cases"]
-    kinds = {case["frame"].get("method") or ("event" if "event" in case["frame"] else case["frame"]["ok"]) for case in cases}
+    kinds = {
+        case["frame"].get("method") or ("event" if "event" in case["frame"] else case["frame"]["ok"]) for case in cases
+    }
     assert kinds == {*OF_HOST, *OF_RUNTIME, "event", True, False}
 
 
@@ -256,7 +258,13 @@ def calling(*ids: str) -> RuntimeWire:
     return wire
 
 
-OUTCOMES: dict[str, type] = {"ok": Returned, "ok_event": Emitted, "ok_error": Failed, "ignored_logged": Passed, "protocol_error": Broken}
+OUTCOMES: dict[str, type] = {
+    "ok": Returned,
+    "ok_event": Emitted,
+    "ok_error": Failed,
+    "ignored_logged": Passed,
+    "protocol_error": Broken,
+}
 REPLIES = [case for case in CORPUS["cases"] if case["proto"] == "host_reply"]
 
 

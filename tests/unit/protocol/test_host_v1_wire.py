@@ -59,8 +59,34 @@ ANSWERS = [
     b'{"v":1,"id":"h1","method":"read_file","params":{"call":"u1","path":"x"}}',
     b'{"v":1,"id":null,"ok":false,"error":{"type":"ProtocolError","detail":"x"}}',
 ]
-WEIRD = [b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\x00", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"NaN", b"1e999",
-         b"\\ud800", b'"id":', b'"id":"u1",', b'"ok":true,', b'"method":"init",', b"null", b" ", b"\r", b"\t", b"-", b"9" * 30, b"\xe2\x80\xa8"]  # fmt: skip
+WEIRD = [
+    b'"',
+    b"\\",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\x00",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\xef\xbb\xbf",
+    b"NaN",
+    b"1e999",
+    b"\\ud800",
+    b'"id":',
+    b'"id":"u1",',
+    b'"ok":true,',
+    b'"method":"init",',
+    b"null",
+    b" ",
+    b"\r",
+    b"\t",
+    b"-",
+    b"9" * 30,
+    b"\xe2\x80\xa8",
+]
 
 
 def mutated(chance: random.Random, seeds: list[bytes]) -> bytes:
@@ -184,7 +210,9 @@ def test_a_hundred_thousand_mutated_lines_get_one_outcome_each(seed: int) -> Non
 
 def streams(seeds: list[bytes]) -> st.SearchStrategy[bytes]:
     others = [b"", b"\r", b"nonsense", b"[]", b'{"v":1}', "日本\u2028".encode(), b"\xff"]
-    return st.lists(st.sampled_from([*seeds, *others]), max_size=8).map(lambda lines: b"".join(each + b"\n" for each in lines))
+    return st.lists(st.sampled_from([*seeds, *others]), max_size=8).map(
+        lambda lines: b"".join(each + b"\n" for each in lines)
+    )
 
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
@@ -256,7 +284,9 @@ def test_a_host_that_knows_nothing_of_asking_back_works() -> None:
     ]
     assert list(runtime.agreed) == []
     runtime.encode(ask("c", ExecuteTool(tool_name="echo")))
-    assert runtime.receive(b'{"v":1,"id":"c","ok":true,"result":{"value":1}}\n') == [Returned(id="c", result=Result(value=1))]
+    assert runtime.receive(b'{"v":1,"id":"c","ok":true,"result":{"value":1}}\n') == [
+        Returned(id="c", result=Result(value=1))
+    ]
 
 
 def test_no_more_asks_wait_than_allowed() -> None:
@@ -276,7 +306,11 @@ def deep(levels: int) -> Any:
 
 
 @pytest.mark.spec("S1-52")
-@pytest.mark.parametrize("value", [object(), "\ud800", {"a": {1: object()}}, deep(100_000), "x" * MAX_LINE], ids=["object", "surrogate", "nested", "deep", "large"])
+@pytest.mark.parametrize(
+    "value",
+    [object(), "\ud800", {"a": {1: object()}}, deep(100_000), "x" * MAX_LINE],
+    ids=["object", "surrogate", "nested", "deep", "large"],
+)
 def test_an_answer_that_cannot_be_sent_becomes_a_failure(value: Any) -> None:
     runtime, host = RuntimeWire(), HostWire()
     started(runtime, host, "c")
@@ -390,18 +424,39 @@ def same(one: object, other: object) -> bool:
     return one == other
 
 
-VALUES = ['{"a":1}', '{"a":1,"a":1}', '{"a":1.0}', '{"a":1e2}', '{"a":"\\u0061"}', '{"a":' + "[" * 61 + "]" * 61 + "}", '{"a":' + "[" * 63 + "]" * 63 + "}",
-          '{"a":"' + "[" * 70 + '"}', '{"a":NaN}', '{"a":"\\ud800"}', '{"a":' + "9" * 300 + "}", '{"a":' + "9" * 401 + "}",
-          "{" + ",".join(f'"k{n}":0' for n in range(10_001)) + "}", "{}", '{"ok":true,"result":1}', '{"event":{"type":"part"}}']  # fmt: skip
+VALUES = [
+    '{"a":1}',
+    '{"a":1,"a":1}',
+    '{"a":1.0}',
+    '{"a":1e2}',
+    '{"a":"\\u0061"}',
+    '{"a":' + "[" * 61 + "]" * 61 + "}",
+    '{"a":' + "[" * 63 + "]" * 63 + "}",
+    '{"a":"' + "[" * 70 + '"}',
+    '{"a":NaN}',
+    '{"a":"\\ud800"}',
+    '{"a":' + "9" * 300 + "}",
+    '{"a":' + "9" * 401 + "}",
+    "{" + ",".join(f'"k{n}":0' for n in range(10_001)) + "}",
+    "{}",
+    '{"ok":true,"result":1}',
+    '{"event":{"type":"part"}}',
+]
 
 
 @pytest.mark.spec("T37", "T38")
 @pytest.mark.parametrize("value", VALUES, ids=range(len(VALUES)))
 def test_the_short_way_and_the_long_way_agree(value: str) -> None:
-    request = b'{"v":1,"id":"a","method":"execute_tool","params":{"tool_name":"echo","arguments":%s,"state":{}}}\n' % value.encode()
+    request = (
+        b'{"v":1,"id":"a","method":"execute_tool","params":{"tool_name":"echo","arguments":%s,"state":{}}}\n'
+        % value.encode()
+    )
     loose = request.replace(b'{"v":1', b'{ "v":1', 1)
     assert same(HostWire().receive(request)[0], HostWire().receive(loose)[0])
-    for template in (b'{"v":1,"id":"a","ok":true,"result":{"value":%s,"state":{}}}\n', b'{"v":1,"id":"a","event":{"type":"part","payload":%s}}\n'):
+    for template in (
+        b'{"v":1,"id":"a","ok":true,"result":{"value":%s,"state":{}}}\n',
+        b'{"v":1,"id":"a","event":{"type":"part","payload":%s}}\n',
+    ):
         outcomes = []
         for sent in (template, template.replace(b'{"v":1', b'{ "v":1', 1)):
             runtime = RuntimeWire()

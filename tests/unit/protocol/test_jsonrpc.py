@@ -163,13 +163,21 @@ def test_a_line_too_long_is_one_error_and_the_next_is_read(head: bytes, kind: ty
     assert found[0].id == id
 
 
-@given(st.binary(max_size=200) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-        st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error", "code", "x"]), inner, max_size=8
-    ),
-    max_leaves=20,
-).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+@given(
+    st.binary(max_size=200)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+        lambda inner: (
+            st.lists(inner, max_size=4)
+            | st.dictionaries(
+                st.sampled_from(["jsonrpc", "id", "method", "params", "result", "error", "code", "x"]),
+                inner,
+                max_size=8,
+            )
+        ),
+        max_leaves=20,
+    ).map(lambda value: json.dumps(value).encode())
+)
 def test_any_line_is_a_message_or_an_error_that_can_be_answered(line: bytes) -> None:
     message = read(line.replace(b"\n", b""))
     assert isinstance(message, Request | Notification | Response | Invalid)
@@ -178,7 +186,10 @@ def test_any_line_is_a_message_or_an_error_that_can_be_answered(line: bytes) -> 
         assert answer["error"]["message"].isprintable()
 
 
-@given(st.dictionaries(st.text(max_size=8), st.text(max_size=8) | st.integers(-9, 9), max_size=4), st.integers() | st.text())
+@given(
+    st.dictionaries(st.text(max_size=8), st.text(max_size=8) | st.integers(-9, 9), max_size=4),
+    st.integers() | st.text(),
+)
 def test_what_is_written_is_read_again(params: dict[str, Any], id: int | str) -> None:
     if not jsonrpc.is_id(id):
         return
@@ -189,7 +200,11 @@ def test_what_is_written_is_read_again(params: dict[str, Any], id: int | str) ->
 @pytest.mark.parametrize(
     "line",
     [
-        b'{"jsonrpc":"2.0","id":1,"method":"a","\\u001b[31m' + b"k" * 5_000 + b'":1,"\\u001b[31m' + b"k" * 5_000 + b'":2}',
+        b'{"jsonrpc":"2.0","id":1,"method":"a","\\u001b[31m'
+        + b"k" * 5_000
+        + b'":1,"\\u001b[31m'
+        + b"k" * 5_000
+        + b'":2}',
         b'{"jsonrpc":"' + b"y" * 9_000 + b'","id":"' + b"z" * 9_000 + b'","method":"a"}',
         b"\x1b[31m" * 4_000,
     ],

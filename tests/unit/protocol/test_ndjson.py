@@ -20,9 +20,7 @@ STREAMS = st.lists(
 
 def expected(stream: bytes, max_line: int) -> list[bytes | None]:
     *ended, rest = stream.split(b"\n")
-    lines: list[bytes | None] = [
-        None if len(line) > max_line else line.strip(b" \t\r") for line in ended
-    ]
+    lines: list[bytes | None] = [None if len(line) > max_line else line.strip(b" \t\r") for line in ended]
     if len(rest) > max_line:
         lines.append(None)
     return [line for line in lines if line != b""]
@@ -116,16 +114,29 @@ def _count(owner: type, name: str) -> Any:
     return counted
 
 
-_LOOKS = ("split", "find", "index", "count", "partition", "rpartition", "splitlines", "strip",
-          "__contains__", "__getitem__", "__iter__", "__bytes__", "__add__", "join", "endswith")  # fmt: skip
+_LOOKS = (
+    "split",
+    "find",
+    "index",
+    "count",
+    "partition",
+    "rpartition",
+    "splitlines",
+    "strip",
+    "__contains__",
+    "__getitem__",
+    "__iter__",
+    "__bytes__",
+    "__add__",
+    "join",
+    "endswith",
+)
 _Chunk = type("_Chunk", (bytes,), {n: _count(bytes, n) for n in _LOOKS if hasattr(bytes, n)})
 _Held = type("_Held", (bytearray,), {n: _count(bytearray, n) for n in _LOOKS if hasattr(bytearray, n)})
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000, 100_000])
-def test_the_work_grows_with_the_bytes_and_not_with_the_pieces(
-    size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_grows_with_the_bytes_and_not_with_the_pieces(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ndjson, "bytearray", _Held, raising=False)
     stream = b"x" * 99_999 + b"\n"
     _Counted.seen = 0

@@ -83,8 +83,7 @@ def test_anthropic(given: ToolResult, expected: Any) -> None:
     [
         (
             SHOWN,
-            'one\n{"a":1}\n[image image/png]\n[image image/png https://x.test/a.png]\n'
-            "[image image/png file_1]",
+            'one\n{"a":1}\n[image image/png]\n[image image/png https://x.test/a.png]\n[image image/png file_1]',
         ),
         (EMPTY, ""),
         (FAILED, "Error: No such file."),

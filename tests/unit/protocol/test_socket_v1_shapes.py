@@ -58,7 +58,11 @@ def test_what_a_tool_only_shows_is_a_list_of_blocks() -> None:
 @pytest.mark.parametrize("error_class", ToolErrorClass)
 def test_a_failure_has_its_code_message_and_details(error_class: ToolErrorClass) -> None:
     error = ErrorInfo(
-        error_class=error_class, message="no", reason="why", details={"n": 1, "errorClass": "mine"}, correlation_id="tu_1"
+        error_class=error_class,
+        message="no",
+        reason="why",
+        details={"n": 1, "errorClass": "mine"},
+        correlation_id="tu_1",
     )
     assert written(done(ok=False, content=[TextBlock("no")], error=error)) == {
         "ok": False,
@@ -92,7 +96,13 @@ def test_a_stopped_call_keeps_what_it_had() -> None:
 def test_meta_is_an_object_and_diagnostics_have_levels() -> None:
     meta = {"diagnostics": ["careful"], "mine": 1, "durationMs": "forged", "callId": "forged"}
     result = done(
-        value=1, meta=meta, diagnostics=("careful", Diagnostic("late", "warn")), files_modified=["a"], command_executed="ls", truncated=True, duration_ms=1.5
+        value=1,
+        meta=meta,
+        diagnostics=("careful", Diagnostic("late", "warn")),
+        files_modified=["a"],
+        command_executed="ls",
+        truncated=True,
+        duration_ms=1.5,
     )
     assert written(result) == {
         "ok": True,
@@ -119,19 +129,30 @@ def event(type: str, payload: dict[str, Any]) -> Event:
 @pytest.mark.parametrize(
     ("type", "payload", "told"),
     [
-        ("tool.progress", {"message": "half", "fraction": 0.5}, {"kind": "progress", "message": "half", "fraction": 0.5}),
+        (
+            "tool.progress",
+            {"message": "half", "fraction": 0.5},
+            {"kind": "progress", "message": "half", "fraction": 0.5},
+        ),
         ("tool.progress", {"message": None, "fraction": None}, {"kind": "progress"}),
         ("tool.progress", {"fraction": 7}, {"kind": "progress", "fraction": 1.0}),
         ("tool.progress", {"fraction": float("nan"), "message": 3}, {"kind": "progress", "message": "3"}),
-        ("tool.output_delta", {"stream": "stderr", "text": "x"}, {"kind": "partial_text", "text": "x", "stream": "stderr"}),
+        (
+            "tool.output_delta",
+            {"stream": "stderr", "text": "x"},
+            {"kind": "partial_text", "text": "x", "stream": "stderr"},
+        ),
         ("tool.log", {"level": "warning", "message": "m"}, {"kind": "log", "level": "warn", "message": "m"}),
         ("tool.log", {"level": "LOUD", "message": "m"}, {"kind": "log", "level": "info", "message": "m"}),
         ("tool.part", {"payload": "x"}, {"kind": "partial_text", "text": "x"}),
         ("tool.part", {"payload": {"n": 1}}, {"kind": "part", "part": {"n": 1}}),
-        ("tool.artifact", {"mime_type": "image/png", "name": "a", "data_base64": "AA=="},
-         {"kind": "artifact", "mimeType": "image/png", "name": "a", "dataBase64": "AA=="}),
+        (
+            "tool.artifact",
+            {"mime_type": "image/png", "name": "a", "data_base64": "AA=="},
+            {"kind": "artifact", "mimeType": "image/png", "name": "a", "dataBase64": "AA=="},
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_a_running_call_says_has_a_kind_that_clients_know(type: str, payload: dict[str, Any], told: Any) -> None:
     assert msgspec.to_builtins(happening(event(type, payload))) == told
 
@@ -161,7 +182,11 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {}}
     [
         ({"capabilities": frozenset({Capability.PURE})}, ["read-only"], "none"),
         ({"side_effects": SideEffects.READ}, ["read-only"], "read"),
-        ({"side_effects": SideEffects.WRITE, "capabilities": frozenset({Capability.DESTRUCTIVE})}, ["writes-files", "destructive"], "write"),
+        (
+            {"side_effects": SideEffects.WRITE, "capabilities": frozenset({Capability.DESTRUCTIVE})},
+            ["writes-files", "destructive"],
+            "write",
+        ),
         ({"capabilities": frozenset({Capability.MUTATES_EXTERNAL})}, ["accesses-network", "destructive"], "network"),
         ({"capabilities": frozenset({Capability.CONTROLS_BROWSER})}, ["controls-browser"], "network"),
         ({"side_effects": SideEffects.EXECUTE}, ["starts-process"], "execute"),
@@ -193,10 +218,24 @@ def test_every_capability_of_ours_has_words_among_the_six() -> None:
 
 def test_a_question_is_shown_with_all_that_the_dispatcher_says() -> None:
     asked = Confirmation(
-        id="c1", event_id="e1", call_id="tu_1", tool_use_id="tu_1", session_id="sess_1", turn_id=None, tool="write_file",
-        side_effects=SideEffects.WRITE, destructive=False, arguments={"path": "a"}, arguments_sha256="00ff", workspace="/w",
-        why="asked", input_summary="path=a", preview="+x", projected_modifications=("a",), expires_at=300.0,
-    )  # fmt: skip
+        id="c1",
+        event_id="e1",
+        call_id="tu_1",
+        tool_use_id="tu_1",
+        session_id="sess_1",
+        turn_id=None,
+        tool="write_file",
+        side_effects=SideEffects.WRITE,
+        destructive=False,
+        arguments={"path": "a"},
+        arguments_sha256="00ff",
+        workspace="/w",
+        why="asked",
+        input_summary="path=a",
+        preview="+x",
+        projected_modifications=("a",),
+        expires_at=300.0,
+    )
     assert msgspec.to_builtins(questions([asked])[0]) == {
         "id": "c1",
         "callId": "tu_1",

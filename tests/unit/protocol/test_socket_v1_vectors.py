@@ -231,7 +231,9 @@ def test_the_corpus_sequences_that_the_wire_decides_alone() -> None:
     kinds["s09"] = [type(item).__name__ for n in range(len(bytewise)) for item in wire.receive(bytewise[n : n + 1])]
     wire, repeated = ServerWire(), steps["s14"][0]["send_repeat"]
     flood = repeated["unit"].encode() * 65_536
-    kinds["s14"] = [type(item).__name__ for _ in range(repeated["total_bytes"] // len(flood)) for item in wire.receive(flood)]
+    kinds["s14"] = [
+        type(item).__name__ for _ in range(repeated["total_bytes"] // len(flood)) for item in wire.receive(flood)
+    ]
     assert kinds == {
         "s01": ["ToolCall", "Fault"],
         "s06": ["CancelToolCall", "ToolCall"],

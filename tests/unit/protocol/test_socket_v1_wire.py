@@ -27,8 +27,32 @@ SEEDS = [
     b'{"type":"answer_confirmation","requestId":"q1","confirmationId":"c","decision":"allow","scope":"once","arguments":{}}',
     b'{"type":"check_alive"}',
 ]
-WEIRD = [b'"', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"\x00", b"\xff", b"\xed\xa0\x80", b"\xef\xbb\xbf", b"NaN", b"1e999",
-         b"\\ud800", b'"type":', b'"requestId":"r1",', b"null", b" ", b"\r", b"\t", b"-", b"9" * 30, b"\xe2\x80\xa8"]  # fmt: skip
+WEIRD = [
+    b'"',
+    b"\\",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\x00",
+    b"\xff",
+    b"\xed\xa0\x80",
+    b"\xef\xbb\xbf",
+    b"NaN",
+    b"1e999",
+    b"\\ud800",
+    b'"type":',
+    b'"requestId":"r1",',
+    b"null",
+    b" ",
+    b"\r",
+    b"\t",
+    b"-",
+    b"9" * 30,
+    b"\xe2\x80\xa8",
+]
 
 
 def mutated(chance: random.Random) -> bytes:
@@ -112,7 +136,8 @@ def test_a_hundred_thousand_mutated_frames_get_one_answer_each(seed: int) -> Non
 
 
 LINES = st.lists(
-    st.sampled_from([*SEEDS, b"", b"\r", b"nonsense", b"[]", b'{"type":"x"}', "日本\u2028".encode(), b"\xff"]), max_size=8
+    st.sampled_from([*SEEDS, b"", b"\r", b"nonsense", b"[]", b'{"type":"x"}', "日本\u2028".encode(), b"\xff"]),
+    max_size=8,
 ).map(lambda lines: b"".join(line + b"\n" for line in lines))
 
 
@@ -144,7 +169,9 @@ def deep(levels: int) -> Any:
 
 @pytest.mark.spec("S0-34")
 @pytest.mark.parametrize(
-    "content", [object(), "\ud800", {"a": {1: object()}}, deep(100_000), "x" * MAX_LINE], ids=["object", "surrogate", "nested", "deep", "large"]
+    "content",
+    [object(), "\ud800", {"a": {1: object()}}, deep(100_000), "x" * MAX_LINE],
+    ids=["object", "surrogate", "nested", "deep", "large"],
 )
 def test_a_result_that_cannot_be_sent_becomes_a_failure(content: Any) -> None:
     wire = calling()
@@ -176,7 +203,9 @@ def test_an_event_that_cannot_be_sent_raises_and_the_call_goes_on() -> None:
 
 @pytest.mark.spec("T39")
 def test_a_number_that_json_does_not_have_is_not_written() -> None:
-    sent = calling().encode(frames.ToolResult(request_id="r1", result=frames.Envelope(ok=True, content=[float("nan"), float("inf")])))
+    sent = calling().encode(
+        frames.ToolResult(request_id="r1", result=frames.Envelope(ok=True, content=[float("nan"), float("inf")]))
+    )
     assert json.loads(sent, parse_constant=pytest.fail)["result"] == {"ok": True, "content": [None, None]}
 
 
@@ -223,11 +252,26 @@ def test_a_request_that_could_not_be_encoded_is_not_in_flight() -> None:
 @pytest.mark.spec("T37", "T38")
 @pytest.mark.parametrize(
     "arguments",
-    ['{"a":1}', '{"a":1,"a":1}', '{"a":1.0}', '{"a":1e2}', '{"a":"\\u0061"}', "[" * 64 + "]" * 64, '{"a":' + "[" * 62 + "]" * 62 + "}",
-     '{"a":' + "[" * 63 + "]" * 63 + "}", '{"a":"' + "[" * 70 + '"}', '{"a":NaN}', '{"a":"\\ud800"}', '{"a":' + "9" * 300 + "}", '{"a":' + "9" * 401 + "}",
-     "{" + ",".join(f'"k{n}":0' for n in range(10_001)) + "}", "{}", "null"],
+    [
+        '{"a":1}',
+        '{"a":1,"a":1}',
+        '{"a":1.0}',
+        '{"a":1e2}',
+        '{"a":"\\u0061"}',
+        "[" * 64 + "]" * 64,
+        '{"a":' + "[" * 62 + "]" * 62 + "}",
+        '{"a":' + "[" * 63 + "]" * 63 + "}",
+        '{"a":"' + "[" * 70 + '"}',
+        '{"a":NaN}',
+        '{"a":"\\ud800"}',
+        '{"a":' + "9" * 300 + "}",
+        '{"a":' + "9" * 401 + "}",
+        "{" + ",".join(f'"k{n}":0' for n in range(10_001)) + "}",
+        "{}",
+        "null",
+    ],
     ids=range(16),
-)  # fmt: skip
+)
 def test_the_short_way_and_the_long_way_agree(arguments: str) -> None:
     line = b'{"type":"tool_call","protocol":1,"requestId":"r1","toolName":"echo","arguments":%s}' % arguments.encode()
     assert same(read(line), read(b" " + line))

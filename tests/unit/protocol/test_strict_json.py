@@ -38,8 +38,7 @@ def frame(case: dict[str, Any]) -> bytes:
 REFUSED = [
     case
     for case in CORPUS["cases"]
-    if case["class"] == "protocol_error"
-    and (case["group"] in STRICTNESS or case["id"] in NUMBERS)
+    if case["class"] == "protocol_error" and (case["group"] in STRICTNESS or case["id"] in NUMBERS)
 ]
 TAKEN = [case for case in CORPUS["cases"] if case["class"].startswith("ok")]
 
@@ -120,9 +119,7 @@ def nested(depth: int, kind: str = "[]") -> bytes:
     ],
     ids=lambda value: ascii(value[:24]) if isinstance(value, bytes | str) else None,
 )
-def test_what_can_be_read_in_two_ways_is_refused_with_its_reason(
-    data: bytes | str, refusal: str
-) -> None:
+def test_what_can_be_read_in_two_ways_is_refused_with_its_reason(data: bytes | str, refusal: str) -> None:
     with pytest.raises(StrictJsonError) as refused:
         loads(data)
     assert refused.value.refusal == refusal
@@ -174,11 +171,7 @@ def test_limits_can_be_tightened() -> None:
 
 TEXT = st.text(st.characters(codec="utf-8"))
 JSON = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**70), 2**70)
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | TEXT,
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
     lambda inner: st.lists(inner) | st.dictionaries(TEXT, inner),
 )
 
@@ -196,8 +189,7 @@ COLONS = st.text(st.sampled_from(':"\\{[u03aA '), max_size=6)
 def spelt(text: str, escapes: list[bool]) -> str:
     """A JSON string in which some characters are escaped, as a peer may do at will."""
     parts = [
-        f"\\u{ord(char):04x}" if escape or char in '"\\' else char
-        for char, escape in zip(text, escapes, strict=True)
+        f"\\u{ord(char):04x}" if escape or char in '"\\' else char for char, escape in zip(text, escapes, strict=True)
     ]
     return '"' + "".join(parts) + '"'
 

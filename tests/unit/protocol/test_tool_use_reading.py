@@ -105,9 +105,7 @@ def test_calls_are_found_in_every_shape(source: Any, uses: list[ToolUseBlock]) -
 
 
 @pytest.mark.parametrize(("source", "uses"), SHAPES.values(), ids=SHAPES)
-def test_calls_are_found_in_the_objects_of_libraries(
-    source: Any, uses: list[ToolUseBlock]
-) -> None:
+def test_calls_are_found_in_the_objects_of_libraries(source: Any, uses: list[ToolUseBlock]) -> None:
     if isinstance(source, list | dict):
         assert read_tool_uses(as_objects(source)) == uses
 
@@ -128,12 +126,30 @@ def written(arguments: Any) -> list[Any]:
 @pytest.mark.parametrize(
     "arguments",
     [
-        "", " ", "{", '{"command": "rm -rf build', '{"a":1}}', '{"a":1,"a":2}', '{"a":NaN}',
-        '{"a":1e400}', "[]", '"text"', "null", "1", "{'a':1}", '{"a":"\\ud800"}', '{"a":"\ud800"}',
-        '{"a":' + "[" * 64 + "]" * 64 + "}", '{"a":' * 5000, '```json\n{"a":1}\n```', None, [], 1,
+        "",
+        " ",
+        "{",
+        '{"command": "rm -rf build',
+        '{"a":1}}',
+        '{"a":1,"a":2}',
+        '{"a":NaN}',
+        '{"a":1e400}',
+        "[]",
+        '"text"',
+        "null",
+        "1",
+        "{'a':1}",
+        '{"a":"\\ud800"}',
+        '{"a":"\ud800"}',
+        '{"a":' + "[" * 64 + "]" * 64 + "}",
+        '{"a":' * 5000,
+        '```json\n{"a":1}\n```',
+        None,
+        [],
+        1,
     ],
     ids=lambda arguments: ascii(arguments)[:30],
-)  # fmt: skip
+)
 def test_arguments_that_are_not_strict_json_objects_make_a_call_unreadable(arguments: Any) -> None:
     uses = read_tool_uses([*written(arguments), {**ANTHROPIC, "input": arguments}])
     assert [type(use) for use in uses] == [UnreadableUse] * 3

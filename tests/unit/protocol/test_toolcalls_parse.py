@@ -173,9 +173,7 @@ def test_the_form_asked_for_is_read_without_a_word(text: str, strict: bool) -> N
         ("{}\n```", [], False),
     ],
 )
-def test_what_stands_around_a_document_is_forgiven_and_named(
-    text: str, noted: list[str], repaired: bool
-) -> None:
+def test_what_stands_around_a_document_is_forgiven_and_named(text: str, noted: list[str], repaired: bool) -> None:
     text = text.replace("{}", document(CHAT), 1).replace("{}", "")
     parsed = parse(text)
     assert parsed.calls == (found(CHAT, repaired=repaired),)
@@ -252,11 +250,43 @@ def test_a_mended_value_is_what_was_meant(written: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "written",
     [
-        "'it's'", '"say "hi" now"', '"a""b": 1', '"a" "b"', '"a" b: 1', "[1 2]", "‘it’s’", '“a"', "yes", "+1",
-        ".5", "1.", "01", "0x10", "1_000", "undefined", '"\\u12g4"', "(1)", "{1: 2}", "{'a'}", "<b>", '"a" + "b"',
-        "NaN", "-Infinity", "inf", "1e400", "9" * 500, "[" * 70 + "]" * 70, "]", "}", ":", "/", '"', "'", "/*",
+        "'it's'",
+        '"say "hi" now"',
+        '"a""b": 1',
+        '"a" "b"',
+        '"a" b: 1',
+        "[1 2]",
+        "‘it’s’",
+        '“a"',
+        "yes",
+        "+1",
+        ".5",
+        "1.",
+        "01",
+        "0x10",
+        "1_000",
+        "undefined",
+        '"\\u12g4"',
+        "(1)",
+        "{1: 2}",
+        "{'a'}",
+        "<b>",
+        '"a" + "b"',
+        "NaN",
+        "-Infinity",
+        "inf",
+        "1e400",
+        "9" * 500,
+        "[" * 70 + "]" * 70,
+        "]",
+        "}",
+        ":",
+        "/",
+        '"',
+        "'",
+        "/*",
     ],
-)  # fmt: skip
+)
 def test_what_can_mean_two_things_is_refused(written: str) -> None:
     text = CUSTOM.replace("VALUE", written)
     for text in (text, f"{text}\n{document(END)}", text[text.index("[") + 1 : -2]):
@@ -282,7 +312,7 @@ def test_what_can_mean_two_things_is_refused(written: str) -> None:
         '{"toolCalls": [{"id": "a", "type": "nothing", "parameters": LIST}]}',
         '{"toolCalls": null, "more": DOC}',
         '{"more": DOC}',
-        '[[DOC]]',
+        "[[DOC]]",
         '{"toolCalls": [LIST]}',
         '{"toolCalls": [{"toolCalls": LIST}]}',
         "/* DOC",
@@ -291,7 +321,7 @@ def test_what_can_mean_two_things_is_refused(written: str) -> None:
         '{"toolCalls": LIST, "x": NaN}',
         '{"toolCalls": LIST @}',
     ],
-)  # fmt: skip
+)
 def test_what_is_quoted_or_nested_or_doubtful_is_never_a_call(text: str) -> None:
     evil = {**CHAT, "id": "evil", "type": "terminal_execute"}
     for name, value in {
@@ -309,7 +339,7 @@ def test_what_is_quoted_or_nested_or_doubtful_is_never_a_call(text: str) -> None
         assert all(call.repaired for call in parsed.calls)
 
 
-CUT = document(CHAT, {**CHAT, "id": "n", "parameters": {"n": 10, "b": True, "t": "a\\\" }", "l": [1, {}]}}, END)
+CUT = document(CHAT, {**CHAT, "id": "n", "parameters": {"n": 10, "b": True, "t": 'a\\" }', "l": [1, {}]}}, END)
 _SECOND = CUT.index("}}, ") + 4
 _THIRD = CUT.index("}]}}, ", _SECOND) + 6
 
@@ -317,9 +347,7 @@ _THIRD = CUT.index("}]}}, ", _SECOND) + 6
 @pytest.mark.spec("S3-06")
 @pytest.mark.parametrize("end", range(len(CUT)))
 def test_a_call_whose_end_was_not_seen_is_never_handed_over(end: int) -> None:
-    closed = [
-        each for each, at in (("c1", _SECOND - 2), ("n", _THIRD - 2), ("e1", len(CUT) - 2)) if end >= at
-    ]  # fmt: skip
+    closed = [each for each, at in (("c1", _SECOND - 2), ("n", _THIRD - 2), ("e1", len(CUT) - 2)) if end >= at]
     for text in (CUT[:end], f"```json\n{CUT[:end]}"):
         parsed = parse(text)
         assert ids(parsed) == closed
@@ -331,7 +359,7 @@ def test_a_call_whose_end_was_not_seen_is_never_handed_over(end: int) -> None:
 @pytest.mark.parametrize(
     "text",
     ["null", "1", '"x"', "{}", "[]", "[1]", '{"toolCalls": {}}', '{"toolCalls": null}', "", "Hello.", '{"a"', "@"],
-)  # fmt: skip
+)
 def test_a_text_without_calls_is_one_error(text: str) -> None:
     for strict in (True, False):
         parsed = parse(text, strict=strict)
@@ -381,8 +409,9 @@ def test_each_call_is_judged_on_its_own(change: dict[str, Any], tolerant: dict[s
         assert parse(text) == strict
     else:
         assert parse(text).calls == (
-            found({**CHAT, **tolerant}, repaired=True), found(END, 1, repaired=True),
-        )  # fmt: skip
+            found({**CHAT, **tolerant}, repaired=True),
+            found(END, 1, repaired=True),
+        )
 
 
 @pytest.mark.spec("S3-11", "S3-14")
@@ -459,7 +488,7 @@ def test_types_may_be_those_of_the_tools_there_are() -> None:
 @pytest.mark.parametrize(
     "members",
     ['"a": 1, "a": 1', '"a": "x", "a": "\\u003a"', '"a": "x", "\\u0061": "\\u003A"', '"b": [{"": 1, "": 2}]'],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("change", [str, lambda text: text.replace('"x"', "'x'"), lambda text: f"So: {text}"])
 def test_a_key_that_stands_twice_refuses_the_document(members: str, change: Callable[[str], str]) -> None:
     text = change(CUSTOM.replace("VALUE", f"{{{members}}}"))
@@ -537,12 +566,56 @@ def test_a_reply_too_long_is_not_read(strict: bool) -> None:
 @pytest.mark.parametrize(
     "unit",
     [
-        "[", "{", "{{", '{"a":', "[1,", '["', "['", "[/*", "[//", "[NaN,", '{"toolCalls":[', "```json\n", "```", "}",
-        "\\", '"', "{a:", "{a=", "[1 ", "“", '{"a":1,"a":', "[\\", "{x}", '{"x":1e999', "[[1],", "<tool_call>", "`",
-        "{} ", '{"toolCalls":[]}', ",", "[,", "#", "[#", "\ud800", "[\ud800", '["\\ud800', "\u00a0", "[\u00a0",
-        "[1x", "{'a':'", '[{"type":"custom","parameters":{}},', "/", "[/", "{/", "{a /*", "{a/**/", "[[/**/", "x[",
+        "[",
+        "{",
+        "{{",
+        '{"a":',
+        "[1,",
+        '["',
+        "['",
+        "[/*",
+        "[//",
+        "[NaN,",
+        '{"toolCalls":[',
+        "```json\n",
+        "```",
+        "}",
+        "\\",
+        '"',
+        "{a:",
+        "{a=",
+        "[1 ",
+        "“",
+        '{"a":1,"a":',
+        "[\\",
+        "{x}",
+        '{"x":1e999',
+        "[[1],",
+        "<tool_call>",
+        "`",
+        "{} ",
+        '{"toolCalls":[]}',
+        ",",
+        "[,",
+        "#",
+        "[#",
+        "\ud800",
+        "[\ud800",
+        '["\\ud800',
+        "\u00a0",
+        "[\u00a0",
+        "[1x",
+        "{'a':'",
+        '[{"type":"custom","parameters":{}},',
+        "/",
+        "[/",
+        "{/",
+        "{a /*",
+        "{a/**/",
+        "[[/**/",
+        "x[",
     ],
-)  # fmt: skip
+)
 def test_no_text_is_a_trap(unit: str) -> None:
     """Quadratic time would take minutes here, and endless recursion would raise."""
     for text in (unit * (100_000 // len(unit)), document(CHAT) + unit * (100_000 // len(unit))):
@@ -566,7 +639,7 @@ def test_an_error_repeats_next_to_nothing_of_the_text() -> None:
 def test_the_prompt_teaches_what_is_read() -> None:
     tool = ToolDefinition(
         name="read_file", description="Read\n\n# a file.", input_schema={"type": "object", "properties": {}}
-    )  # fmt: skip
+    )
     prompt = teach([tool])
     examples = re.findall(r'^{"toolCalls.*?^]}', prompt, re.DOTALL | re.MULTILINE)
     read = [parse(each, strict=True, types=TYPES | {"read_file"}) for each in examples]
@@ -574,8 +647,12 @@ def test_the_prompt_teaches_what_is_read() -> None:
     assert steps == [["send_chat", "read_file"], ["send_chat", "end_turn"]]
     entries = [line for line in prompt.splitlines() if line.startswith("- ")]
     assert [line[2:].split(":")[0] for line in entries] == [
-        "send_chat", "say", "open_url", "end_turn", "read_file",
-    ]  # fmt: skip
+        "send_chat",
+        "say",
+        "open_url",
+        "end_turn",
+        "read_file",
+    ]
     assert entries[-1] == '- read_file: Read # a file. {"type": "object", "properties": {}}'
     assert "send_chat:" not in teach([tool], outputs=False)
 

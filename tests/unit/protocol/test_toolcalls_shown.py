@@ -44,11 +44,13 @@ members = st.tuples(st.sampled_from(["id", "operation", "more", "priority"]) | t
 chats = st.builds(
     lambda kind, before, content, inside, after, ascii, indent: json.dumps(
         {
-            "type": kind, **{key: value for key, value in before if key not in ("type", "parameters")},
+            "type": kind,
+            **{key: value for key, value in before if key not in ("type", "parameters")},
             "parameters": {**inside, SHOWN[kind]: content},
             **{f"{key} after": value for key, value in after},
         },
-        ensure_ascii=ascii, indent=indent,
+        ensure_ascii=ascii,
+        indent=indent,
     ),
     st.sampled_from(["send_chat", "say"]),
     st.lists(members, max_size=3),
@@ -57,16 +59,48 @@ chats = st.builds(
     st.lists(members, max_size=1),
     st.booleans(),
     st.sampled_from([None, 0, 2]),
-)  # fmt: skip
+)
 scraps = st.lists(
-    st.sampled_from([
-        *"{}[],:\"'\\ \n1`#", '"type"', '"send_chat"', '"say"', '"parameters"', '"content"', '"utterance"',
-        '"type": "send_chat"', '"parameters": {', '"content": "', "type:", "content=", "'content': '", "/*", "*/", "//",
-        "“", "”", '"a"', '", ', "\\ud83d", "\\ude00", "\\u0022", "\\d", "True", "```", '"x": [', '"x": {', "\u00a0",
-        '"id": "1", "operation": "o"', '"parameters": {"content": "', "}}]}", "\ud83d", "\x01",
-    ]),
+    st.sampled_from(
+        [
+            *"{}[],:\"'\\ \n1`#",
+            '"type"',
+            '"send_chat"',
+            '"say"',
+            '"parameters"',
+            '"content"',
+            '"utterance"',
+            '"type": "send_chat"',
+            '"parameters": {',
+            '"content": "',
+            "type:",
+            "content=",
+            "'content': '",
+            "/*",
+            "*/",
+            "//",
+            "“",
+            "”",
+            '"a"',
+            '", ',
+            "\\ud83d",
+            "\\ude00",
+            "\\u0022",
+            "\\d",
+            "True",
+            "```",
+            '"x": [',
+            '"x": {',
+            "\u00a0",
+            '"id": "1", "operation": "o"',
+            '"parameters": {"content": "',
+            "}}]}",
+            "\ud83d",
+            "\x01",
+        ]
+    ),
     max_size=14,
-).map("".join)  # fmt: skip
+).map("".join)
 
 
 @pytest.mark.spec("S3-42")
@@ -87,9 +121,7 @@ def test_a_message_is_all_there_when_its_text_is(chunks: list[str]) -> None:
         replies
         | scraps.map(lambda text: OPENING + text)
         | scraps.map(lambda text: '{"toolCalls": [{' + text)
-        | st.tuples(chats, scraps, st.floats(0, 1)).map(
-            lambda given: f'{{"toolCalls": [{_spoilt(*given)}]}}'
-        )
+        | st.tuples(chats, scraps, st.floats(0, 1)).map(lambda given: f'{{"toolCalls": [{_spoilt(*given)}]}}')
     ),
     st.booleans(),
 )
@@ -97,9 +129,7 @@ def test_a_message_is_all_there_when_its_text_is(chunks: list[str]) -> None:
 @example(['{"toolCalls": [{"type": "send_chat", "a": \'"\', "parameters": {"content": "b"}}]}'], False)
 @example([OPENING, "\\ud83d", "\\u0041", '"}}]}'], False)
 @settings(deadline=None)
-def test_what_is_seen_early_is_always_the_beginning_of_what_there_is(
-    chunks: list[str], strict: bool
-) -> None:
+def test_what_is_seen_early_is_always_the_beginning_of_what_there_is(chunks: list[str], strict: bool) -> None:
     seen, parsed = shown(chunks, strict=strict)
     begins(seen, parsed)
     assert shown(list("".join(chunks)), strict=strict) == (seen, parsed)
@@ -202,7 +232,7 @@ def test_a_text_in_another_place_is_not_seen_early(call: str) -> None:
 
 @pytest.mark.parametrize(
     "rest", ['", "content": "y"}}]}', '"}, "type": "custom"}]}', '"}}], "toolCalls": []}', '"', '"}', '" @}}]}']
-)  # fmt: skip
+)
 def test_a_document_that_is_refused_later_may_have_shown_text_but_runs_nothing(rest: str) -> None:
     seen, parsed = shown([OPENING, "x", rest])
     assert (seen, parsed.calls) == ({0: "x"}, ())
@@ -229,14 +259,14 @@ def test_messages_are_seen_behind_a_call_that_has_to_be_filled_in_but_not_behind
         ("```json\nDOC\n```", "", ""),
         ("; DOC ;", "", ""),
         ("See:\n```py\nx = [1]\n```\nDOC", "See:\n```py\nx = [1]\n```", "See:"),
-        ("See:\n```json\n{\"a\": 1}\n```\n", 'See:\n```json\n{"a": 1}\n```', "See:"),
+        ('See:\n```json\n{"a": 1}\n```\n', 'See:\n```json\n{"a": 1}\n```', "See:"),
         ("```\nx\n```", "```\nx\n```", ""),
         ("use {x} or [y] now", "use {x} or [y] now", "use"),
         ("a < b", "a < b", "a"),
-        ("So: {\"toolCalls\": [{\"id\": @ and", "So:", "So:"),
+        ('So: {"toolCalls": [{"id": @ and', "So:", "So:"),
         ("", "", ""),
     ],
-)  # fmt: skip
+)
 def test_words_beside_the_documents_are_kept_and_seen_early(text: str, said: str, early: str) -> None:
     text = text.replace("DOC", document(CHAT)).replace("OTHER", document(END))
     for chunks in (list(text), [text]):

@@ -22,7 +22,7 @@ values = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | texts,
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
     max_leaves=12,
-)  # fmt: skip
+)
 calls = st.fixed_dictionaries(
     {
         "id": texts | st.integers(0, 3),
@@ -37,7 +37,7 @@ documents = st.builds(
     st.dictionaries(texts, values, max_size=1),
     st.sampled_from([None, 0, 2]),
     st.booleans(),
-)  # fmt: skip
+)
 replies = st.one_of(
     documents,
     documents.map(lambda text: f"```json\n{text}\n```"),
@@ -45,7 +45,7 @@ replies = st.one_of(
     st.lists(documents, max_size=3).map("\n".join),
     st.integers(0, len(CASES) - 1).map(lambda n: str(CASES[n]["text"][:2_000])),
     st.lists(st.sampled_from([*"{}[]\"'\\,:/*#`=1eaN \n“”", "toolCalls", CHAT_TEXT]), max_size=40).map("".join),
-)  # fmt: skip
+)
 
 
 def streamed(chunks: list[str], **how: Any) -> tuple[list[FoundCall], Parsed]:
@@ -128,7 +128,7 @@ def test_each_call_is_there_the_moment_its_object_closes() -> None:
 
 @pytest.mark.spec("S3-20", "S3-42")
 @pytest.mark.parametrize("size", range(1, 9))
-@pytest.mark.parametrize("text", ['\\" }', '\\\\', '"}]}', "{[\\", "\n\\\n", "\\u0022"])
+@pytest.mark.parametrize("text", ['\\" }', "\\\\", '"}]}', "{[\\", "\n\\\n", "\\u0022"])
 def test_brackets_and_quotes_in_texts_end_no_call(text: str, size: int) -> None:
     call = {**CHAT, "parameters": {text: text, "b": [{text: [text]}]}}
     whole = document(call, END)
@@ -140,7 +140,7 @@ def test_brackets_and_quotes_in_texts_end_no_call(text: str, size: int) -> None:
 @pytest.mark.parametrize(
     "text",
     ["Sure! DOC", "{'toolCalls': [CALL]}", '{"toolCalls": [,CALL]}', '{"toolCalls": [/**/CALL]}', "[CALL]", "CALL"],
-)  # fmt: skip
+)
 def test_what_has_to_be_mended_waits_for_the_end(text: str) -> None:
     text = text.replace("DOC", document(CHAT)).replace("CALL", CHAT_TEXT)
     assert streamed([text]) == ([], parse(text))

@@ -98,10 +98,17 @@ def test_any_data_becomes_json_and_stays_as_it_is(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["unzip", "-P", "hunter2", "a.zip"], ["/usr/bin/7z", "x", "-phunter2", "a.7z"], ["sudo", "mysql", "-phunter2"],
-     ["oathtool", "--totp", "-b", "hunter2x"], ["net", "user", "bob", "hunter2"], ["vault", "login", "hunter2"],
-     ["curl", "-b", "sid=hunter2", "https://x"], ["openssl", "enc", "-k", "hunter2"]],
-)  # fmt: skip
+    [
+        ["unzip", "-P", "hunter2", "a.zip"],
+        ["/usr/bin/7z", "x", "-phunter2", "a.7z"],
+        ["sudo", "mysql", "-phunter2"],
+        ["oathtool", "--totp", "-b", "hunter2x"],
+        ["net", "user", "bob", "hunter2"],
+        ["vault", "login", "hunter2"],
+        ["curl", "-b", "sid=hunter2", "https://x"],
+        ["openssl", "enc", "-k", "hunter2"],
+    ],
+)
 def test_a_password_in_a_list_of_words_is_masked(words: list[str]) -> None:
     shown = redact_value({"argv": words})
     assert "hunter2" not in str(shown)

@@ -84,7 +84,9 @@ def test_a_long_command_keeps_its_beginning_and_its_end() -> None:
     assert len(text) <= 2_000
 
 
-@pytest.mark.parametrize("value", [list(range(100_000)), {str(n): n for n in range(9_000)}, "z" * 10**6, [["y" * 1000] * 100] * 100])
+@pytest.mark.parametrize(
+    "value", [list(range(100_000)), {str(n): n for n in range(9_000)}, "z" * 10**6, [["y" * 1000] * 100] * 100]
+)
 def test_a_summary_is_bounded(value: Any) -> None:
     assert len(summarize(value)) <= 2_000
 

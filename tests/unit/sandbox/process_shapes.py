@@ -21,29 +21,28 @@ SHAPES = {
     "ignores SIGTERM": "trap '' TERM; note $$; sleep 300 & note $!; ready; while :; do wait; done",
     "holds the pipe": "(setsid sh -c 'echo $$ >> $PIDS; sleep 300; echo late' &) ; await 1; ready",
     "fork chain": (
-        "(setsid sh -c 'hop() { echo $(exec sh -c \"echo \\$PPID\") >> $PIDS; "
+        '(setsid sh -c \'hop() { echo $(exec sh -c "echo \\$PPID") >> $PIDS; '
         "[ -e $PIDS.end ] || (hop &) ; }; hop' &) ; await 3; ready; sleep 300"
     ),
     "stopped": "sleep 300 & note $!; kill -STOP $!; ready; wait",
     "environment cleared": (
-        "marked; (env -i setsid sh -c 'echo $$ >> '$PIDS'; exec sleep 300' &) ; "
-        "await 1; ready; sleep 300"
+        "marked; (env -i setsid sh -c 'echo $$ >> '$PIDS'; exec sleep 300' &) ; await 1; ready; sleep 300"
     ),
     "environment overwritten": (
-        f"marked; ({PYTHON} \"\nimport ctypes, os\nif os.fork(): os._exit(0)\nos.setsid()\n"
+        f'marked; ({PYTHON} "\nimport ctypes, os\nif os.fork(): os._exit(0)\nos.setsid()\n'
         "first, last = map(int, open('/proc/self/stat').read().rsplit(')')[1].split()[47:49])\n"
         "ctypes.memset(first, 120, last - first)\n"
         "open(os.environ['PIDS'], 'a').write(f'{os.getpid()}\\n')\n"
         'import time; time.sleep(300)" &) ; await 1; ready; sleep 300'
     ),
     "threads outlive the first": (
-        f"marked; (setsid {PYTHON} \"\nimport ctypes, os, threading, time\n"
+        f'marked; (setsid {PYTHON} "\nimport ctypes, os, threading, time\n'
         "open(os.environ['PIDS'], 'a').write(f'{os.getpid()}\\n')\n"
         "threading.Thread(target=time.sleep, args=(300,)).start()\n"
         'ctypes.CDLL(None).syscall(60, 0)" &) ; await 1; ready; sleep 300'
     ),
     "another runtime inside, killed": (
-        f"(setsid {PYTHON} \"\nimport os, resource, subprocess\n"
+        f'(setsid {PYTHON} "\nimport os, resource, subprocess\n'
         "resource.setrlimit(10, ((1 << 59) + 1, resource.getrlimit(10)[1]))\n"
         "child = subprocess.Popen(['/bin/sleep', '300'], env={}, start_new_session=True)\n"
         "open(os.environ['PIDS'], 'a').write(f'{child.pid}\\n')\n"

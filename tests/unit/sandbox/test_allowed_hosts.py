@@ -45,16 +45,75 @@ def test_an_entry_has_one_meaning_and_one_spelling(text: str, entry: AllowedHost
 @pytest.mark.parametrize(
     "text",
     [
-        "", "*", "*.", "**", "*.*", "*.*.com", "a.*", "a*.com", "*com", ".", ".com", "a..b", "a.com..",
-        "http://a.com", "a.com/", "a.com/x", "//a.com", "a.com?x", "a.com#x", "u@a.com", "u:p@a.com",
-        "a.com:", "a.com:0", "a.com:080", "a.com:65536", "a.com:99999", "a.com:x", "a.com:-1", "a.com:*",
-        "a com", " a.com", "a.com ", "a\tb", "a\nb.com", "a.com\n", "a\0.com", "a%2ecom", "a\\b", "a,b",
-        "0x7f.1", "127.1", "2130706433", "0177.0.0.1", "127.0.0.01", "1.2.3.4.5", "256.1.1.1", "1.2.3",
-        "a.0x1", "a.1", "*.1", "*.127.0.0.1", "*.[::1]", "::1", "[::1", "[::1%eth0]", "[127.0.0.1]", "[]",
-        "private:127.0.0.1", "private:", "private:*", "-a.com", "a-.com", "a" * 64 + ".com",
-        "a." * 130 + "com", "straße.de", "a\u200db.com", "\ud800.com",
+        "",
+        "*",
+        "*.",
+        "**",
+        "*.*",
+        "*.*.com",
+        "a.*",
+        "a*.com",
+        "*com",
+        ".",
+        ".com",
+        "a..b",
+        "a.com..",
+        "http://a.com",
+        "a.com/",
+        "a.com/x",
+        "//a.com",
+        "a.com?x",
+        "a.com#x",
+        "u@a.com",
+        "u:p@a.com",
+        "a.com:",
+        "a.com:0",
+        "a.com:080",
+        "a.com:65536",
+        "a.com:99999",
+        "a.com:x",
+        "a.com:-1",
+        "a.com:*",
+        "a com",
+        " a.com",
+        "a.com ",
+        "a\tb",
+        "a\nb.com",
+        "a.com\n",
+        "a\0.com",
+        "a%2ecom",
+        "a\\b",
+        "a,b",
+        "0x7f.1",
+        "127.1",
+        "2130706433",
+        "0177.0.0.1",
+        "127.0.0.01",
+        "1.2.3.4.5",
+        "256.1.1.1",
+        "1.2.3",
+        "a.0x1",
+        "a.1",
+        "*.1",
+        "*.127.0.0.1",
+        "*.[::1]",
+        "::1",
+        "[::1",
+        "[::1%eth0]",
+        "[127.0.0.1]",
+        "[]",
+        "private:127.0.0.1",
+        "private:",
+        "private:*",
+        "-a.com",
+        "a-.com",
+        "a" * 64 + ".com",
+        "a." * 130 + "com",
+        "straße.de",
+        "a\u200db.com",
+        "\ud800.com",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_host_is_no_entry(text: str) -> None:
     with pytest.raises(ValueError):
         parse(text)
@@ -148,10 +207,19 @@ def test_only_an_entry_that_says_so_leads_to_a_private_address() -> None:
         for entry in ("git.corp", "private:git.corp", "10.0.0.1")
         for address in ("10.0.0.1", "10.0.0.2", "169.254.169.254", "93.184.216.34")
     ] == [
-        False, False, False, True,
-        True, True, False, True,
-        True, False, False, True,
-    ]  # fmt: skip
+        False,
+        False,
+        False,
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+        False,
+        False,
+        True,
+    ]
 
 
 LABELS = st.sampled_from(["a", "b", "example", "com", "xn--a", "a1"])
@@ -161,8 +229,11 @@ NEAR = st.sampled_from(["a", "b.a", "c.b.a", "ab.a"])
 PORTS = st.sampled_from(["", ":443", ":8080"])
 ENTRIES = st.builds(
     lambda private, star, name, port: parse(private + star + name + port),
-    st.sampled_from(["", "private:"]), st.sampled_from(["", "*."]), NEAR, PORTS,
-)  # fmt: skip
+    st.sampled_from(["", "private:"]),
+    st.sampled_from(["", "*."]),
+    NEAR,
+    PORTS,
+)
 
 
 @given(st.lists(ENTRIES, max_size=3), st.lists(ENTRIES, max_size=3), NEAR, st.sampled_from([80, 443, 8080]))

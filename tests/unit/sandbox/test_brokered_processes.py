@@ -89,9 +89,7 @@ async def start(
     cwd: str = "/",
     **env: str,
 ) -> BrokeredProcess:
-    command = Command(
-        argv=("/bin/bash", "-c", script), cwd=cwd, env={"PATH": os.environ["PATH"], **env}
-    )
+    command = Command(argv=("/bin/bash", "-c", script), cwd=cwd, env={"PATH": os.environ["PATH"], **env})
     return await BrokerLauncher(process, plan).start(command, record or Record())
 
 
@@ -137,9 +135,7 @@ async def test_both_streams_arrive_and_the_exit_code_is_the_commands_own(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGPIPE, signal.SIGINT])
-async def test_a_command_that_a_signal_ended_says_which(
-    process: BrokerProcess, plan: Plan | None, number: int
-) -> None:
+async def test_a_command_that_a_signal_ended_says_which(process: BrokerProcess, plan: Plan | None, number: int) -> None:
     assert await finish(await start(process, plan, f"kill -{number} $$")) == Exit(signal=number)
 
 
@@ -178,23 +174,17 @@ async def test_a_command_gets_its_environment_three_descriptors_and_nothing_else
     assert record.streams["stdout"].decode() == expected
 
 
-async def test_every_process_carries_the_mark_of_its_lineage(
-    process: BrokerProcess, plan: Plan | None
-) -> None:
+async def test_every_process_carries_the_mark_of_its_lineage(process: BrokerProcess, plan: Plan | None) -> None:
     record = Record()
     await finish(await start(process, plan, "ulimit -S -x; echo $CALLGATE_CALL", record))
     limit, mark = record.streams["stdout"].decode().split()
     assert mark.rpartition(".")[2] == limit
 
 
-async def test_a_large_command_line_arrives_whole(
-    process: BrokerProcess, plan: Plan | None
-) -> None:
+async def test_a_large_command_line_arrives_whole(process: BrokerProcess, plan: Plan | None) -> None:
     record = Record()
     words = tuple(str(number) * 100_000 for number in range(8))
-    command = Command(
-        argv=("/bin/bash", "-c", "echo ${#1} ${#8}", "x", *words), cwd="/", env={}
-    )
+    command = Command(argv=("/bin/bash", "-c", "echo ${#1} ${#8}", "x", *words), cwd="/", env={})
     await finish(await BrokerLauncher(process, plan).start(command, record))
     assert record.streams["stdout"] == b"100000 100000\n"
 
@@ -206,9 +196,7 @@ async def test_an_order_that_is_too_large_is_refused_here(process: BrokerProcess
     assert await finish(await start(process, None, "true")) == Exit(code=0)
 
 
-async def test_many_commands_at_once_end_right_and_leave_nothing(
-    process: BrokerProcess, plan: Plan | None
-) -> None:
+async def test_many_commands_at_once_end_right_and_leave_nothing(process: BrokerProcess, plan: Plan | None) -> None:
     await finish(await start(process, plan, "true"))
     before = descriptors()
     started = await asyncio.gather(*(start(process, plan, f"exit {n}") for n in range(32)))
@@ -226,9 +214,11 @@ async def test_stop_asks_first_and_a_command_that_listens_can_clean_up(
 ) -> None:
     record = Record()
     kept = await start(
-        process, plan, "trap 'echo cleaned; exit 3' TERM; echo ready; while :; do sleep 1; done",
+        process,
+        plan,
+        "trap 'echo cleaned; exit 3' TERM; echo ready; while :; do sleep 1; done",
         record,
-    )  # fmt: skip
+    )
     await record.until(b"ready")
     assert kept.stop()
     ended = await finish(kept)
@@ -247,9 +237,7 @@ async def test_stop_kills_whoever_does_not_listen_and_a_second_stop_shortens_the
     assert (ended.signal, ended.stopped, ended.survivors) == (signal.SIGKILL, True, 0)
 
 
-async def test_leaving_the_block_stops_what_still_runs(
-    process: BrokerProcess, plan: Plan | None
-) -> None:
+async def test_leaving_the_block_stops_what_still_runs(process: BrokerProcess, plan: Plan | None) -> None:
     async with await start(process, plan, "sleep 300") as kept:
         pass
     assert (await finish(kept)).stopped
@@ -384,9 +372,7 @@ async def test_a_command_that_ends_its_own_keeper_is_ended_by_the_broker(
     gone(*map(int, record.streams["stdout"].split()))
 
 
-async def test_closing_ends_every_command_and_the_broker(
-    process: BrokerProcess, plan: Plan | None
-) -> None:
+async def test_closing_ends_every_command_and_the_broker(process: BrokerProcess, plan: Plan | None) -> None:
     record = Record()
     kept = await start(process, plan, "echo up; sleep 300", record)
     await record.until(b"up")
@@ -414,9 +400,7 @@ async def test_the_broker_has_no_environment_no_terminal_and_no_descriptor_of_ou
 
 def protecting(workspace: Path, *names: str) -> Plan:
     needed({"namespaces", "seccomp"})
-    jail = Jail(
-        writable=(str(workspace),), protected=tuple(str(workspace / name) for name in names)
-    )
+    jail = Jail(writable=(str(workspace),), protected=tuple(str(workspace / name) for name in names))
     return Plan(jail, ("seccomp", "namespaces"))
 
 
@@ -466,9 +450,7 @@ async def test_a_link_on_the_way_to_a_protected_path_refuses_the_start(
 
 
 @pytest.mark.parametrize("backend", ["landlock", "seccomp"])
-async def test_a_step_that_fails_starts_nothing(
-    process: BrokerProcess, tmp_path: Path, backend: str
-) -> None:
+async def test_a_step_that_fails_starts_nothing(process: BrokerProcess, tmp_path: Path, backend: str) -> None:
     needed({"landlock", "seccomp"})
     command = Command(argv=("/usr/bin/touch", str(tmp_path / "ran")), cwd="/", env={})
     order = ordering.order(command, Plan(Jail(), ("landlock", "seccomp")))

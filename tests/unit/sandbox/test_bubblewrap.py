@@ -15,9 +15,17 @@ from tests.needs import needs
 from tests.unit.sandbox.worlds import NOBODY, World, as_user
 
 ALWAYS = (
-    "bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
-    "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-)  # fmt: skip
+    "bwrap",
+    "--unshare-user",
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-cgroup-try",
+    "--die-with-parent",
+    "--new-session",
+    "--cap-drop",
+    "ALL",
+)
 DEVICES = ("--dev", "/dev", "--proc", "/proc", "--remount-ro", "/proc")
 SYS = ("--ro-bind-try", "/sys", "/sys")
 LAST = ("--chdir", "/ws", "--seccomp", "10", "--", "true")
@@ -55,19 +63,41 @@ def test_what_lies_deeper_is_laid_over_what_lies_above() -> None:
     )
     assert line(jail, found) == (
         *ALWAYS,
-        "--ro-bind-try", "/", "/",
+        "--ro-bind-try",
+        "/",
+        "/",
         *DEVICES,
-        "--tmpfs", "/tmp",
-        "--bind-try", "/ws", "/ws",
-        "--bind-try", "/tmp/extra", "/tmp/extra",
-        "--bind", "/ws/.git", "/ws/.git",
-        "--ro-bind", "/ws/.git/hooks", "/ws/.git/hooks",
-        "--ro-bind-try", "/ws/.envrc", "/ws/.envrc",
-        "--ro-bind-try", "/ws/.callgate", "/ws/.callgate",
-        "--ro-bind", "/dev/null", "/home/me/.netrc",
-        "--perms", "0000", "--tmpfs", "/home/me/.ssh", "--remount-ro", "/home/me/.ssh",
+        "--tmpfs",
+        "/tmp",
+        "--bind-try",
+        "/ws",
+        "/ws",
+        "--bind-try",
+        "/tmp/extra",
+        "/tmp/extra",
+        "--bind",
+        "/ws/.git",
+        "/ws/.git",
+        "--ro-bind",
+        "/ws/.git/hooks",
+        "/ws/.git/hooks",
+        "--ro-bind-try",
+        "/ws/.envrc",
+        "/ws/.envrc",
+        "--ro-bind-try",
+        "/ws/.callgate",
+        "/ws/.callgate",
+        "--ro-bind",
+        "/dev/null",
+        "/home/me/.netrc",
+        "--perms",
+        "0000",
+        "--tmpfs",
+        "/home/me/.ssh",
+        "--remount-ro",
+        "/home/me/.ssh",
         *LAST,
-    )  # fmt: skip
+    )
 
 
 def test_a_command_that_looks_like_an_option_is_a_command() -> None:
@@ -149,9 +179,7 @@ def test_a_link_on_the_way_to_a_protected_path_is_refused(tmp_path: Path, link: 
     ("mode", "problem"),
     [(0o755, None), (0o4755, "bubblewrap is setuid"), (0o2755, "bubblewrap is setuid")],
 )
-def test_a_program_that_would_run_as_another_is_not_used(
-    tmp_path: Path, mode: int, problem: str | None
-) -> None:
+def test_a_program_that_would_run_as_another_is_not_used(tmp_path: Path, mode: int, problem: str | None) -> None:
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\n")
     program.chmod(mode)
@@ -164,9 +192,7 @@ def test_a_program_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.spec("T14")
-def test_a_program_that_path_names_first_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_program_that_path_names_first_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "bwrap"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)

@@ -142,9 +142,7 @@ async def test_what_a_dead_broker_left_is_removed_by_the_next_and_nothing_else(
     assert (os.path.exists(dead.path), ours(process).exists()) == (False, True)
 
 
-async def test_a_broker_that_is_let_go_leaves_no_directory(
-    process: BrokerProcess, groups: ControlGroups
-) -> None:
+async def test_a_broker_that_is_let_go_leaves_no_directory(process: BrokerProcess, groups: ControlGroups) -> None:
     directory = ours(process)
     await until_none(process)
     process.close()
@@ -223,9 +221,7 @@ def test_a_limit_that_cannot_be_written_is_left_to_the_process(played: Path) -> 
     assert Played(played, {"memory"}).make(ordering.group_limits(LIMITS)) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "path"), [("1:cpu:/a\n0::/user.slice/b c\n", "/user.slice/b c"), ("0::/\n", "/")]
-)
+@pytest.mark.parametrize(("text", "path"), [("1:cpu:/a\n0::/user.slice/b c\n", "/user.slice/b c"), ("0::/\n", "/")])
 def test_our_own_group_is_the_one_of_version_two(text: str, path: str) -> None:
     assert cgroups.own_path(text) == path
 
@@ -235,9 +231,7 @@ def test_without_version_two_there_are_no_groups() -> None:
         cgroups.own_path("4:memory:/a\n1:cpu:/\n")
 
 
-@pytest.mark.parametrize(
-    ("controllers", "found"), [("cpu memory pids", ["slice", "scope"]), ("cpu", ["scope"])]
-)
+@pytest.mark.parametrize(("controllers", "found"), [("cpu memory pids", ["slice", "scope"]), ("cpu", ["scope"])])
 def test_the_group_above_is_used_where_it_limits_processes_already(
     tmp_path: Path, controllers: str, found: list[str]
 ) -> None:

@@ -34,9 +34,7 @@ async def process() -> AsyncIterator[BrokerProcess]:
     process.close()
 
 
-async def start(
-    process: BrokerProcess, script: str, record: Record | None = None, **env: str
-) -> BrokeredProcess:
+async def start(process: BrokerProcess, script: str, record: Record | None = None, **env: str) -> BrokeredProcess:
     return await start_in(process, None, script, record, **env)
 
 
@@ -236,19 +234,13 @@ async def test_a_process_substitution_may_finish_after_the_shell(process: Broker
     assert record.streams["stdout"] == b"got hello\n"
 
 
-async def test_a_process_that_is_not_of_the_command_is_left_alone(
-    process: BrokerProcess, tmp_path: Path
-) -> None:
+async def test_a_process_that_is_not_of_the_command_is_left_alone(process: BrokerProcess, tmp_path: Path) -> None:
     """A child of ours, and another command at the same time with a daemon beside it."""
     records = [Record(), Record()]
-    other = await start(
-        process, PRELUDE + SHAPES["double fork"], records[0], PIDS=str(tmp_path / "other")
-    )
+    other = await start(process, PRELUDE + SHAPES["double fork"], records[0], PIDS=str(tmp_path / "other"))
     await records[0].until(b"ready\n")
     bystander = await asyncio.create_subprocess_exec("sleep", "300")
-    command = await start(
-        process, PRELUDE + SHAPES["setsid"], records[1], PIDS=str(tmp_path / "pids")
-    )
+    command = await start(process, PRELUDE + SHAPES["setsid"], records[1], PIDS=str(tmp_path / "pids"))
     await records[1].until(b"ready\n")
     command.stop(grace=0)
     await finish(command)
@@ -311,7 +303,5 @@ async def main():
 asyncio.run(main())
 print(opened)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout == "[]\n"

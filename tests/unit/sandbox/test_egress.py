@@ -89,9 +89,7 @@ class Proxy:
 
 
 @contextlib.asynccontextmanager
-async def proxy(
-    *hosts: str, addresses: list[str] | None = None, **patience: float
-) -> AsyncIterator[Proxy]:
+async def proxy(*hosts: str, addresses: list[str] | None = None, **patience: float) -> AsyncIterator[Proxy]:
     """`addresses` are what every name has."""
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -120,13 +118,11 @@ def status(answer: bytes) -> int:
 async def test_a_plain_request_reaches_its_host_with_the_hosts_own_name() -> None:
     async with serving() as server, proxy(f"127.0.0.1:{server.port}") as door:
         answer = await door.say(
-            b"POST http://127.0.0.1:%d/x HTTP/1.1\r\nHost: evil.com\r\nContent-Length: 3\r\n\r\nabc"
-            % server.port
+            b"POST http://127.0.0.1:%d/x HTTP/1.1\r\nHost: evil.com\r\nContent-Length: 3\r\n\r\nabc" % server.port
         )
     assert answer == b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhello"
     assert server.seen == [
-        b"POST /x HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 3\r\n"
-        b"Connection: close\r\n\r\nabc" % server.port
+        b"POST /x HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc" % server.port
     ]
     assert (door.egress.blocked, door.egress.reached) == ((), 1)
 
@@ -142,10 +138,17 @@ async def test_a_tunnel_carries_both_ways_and_each_end_by_itself() -> None:
 @pytest.mark.parametrize(
     "target",
     [
-        "evil.com:443", "pkgs.example.org.evil.com:443", "pkgs.example.org:444", "127.0.0.1:443", "[::1]:443",
-        "localhost:443", "[::ffff:127.0.0.1]:443", "169.254.169.254:80", "pkgs.example.org:22",
+        "evil.com:443",
+        "pkgs.example.org.evil.com:443",
+        "pkgs.example.org:444",
+        "127.0.0.1:443",
+        "[::1]:443",
+        "localhost:443",
+        "[::ffff:127.0.0.1]:443",
+        "169.254.169.254:80",
+        "pkgs.example.org:22",
     ],
-)  # fmt: skip
+)
 async def test_another_host_or_port_is_refused_and_named_and_not_looked_up(target: str) -> None:
     async with proxy("pkgs.example.org", "*.pkgs.example.org") as door:
         assert status(await door.say(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode())) == 403
@@ -228,9 +231,7 @@ async def test_half_a_body_is_passed_on_with_its_end() -> None:
         (b"\x05\x01\x00\r\n\r\n", 400),
     ],
 )
-async def test_what_is_not_understood_is_answered_and_goes_nowhere(
-    asked: bytes, expected: int
-) -> None:
+async def test_what_is_not_understood_is_answered_and_goes_nowhere(asked: bytes, expected: int) -> None:
     async with proxy("127.0.0.1") as door:
         assert status(await door.say(asked)) == expected
     assert (door.egress.blocked, door.egress.reached) == ((), 0)

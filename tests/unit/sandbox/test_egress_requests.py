@@ -40,16 +40,21 @@ def passed(line: str, *fields: str) -> bytes:
         ),
         (
             head(
-                "POST http://[::1]/ HTTP/1.1", "Accept: a\tb", "Connection: keep-alive, X-Gone, Content-Length",
-                "X-Gone: 1", "Keep-Alive: 5", "Proxy-Connection: x", "Proxy-Authorization: secret",
-                "Upgrade: h2c", "TE: trailers", "content-length: 7",
+                "POST http://[::1]/ HTTP/1.1",
+                "Accept: a\tb",
+                "Connection: keep-alive, X-Gone, Content-Length",
+                "X-Gone: 1",
+                "Keep-Alive: 5",
+                "Proxy-Connection: x",
+                "Proxy-Authorization: secret",
+                "Upgrade: h2c",
+                "TE: trailers",
+                "content-length: 7",
             ),
-            Request(
-                "::1", 80, passed("POST / HTTP/1.1", "Host: [::1]", "Accept: a\tb", "Content-Length: 7"), 7
-            ),
+            Request("::1", 80, passed("POST / HTTP/1.1", "Host: [::1]", "Accept: a\tb", "Content-Length: 7"), 7),
         ),
     ],
-)  # fmt: skip
+)
 def test_a_request_is_passed_on_in_words_of_our_own(asked: bytes, request_: Request) -> None:
     assert parse(asked) == request_
 

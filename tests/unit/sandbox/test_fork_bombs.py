@@ -39,20 +39,23 @@ DOUBLINGS = 10
 SPARE = 900
 """What the kernel may let an ordinary user have: RLIMIT_NPROC counts what else runs for it."""
 FORKS = (
-    PYTHON, "-c",
+    PYTHON,
+    "-c",
     "import os, time\nos.write(1, b'.')\n"
     f"for _ in range({DOUBLINGS}):\n"
     " try: os.fork() or os.write(1, b'.')\n"
     " except OSError: pass\n"
     "time.sleep(600)",
-)  # fmt: skip
+)
 PIPES = (
-    "/bin/bash", "-c",
+    "/bin/bash",
+    "-c",
     "bomb() { if [ $1 = 0 ]; then sleep 600; else bomb $(($1 - 1)) | bomb $(($1 - 1)) & wait; fi; }\n"
     f"bomb {DOUBLINGS - 2}",
-)  # fmt: skip
+)
 THREADS = (
-    PYTHON, "-c",
+    PYTHON,
+    "-c",
     "import os, threading, time\n"
     "def double(times):\n"
     " os.write(1, b'.')\n"
@@ -61,14 +64,15 @@ THREADS = (
     "  except RuntimeError: pass\n"
     " time.sleep(600)\n"
     f"double({DOUBLINGS})",
-)  # fmt: skip
+)
 DEAD = (
-    PYTHON, "-c",
+    PYTHON,
+    "-c",
     f"import os, time\nfor _ in range(2 ** {DOUBLINGS}):\n"
     " try: os.fork() or os.write(1, b'.') and os._exit(0)\n"
     " except OSError: pass\n"
     "time.sleep(600)",
-)  # fmt: skip
+)
 """Nobody waits for its children: what is dead still has a number."""
 
 

@@ -86,8 +86,6 @@ def test_where_something_is_hidden_no_disk_can_be_read() -> None:
     assert "/" not in paths
 
 
-@pytest.mark.parametrize(
-    ("version", "known"), [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (7, 16), (9, 16)]
-)
+@pytest.mark.parametrize(("version", "known"), [(1, 13), (2, 14), (3, 15), (4, 15), (5, 16), (6, 16), (7, 16), (9, 16)])
 def test_a_kernel_is_asked_only_for_what_it_knows(version: int, known: int) -> None:
     assert landlock.handled(version) == (1 << known) - 1

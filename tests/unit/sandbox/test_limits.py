@@ -27,32 +27,36 @@ SMALL = Limits(memory_bytes=100 * MIB, processes=60, output_bytes=100_000)
 READ = [{"landlock", "seccomp"}, {"namespaces", "seccomp"}, {"bubblewrap", "seccomp"}]
 
 BOMB = (
-    "/bin/bash", "-c",
+    "/bin/bash",
+    "-c",
     "bomb() { if [ $1 = 0 ]; then sleep 600; else bomb $(($1 - 1)) | bomb $(($1 - 1)) & wait; fi; }; bomb 8",
-)  # fmt: skip
+)
 """It doubles only so often: where nothing holds it, the tests beside it have process ids left."""
 THREADS = (
-    PYTHON, "-c",
-    "import threading, time\n"
-    "while True: threading.Thread(target=time.sleep, args=(600,)).start()",
-)  # fmt: skip
+    PYTHON,
+    "-c",
+    "import threading, time\nwhile True: threading.Thread(target=time.sleep, args=(600,)).start()",
+)
 HOG = (PYTHON, "-c", "import time\na = bytearray(400_000_000)\ntime.sleep(600)")
 MANY_HOGS = (
-    PYTHON, "-c",
+    PYTHON,
+    "-c",
     "import os, time\nfor _ in range(8): os.fork() or (bytearray(40_000_000), time.sleep(600))\n"
     "keep = bytearray(40_000_000); time.sleep(600)",
-)  # fmt: skip
+)
 HIDDEN_HOG = (
-    PYTHON, "-c",
+    PYTHON,
+    "-c",
     "import os, time\nfile = os.memfd_create('x')\n"
     "for _ in range(400): os.write(file, bytes(1_000_000))\ntime.sleep(600)",
-)  # fmt: skip
+)
 FORKED = (
-    PYTHON, "-c",
+    PYTHON,
+    "-c",
     "import os, time\nshared = bytearray(60_000_000)\n"
     "children = [os.fork() or (time.sleep(2), os._exit(0)) for _ in range(10)]\n"
     "[os.wait() for _ in children]\nprint('shared')",
-)  # fmt: skip
+)
 
 
 @pytest.fixture(params=USERS)
@@ -154,9 +158,7 @@ TOOLS = {
 def test_tools_work_within_the_default_limits(world: World, tool: str) -> None:
     if reason := missing(tool):
         pytest.skip(reason)
-    plan = choose(
-        profiles.workspace(world.places, limits=default_limits()), needed({"seccomp", "namespaces"})
-    )
+    plan = choose(profiles.workspace(world.places, limits=default_limits()), needed({"seccomp", "namespaces"}))
     found = outcome(world, plan, None, ("/bin/bash", "-c", TOOLS[tool]))
     assert (found["out"], found["exit"]["limit"]) == ("ok\n", None)
 

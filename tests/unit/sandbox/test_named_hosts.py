@@ -137,12 +137,19 @@ def test_without_the_proxy_nothing_is_reached(world: World, port: int) -> None:
     named = plan(world, f"127.0.0.1:{port}", "pkgs.example.org")
     assert ran(world, named, WAYS_ROUND.format(port=port)) == (
         [
-            "ECONNREFUSED", "ENETUNREACH", "ENETUNREACH", "ENETUNREACH", "EPERM", "EPERM", "EPERM",
-            "unknown", "reached",
+            "ECONNREFUSED",
+            "ENETUNREACH",
+            "ENETUNREACH",
+            "ENETUNREACH",
+            "EPERM",
+            "EPERM",
+            "EPERM",
+            "unknown",
+            "reached",
         ],
         [],
         0,
-    )  # fmt: skip
+    )
 
 
 HOLDS = """

@@ -52,9 +52,7 @@ def test_without_a_file_the_mark_names_none() -> None:
 
 
 @pytest.mark.spec("S4-77")
-def test_a_kept_file_is_bounded_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kept_file_is_bounded_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outputs, "KEPT_FILE", 150)
     path = tmp_path / "out"
     kept = capture(b"x" * 1000, str(path))

@@ -77,9 +77,7 @@ def preview(
             found = await machines.look(process, bwrap=shutil.which("bwrap"))
             backends = [each for each in found if only(each)]
             meddle(stage)
-            command = Command(
-                argv=("/bin/bash", "-c", script), cwd=stage.workspace, env={"PATH": "/usr/bin:/bin"}
-            )
+            command = Command(argv=("/bin/bash", "-c", script), cwd=stage.workspace, env={"PATH": "/usr/bin:/bin"})
             stage, running = await overlays.start(
                 stage, process, backends, command, places or world.places, lambda _, data: said.extend(data)
             )
@@ -142,25 +140,58 @@ mkdir temporary && rmdir temporary
 echo > $'line\nbreak'
 """
 CHANGES = {
-    ("changed", "plain"), ("created", "created"), ("created", "made"), ("created", "made/below"),
-    ("created", "made/below/file"), ("deleted", "gone"), ("deleted", "whole"),
-    ("deleted", "whole/a"), ("deleted", "whole/b"), ("deleted", "whole/b/c"),
-    ("deleted", "replaced/old"), ("deleted", "replaced/sub"), ("deleted", "replaced/sub/x"),
-    ("created", "replaced/other"), ("changed", "to-file"), ("deleted", "to-file/in"),
-    ("changed", "to-directory"), ("created", "to-directory/in"), ("deleted", "moved"),
-    ("created", "renamed"), ("deleted", "directory"), ("deleted", "directory/in"),
-    ("created", "elsewhere"), ("created", "elsewhere/in"), ("changed", "script"),
-    ("changed", "closed"), ("changed", "pointer"), ("created", "out"), ("created", "pipe"),
-    ("deleted", "emptied/one"), ("created", ".envrc"), ("created", "line\nbreak"),
-}  # fmt: skip
+    ("changed", "plain"),
+    ("created", "created"),
+    ("created", "made"),
+    ("created", "made/below"),
+    ("created", "made/below/file"),
+    ("deleted", "gone"),
+    ("deleted", "whole"),
+    ("deleted", "whole/a"),
+    ("deleted", "whole/b"),
+    ("deleted", "whole/b/c"),
+    ("deleted", "replaced/old"),
+    ("deleted", "replaced/sub"),
+    ("deleted", "replaced/sub/x"),
+    ("created", "replaced/other"),
+    ("changed", "to-file"),
+    ("deleted", "to-file/in"),
+    ("changed", "to-directory"),
+    ("created", "to-directory/in"),
+    ("deleted", "moved"),
+    ("created", "renamed"),
+    ("deleted", "directory"),
+    ("deleted", "directory/in"),
+    ("created", "elsewhere"),
+    ("created", "elsewhere/in"),
+    ("changed", "script"),
+    ("changed", "closed"),
+    ("changed", "pointer"),
+    ("created", "out"),
+    ("created", "pipe"),
+    ("deleted", "emptied/one"),
+    ("created", ".envrc"),
+    ("created", "line\nbreak"),
+}
 
 
 def furnish(world: World) -> None:
     root = world.workspace
     for path in (
-        "gone", "whole/a", "whole/b/c", "replaced/old", "replaced/sub/x", "to-file/in",
-        "to-directory", "moved", "directory/in", "script", "touched", "same", "emptied/one",
-    ):  # fmt: skip
+        "gone",
+        "whole/a",
+        "whole/b/c",
+        "replaced/old",
+        "replaced/sub/x",
+        "to-file/in",
+        "to-directory",
+        "moved",
+        "directory/in",
+        "script",
+        "touched",
+        "same",
+        "emptied/one",
+    ):
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(path)
     (root / "closed").mkdir()
@@ -182,9 +213,7 @@ def test_every_kind_of_change_is_found_and_nothing_is_changed(world: World, way:
     assert after == before
 
 
-def test_a_command_sees_the_workspace_in_its_own_place_and_nothing_of_the_stage(
-    world: World, way: Way
-) -> None:
+def test_a_command_sees_the_workspace_in_its_own_place_and_nothing_of_the_stage(world: World, way: Way) -> None:
     seen = preview(world, f"pwd; cat plain; ls {scratch(world)}/* 2>&1 || echo nothing", way)
     assert seen.said.splitlines()[0] == f"{world.workspace}"
     assert seen.said.splitlines()[1].startswith("plain")
@@ -196,9 +225,11 @@ def test_nothing_outside_can_be_written_not_even_a_granted_root(world: World, wa
     before = world.outside_state()
     script = f"echo x > {world.outside}/file; echo x > link; rm {world.outside}/directory/*; touch links/new; exit 7"
     granted = SandboxPaths(
-        workspace=str(world.workspace), home=str(world.home), callgate_home=str(world.callgate_home),
+        workspace=str(world.workspace),
+        home=str(world.home),
+        callgate_home=str(world.callgate_home),
         write_roots=(str(world.outside),),
-    )  # fmt: skip
+    )
     seen = preview(world, script, way, places=granted)
     assert (seen.code, seen.changes, world.outside_state()) == (7, set(), before)
 
@@ -269,7 +300,7 @@ def test_a_path_with_every_separator_is_no_trouble(world: World, way: Way) -> No
 
 
 def test_what_cannot_be_shown_whole_is_refused_and_still_removed(world: World, way: Way) -> None:
-    deep = f"{PYTHON} -c 'import os\nfor _ in range(400): os.mkdir(\"d\"); os.chdir(\"d\")'"
+    deep = f'{PYTHON} -c \'import os\nfor _ in range(400): os.mkdir("d"); os.chdir("d")\''
     seen = preview(world, deep, way)
     assert (seen.code, seen.error, os.listdir(scratch(world))) == (0, "preview_unlisted", [])
 
@@ -300,9 +331,7 @@ async def test_a_stage_is_never_made_in_the_workspace_itself(tmp_path: Path) -> 
     assert (refused.value.reason, os.listdir(tmp_path)) == ("no_scratch", [])
 
 
-async def test_a_workspace_with_too_many_bytes_is_not_copied(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_workspace_with_too_many_bytes_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "large").write_bytes(bytes(1000))
     monkeypatch.setattr(overlays, "MOST_COPIED", 999)

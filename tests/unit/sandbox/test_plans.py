@@ -42,9 +42,14 @@ NO_BUBBLEWRAP = Bubblewrap(None, "bubblewrap is not installed")
 SETUID_BUBBLEWRAP = Bubblewrap("/usr/bin/bwrap", "bubblewrap is setuid")
 
 ALWAYS = {
-    G.NO_PTRACE, G.NO_PROCESS_DETAILS, G.NO_SIGNALS_OUT, G.NO_SHARED_MEMORY, G.NO_IO_URING,
-    G.NO_KERNEL_DOORS, G.NO_NEW_PRIVILEGES,
-}  # fmt: skip
+    G.NO_PTRACE,
+    G.NO_PROCESS_DETAILS,
+    G.NO_SIGNALS_OUT,
+    G.NO_SHARED_MEMORY,
+    G.NO_IO_URING,
+    G.NO_KERNEL_DOORS,
+    G.NO_NEW_PRIVILEGES,
+}
 OFFLINE = {G.NO_NETWORK_TCP, G.NO_NETWORK_UDP, G.NO_NETWORK_OTHER}
 NO_SOCKETS = {G.NO_UNIX_SOCKETS, G.ABSTRACT_SOCKETS_BLOCKED}
 UNCHANGED = {G.WRITES_CONFINED, G.METADATA_FROZEN}
@@ -56,14 +61,16 @@ UNCHANGED = {G.WRITES_CONFINED, G.METADATA_FROZEN}
         (READ, ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED | {G.HIDDEN_MASKED}),
         (
             WORKSPACE,
-            ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED
+            ALWAYS
+            | OFFLINE
+            | NO_SOCKETS
+            | UNCHANGED
             | {G.HIDDEN_MASKED, G.PROTECTED_CARVED_OUT, G.FRESH_TMP, G.PID_NAMESPACE},
         ),
         (OPEN, ALWAYS | {G.HIDDEN_MASKED, G.PROTECTED_CARVED_OUT}),
         (
             Jail(readable=("/usr",), network=Network.LOOPBACK, limits=Limits(cpu_seconds=1)),
-            ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED
-            | {G.READS_CONFINED, G.OWN_LOOPBACK, G.LIMITS},
+            ALWAYS | OFFLINE | NO_SOCKETS | UNCHANGED | {G.READS_CONFINED, G.OWN_LOOPBACK, G.LIMITS},
         ),
         (
             Jail(network=Network.HOSTS),
@@ -72,14 +79,12 @@ UNCHANGED = {G.WRITES_CONFINED, G.METADATA_FROZEN}
         (Jail(network=Network.ALL, unix_sockets=True), ALWAYS | UNCHANGED),
     ],
     ids=["read", "workspace", "open", "loopback", "hosts", "online"],
-)  # fmt: skip
+)
 def test_a_jail_needs_exactly_the_promises_that_it_implies(jail: Jail, needs: set[G]) -> None:
     assert jail.needs == needs
 
 
-@pytest.mark.parametrize(
-    "path", ["relative", "/a/../b", "/a//b", "/a/", "", "/a\0b", "~/x", "./a", "//a"]
-)
+@pytest.mark.parametrize("path", ["relative", "/a/../b", "/a//b", "/a/", "", "/a\0b", "~/x", "./a", "//a"])
 @pytest.mark.parametrize("field", ["readable", "writable", "protected", "hidden", "opaque"])
 def test_a_path_that_is_not_plain_makes_no_jail(field: str, path: str) -> None:
     with pytest.raises(ValueError):
@@ -123,51 +128,67 @@ NEEDS_MOUNTS = {G.PROTECTED_CARVED_OUT, G.FRESH_TMP, G.PID_NAMESPACE, G.METADATA
     ("jail", "backends", "missing", "problems"),
     [
         (
-            WORKSPACE, [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
-            NEEDS_MOUNTS, ("user namespaces are off", "bubblewrap is not installed"),
+            WORKSPACE,
+            [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
+            NEEDS_MOUNTS,
+            ("user namespaces are off", "bubblewrap is not installed"),
         ),
         (
-            WORKSPACE, [LANDLOCK, SECCOMP, NO_NAMESPACES, SETUID_BUBBLEWRAP],
-            NEEDS_MOUNTS, ("user namespaces are off", "bubblewrap is setuid"),
+            WORKSPACE,
+            [LANDLOCK, SECCOMP, NO_NAMESPACES, SETUID_BUBBLEWRAP],
+            NEEDS_MOUNTS,
+            ("user namespaces are off", "bubblewrap is setuid"),
         ),
         (
-            OPEN, [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
+            OPEN,
+            [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
             {G.HIDDEN_MASKED, G.PROTECTED_CARVED_OUT},
             ("user namespaces are off", "bubblewrap is not installed"),
         ),
         (
-            READ, [NO_LANDLOCK, SECCOMP, NO_NAMESPACES, SETUID_BUBBLEWRAP],
+            READ,
+            [NO_LANDLOCK, SECCOMP, NO_NAMESPACES, SETUID_BUBBLEWRAP],
             {G.WRITES_CONFINED, G.HIDDEN_MASKED, G.NO_PTRACE, G.NO_PROCESS_DETAILS, G.NO_SIGNALS_OUT},
             ("no Landlock in the kernel", "user namespaces are off", "bubblewrap is setuid"),
         ),
         (
-            READ, [Landlock(5), SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
-            {G.NO_SIGNALS_OUT}, ("user namespaces are off", "bubblewrap is not installed"),
+            READ,
+            [Landlock(5), SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
+            {G.NO_SIGNALS_OUT},
+            ("user namespaces are off", "bubblewrap is not installed"),
         ),
         (
-            READ, [LANDLOCK, Seccomp(False), NAMESPACES, BUBBLEWRAP],
+            READ,
+            [LANDLOCK, Seccomp(False), NAMESPACES, BUBBLEWRAP],
             {G.NO_UNIX_SOCKETS, G.NO_IO_URING, G.NO_KERNEL_DOORS},
             ("no system call filter for this kernel and processor",),
         ),
         (
-            Jail(network=Network.HOSTS), [LANDLOCK, SECCOMP, NO_NAMESPACES, BUBBLEWRAP],
-            {G.NAMED_HOSTS}, ("user namespaces are off",),
+            Jail(network=Network.HOSTS),
+            [LANDLOCK, SECCOMP, NO_NAMESPACES, BUBBLEWRAP],
+            {G.NAMED_HOSTS},
+            ("user namespaces are off",),
         ),
         (
-            Jail(network=Network.LOOPBACK), [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
+            Jail(network=Network.LOOPBACK),
+            [LANDLOCK, SECCOMP, NO_NAMESPACES, NO_BUBBLEWRAP],
             {G.OWN_LOOPBACK, G.NO_NETWORK_TCP, G.NO_NETWORK_UDP},
             ("user namespaces are off", "bubblewrap is not installed"),
         ),
         (
-            WORKSPACE, [SEATBELT],
-            {G.FRESH_TMP, G.PID_NAMESPACE}, (),
+            WORKSPACE,
+            [SEATBELT],
+            {G.FRESH_TMP, G.PID_NAMESPACE},
+            (),
         ),
         (
-            Jail(writable=("/tmp",), fresh_tmp=True), [LANDLOCK, SECCOMP, NAMESPACES],
-            {G.FRESH_TMP}, (),
+            Jail(writable=("/tmp",), fresh_tmp=True),
+            [LANDLOCK, SECCOMP, NAMESPACES],
+            {G.FRESH_TMP},
+            (),
         ),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_kept_is_refused_by_name_with_what_is_missing(
     jail: Jail, backends: list[Backend], missing: set[G], problems: tuple[str, ...]
 ) -> None:
@@ -232,9 +253,7 @@ def test_a_link_inside_the_workspace_is_not_followed_to_find_what_is_protected(
 
 
 def test_a_protected_path_outside_every_root_is_a_mistake(tmp_path: Path) -> None:
-    wrong = SandboxPaths(
-        workspace=str(tmp_path), home="/h", callgate_home="/h/c", protected=("/etc/passwd",)
-    )
+    wrong = SandboxPaths(workspace=str(tmp_path), home="/h", callgate_home="/h/c", protected=("/etc/passwd",))
     with pytest.raises(ValueError):
         profiles.workspace(wrong)
 

@@ -25,10 +25,14 @@ pytestmark = needs("linux", "bash", "git", PYTHON)
 
 BACKENDS = ["namespaces", "bubblewrap"]
 ENVIRONMENT = {
-    "PATH": "/usr/bin:/bin", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "protocol.file.allow", "GIT_CONFIG_VALUE_0": "always",
+    "PATH": "/usr/bin:/bin",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "protocol.file.allow",
+    "GIT_CONFIG_VALUE_0": "always",
     **{f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
-}  # fmt: skip
+}
 
 MADE = """
     git init -qb main library && (cd library && echo 1 > f && git add f && git commit -qm one)
@@ -90,7 +94,7 @@ ATTACKS = {
         "mkdir run-by-git; printf '#!/bin/sh\\ntouch '$PWD/ran > run-by-git/post-index-change; "
         "chmod +x run-by-git/post-index-change"
     ),
-}  # fmt: skip
+}
 LOOKS = "git status; git -C ../outside/tree status; git -C sub status; touch plain; git status"
 
 
@@ -104,9 +108,14 @@ class Repository:
         """As the user does it, outside."""
         environment = {**ENVIRONMENT, "HOME": str(self.world.home)}
         done = subprocess.run(
-            ["/bin/bash", "-c", script], cwd=self.path, env=environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-        )  # fmt: skip
+            ["/bin/bash", "-c", script],
+            cwd=self.path,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
         return done.stdout
 
     def jailed(self, script: str, backend: str) -> tuple[int | None, str, str]:
@@ -162,9 +171,7 @@ def test_submodules_are_fetched_and_worked_in(repository: Repository, backend: s
 
 @pytest.mark.spec("T02", "T07")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_command_writes_in_a_repository_only_what_git_writes(
-    repository: Repository, backend: str
-) -> None:
+def test_a_command_writes_in_a_repository_only_what_git_writes(repository: Repository, backend: str) -> None:
     """Neither by writing, nor by renaming something onto it, nor by a directory above it."""
     names = " ".join(PLANTED)
     before = {name: repository.git(f"cat .git/{name} 2> /dev/null") for name in PLANTED}
@@ -185,9 +192,7 @@ def test_a_command_writes_in_a_repository_only_what_git_writes(
 
 @pytest.mark.spec("T07")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_what_is_planted_does_not_wait_for_the_user_to_turn_it_on(
-    repository: Repository, backend: str
-) -> None:
+def test_what_is_planted_does_not_wait_for_the_user_to_turn_it_on(repository: Repository, backend: str) -> None:
     repository.jailed(f"{EVIL} planted .git/config.worktree", backend)
     repository.git("git config extensions.worktreeConfig true")
     assert not repository.ran
@@ -215,9 +220,7 @@ def test_git_works_outside_while_a_command_runs(repository: Repository, backend:
 @pytest.mark.spec("T02", "T07")
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_the_next_git_of_the_user_runs_nothing(
-    repository: Repository, backend: str, attack: str
-) -> None:
+def test_the_next_git_of_the_user_runs_nothing(repository: Repository, backend: str, attack: str) -> None:
     repository.jailed(ATTACKS[attack], backend)
     assert not repository.ran
     assert repository.placeholders() == []
@@ -231,13 +234,9 @@ def test_without_a_jail_it_would_have(repository: Repository, attack: str) -> No
 
 @pytest.mark.spec("T07")
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_repository_cannot_be_hidden_from_one_command_for_the_next(
-    repository: Repository, backend: str
-) -> None:
+def test_a_repository_cannot_be_hidden_from_one_command_for_the_next(repository: Repository, backend: str) -> None:
     repository.jailed("mv .git/HEAD kept; mv .git/objects o; mv .git/refs r", backend)
-    repository.jailed(
-        f"{EVIL} planted .git/config; mv kept .git/HEAD; mv o .git/objects; mv r .git/refs", backend
-    )
+    repository.jailed(f"{EVIL} planted .git/config; mv kept .git/HEAD; mv o .git/objects; mv r .git/refs", backend)
     assert not repository.ran
 
 

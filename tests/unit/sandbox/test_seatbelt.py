@@ -21,9 +21,7 @@ def test_a_profile_begins_by_refusing_everything() -> None:
 
 
 def test_what_is_taken_away_comes_after_what_is_given() -> None:
-    jail = Jail(
-        writable=("/ws",), protected=("/ws/a/.git/hooks",), hidden=("/home/me/.ssh",)
-    )
+    jail = Jail(writable=("/ws",), protected=("/ws/a/.git/hooks",), hidden=("/home/me/.ssh",))
     assert rules(jail) == [
         '(allow file-read* (subpath "/"))',
         '(allow file-read* (subpath "/ws"))',
@@ -49,9 +47,7 @@ def test_what_is_taken_away_comes_after_what_is_given() -> None:
         ),
     ],
 )
-def test_the_network_is_given_only_on_request(
-    network: Network, sockets: bool, expected: list[str]
-) -> None:
+def test_the_network_is_given_only_on_request(network: Network, sockets: bool, expected: list[str]) -> None:
     assert rules(Jail(readable=(), network=network, unix_sockets=sockets)) == expected
 
 

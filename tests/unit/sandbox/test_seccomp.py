@@ -76,9 +76,7 @@ def test_a_door_of_the_kernel_is_shut(machine: str, name: str) -> None:
     assert ask(machine, make(machine, families=None), name) == EPERM
 
 
-@pytest.mark.parametrize(
-    "name", ["io_uring_setup", "io_uring_enter", "io_uring_register", "clone3"]
-)
+@pytest.mark.parametrize("name", ["io_uring_setup", "io_uring_enter", "io_uring_register", "clone3"])
 def test_what_hides_its_work_looks_as_if_it_did_not_exist(machine: str, name: str) -> None:
     assert ask(machine, make(machine, families=None), name) == ENOSYS
 
@@ -103,8 +101,15 @@ def test_x32_is_killed_where_there_is_one() -> None:
 
 SIGCHLD = 17
 THREAD = 0x3D0F00
-NEW = {"ns": 0x20000, "cgroup": 1 << 25, "uts": 1 << 26, "ipc": 1 << 27, "user": 1 << 28,
-       "pid": 1 << 29, "net": 1 << 30}  # fmt: skip
+NEW = {
+    "ns": 0x20000,
+    "cgroup": 1 << 25,
+    "uts": 1 << 26,
+    "ipc": 1 << 27,
+    "user": 1 << 28,
+    "pid": 1 << 29,
+    "net": 1 << 30,
+}
 
 
 def test_forks_and_threads_are_allowed_and_namespaces_are_not(machine: str) -> None:

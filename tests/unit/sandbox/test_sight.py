@@ -78,9 +78,7 @@ def output(world: World, jail: str, script: str, given: SandboxPaths) -> str:
 
     def work() -> str:
         argv = ("/bin/bash", "-c", script)
-        _, out, _ = asyncio.run(
-            run(plan, argv, str(world.workspace), bwrap=bwrap, HOME=str(world.home))
-        )
+        _, out, _ = asyncio.run(run(plan, argv, str(world.workspace), bwrap=bwrap, HOME=str(world.home)))
         return out
 
     found: str = as_user(world.user, work)
@@ -103,9 +101,22 @@ def test_a_file_that_is_a_link_is_shown_as_one(world: World, jail: str) -> None:
 def test_the_rest_of_a_home_cannot_be_listed_nor_written(world: World, jail: str) -> None:
     script = "ls -A ~; ls -A ~/.cargo; touch ~/x ~/.cargo/x ~/.pyenv/x || echo no"
     assert output(world, jail, script, places(world)).split() == [
-        ".cargo", ".config", ".gitattributes", ".gitconfig", ".local", ".m2", ".nvm", ".pyenv",
-        ".rustup", "dotfiles", "go", "project", "bin", "registry", "no",
-    ]  # fmt: skip
+        ".cargo",
+        ".config",
+        ".gitattributes",
+        ".gitconfig",
+        ".local",
+        ".m2",
+        ".nvm",
+        ".pyenv",
+        ".rustup",
+        "dotfiles",
+        "go",
+        "project",
+        "bin",
+        "registry",
+        "no",
+    ]
     assert not (world.home / "x").exists()
 
 
@@ -230,8 +241,6 @@ def test_what_a_command_named_and_could_not_see_is_found(tmp_path: Path) -> None
     home = Path(os.path.realpath(tmp_path)) / "home"
     for name in ("notes", ".pyenv", "ws"):
         (home / name).mkdir(parents=True)
-    jail = Jail(
-        readable=("/", str(home / ".pyenv")), writable=(str(home / "ws"),), opaque=(str(home),)
-    )
+    jail = Jail(readable=("/", str(home / ".pyenv")), writable=(str(home / "ws"),), opaque=(str(home),))
     text = f"cat ~/notes '{home}/.pyenv/x' $HOME/nothing {home}/ws/x ~ /etc/passwd: no such file"
     assert sight.unseen(jail, str(home), text) == (str(home / "notes"),)

@@ -92,9 +92,7 @@ class Watched:
 
     async def __aenter__(self) -> Watched:
         theirs, self._stdin = os.pipe()
-        command = Command(
-            argv=(PYTHON, "-u", "-c", PROGRAM), cwd=str(self._world.workspace), env={}, stdin=theirs
-        )
+        command = Command(argv=(PYTHON, "-u", "-c", PROGRAM), cwd=str(self._world.workspace), env={}, stdin=theirs)
         launcher = BrokerLauncher(self._broker, self._plan, bwrap=self._bwrap)
         self.running = await launcher.start(command, self._hear)
         os.close(theirs)
@@ -142,9 +140,7 @@ async def watched(world: World, backend: str, **changes: object) -> Watched:
     return Watched(msgspec.structs.replace(jail, **changes), list(chosen), world, bwrap)
 
 
-PREPARE = (
-    "open('/tmp/given', 'w'); os.symlink({ws!r}, '/tmp/around'); os.symlink({ws!r} + '/new', '/tmp/dangling')"
-)
+PREPARE = "open('/tmp/given', 'w'); os.symlink({ws!r}, '/tmp/around'); os.symlink({ws!r} + '/new', '/tmp/dangling')"
 
 
 @pytest.mark.parametrize("backend", ["namespaces", "bubblewrap"])
@@ -171,7 +167,7 @@ async def test_what_changes_nothing_or_can_be_done_without_is_not_reported(world
 async def test_only_the_next_attempt_is_reported_and_only_to_whoever_waits_for_it(world: World) -> None:
     async with await watched(world, "namespaces") as process:
         assert await process.do("open('new', 'w')", watch=False) == []
-        many = "exec('for n in range(2000):\\n try: open(f\"new{n}\", \"w\")\\n except OSError: pass')"
+        many = 'exec(\'for n in range(2000):\\n try: open(f"new{n}", "w")\\n except OSError: pass\')'
         assert await process.do(many) == [f"{world.workspace}/new0"]
         assert await process.do("open('again', 'w')") == [f"{world.workspace}/again"]
 

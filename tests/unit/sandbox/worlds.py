@@ -108,9 +108,7 @@ def listening(world: World) -> Iterator[dict[str, Any]]:
         os.chmod(path, 0o777)
         os.chmod(datagrams, 0o777)
         same = {"user": world.user, "group": world.user, "extra_groups": []}
-        victim = subprocess.Popen(
-            ["/bin/sleep", "600"], env={"CANARY": "1"}, **({} if os.getuid() else same)
-        )
+        victim = subprocess.Popen(["/bin/sleep", "600"], env={"CANARY": "1"}, **({} if os.getuid() else same))
         stack.callback(victim.wait)
         stack.callback(victim.kill)
         segment, queue = _shared(world)

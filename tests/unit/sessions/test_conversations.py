@@ -63,21 +63,21 @@ async def test_a_conversation_is_there_after_its_process(tmp_path: Path, where: 
             await gate.say(said[1])
             await gate.say(said[2])
         assert await types_of(gate) == [
-            "session.created", "turn.started", "tool.called", "tool.completed", "turn.completed",
-        ]  # fmt: skip
+            "session.created",
+            "turn.started",
+            "tool.called",
+            "tool.completed",
+            "turn.completed",
+        ]
         events = await (await store_of(gate)).read_events(id)
         assert {event.turn_id for event in events[1:]} == {turn}
     async with Gate(session=id, **where) as again:
         assert await again.messages() == said
-        assert again.session == Session(
-            id=id, workspace=str(tmp_path), mode=Mode.WRITE, title="please put 1"
-        )
+        assert again.session == Session(id=id, workspace=str(tmp_path), mode=Mode.WRITE, title="please put 1")
         assert again.resumed is not None and again.resumed.calls == {}
 
 
-async def test_a_turn_that_fails_is_cancelled_and_the_next_may_begin(
-    tmp_path: Path, where: Any
-) -> None:
+async def test_a_turn_that_fails_is_cancelled_and_the_next_may_begin(tmp_path: Path, where: Any) -> None:
     async with Gate(tmp_path, **where) as gate:
         with pytest.raises(RuntimeError):
             async with gate.turn("one"):
@@ -167,9 +167,7 @@ async def test_a_title_is_the_first_line_without_secrets(tmp_path: Path, where: 
         assert secret not in gate.session.title and "more" not in gate.session.title
 
 
-async def test_many_sessions_of_one_process_do_not_disturb_each_other(
-    tmp_path: Path, where: Any
-) -> None:
+async def test_many_sessions_of_one_process_do_not_disturb_each_other(tmp_path: Path, where: Any) -> None:
     async def live(n: int) -> list[Message]:
         async with Gate(tmp_path, mode="write", **where) as gate:
             async with gate.turn(f"number {n}"):

@@ -83,9 +83,21 @@ def test_messages_stand_before_what_they_caused() -> None:
     messages, events = CONVERSATION
     row = [("m" if isinstance(item, StoredMessage) else "e", number) for number, item in in_order(messages, events)]
     assert row == [
-        ("e", 1), ("m", 1), ("m", 2), ("e", 2), ("e", 3), ("e", 4), ("e", 5), ("m", 3), ("m", 4), ("e", 6),
-        ("e", 7), ("m", 5), ("m", 6), ("e", 8),
-    ]  # fmt: skip
+        ("e", 1),
+        ("m", 1),
+        ("m", 2),
+        ("e", 2),
+        ("e", 3),
+        ("e", 4),
+        ("e", 5),
+        ("m", 3),
+        ("m", 4),
+        ("e", 6),
+        ("e", 7),
+        ("m", 5),
+        ("m", 6),
+        ("e", 8),
+    ]
 
 
 def test_a_row_holds_everything_once_whatever_is_missing() -> None:
@@ -122,7 +134,9 @@ def test_a_conversation_reads_from_top_to_bottom() -> None:
 
 def test_direct_calls_are_told_from_their_events() -> None:
     events = [
-        event(CONFIRMATION_REQUESTED, "a", None, tool_name="write_file", input_summary='{"path": "x"}', why="It writes."),
+        event(
+            CONFIRMATION_REQUESTED, "a", None, tool_name="write_file", input_summary='{"path": "x"}', why="It writes."
+        ),
         event(CONFIRMATION_RESOLVED, "a", None, decision="deny", scope="session", by="--yes"),
         event(FAILED, "a", None, tool_name="write_file", error_class="user_denied", message="No."),
         event(CALLED, "b", None, tool_name="shell"),
@@ -166,11 +180,15 @@ def test_blocks_that_are_no_text_are_named() -> None:
         [event(EVENTS_LOST, missed=7), event(TURN_CANCELLED)],
     )
     for part in (
-        "**User**: `[image/png, 4 bytes]`", "**User**: `[image/png, https://x/y.png]`",
-        "**User**: Value:\n\n```json\n[\n  1\n]\n```", '**User**: Block:\n\n```json\n{\n  "type": "new"',
-        "**Assistant** thinks:\n\n```text\nhm\n```", "*Events that are lost: `7`.*", "*The turn was cancelled.*",
+        "**User**: `[image/png, 4 bytes]`",
+        "**User**: `[image/png, https://x/y.png]`",
+        "**User**: Value:\n\n```json\n[\n  1\n]\n```",
+        '**User**: Block:\n\n```json\n{\n  "type": "new"',
+        "**Assistant** thinks:\n\n```text\nhm\n```",
+        "*Events that are lost: `7`.*",
+        "*The turn was cancelled.*",
         "## Outside of turns\n\n**User**:\n\n```text\nplain\n```",
-    ):  # fmt: skip
+    ):
         assert part in page
 
 
@@ -183,9 +201,14 @@ def test_what_cannot_be_seen_is_made_visible() -> None:
 def everywhere(hostile: str) -> tuple[StoredSession, list[StoredMessage], list[Event]]:
     """A session in which one text stands wherever a text can come from outside."""
     session = StoredSession(
-        id=hostile or "x", workspace=hostile, title=hostile or "x", parent=hostile, forked_from=hostile,
-        created_at=1e30, updated_at=0.0,
-    )  # fmt: skip
+        id=hostile or "x",
+        workspace=hostile,
+        title=hostile or "x",
+        parent=hostile,
+        forked_from=hostile,
+        created_at=1e30,
+        updated_at=0.0,
+    )
     messages = [
         message("user", hostile, result("u", text(hostile), hostile, {"type": hostile}), {"type": hostile}),
         message(hostile, hostile, {"type": "thinking", "thinking": hostile}),
@@ -193,7 +216,21 @@ def everywhere(hostile: str) -> tuple[StoredSession, list[StoredMessage], list[E
         message("user", result("u1", text(hostile), is_error=True)),
         message("user", {"type": "image", "media_type": hostile, "source": {"kind": hostile, "data": hostile}}),
     ]
-    said: dict[str, Any] = dict.fromkeys(("tool_name", "why", "decision", "scope", "by", "error_class", "message", "command_executed", "input_summary", "text"), hostile or "x")  # fmt: skip
+    said: dict[str, Any] = dict.fromkeys(
+        (
+            "tool_name",
+            "why",
+            "decision",
+            "scope",
+            "by",
+            "error_class",
+            "message",
+            "command_executed",
+            "input_summary",
+            "text",
+        ),
+        hostile or "x",
+    )
     said |= {"files_modified": [hostile], "validation_errors": [hostile], "latency_ms": hostile}
     kinds = (CONFIRMATION_REQUESTED, CONFIRMATION_RESOLVED, CALLED, OUTPUT_DELTA, COMPLETED, FAILED, INPUT_INVALID)
     events = [event(kind, id, turn, **said) for id, turn in (("u1", "t1"), ("u2", None)) for kind in kinds]
@@ -205,10 +242,14 @@ def skeleton(page: str) -> list[Any]:
     markdown_it = pytest.importorskip("markdown_it")
     tokens = markdown_it.MarkdownIt("commonmark", {"html": True}).parse(page)
     return [
-        (token.type, token.tag, token.content if token.type == "html_block" else None,
-         [(each.type, each.content if each.type != "code_inline" else None) for each in token.children or ()])
+        (
+            token.type,
+            token.tag,
+            token.content if token.type == "html_block" else None,
+            [(each.type, each.content if each.type != "code_inline" else None) for each in token.children or ()],
+        )
         for token in tokens
-    ]  # fmt: skip
+    ]
 
 
 @functools.cache
@@ -217,11 +258,39 @@ def plain() -> list[Any]:
 
 
 HOSTILE = (
-    "```\n# heading\n```", "````text\n<script>alert(1)</script>\n`````", "`", "``", " ` ", "`a", "a``b`",
-    "\n\n# heading\n\n", "</details>\n\n<script>", "![x](https://x/y.png)", "~~~\nx", "\r\n# x\r", "\x0b# x\x0c# y",
-    "\u2028# x\x85# y", "    indented", "- item\n1. item\n> quote", "|a|b|\n|-|-|", "\\`", "a\\", "&lt;b&gt;",
-    "<!--", "-->", "[a]: https://x", "***", "---", "===", "\x00", "\ud800", "   ```", "\t```", "x\n```\ny", "`" * 400,
-)  # fmt: skip
+    "```\n# heading\n```",
+    "````text\n<script>alert(1)</script>\n`````",
+    "`",
+    "``",
+    " ` ",
+    "`a",
+    "a``b`",
+    "\n\n# heading\n\n",
+    "</details>\n\n<script>",
+    "![x](https://x/y.png)",
+    "~~~\nx",
+    "\r\n# x\r",
+    "\x0b# x\x0c# y",
+    "\u2028# x\x85# y",
+    "    indented",
+    "- item\n1. item\n> quote",
+    "|a|b|\n|-|-|",
+    "\\`",
+    "a\\",
+    "&lt;b&gt;",
+    "<!--",
+    "-->",
+    "[a]: https://x",
+    "***",
+    "---",
+    "===",
+    "\x00",
+    "\ud800",
+    "   ```",
+    "\t```",
+    "x\n```\ny",
+    "`" * 400,
+)
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)

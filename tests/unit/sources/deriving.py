@@ -7,10 +7,26 @@ from typing import Any
 from callgate.sources.functions import tool
 
 ALLOWED = {
-    "type", "enum", "const", "required", "properties", "items", "description", "format",
-    "title", "default", "examples", "minimum", "maximum", "minLength", "maxLength", "minItems",
-    "maxItems", "pattern", "additionalProperties",
-}  # fmt: skip
+    "type",
+    "enum",
+    "const",
+    "required",
+    "properties",
+    "items",
+    "description",
+    "format",
+    "title",
+    "default",
+    "examples",
+    "minimum",
+    "maximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "pattern",
+    "additionalProperties",
+}
 
 
 def function_with(annotation: Any) -> Any:

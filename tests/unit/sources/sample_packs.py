@@ -34,7 +34,7 @@ def pack(context: PackContext) -> Pack:
 
     return Pack(tools=[forecast, sum_up, PackTool(factory=alert, why_not=why_not)])
 '''
-COMMANDS = '''
+COMMANDS = """
 from callgate.packs.commands import JSON, Command, takes
 
 
@@ -47,7 +47,7 @@ def run(options):
 
 
 COMMANDS = {"weather today": Command("say what the weather is", "CITY", takes(JSON), run=run)}
-'''
+"""
 
 
 def install(

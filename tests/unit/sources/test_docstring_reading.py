@@ -68,9 +68,7 @@ QUERY = "What to look for, over two lines."
     ],
     ids=["google", "numpy", "sphinx"],
 )
-def test_each_style_gives_the_description_and_the_parameters(
-    text: str, parameters: dict[str, str]
-) -> None:
+def test_each_style_gives_the_description_and_the_parameters(text: str, parameters: dict[str, str]) -> None:
     assert parse_docstring(text) == Docstring(DESCRIPTION, parameters)
 
 

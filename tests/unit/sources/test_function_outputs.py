@@ -55,8 +55,7 @@ class Item(msgspec.Struct):
         ((1, (2,)), "[1,[2]]", [1, [2]]),
         ({"a": [1, "ü"]}, '{"a":[1,"ü"]}', {"a": [1, "ü"]}),
         ({1: "a"}, '{"1":"a"}', {"1": "a"}),
-        (Point(1, datetime.date(2001, 2, 3)), '{"x":1,"when":"2001-02-03"}',
-         {"x": 1, "when": "2001-02-03"}),
+        (Point(1, datetime.date(2001, 2, 3)), '{"x":1,"when":"2001-02-03"}', {"x": 1, "when": "2001-02-03"}),
         (Item("a"), '{"name":"a"}', {"name": "a"}),
         (Colour.RED, "red", "red"),
         (pathlib.Path("a/b"), "a/b", "a/b"),
@@ -64,7 +63,7 @@ class Item(msgspec.Struct):
         (uuid.UUID(int=1), str(uuid.UUID(int=1)), str(uuid.UUID(int=1))),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_a_value_is_kept_as_json_and_shown_as_text(returned: Any, text: str, value: Any) -> None:
     output = as_output(returned)
     assert output == ToolOutput(content=[TextBlock(text)], value=value)
@@ -123,13 +122,33 @@ def deep() -> list[Any]:
 @pytest.mark.parametrize(
     "returned",
     [
-        b"bytes", bytearray(b"x"), [b"x"], {"a": b"x"}, math.nan, math.inf, [-math.inf],
-        {"a": {"b": math.nan}}, object(), [object()], lambda: None, {None: 1}, {(1, 2): 3},
-        "\ud800", ["\ud800"], {"\udfff": 1}, TextBlock("\ud800"), JsonBlock({"a": math.nan}),
-        [TextBlock("a"), "text"], ["text", IMAGE], 10**5000, circular(), deep(), (i for i in ()),
+        b"bytes",
+        bytearray(b"x"),
+        [b"x"],
+        {"a": b"x"},
+        math.nan,
+        math.inf,
+        [-math.inf],
+        {"a": {"b": math.nan}},
+        object(),
+        [object()],
+        lambda: None,
+        {None: 1},
+        {(1, 2): 3},
+        "\ud800",
+        ["\ud800"],
+        {"\udfff": 1},
+        TextBlock("\ud800"),
+        JsonBlock({"a": math.nan}),
+        [TextBlock("a"), "text"],
+        ["text", IMAGE],
+        10**5000,
+        circular(),
+        deep(),
+        (i for i in ()),
     ],
     ids=lambda returned: type(returned).__name__,
-)  # fmt: skip
+)
 def test_what_is_not_json_fails_in_words_for_the_agent(returned: Any) -> None:
     with pytest.raises(ToolExecutionError) as failed:
         as_output(returned)

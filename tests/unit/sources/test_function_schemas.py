@@ -413,9 +413,7 @@ def two_contexts(one: ToolContext, a: ToolContext) -> None: ...
         (two_contexts, "a"),
     ],
 )
-def test_a_parameter_that_no_call_can_fill_is_refused_by_name(
-    function: Any, parameter: str
-) -> None:
+def test_a_parameter_that_no_call_can_fill_is_refused_by_name(function: Any, parameter: str) -> None:
     with pytest.raises(ToolRegistrationError, match=f"{function.__name__}: parameter {parameter}:"):
         tool(function, side_effects="none")
 
@@ -454,9 +452,7 @@ def test_an_unresolvable_return_type_does_no_harm() -> None:
 def test_path_parameters_are_those_of_type_path_and_those_named_or_found(
     options: Any, expected: tuple[str, ...]
 ) -> None:
-    def probe(
-        source: pathlib.Path, targets: list[pathlib.Path], cwd: str, name: str = ""
-    ) -> None: ...
+    def probe(source: pathlib.Path, targets: list[pathlib.Path], cwd: str, name: str = "") -> None: ...
 
     found = tool(probe, side_effects="read", **options).definition.path_params
     assert found is not None
@@ -489,9 +485,7 @@ def a_path(a: pathlib.Path) -> None: ...
 def text_and_path(a: str, b: pathlib.Path) -> None: ...
 
 
-@pytest.mark.parametrize(
-    "function", [no_text, a_number, two_texts, a_choice, a_path, text_and_path]
-)
+@pytest.mark.parametrize("function", [no_text, a_number, two_texts, a_choice, a_path, text_and_path])
 def test_text_input_needs_exactly_one_text_parameter(function: Any) -> None:
     with pytest.raises(ToolRegistrationError, match=function.__name__):
         tool(function, side_effects="none", input="text")

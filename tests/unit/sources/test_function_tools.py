@@ -132,9 +132,7 @@ def test_everything_that_is_declared_is_in_the_definition() -> None:
             "required": ["path"],
         },
         side_effects=SideEffects.WRITE,
-        capabilities=frozenset(
-            {Capability.WRITES_FILES, Capability.ACCESSES_NETWORK, Capability.DESTRUCTIVE}
-        ),
+        capabilities=frozenset({Capability.WRITES_FILES, Capability.ACCESSES_NETWORK, Capability.DESTRUCTIVE}),
         path_params=("path",),
         timeout_s=5,
         max_concurrent=2,
@@ -210,9 +208,17 @@ async def generates_async() -> Any:
 
 @pytest.mark.parametrize(
     "thing",
-    [NotAFunction, NotAFunction(), takes_arguments, functools.partial(print), len, generates,
-     generates_async, lambda: None],
-)  # fmt: skip
+    [
+        NotAFunction,
+        NotAFunction(),
+        takes_arguments,
+        functools.partial(print),
+        len,
+        generates,
+        generates_async,
+        lambda: None,
+    ],
+)
 def test_only_functions_with_a_name_become_tools(thing: Any) -> None:
     with pytest.raises(ToolRegistrationError):
         tool(thing, side_effects="none")
@@ -297,9 +303,7 @@ async def test_plain_arguments_reach_the_function_as_they_are() -> None:
     ],
     ids=str,
 )
-async def test_arguments_are_converted_to_the_annotated_type(
-    kind: Any, written: Any, built: Any
-) -> None:
+async def test_arguments_are_converted_to_the_annotated_type(kind: Any, written: Any, built: Any) -> None:
     seen: list[Any] = []
 
     async def probe(thing: Any) -> None:
@@ -415,9 +419,16 @@ async def test_a_sync_wrapper_around_an_async_function_is_awaited() -> None:
 @pytest.mark.spec("S4-72")
 @pytest.mark.parametrize(
     "error",
-    [ToolNotFound, ToolValidationError, ToolPermissionDenied, ToolUserDenied, ToolTimeout,
-     ToolExecutionError, ToolCancelled],
-)  # fmt: skip
+    [
+        ToolNotFound,
+        ToolValidationError,
+        ToolPermissionDenied,
+        ToolUserDenied,
+        ToolTimeout,
+        ToolExecutionError,
+        ToolCancelled,
+    ],
+)
 @pytest.mark.parametrize("is_async", [True, False])
 async def test_a_tool_error_passes_through(error: type[ToolError], is_async: bool) -> None:
     raised = error("words for the agent")

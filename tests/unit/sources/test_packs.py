@@ -61,9 +61,7 @@ def enable(home: Path, *names: str) -> None:
     (home / "settings.toml").write_text(f"[packs]\nenable = {[*names]}\n")
 
 
-async def test_a_program_uses_enabled_packages_with_its_sources(
-    home: Path, site: Path, tmp_path: Path
-) -> None:
+async def test_a_program_uses_enabled_packages_with_its_sources(home: Path, site: Path, tmp_path: Path) -> None:
     enable(home, "library_weather", "nowhere")
     install(site, modules={"library_weather": WEATHER}, tools={"library_weather": "library_weather:pack"})
     async with Gate(tmp_path, home=home, sources="settings") as gate:

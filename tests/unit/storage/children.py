@@ -89,9 +89,7 @@ async def fight(home: str, session: str, rounds: str) -> None:
     fences: list[int] = []
     while len(fences) < int(rounds):
         try:
-            (fence,) = await store.commit(
-                Acquire(session=session, owner=store.owner, at=time.time())
-            )
+            (fence,) = await store.commit(Acquire(session=session, owner=store.owner, at=time.time()))
         except SessionLocked:
             continue
         for _ in range(3):

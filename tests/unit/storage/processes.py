@@ -37,13 +37,17 @@ class Child:
 
 
 @asynccontextmanager
-async def child(
-    role: str, *arguments: object, module: str = "tests.unit.storage.children"
-) -> AsyncIterator[Child]:
+async def child(role: str, *arguments: object, module: str = "tests.unit.storage.children") -> AsyncIterator[Child]:
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", module, role, *map(str, arguments),
-        cwd=ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+        sys.executable,
+        "-m",
+        module,
+        role,
+        *map(str, arguments),
+        cwd=ROOT,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
     try:
         yield Child(process)
     finally:

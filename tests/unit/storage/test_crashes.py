@@ -20,9 +20,7 @@ from tests.unit.storage.processes import MANY_KILLS, all_events, child, kill_aga
 @pytest.mark.spec("T46")
 @pytest.mark.timeout(1700)
 @pytest.mark.parametrize(("kills", "seed"), [(40, 0), *MANY_KILLS])
-async def test_what_was_acknowledged_survives_every_kill_once(
-    home: Path, kills: int, seed: int
-) -> None:
+async def test_what_was_acknowledged_survives_every_kill_once(home: Path, kills: int, seed: int) -> None:
     heard = await kill_again_and_again(child("killed", home), kills, seed=seed)
     async with await SqliteStore.open(str(home)) as store:
         for reaped in await reap_dead(store, 0.0):
@@ -83,18 +81,13 @@ async def test_processes_that_fight_for_a_session_have_it_one_after_the_other(
         ):
             fences = [(await each.hear())["fences"] for each in (one, two)]
         assert sorted(fences[0] + fences[1]) == list(range(1, 31))
-        written = [
-            (each.payload["fence"], each.payload["owner"])
-            for each in await store.read_events(session)
-        ]
+        written = [(each.payload["fence"], each.payload["owner"]) for each in await store.read_events(session)]
         assert [fence for fence, _ in written] == [n for n in range(1, 31) for _ in range(3)]
         assert len(set(written)) == 30
 
 
 @pytest.mark.parametrize("stopped", [False, True])
-async def test_a_session_is_free_once_its_holder_was_killed_and_not_before(
-    home: Path, stopped: bool
-) -> None:
+async def test_a_session_is_free_once_its_holder_was_killed_and_not_before(home: Path, stopped: bool) -> None:
     async with await SqliteStore.open(str(home)) as store:
         session = await new_session(store)
         acquire = Acquire(session=session, owner=store.owner, at=1.0)

@@ -106,9 +106,7 @@ async def _check(home: Path, session: str, done: list[tuple[Op[Any], ...]]) -> N
         assert (await store.get_session(fork.new)).last_seq == len(events)
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"), [("ENOSPC", Trouble.FULL), ("EIO on writing", Trouble.IO)]
-)
+@pytest.mark.parametrize(("fault", "reason"), [("ENOSPC", Trouble.FULL), ("EIO on writing", Trouble.IO)])
 async def test_a_full_disk_refuses_writes_serves_reads_and_recovers(
     home: Path, disk: Disk, fault: str, reason: Trouble
 ) -> None:
@@ -133,9 +131,7 @@ async def test_those_who_share_a_batch_with_a_failure_are_all_told(home: Path, d
     async with await SqliteStore.open(str(home), vfs=disk.name) as store:
         session = await new_session(store)
         disk.fail("EIO on writing", disk.done + 1, times=1_000_000)
-        results = await asyncio.gather(
-            *(append(store, session, str(n)) for n in range(30)), return_exceptions=True
-        )
+        results = await asyncio.gather(*(append(store, session, str(n)) for n in range(30)), return_exceptions=True)
         assert {type(each) for each in results} == {StoreUnwritable}
         disk.heal()
         await append(store, session, "after")
@@ -144,9 +140,7 @@ async def test_those_who_share_a_batch_with_a_failure_are_all_told(home: Path, d
 
 @pytest.mark.spec("T46")
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_was_acknowledged_survives_a_loss_of_power(
-    tmp_path: Path, home: Path, seed: int
-) -> None:
+async def test_what_was_acknowledged_survives_a_loss_of_power(tmp_path: Path, home: Path, seed: int) -> None:
     cache, dice = Cache(), random.Random(seed)
     acknowledged: list[str] = []
     async with await SqliteStore.open(str(home), vfs=cache.name) as store:

@@ -51,9 +51,7 @@ async def _filled(home: Path, sessions: int = 3, events: int = 200) -> list[str]
                 start(store, session),
                 ask(store, session),
             )
-        await store.commit(
-            PutPin(pin=Pin(source="s", tool="t", sha256="0" * 64, at=1.0)), PutBlob(data=b"blob")
-        )
+        await store.commit(PutPin(pin=Pin(source="s", tool="t", sha256="0" * 64, at=1.0)), PutBlob(data=b"blob"))
     return made
 
 
@@ -81,17 +79,13 @@ async def test_a_file_that_others_could_read_is_closed_to_them(home: Path) -> No
         assert stat.S_IMODE((home / "callgate.db").stat().st_mode) == 0o600
 
 
-async def test_an_older_file_is_migrated_and_keeps_what_it_holds(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_older_file_is_migrated_and_keeps_what_it_holds(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [session] = await _filled(home, sessions=1, events=5)
     assert _version(home) == len(schema.MIGRATIONS)
     more = (*schema.MIGRATIONS, "alter table sessions add column colour text default 'blue'")
     monkeypatch.setattr(files, "MIGRATIONS", more)
     monkeypatch.setattr(files, "migrate", lambda db, path: schema.migrate(db, path, more))
-    monkeypatch.setattr(
-        files, "version_of", lambda db, path: schema.version_of(db, path, len(more))
-    )
+    monkeypatch.setattr(files, "version_of", lambda db, path: schema.version_of(db, path, len(more)))
     async with await SqliteStore.open(str(home)) as store:
         assert _version(home) == len(more)
         assert len(await store.read_events(session)) == 7
@@ -160,9 +154,7 @@ async def test_a_file_whose_tables_changed_under_a_reader_is_too_new(home: Path)
             await store.read_events(session)
 
 
-async def test_an_older_file_that_cannot_be_migrated_is_not_used(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_older_file_that_cannot_be_migrated_is_not_used(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     await _filled(home, sessions=1, events=1)
     monkeypatch.setattr(files, "MIGRATIONS", (*schema.MIGRATIONS, "select 1"))
 
@@ -190,7 +182,7 @@ def _smash_header(data: bytearray) -> None:
 
 
 def _smash_first_page(data: bytearray) -> None:
-    data[: 4096] = bytes(4096)
+    data[:4096] = bytes(4096)
 
 
 def _cut_off(data: bytearray) -> None:
@@ -221,9 +213,14 @@ async def test_a_damaged_file_is_reported_saved_and_left_alone(home: Path, damag
     if damage is not _cut_off:
         assert salvage.lost_events == 0
         assert salvage.rows == {
-            "sessions": 3, "events": 606, "messages": 3, "calls": 6, "confirmations": 3,
-            "pins": 1, "blobs": 1,
-        }  # fmt: skip
+            "sessions": 3,
+            "events": 606,
+            "messages": 3,
+            "calls": 6,
+            "confirmations": 3,
+            "pins": 1,
+            "blobs": 1,
+        }
     # What was saved is a sound store, and the same one if it is met again.
     with pytest.raises(StoreDamaged) as again:
         await SqliteStore.open(str(home))

@@ -49,8 +49,11 @@ def test_what_crashed_processes_left_is_swept_away(tmp_path: Path) -> None:
     (tmp_path / "other.lock").touch()
     Owners(str(tmp_path), "own_new").declare()
     assert sorted(os.listdir(tmp_path)) == [
-        "callgate.sock", "other.lock", "own_living.lock", "own_new.lock",
-    ]  # fmt: skip
+        "callgate.sock",
+        "other.lock",
+        "own_living.lock",
+        "own_new.lock",
+    ]
     assert not living.alive("own_dead")
 
 
@@ -83,9 +86,7 @@ time.sleep(60)
 def test_a_child_that_outlives_its_parent_does_not_keep_its_lock(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _FORKING, str(tmp_path)]
     watching = Owners(str(tmp_path), "own_watching")
-    with subprocess.Popen(
-        command, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as parent:
+    with subprocess.Popen(command, text=True, bufsize=1, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
         assert parent.stdin is not None
         assert parent.stdout is not None
         child = int(parent.stdout.readline())

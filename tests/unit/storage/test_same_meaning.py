@@ -71,8 +71,12 @@ def _event(type: st.SearchStrategy[str] | str, session: str) -> st.SearchStrateg
             actor="agent",
             payload={"call_id": call, "text": "x"},
         ),
-        _ids, kind, _times, _turns, _calls,
-    )  # fmt: skip
+        _ids,
+        kind,
+        _times,
+        _turns,
+        _calls,
+    )
 
 
 def _in_session(session: str) -> st.SearchStrategy[Op[Any]]:
@@ -95,28 +99,43 @@ def _in_session(session: str) -> st.SearchStrategy[Op[Any]]:
     }
     notes = _event(st.sampled_from(["note", OUTPUT_DELTA]), session)
     return st.one_of(
-        st.builds(NewSession, session=st.just(session), workspace=st.just("/w"), at=_times,
-                  parent=st.sampled_from([None, None, "s1"])),
+        st.builds(
+            NewSession,
+            session=st.just(session),
+            workspace=st.just("/w"),
+            at=_times,
+            parent=st.sampled_from([None, None, "s1"]),
+        ),
         st.builds(UpdateSession, title=st.text(max_size=3), at=_times, **known),
         st.builds(Append, events=st.lists(notes, max_size=3).map(tuple), **known),
         st.builds(
-            AppendMessages, at=_times, **known,
+            AppendMessages,
+            at=_times,
+            **known,
             messages=st.lists(
-                st.builds(StoredMessage, id=_ids.map(lambda n: f"m{n}"), turn_id=_turns,
-                          body=st.just({})), max_size=2).map(tuple),
+                st.builds(StoredMessage, id=_ids.map(lambda n: f"m{n}"), turn_id=_turns, body=st.just({})), max_size=2
+            ).map(tuple),
         ),
         st.builds(DropOutput, after=st.integers(0, 2), upto=st.integers(0, 6), **known),
         st.builds(StartCall, event=_event(CALLED, session), **about, **call),
         st.builds(FinishCall, event=_event(COMPLETED, session), **call),
         st.builds(
-            PutConfirmation, confirmation=_ids.map(lambda n: f"q{n % 4}"), expires_at=_times,
-            question=st.just({"x": 1}), event=_event(CONFIRMATION_REQUESTED, session),
-            **about, **call,
+            PutConfirmation,
+            confirmation=_ids.map(lambda n: f"q{n % 4}"),
+            expires_at=_times,
+            question=st.just({"x": 1}),
+            event=_event(CONFIRMATION_REQUESTED, session),
+            **about,
+            **call,
         ),
         st.builds(
-            ResolveConfirmation, confirmation=_ids.map(lambda n: f"q{n % 4}"), at=_times,
-            state=st.sampled_from(ConfirmationState), grants=st.lists(grant, max_size=1).map(tuple),
-            event=_event(CONFIRMATION_RESOLVED, session), **known,
+            ResolveConfirmation,
+            confirmation=_ids.map(lambda n: f"q{n % 4}"),
+            at=_times,
+            state=st.sampled_from(ConfirmationState),
+            grants=st.lists(grant, max_size=1).map(tuple),
+            event=_event(CONFIRMATION_RESOLVED, session),
+            **known,
         ),
         st.builds(PutGrant, grant=grant, **known),
         st.builds(UseGrant, grant=st.sampled_from(["g1", "g2"]), call=_calls, at=_times, **known),
@@ -125,13 +144,16 @@ def _in_session(session: str) -> st.SearchStrategy[Op[Any]]:
         st.builds(Release, owner=_owners, **known),
         st.builds(Fork, new=_sessions, turn=_turns, at=_times, **known),
         st.builds(DeleteSession, **known),
-    )  # fmt: skip
+    )
 
 
 _pin = st.builds(
-    Pin, source=st.sampled_from(["a", "b"]), tool=st.sampled_from(["x", "y"]),
-    sha256=st.sampled_from(["1", "2"]), at=_times,
-)  # fmt: skip
+    Pin,
+    source=st.sampled_from(["a", "b"]),
+    tool=st.sampled_from(["x", "y"]),
+    sha256=st.sampled_from(["1", "2"]),
+    at=_times,
+)
 _anywhere = st.one_of(
     st.builds(ExpireConfirmations, at=_times),
     st.builds(Reap, owner=_owners, at=_times),
@@ -139,7 +161,7 @@ _anywhere = st.one_of(
     st.builds(DropPins, source=st.sampled_from(["a", "b"]), tool=st.sampled_from([None, "x"])),
     st.builds(PutBlob, data=st.sampled_from([b"1", b"2"])),
     st.builds(DropBlob, sha256=st.just("6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b")),
-)  # fmt: skip
+)
 _op = st.one_of(_sessions.flatmap(_in_session), _sessions.flatmap(_in_session), _anywhere)
 _steps = st.lists(
     st.tuples(st.integers(0, 1), st.lists(st.lists(_op, min_size=1, max_size=3), max_size=4)),
@@ -148,9 +170,7 @@ _steps = st.lists(
 )
 
 
-_BEGIN: list[list[Op[Any]]] = [
-    [NewSession(session=session, workspace="/w", at=0.0)] for session in ("s1", "s2")
-]
+_BEGIN: list[list[Op[Any]]] = [[NewSession(session=session, workspace="/w", at=0.0)] for session in ("s1", "s2")]
 
 
 @given(_steps)
@@ -169,10 +189,7 @@ async def _compare(steps: list[tuple[int, list[list[Op[Any]]]]]) -> None:
             for stores in (memory, sqlite):
                 owners = {f"own_{n}": store.owner for n, store in enumerate(stores)}
                 # All at once, so that SQLite takes them into one batch.
-                waiting = [
-                    stores[which].commit(*(_named(op, owners) for op in commit))
-                    for commit in commits
-                ]
+                waiting = [stores[which].commit(*(_named(op, owners) for op in commit)) for commit in commits]
                 results = await asyncio.gather(*waiting, return_exceptions=True)
                 answers.append(_plain([_said(each) for each in results], owners))
             assert answers[0] == answers[1]

@@ -28,8 +28,11 @@ def test_commits_are_batched_in_their_order_up_to_a_bound() -> None:
     commits = [_commit(*[blob] * size) for size in (100, 100, 100, 300, 56, 200)]
     got = list(batches(commits))
     assert [[len(commit.ops) for commit in batch] for batch in got] == [
-        [100, 100], [100], [300], [56, 200],
-    ]  # fmt: skip
+        [100, 100],
+        [100],
+        [300],
+        [56, 200],
+    ]
     assert [commit for batch in got for commit in batch] == commits
     assert BATCH_OPS == 256
 
@@ -62,9 +65,7 @@ def transactions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def test_those_who_commit_at_once_share_a_transaction(
-    store: SqliteStore, transactions: list[int]
-) -> None:
+async def test_those_who_commit_at_once_share_a_transaction(store: SqliteStore, transactions: list[int]) -> None:
     sessions = [await new_session(store) for _ in range(4)]
     transactions.clear()
 
@@ -76,9 +77,7 @@ async def test_those_who_commit_at_once_share_a_transaction(
     assert transactions == [64] * 5
 
 
-async def test_an_op_that_cannot_be_written_harms_none_beside_it(
-    store: SqliteStore, transactions: list[int]
-) -> None:
+async def test_an_op_that_cannot_be_written_harms_none_beside_it(store: SqliteStore, transactions: list[int]) -> None:
     session = await new_session(store)
     transactions.clear()
     poison = replace(event(session), id="\ud800")
@@ -96,9 +95,7 @@ async def test_an_op_that_cannot_be_written_harms_none_beside_it(
 
 async def test_a_waiter_that_gives_up_does_not_disturb_the_writer(store: SqliteStore) -> None:
     session = await new_session(store)
-    waiting = [
-        asyncio.ensure_future(append(store, session, str(n))) for n in range(50)
-    ]
+    waiting = [asyncio.ensure_future(append(store, session, str(n))) for n in range(50)]
     await asyncio.sleep(0)
     for task in waiting[::2]:
         task.cancel()

@@ -196,9 +196,7 @@ async def test_few_are_taken_in_one_turn_of_the_loop(base: Path) -> None:
         peer.close()
 
 
-async def test_without_files_peers_wait_and_the_log_has_one_line(
-    base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_without_files_peers_wait_and_the_log_has_one_line(base: Path, caplog: pytest.LogCaptureFixture) -> None:
     listener = listen(str(base / "run" / "a.sock"))
     made = asyncio.Queue[None]()
     errors = 0

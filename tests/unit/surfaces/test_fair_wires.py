@@ -60,9 +60,7 @@ async def others() -> AsyncIterator[Passing]:
 
 def event(number: int, session: str = "s", type: str = CHAT_DELTA) -> Event:
     payload = {"n": number}
-    return Event(
-        id=ulid(), timestamp=0.0, session_id=session, type=type, actor="system", payload=payload
-    )
+    return Event(id=ulid(), timestamp=0.0, session_id=session, type=type, actor="system", payload=payload)
 
 
 class Editor:
@@ -123,9 +121,7 @@ async def test_of_many_requests_of_an_editor_a_few_begin_in_a_turn() -> None:
 async def test_what_an_editor_sends_before_it_closes_its_end_is_all_taken() -> None:
     editor, ended = Editor(10_000), asyncio.Event()
     await editor.descriptors.open(editor.peer, ended.set)
-    data = b"".join(
-        jsonrpc.notification("session/cancel", {"sessionId": f"{number}"}) for number in range(10_000)
-    )
+    data = b"".join(jsonrpc.notification("session/cancel", {"sessionId": f"{number}"}) for number in range(10_000))
 
     def write() -> None:
         with open(editor.to_peer, "wb") as pipe:

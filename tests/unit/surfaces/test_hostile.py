@@ -31,8 +31,10 @@ TOOLS = Path(__file__).with_name("hostile_tools.py")
 HOST = Path(__file__).parents[1] / "sources" / "hosts" / "plain_host.py"
 ALIVE = b'{"type":"check_alive","requestId":"alive"}\n'
 CODES = {
-    "validation_error": "VALIDATION_ERROR", "unknown_tool": "UNKNOWN_TOOL", "permission_denied": "PERMISSION_DENIED",
-}  # fmt: skip
+    "validation_error": "VALIDATION_ERROR",
+    "unknown_tool": "UNKNOWN_TOOL",
+    "permission_denied": "PERMISSION_DENIED",
+}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +42,9 @@ def served() -> Iterator[Served]:
     base = Path("/tmp") / f"cg{os.getpid()}"
     (base / "h").mkdir(parents=True, mode=0o700)
     shutil.copy(TOOLS, base / "h" / "tools.py")
-    (base / "h" / "settings.toml").write_text('sandbox = "off"\n[tools]\nload = ["tools.py"]\n[limits]\nconcurrency = 32\n')
+    (base / "h" / "settings.toml").write_text(
+        'sandbox = "off"\n[tools]\nload = ["tools.py"]\n[limits]\nconcurrency = 32\n'
+    )
     served = Served(base)
     yield served
     served.leave()
@@ -107,8 +111,12 @@ def test_the_corpus_sequences(served: Served) -> None:
         peer.raw(bytes([byte]))
     assert peer.read()["result"]["content"] == "日本😀"
     odd = "x\u2028\u2029\x85\x0by"
-    peer.raw(json.dumps({"type": "tool_call", "requestId": "a", "toolName": "echo", "arguments": {"text": odd}},
-                        ensure_ascii=False).encode() + b"\n")  # fmt: skip
+    peer.raw(
+        json.dumps(
+            {"type": "tool_call", "requestId": "a", "toolName": "echo", "arguments": {"text": odd}}, ensure_ascii=False
+        ).encode()
+        + b"\n"
+    )
     assert peer.read()["result"]["content"] == odd
     half.raw(b'"requestId":"h","toolName":"echo","arguments":{"text":"late"}}\n')
     assert half.read()["result"]["content"] == "late"
@@ -226,8 +234,6 @@ def test_a_thousand_peers_are_each_answered(served: Served) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-
-
 @pytest.mark.spec("S0-49", "S0-18")
 def test_each_of_many_cancelled_calls_ends_once(peer: Peer) -> None:
     for n in range(1_000):
@@ -323,7 +329,9 @@ def test_a_killed_instance_takes_its_hosts_with_it() -> None:
         base = Path(name)
         (base / "h").mkdir(mode=0o700)
         plugin = shutil.copy(HOST, base / "host.py")
-        settings = f'[hosts.plain]\ncommand = ["{os.path.realpath(sys.executable)}", "-I", "{plugin}"]\neffect = "none"\n'
+        settings = (
+            f'[hosts.plain]\ncommand = ["{os.path.realpath(sys.executable)}", "-I", "{plugin}"]\neffect = "none"\n'
+        )
         (base / "h" / "settings.toml").write_text(settings)
         served = Served(base)
         peer = served.peer()

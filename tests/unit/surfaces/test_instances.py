@@ -46,10 +46,16 @@ def test_what_is_published_can_be_found_and_is_private(tmp_path: Path) -> None:
     assert live(str(tmp_path)) == [ours]
     record = tmp_path / "instances" / f"{os.getpid()}.json"
     assert json.loads(record.read_text()) == {
-        "pid": os.getpid(), "socketPath": ours.socket, "dataDir": str(tmp_path),
-        "appVersion": "0.1.0", "protocolVersion": 1, "startedAt": 1, "cwd": "/w", "label": "work",
+        "pid": os.getpid(),
+        "socketPath": ours.socket,
+        "dataDir": str(tmp_path),
+        "appVersion": "0.1.0",
+        "protocolVersion": 1,
+        "startedAt": 1,
+        "cwd": "/w",
+        "label": "work",
         "processStart": _process_start(os.getpid()),
-    }  # fmt: skip
+    }
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["socketPath"], config["instancePath"]) == (ours.socket, str(record))
     for path in (record, tmp_path / "config.json"):
@@ -103,19 +109,27 @@ def test_a_record_that_is_no_file_does_not_hold_anyone_up(tmp_path: Path) -> Non
 
 def test_the_way_to_an_instance_is_light() -> None:
     code = "import sys, callgate.surfaces.socket.instances; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert {"asyncio", "msgspec", "socket", "logging", "callgate.runtime"} & set(loaded) == set()
     assert socket  # only here
 
 
 @pytest.mark.parametrize(
     "planted",
-    [{"pid": -1}, {"pid": 0}, {"pid": 1}, {"pid": "7"}, {"pid": True}, {"startedAt": float("inf")},
-     {"startedAt": 10**30}, {"startedAt": -1}, {"startedAt": "1"}, {"socketPath": 3},
-     {"socketPath": "/a\0b"}],
-)  # fmt: skip
+    [
+        {"pid": -1},
+        {"pid": 0},
+        {"pid": 1},
+        {"pid": "7"},
+        {"pid": True},
+        {"startedAt": float("inf")},
+        {"startedAt": 10**30},
+        {"startedAt": -1},
+        {"startedAt": "1"},
+        {"socketPath": 3},
+        {"socketPath": "/a\0b"},
+    ],
+)
 def test_a_record_that_speaks_of_others_or_of_no_time_is_no_instance(
     tmp_path: Path, planted: dict[str, object]
 ) -> None:

@@ -65,9 +65,12 @@ class Served:
         self.ws.mkdir(exist_ok=True)
         (self.ws / "a.txt").write_text("hello\n")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "callgate", "serve", *options], cwd=self.ws,
-            env={**os.environ, "CALLGATE_HOME": str(self.home)}, stdout=subprocess.PIPE, stderr=stderr,
-        )  # fmt: skip
+            [sys.executable, "-m", "callgate", "serve", *options],
+            cwd=self.ws,
+            env={**os.environ, "CALLGATE_HOME": str(self.home)},
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith(b"callgate: listening on ")
 
@@ -78,10 +81,20 @@ class Served:
     def allow(self, question: str, sha256: str | None = None) -> None:
         """As a person does at another terminal."""
         subprocess.run(
-            [sys.executable, "-m", "callgate", "confirmations", "allow", question, "--json",
-             *(["--sha256", sha256] if sha256 else [])],
-            env={**os.environ, "CALLGATE_HOME": str(self.home)}, stdout=subprocess.DEVNULL, check=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "callgate",
+                "confirmations",
+                "allow",
+                question,
+                "--json",
+                *(["--sha256", sha256] if sha256 else []),
+            ],
+            env={**os.environ, "CALLGATE_HOME": str(self.home)},
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
 
     def leave(self) -> None:
         for peer in self._peers:
@@ -168,9 +181,7 @@ def test_an_instance_logs_warnings_and_tracebacks_without_secrets(
     assert "hunter2secret" not in text
 
 
-def test_trace_shows_the_frames_of_the_socket_without_secrets(
-    base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trace_shows_the_frames_of_the_socket_without_secrets(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CALLGATE_LOG", "trace")
     with (base / "log").open("wb") as log:
         served = Served(base, stderr=log)
@@ -194,9 +205,13 @@ def test_what_a_peer_says_of_itself_gives_it_nothing(served: Served) -> None:
     one, two = served.peer(), served.peer()
     for peer, caller in ((one, "internal"), (two, "plugin")):
         peer.call(
-            "write_file", {"path": "b.txt", "content": "x"}, served.ws, caller=caller,
-            sessionId="sess_MINE", spaceId="space_1",
-        )  # fmt: skip
+            "write_file",
+            {"path": "b.txt", "content": "x"},
+            served.ws,
+            caller=caller,
+            sessionId="sess_MINE",
+            spaceId="space_1",
+        )
         error = peer.read()["result"]["error"]
         assert (error["code"], error["details"]["reason"]) == ("PERMISSION_DENIED", "no_confirmer")
     assert not (served.ws / "b.txt").exists()
@@ -276,9 +291,12 @@ def test_a_directory_that_is_not_served_binds_only_tools_that_touch_files(base: 
             assert (result["ok"], result["content"]) == (True, {"tabId": "btab_2"})
             assert [each["level"] for each in result["diagnostics"]] == ["warn"]
             for tool, arguments in (
-                ("reads", {}), ("takes_path", {"path": "a.txt"}), ("shell", {"command": "pwd"}),
-                ("write_file", {"path": "b.txt", "content": "x"}), ("list_dir", {}),
-            ):  # fmt: skip
+                ("reads", {}),
+                ("takes_path", {"path": "a.txt"}),
+                ("shell", {"command": "pwd"}),
+                ("write_file", {"path": "b.txt", "content": "x"}),
+                ("list_dir", {}),
+            ):
                 peer.call(tool, arguments, cwd=cwd)
                 assert peer.read()["result"]["error"]["code"] == "PERMISSION_DENIED", tool
         peer.call("open_browser_tab", url, cwd=served.ws)
@@ -387,8 +405,9 @@ def test_stopping_ends_everything_and_leaves_nothing(working: Served) -> None:
     begun(peer, working)
     working.stop()
     assert peer.until("tool_result")["result"]["error"]["code"] in (
-        "RUNTIME_SHUTTING_DOWN", "CANCELLED",
-    )  # fmt: skip
+        "RUNTIME_SHUTTING_DOWN",
+        "CANCELLED",
+    )
     assert idle.read() == {"type": "closing", "protocol": 1, "reason": "shutting_down"}
     assert idle.read() is None
     assert working.process.returncode == 0
@@ -414,9 +433,12 @@ def test_a_killed_instance_is_followed_by_a_clean_one(working: Served, base: Pat
 @pytest.mark.spec("S0-15", "T-14")
 def test_a_second_instance_does_not_take_the_socket(served: Served) -> None:
     second = subprocess.run(
-        [sys.executable, "-m", "callgate", "serve"], cwd=served.ws, capture_output=True,
-        env={**os.environ, "CALLGATE_HOME": str(served.home)}, timeout=30,
-    )  # fmt: skip
+        [sys.executable, "-m", "callgate", "serve"],
+        cwd=served.ws,
+        capture_output=True,
+        env={**os.environ, "CALLGATE_HOME": str(served.home)},
+        timeout=30,
+    )
     assert second.returncode == 1
     peer = served.peer()
     peer.send(type="check_alive")
@@ -474,9 +496,7 @@ def test_a_peer_that_does_not_read_is_cut_and_others_do_not_notice(working: Serv
 
 
 @pytest.mark.parametrize("cwd", ["/a\0b", "\0", "/" + "x" * 4_000, "/proc/self/fd/0/x"])
-def test_a_directory_that_cannot_be_one_is_refused_and_the_connection_goes_on(
-    served: Served, cwd: str
-) -> None:
+def test_a_directory_that_cannot_be_one_is_refused_and_the_connection_goes_on(served: Served, cwd: str) -> None:
     peer = served.peer()
     peer.call("read_file", {"path": "a.txt"}, cwd=cwd)
     assert peer.read()["result"]["error"]["code"] == "PERMISSION_DENIED"
@@ -485,9 +505,7 @@ def test_a_directory_that_cannot_be_one_is_refused_and_the_connection_goes_on(
     assert (listed["tools"], listed["workspace"]) == ([], None)
 
 
-def test_settings_that_cannot_be_read_refuse_a_call_and_the_connection_goes_on(
-    served: Served, base: Path
-) -> None:
+def test_settings_that_cannot_be_read_refuse_a_call_and_the_connection_goes_on(served: Served, base: Path) -> None:
     trust = served.home / "trust.json"
     trust.write_text("{")
     peer = served.peer()
@@ -500,12 +518,14 @@ def test_settings_that_cannot_be_read_refuse_a_call_and_the_connection_goes_on(
 
 @pytest.mark.parametrize(
     "asked",
-    [{"type": "list_confirmations"}, {"type": "list_tools"}, {"type": "check_alive"},
-     {"type": "answer_confirmation", "requestId": "a", "confirmationId": "x", "decision": "deny"}],
-)  # fmt: skip
-def test_a_peer_that_says_no_more_still_gets_every_answer(
-    served: Served, asked: dict[str, str]
-) -> None:
+    [
+        {"type": "list_confirmations"},
+        {"type": "list_tools"},
+        {"type": "check_alive"},
+        {"type": "answer_confirmation", "requestId": "a", "confirmationId": "x", "decision": "deny"},
+    ],
+)
+def test_a_peer_that_says_no_more_still_gets_every_answer(served: Served, asked: dict[str, str]) -> None:
     peer = served.peer()
     peer.send(**asked)
     peer.socket.shutdown(socket.SHUT_WR)

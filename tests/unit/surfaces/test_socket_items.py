@@ -527,8 +527,12 @@ async def test_every_call_is_on_record_once_however_it_ended(door: Door) -> None
     ]
     first = records[0]
     assert (first.caller, first.capabilities, first.session, first.scope, first.result) == (
-        "cli", ("read-only",), door.opened[0].id, {"cwd": "/w", "spaceId": "s"}, "seen",
-    )  # fmt: skip
+        "cli",
+        ("read-only",),
+        door.opened[0].id,
+        {"cwd": "/w", "spaceId": "s"},
+        "seen",
+    )
     assert first.ts > 0 and first.ms >= 0 and first.args == "{}" and first.cwd == str(door.gate.session.workspace)
 
 
@@ -537,9 +541,11 @@ async def test_secrets_and_bulk_do_not_reach_the_record(door: Door) -> None:
     peer = await door.peer()
     bearer, key = "Bearer abcdefghijklmnopqrstuvwx", "-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----"
     peer.send(
-        type="tool_call", requestId="r1", toolName="see",
+        type="tool_call",
+        requestId="r1",
+        toolName="see",
         arguments={"password": "hunter2", "header": bearer, "pem": key, "content": "x" * 100_000},
-    )  # fmt: skip
+    )
     await peer.read()
     written = (door.home / "audit.jsonl").read_text()
     assert not [each for each in ("hunter2", "abcdefghijkl", "MIIB", "x" * 1000) if each in written]
@@ -587,9 +593,7 @@ async def test_a_peer_that_is_not_read_and_goes_away_ends_its_calls(door: Door) 
 
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("asked", ["list_tools", "list_confirmations", "nothing that there is"])
-async def test_a_peer_that_asks_very_often_and_reads_gets_every_answer(
-    door: Door, busy: bool, asked: str
-) -> None:
+async def test_a_peer_that_asks_very_often_and_reads_gets_every_answer(door: Door, busy: bool, asked: str) -> None:
     peer = await door.peer()
     if busy:
         peer.start("deaf", "busy")

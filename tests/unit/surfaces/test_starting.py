@@ -84,9 +84,13 @@ os.execv(sys.executable, [sys.executable, "-m", "callgate", "serve"])
 
 def activated(base: Path, handed: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-c", ACTIVATE, str(handed.fileno())], cwd=base / "ws", pass_fds=[handed.fileno()],
-        env={**os.environ, "CALLGATE_HOME": str(base / "h")}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-c", ACTIVATE, str(handed.fileno())],
+        cwd=base / "ws",
+        pass_fds=[handed.fileno()],
+        env={**os.environ, "CALLGATE_HOME": str(base / "h")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def test_an_instance_serves_the_socket_it_was_started_for(base: Path, handed: socket.socket) -> None:
@@ -151,20 +155,23 @@ def test_what_a_running_call_started_cannot_answer_its_question(base: Path) -> N
     code = (
         "import json, socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
         "f = s.makefile('rwb');"
-        "f.write(b'{\"type\":\"subscribe\",\"requestId\":\"s\",\"confirmer\":true}\\n'); f.flush();"
+        'f.write(b\'{"type":"subscribe","requestId":"s","confirmer":true}\\n\'); f.flush();'
         "print(json.loads(f.readline())['type']);"
-        "f.write(b'{\"type\":\"answer_confirmation\",\"requestId\":\"a\",\"confirmationId\":\"x\",\"decision\":\"allow\"}\\n');"
+        'f.write(b\'{"type":"answer_confirmation","requestId":"a","confirmationId":"x","decision":"allow"}\\n\');'
         "f.flush(); print(json.loads(f.readline())['message'])"
     )
     _, hard = resource.getrlimit(10)
     try:
         said = [
             subprocess.run(
-                [sys.executable, "-c", code, str(served.path)], capture_output=True, text=True, timeout=30,
+                [sys.executable, "-c", code, str(served.path)],
+                capture_output=True,
+                text=True,
+                timeout=30,
                 preexec_fn=before,
             ).stdout.splitlines()
             for before in (None, lambda: resource.setrlimit(10, (MARKED, hard)))
-        ]  # fmt: skip
+        ]
     finally:
         served.leave()
     assert [lines[0] for lines in said] == ["subscribed", "error"]

@@ -93,12 +93,8 @@ def storm(served: Served, kind: str, count: int) -> None:
         peer.close()
 
 
-@pytest.mark.parametrize(
-    "kind", ["lines", "messages", pytest.param("bodies", marks=pytest.mark.soak)]
-)
-def test_a_storm_of_what_is_never_ended_leaves_the_memory_as_it_was(
-    served: Served, kind: str
-) -> None:
+@pytest.mark.parametrize("kind", ["lines", "messages", pytest.param("bodies", marks=pytest.mark.soak)])
+def test_a_storm_of_what_is_never_ended_leaves_the_memory_as_it_was(served: Served, kind: str) -> None:
     witness = served.peer()
     witness.call("read_file", {"path": "a.txt"}, cwd=served.ws)
     witness.until("tool_result")

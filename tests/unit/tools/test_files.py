@@ -80,9 +80,7 @@ def text(output: ToolOutput) -> str:
         (SearchText, "search_text", SideEffects.READ, "search"),
     ],
 )
-def test_each_tool_declares_what_it_does(
-    make: Make, name: str, effect: SideEffects, kind: str
-) -> None:
+def test_each_tool_declares_what_it_does(make: Make, name: str, effect: SideEffects, kind: str) -> None:
     definition = make().definition
     assert (definition.name, definition.side_effects, definition.kind) == (name, effect, kind)
     assert derive(definition.capabilities) is effect
@@ -137,9 +135,7 @@ async def test_an_image_is_shown(context: ToolContext, root: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\0", b"ELF\0\0", b"caf\xe9"])
-async def test_what_is_no_text_is_refused(
-    context: ToolContext, root: Path, content: bytes
-) -> None:
+async def test_what_is_no_text_is_refused(context: ToolContext, root: Path, content: bytes) -> None:
     (root / "a.bin").write_bytes(content)
     with pytest.raises(ToolExecutionError) as refused:
         await run(ReadFile, context, path="a.bin")
@@ -153,9 +149,7 @@ async def test_a_wrong_regex_is_invalid(context: ToolContext, root: Path) -> Non
 
 
 @pytest.mark.spec("S4-75", "S4-76")
-async def test_writing_creates_or_replaces_and_names_the_file(
-    context: ToolContext, root: Path
-) -> None:
+async def test_writing_creates_or_replaces_and_names_the_file(context: ToolContext, root: Path) -> None:
     made = await run(WriteFile, context, path="./src/a.txt", content="é\n")
     again = await run(WriteFile, context, path=str(root / "src" / "a.txt"), content="")
     assert [made.files_modified, again.files_modified] == [["src/a.txt"], ["src/a.txt"]]
@@ -181,17 +175,12 @@ async def test_deleting_removes_one_file(context: ToolContext, root: Path) -> No
     (root / "sub").mkdir()
     (root / "sub" / "a.txt").write_text("a")
     (root / "link").symlink_to("sub/a.txt")
-    gone = [
-        (await run(DeleteFile, context, path=path)).files_modified
-        for path in ("link", "sub/../sub/a.txt")
-    ]
+    gone = [(await run(DeleteFile, context, path=path)).files_modified for path in ("link", "sub/../sub/a.txt")]
     assert gone == [["link"], ["sub/a.txt"]]
     assert [path.name for path in root.rglob("*")] == ["sub"]
 
 
-async def test_a_file_of_another_root_is_named_in_full(
-    root: Path, tmp_path: Path, context: ToolContext
-) -> None:
+async def test_a_file_of_another_root_is_named_in_full(root: Path, tmp_path: Path, context: ToolContext) -> None:
     (tmp_path / "more").mkdir()
     more = (Root(str(tmp_path / "more"), writable=True),)
     context._files = WorkspaceFileAPI(str(root), extra_roots=more)
@@ -231,9 +220,7 @@ async def test_a_long_list_is_kept_whole_elsewhere(
 
 
 @pytest.mark.parametrize("make", [ReadFile, WriteFile, PatchFile, ListDir, DeleteFile])
-async def test_a_cancelled_call_does_nothing(
-    context: ToolContext, root: Path, make: Make
-) -> None:
+async def test_a_cancelled_call_does_nothing(context: ToolContext, root: Path, make: Make) -> None:
     (root / "a.txt").write_text("a")
     context.cancel_event.set()
     with pytest.raises(ToolCancelled):
@@ -244,20 +231,17 @@ async def test_a_cancelled_call_does_nothing(
 
 @pytest.mark.spec("S4-37")
 @pytest.mark.parametrize("make", [ReadFile, WriteFile, PatchFile, ListDir, DeleteFile])
-async def test_no_tool_leaves_the_workspace(
-    context: ToolContext, root: Path, make: Make
-) -> None:
+async def test_no_tool_leaves_the_workspace(context: ToolContext, root: Path, make: Make) -> None:
     (root / "out").symlink_to("/etc/hostname")
     for path in ("out", "../x", "/etc/hostname"):
         with pytest.raises(ToolPermissionDenied):
             await run(make, context, path=path, content="b", old="a", new="b")
 
 
-async def test_a_write_is_shown_before_it_is_allowed(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+async def test_a_write_is_shown_before_it_is_allowed(files: WorkspaceFileAPI, root: Path) -> None:
     (root / "a.txt").write_text("one\n")
     (root / "b.bin").write_bytes(b"\xff")
+
     async def show(input: dict[str, str]) -> str:
         return (await WriteFile().preview(input, LocalEnvironment(files))).text
 
@@ -276,10 +260,9 @@ async def test_a_write_is_shown_before_it_is_allowed(
     assert (root / "a.txt").read_text() == "one\n"
 
 
-async def test_a_patch_is_shown_before_it_is_allowed(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+async def test_a_patch_is_shown_before_it_is_allowed(files: WorkspaceFileAPI, root: Path) -> None:
     (root / "a.txt").write_text("one\ntwo\n")
+
     async def show(input: dict[str, str]) -> str:
         return (await PatchFile().preview(input, LocalEnvironment(files))).text
 
@@ -294,6 +277,7 @@ def test_a_deletion_is_shown_before_it_is_allowed(files: WorkspaceFileAPI, root:
     (root / "a.txt").write_text("x" * 1_234)
     (root / "link").symlink_to("a.txt")
     (root / "dir").mkdir()
+
     def show(input: dict[str, str]) -> str:
         return DeleteFile().preview(input, LocalEnvironment(files))
 
@@ -308,9 +292,7 @@ async def test_a_preview_never_raises_what_a_tool_would(files: WorkspaceFileAPI)
     for path in ("", "\0", "..", "/etc/passwd", "none/../../x"):
         for tool in (WriteFile(), PatchFile(), DeleteFile()):
             try:
-                said = tool.preview(
-                    {"path": path, "content": "c", "old": "o", "new": "n"}, environment
-                )
+                said = tool.preview({"path": path, "content": "c", "old": "o", "new": "n"}, environment)
                 if not isinstance(said, str):
                     await said
             except ToolError:
@@ -363,9 +345,7 @@ async def test_a_change_that_is_too_large_or_no_text_is_made_and_not_kept(
     assert len(shown.diffs) == kept
 
 
-async def test_a_file_that_is_changed_meanwhile_is_not_overwritten(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+async def test_a_file_that_is_changed_meanwhile_is_not_overwritten(files: WorkspaceFileAPI, root: Path) -> None:
     (root / "a").write_text("one")
 
     def change(text: str) -> str:

@@ -207,16 +207,32 @@ async def test_another_workspace_is_a_mistake_of_ours(world: World) -> None:
 
 
 async def test_a_description_has_a_diff_for_text_and_words_for_the_rest(world: World) -> None:
-    made = await world.preview("echo x >> a; rm f; chmod 755 run; ln -sfn f l; printf '\\0' > blob; mkdir n; echo > s; chmod 755 s")
-    assert described(made, world.files()) == "\n".join([
-        "--- a", "+++ a", "@@ -1 +1,2 @@", " a", "+x",
-        "blob: file, 256 bytes, mode 644 -> file, 1 bytes, mode 644",
-        "--- f", "+++ f", "@@ -1 +0,0 @@", "-f", "[f goes]",
-        "l: link to 'a' -> link to 'f'",
-        "n: nothing -> directory, mode 755",
-        "run: file, 4 bytes, mode 644 -> file, 4 bytes, mode 755",
-        "--- /dev/null", "+++ s", "@@ -0,0 +1 @@", "+", "s: nothing -> file, 1 bytes, mode 755",
-    ])  # fmt: skip
+    made = await world.preview(
+        "echo x >> a; rm f; chmod 755 run; ln -sfn f l; printf '\\0' > blob; mkdir n; echo > s; chmod 755 s"
+    )
+    assert described(made, world.files()) == "\n".join(
+        [
+            "--- a",
+            "+++ a",
+            "@@ -1 +1,2 @@",
+            " a",
+            "+x",
+            "blob: file, 256 bytes, mode 644 -> file, 1 bytes, mode 644",
+            "--- f",
+            "+++ f",
+            "@@ -1 +0,0 @@",
+            "-f",
+            "[f goes]",
+            "l: link to 'a' -> link to 'f'",
+            "n: nothing -> directory, mode 755",
+            "run: file, 4 bytes, mode 644 -> file, 4 bytes, mode 755",
+            "--- /dev/null",
+            "+++ s",
+            "@@ -0,0 +1 @@",
+            "+",
+            "s: nothing -> file, 1 bytes, mode 755",
+        ]
+    )
 
 
 async def test_a_description_shows_nothing_of_a_file_that_may_not_be_read(world: World) -> None:

@@ -38,9 +38,7 @@ def context(root: Path, tmp_path: Path) -> ToolContext:
     )
 
 
-async def run(
-    make: type[FindFiles] | type[SearchText], context: ToolContext, /, **input: Any
-) -> ToolOutput:
+async def run(make: type[FindFiles] | type[SearchText], context: ToolContext, /, **input: Any) -> ToolOutput:
     return await make().execute(input, context)
 
 
@@ -88,9 +86,7 @@ async def test_what_is_found_beyond_the_limit_is_kept_elsewhere(
     assert (tmp_path / "matches.txt").read_text().split("\n")[4] == "4.txt:1:needle"
 
 
-async def test_without_a_place_to_keep_it_only_the_mark_remains(
-    context: ToolContext, root: Path
-) -> None:
+async def test_without_a_place_to_keep_it_only_the_mark_remains(context: ToolContext, root: Path) -> None:
     context._given = (*context._given[:2], lambda name: None)
     for n in range(3):
         (root / f"{n}.txt").write_text("")
@@ -103,9 +99,7 @@ async def test_lines_are_found_with_those_around_them(context: ToolContext, root
     (root / "b.txt").write_text("x")
     plain = await run(SearchText, context, pattern="X", ignore_case=True, glob="a.*")
     assert lines(plain) == ["a.txt:2:x2", "a.txt:4:x4", "a.txt:8:x8"]
-    assert plain.value == [
-        {"path": "a.txt", "line": line, "text": f"x{line}"} for line in (2, 4, 8)
-    ]
+    assert plain.value == [{"path": "a.txt", "line": line, "text": f"x{line}"} for line in (2, 4, 8)]
     assert plain.metadata == {"count": 3, "complete": True, "files_searched": 1}
     around = await run(SearchText, context, pattern="(x)", context=1)
     assert lines(around) == [
@@ -123,9 +117,7 @@ async def test_lines_are_found_with_those_around_them(context: ToolContext, root
     assert lines(await run(SearchText, context, pattern="y")) == ["No line matches"]
 
 
-async def test_what_was_not_searched_is_told(
-    context: ToolContext, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_not_searched_is_told(context: ToolContext, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounds, "MAX_FILE", 3)
     (root / "large.txt").write_text("needle")
     (shown, mark) = lines(await run(SearchText, context, pattern="needle"))
@@ -151,9 +143,7 @@ async def test_a_search_that_was_cancelled_before_does_not_begin(context: ToolCo
             await run(make, context, pattern="x")
 
 
-async def test_the_loop_goes_on_while_a_pattern_takes_forever(
-    context: ToolContext, root: Path
-) -> None:
+async def test_the_loop_goes_on_while_a_pattern_takes_forever(context: ToolContext, root: Path) -> None:
     (root / "a.txt").write_text("a" * 1_900 + "!")
     turns = 0
     work = asyncio.create_task(run(SearchText, context, pattern="(a+)+$"))

@@ -32,9 +32,7 @@ from tests.support import UnwalledLauncher
 class Call:
     """One execution of the tool: its context, what it published, and where it keeps files."""
 
-    def __init__(
-        self, workspace: Path, keep: Path | None = None, deaf: bool = False, **shell: Any
-    ) -> None:
+    def __init__(self, workspace: Path, keep: Path | None = None, deaf: bool = False, **shell: Any) -> None:
         self.tool = Shell(**{"launcher": UnwalledLauncher(), **shell})
         self.published: list[tuple[str, Mapping[str, Any]]] = []
         self._news = asyncio.Event()
@@ -145,9 +143,7 @@ async def test_a_silent_success_is_an_empty_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("number", "name"), [(9, "SIGKILL"), (11, "SIGSEGV"), (40, "signal 40")])
-async def test_a_command_that_a_signal_ended_names_it(
-    number: int, name: str, tmp_path: Path
-) -> None:
+async def test_a_command_that_a_signal_ended_names_it(number: int, name: str, tmp_path: Path) -> None:
     output = await Call(tmp_path).run(f"kill -{number} $$")
     assert (text(output), output.success) == (f"[ended by {name}]", False)
     assert output.value == value(code=None, signal=name)
@@ -165,9 +161,7 @@ async def test_no_command_is_taken_for_an_option(command: str, tmp_path: Path) -
     assert (await Call(tmp_path).run(command)).value["exit_code"] == 127
 
 
-async def test_no_file_of_the_users_shell_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_no_file_of_the_users_shell_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ".bashrc", ".profile", ".bash_profile":
         (tmp_path / name).write_text("echo intruder\n")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -202,12 +196,8 @@ class NeverStarts:
         raise AssertionError("a refused command must not start")
 
 
-@pytest.mark.parametrize(
-    "command", ["echo a\0b", "echo \ud800", "echo \udcff", "#" * (LONGEST_COMMAND + 1)]
-)
-async def test_a_command_that_no_shell_can_take_never_starts(
-    command: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("command", ["echo a\0b", "echo \ud800", "echo \udcff", "#" * (LONGEST_COMMAND + 1)])
+async def test_a_command_that_no_shell_can_take_never_starts(command: str, tmp_path: Path) -> None:
     with pytest.raises(ToolValidationError):
         await Call(tmp_path, launcher=NeverStarts()).run(command)
 
@@ -235,9 +225,7 @@ async def test_a_directory_outside_the_workspace_never_starts(cwd: str, tmp_path
         ("nul\0", ToolValidationError),
     ],
 )
-async def test_a_directory_that_is_none_never_starts(
-    cwd: str, error: type[Exception], tmp_path: Path
-) -> None:
+async def test_a_directory_that_is_none_never_starts(cwd: str, error: type[Exception], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(error):
         await Call(tmp_path, launcher=NeverStarts()).run("true", cwd=cwd)
@@ -286,9 +274,7 @@ async def test_a_cancelled_command_returns_what_it_had_and_leaves_no_process(
     tmp_path: Path,
 ) -> None:
     call = Call(tmp_path, grace=0.1)
-    task = asyncio.create_task(
-        call.run("trap '' TERM; sleep 300 & echo $! > pid; echo begun; while :; do wait; done")
-    )
+    task = asyncio.create_task(call.run("trap '' TERM; sleep 300 & echo $! > pid; echo begun; while :; do wait; done"))
     await call.until("begun\n")
     assert await call.tool.cancel()
     output = await task
@@ -395,9 +381,7 @@ async def test_long_output_shows_both_ends_and_the_file_that_has_it_all(tmp_path
     left_out = len(whole) - len(front) - len(back)
     mark = f"[... {left_out} bytes left out; whole output in {tmp_path}/stdout.txt]"
     shown = f"{front}\n{mark}\n{back}"
-    assert output.value == value(
-        shown, "oops\n", truncated=True, stdout_path=f"{tmp_path}/stdout.txt"
-    )
+    assert output.value == value(shown, "oops\n", truncated=True, stdout_path=f"{tmp_path}/stdout.txt")
     assert (text(output), output.truncated) == (f"{shown}[stderr]\noops\n", True)
     assert (tmp_path / "stdout.txt").read_text() == whole
     assert not (tmp_path / "stderr.txt").exists()

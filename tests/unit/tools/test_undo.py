@@ -282,9 +282,7 @@ async def test_whatever_stands_there_by_now_is_respected(world: World, what: str
     assert (world.root / "b").exists()
 
 
-async def test_a_directory_swapped_for_a_link_is_not_followed(
-    world: World, tmp_path: Path
-) -> None:
+async def test_a_directory_swapped_for_a_link_is_not_followed(world: World, tmp_path: Path) -> None:
     (world.root / "d").mkdir()
     (world.root / "d" / "a").write_text("one")
     world.files("c1").write("d/a", "two")
@@ -330,14 +328,14 @@ async def test_a_directory_with_something_in_it_stays(world: World) -> None:
     said = await world.undo()
     assert world.seen() == {"d": ("directory",), "d/mine": ("0o644", b"mine")}
     assert said.splitlines() == [
-        "Removed 'd/e/a'", "Removed directory 'd/e'", "Left 'd': something lies in it",
-    ]  # fmt: skip
+        "Removed 'd/e/a'",
+        "Removed directory 'd/e'",
+        "Left 'd': something lies in it",
+    ]
 
 
 @pytest.mark.parametrize("lost", ["too large", "pruned", "damaged"])
-async def test_a_content_that_is_not_kept_is_named_and_nothing_is_touched(
-    tmp_path: Path, lost: str
-) -> None:
+async def test_a_content_that_is_not_kept_is_named_and_nothing_is_touched(tmp_path: Path, lost: str) -> None:
     world = World(tmp_path)
     if lost == "too large":
         world.history = History(str(tmp_path / "undo"), Bounds(max_file=10))
@@ -354,9 +352,7 @@ async def test_a_content_that_is_not_kept_is_named_and_nothing_is_touched(
     assert (error.reason, error.details) == ("not_kept", {"files": ["a"]})
 
 
-async def test_what_lies_outside_the_session_is_refused_as_a_whole(
-    world: World, tmp_path: Path
-) -> None:
+async def test_what_lies_outside_the_session_is_refused_as_a_whole(world: World, tmp_path: Path) -> None:
     more = tmp_path / "more"
     more.mkdir()
     origin = Origin(session="s", call="c1", tool="t", workspace=b"/")
@@ -399,11 +395,21 @@ async def test_a_dry_run_shows_the_change_and_makes_none(world: World) -> None:
     files.write("a", "two\n")
     files.write("d/b", "b\n")
     before = world.seen()
-    shown = "\n".join([
-        "--- d/b", "+++ d/b", "@@ -1 +0,0 @@", "-b", "['d/b' goes]",
-        "--- a", "+++ a", "@@ -1 +1 @@", "-two", "+one",
-        "d: a directory -> nothing",
-    ])  # fmt: skip
+    shown = "\n".join(
+        [
+            "--- d/b",
+            "+++ d/b",
+            "@@ -1 +0,0 @@",
+            "-b",
+            "['d/b' goes]",
+            "--- a",
+            "+++ a",
+            "@@ -1 +1 @@",
+            "-two",
+            "+one",
+            "d: a directory -> nothing",
+        ]
+    )
     assert sorted((await world.undo(dry_run=True)).split("\n")) == sorted(shown.split("\n"))
     assert world.preview() == await world.undo(dry_run=True)
     assert world.seen() == before
@@ -444,14 +450,16 @@ async def test_what_is_not_in_the_history_is_refused(world: World, input: dict[s
     assert (await world.refused(**{"call": "x", **input})).reason == "no_changes"
 
 
-@pytest.mark.parametrize(
-    "input", [{}, {"session": "s"}, {"to_turn": "t"}, {"call_id": "c", "session": "s"}], ids=str
-)
+@pytest.mark.parametrize("input", [{}, {"session": "s"}, {"to_turn": "t"}, {"call_id": "c", "session": "s"}], ids=str)
 async def test_it_must_be_clear_what_to_undo(world: World, input: dict[str, str]) -> None:
     context = ToolContext(
-        session_id="s", turn_id=None, tool_use_id="t", workspace_path=str(world.root),
-        open_files=world.files, publish=lambda event_type, payload: None,
-    )  # fmt: skip
+        session_id="s",
+        turn_id=None,
+        tool_use_id="t",
+        workspace_path=str(world.root),
+        open_files=world.files,
+        publish=lambda event_type, payload: None,
+    )
     with pytest.raises(ToolValidationError):
         await Undo(world.history).execute(input, context)
     context.cancel_event.set()

@@ -62,9 +62,7 @@ def test_matching_lines_are_shown_with_their_numbers() -> None:
 def test_many_matching_lines_say_how_to_go_on() -> None:
     shown = matching("x\n" * 3_000, range(3_000))
     assert shown.truncated
-    assert shown.text.endswith(
-        "2000:x\n[truncated: 2,000 of 3,000 matching lines shown; continue with offset=2001]"
-    )
+    assert shown.text.endswith("2000:x\n[truncated: 2,000 of 3,000 matching lines shown; continue with offset=2001]")
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,7 @@ def test_a_write_makes_the_directories_on_its_way(files: WorkspaceFileAPI, root:
 
 
 @pytest.mark.spec("S4-41")
-@pytest.mark.parametrize(
-    ("old", "reason"), [("zero", "no_match"), ("one", "many_matches"), ("aa", "many_matches")]
-)
+@pytest.mark.parametrize(("old", "reason"), [("zero", "no_match"), ("one", "many_matches"), ("aa", "many_matches")])
 def test_a_patch_without_exactly_one_place_changes_nothing(
     files: WorkspaceFileAPI, root: Path, old: str, reason: str
 ) -> None:
@@ -107,9 +105,7 @@ def test_names_are_listed_sorted_with_their_kinds(files: WorkspaceFileAPI, root:
 
 
 @needs("linux")
-def test_a_name_that_is_no_text_is_listed_in_a_form_that_can_be_sent(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_a_name_that_is_no_text_is_listed_in_a_form_that_can_be_sent(files: WorkspaceFileAPI, root: Path) -> None:
     (root / os.fsdecode(b"bad\xff")).write_text("")
     assert files.list(".") == ["bad\\xff"]
 
@@ -126,9 +122,7 @@ def test_a_missing_file_is_named_to_whoever_asked(files: WorkspaceFileAPI) -> No
 
 @pytest.mark.spec("S4-43")
 @pytest.mark.parametrize("kind", ["fifo", "socket", "directory"])
-def test_what_is_no_regular_file_is_refused_without_waiting(
-    files: WorkspaceFileAPI, root: Path, kind: str
-) -> None:
+def test_what_is_no_regular_file_is_refused_without_waiting(files: WorkspaceFileAPI, root: Path, kind: str) -> None:
     if kind == "fifo":
         os.mkfifo(root / "thing")
     elif kind == "socket":
@@ -230,9 +224,7 @@ def test_a_link_that_leads_out_is_refused_by_every_operation(
 
 
 @pytest.mark.parametrize("absolute", [True, False])
-def test_a_link_inside_is_written_through_and_kept(
-    files: WorkspaceFileAPI, root: Path, absolute: bool
-) -> None:
+def test_a_link_inside_is_written_through_and_kept(files: WorkspaceFileAPI, root: Path, absolute: bool) -> None:
     (root / "sub").mkdir()
     (root / "real.txt").write_text("old")
     target = str(root / "real.txt") if absolute else "../real.txt"
@@ -295,9 +287,7 @@ def test_the_root_of_the_file_system_can_be_a_workspace(tmp_path: Path, opener: 
         files.read("../etc/passwd")
 
 
-def test_an_extra_root_has_the_same_wall_and_may_be_read_only(
-    tmp_path: Path, root: Path, opener: Opener
-) -> None:
+def test_an_extra_root_has_the_same_wall_and_may_be_read_only(tmp_path: Path, root: Path, opener: Opener) -> None:
     lib, scratch = tmp_path / "lib", tmp_path / "scratch"
     for place in (lib, scratch):
         place.mkdir()
@@ -334,9 +324,7 @@ def test_a_root_inside_a_writable_one_cannot_be_swapped_for_a_link(
     inner.mkdir(parents=True)
     (inner / "a.txt").write_text("a")
     roots = (Root(str(inner)), Root(str(tmp_path / "rw"), writable=True))
-    assert WorkspaceFileAPI(str(root), extra_roots=roots, opener=opener).read(
-        f"{inner}/a.txt"
-    ) == "a"
+    assert WorkspaceFileAPI(str(root), extra_roots=roots, opener=opener).read(f"{inner}/a.txt") == "a"
     inner.rename(tmp_path / "gone")
     inner.symlink_to("../outside")
     files = WorkspaceFileAPI(str(root), extra_roots=roots, opener=opener)
@@ -346,9 +334,7 @@ def test_a_root_inside_a_writable_one_cannot_be_swapped_for_a_link(
         files.read(f"{inner}/secret.txt")
 
 
-def test_a_guard_judges_the_real_path_before_anything_happens(
-    root: Path, opener: Opener
-) -> None:
+def test_a_guard_judges_the_real_path_before_anything_happens(root: Path, opener: Opener) -> None:
     (root / "secret").mkdir()
     (root / "secret" / "key").write_text("key")
     (root / "way").symlink_to("secret")
@@ -401,9 +387,7 @@ def test_the_same_files_under_another_guard(files: WorkspaceFileAPI) -> None:
     assert files.guarded(None).read("a.txt") == "a"
 
 
-def test_a_workspace_that_was_replaced_is_found_again(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_a_workspace_that_was_replaced_is_found_again(files: WorkspaceFileAPI, root: Path) -> None:
     files.write("a.txt", "old")
     root.rename(root.with_name("moved"))
     with pytest.raises(ToolExecutionError) as refused:
@@ -418,9 +402,7 @@ def test_a_workspace_that_was_replaced_is_found_again(
 
 
 @needs("no root")
-def test_what_the_system_forbids_is_an_error_of_the_work(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_what_the_system_forbids_is_an_error_of_the_work(files: WorkspaceFileAPI, root: Path) -> None:
     (root / "locked").write_text("x")
     (root / "locked").chmod(0o000)
     (root / "fixed").write_text("x")

@@ -42,16 +42,14 @@ def told(history: History, root: Path, call: str = "tu_1") -> list[tuple[Any, ..
     return [
         (each.kind, os.path.relpath(each.real, root), content(history, each.before), content(history, each.after))
         for each in history.of_call(call).changes
-    ]  # fmt: skip
+    ]
 
 
 def content(history: History, state: State | None) -> bytes | None:
     return None if state is None else history.content(state)
 
 
-def test_every_operation_is_noted_with_what_it_replaced(
-    kept: WorkspaceFileAPI, root: Path, history: History
-) -> None:
+def test_every_operation_is_noted_with_what_it_replaced(kept: WorkspaceFileAPI, root: Path, history: History) -> None:
     kept.write("a.txt", "one")
     kept.write("a.txt", "two")
     kept.append("a.txt", " more")
@@ -70,9 +68,7 @@ def test_every_operation_is_noted_with_what_it_replaced(
     ]
 
 
-def test_a_change_says_who_made_it_and_what_stood_there(
-    kept: WorkspaceFileAPI, root: Path, history: History
-) -> None:
+def test_a_change_says_who_made_it_and_what_stood_there(kept: WorkspaceFileAPI, root: Path, history: History) -> None:
     (root / "run.sh").write_text("old\n")
     (root / "run.sh").chmod(0o755)
     kept.write("run.sh", "new")
@@ -88,9 +84,7 @@ def sha256(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def test_directories_made_on_the_way_are_noted(
-    kept: WorkspaceFileAPI, root: Path, history: History
-) -> None:
+def test_directories_made_on_the_way_are_noted(kept: WorkspaceFileAPI, root: Path, history: History) -> None:
     (root / "a").mkdir()
     kept.write("a/b/c/d.txt", "x")
     assert told(history, root) == [
@@ -100,9 +94,7 @@ def test_directories_made_on_the_way_are_noted(
     ]
 
 
-def test_a_change_through_a_link_is_noted_where_it_leads(
-    kept: WorkspaceFileAPI, root: Path, history: History
-) -> None:
+def test_a_change_through_a_link_is_noted_where_it_leads(kept: WorkspaceFileAPI, root: Path, history: History) -> None:
     (root / "real.txt").write_text("old")
     (root / "link").symlink_to("real.txt")
     kept.write("link", "new")
@@ -113,9 +105,7 @@ def test_a_change_through_a_link_is_noted_where_it_leads(
     ]
 
 
-def test_a_name_that_is_no_text_is_noted_as_it_is(
-    kept: WorkspaceFileAPI, root: Path, history: History
-) -> None:
+def test_a_name_that_is_no_text_is_noted_as_it_is(kept: WorkspaceFileAPI, root: Path, history: History) -> None:
     odd = os.fsencode(root) + b"/\xff.txt"
     Path(os.fsdecode(odd)).write_text("old")
     (root / "link").symlink_to(os.fsdecode(odd))
@@ -134,9 +124,7 @@ def test_a_file_in_another_root_is_noted(tmp_path: Path, root: Path, history: Hi
     assert told(history, tmp_path) == [("created", "more/a.txt", None, b"x")]
 
 
-def test_what_is_refused_or_fails_is_not_noted(
-    kept: WorkspaceFileAPI, root: Path, history: History
-) -> None:
+def test_what_is_refused_or_fails_is_not_noted(kept: WorkspaceFileAPI, root: Path, history: History) -> None:
     (root / "a.txt").write_text("a a")
     (root / "dir").mkdir()
     refused: list[Callable[[], None]] = [
@@ -189,9 +177,7 @@ def test_a_file_that_appears_meanwhile_is_noted_before_it_is_replaced(
     assert told(history, root) == [("changed", "a.txt", b"by someone else", b"ours")]
 
 
-def test_a_deleted_file_is_the_one_that_was_noted(
-    root: Path, opener: Opener, history: History
-) -> None:
+def test_a_deleted_file_is_the_one_that_was_noted(root: Path, opener: Opener, history: History) -> None:
     (root / "a.txt").write_text("first")
     swap = lambda: (root / "a.txt").write_text("by someone else")  # noqa: E731
     meddler = Meddler(history.of(ORIGIN), swap)
@@ -199,9 +185,7 @@ def test_a_deleted_file_is_the_one_that_was_noted(
     assert told(history, root) == [("deleted", "a.txt", b"by someone else", None)]
 
 
-def test_a_patched_file_that_changes_meanwhile_is_left_alone(
-    root: Path, opener: Opener, history: History
-) -> None:
+def test_a_patched_file_that_changes_meanwhile_is_left_alone(root: Path, opener: Opener, history: History) -> None:
     (root / "a.txt").write_text("first")
     swap = lambda: (root / "a.txt").write_text("by someone else")  # noqa: E731
     files = WorkspaceFileAPI(str(root), opener=opener, changes=Meddler(history.of(ORIGIN), swap))
@@ -211,9 +195,7 @@ def test_a_patched_file_that_changes_meanwhile_is_left_alone(
     assert ((root / "a.txt").read_text(), told(history, root)) == ("by someone else", [])
 
 
-def test_a_file_that_never_keeps_still_is_left_alone(
-    root: Path, opener: Opener, history: History
-) -> None:
+def test_a_file_that_never_keeps_still_is_left_alone(root: Path, opener: Opener, history: History) -> None:
     count = iter(range(1000))
     swap = lambda: (root / "a.txt").write_text("x" * next(count))  # noqa: E731
     meddler = Meddler(history.of(ORIGIN), swap, times=1000)
@@ -222,9 +204,7 @@ def test_a_file_that_never_keeps_still_is_left_alone(
     assert (refused.value.reason, told(history, root)) == ("changed", [])
 
 
-def test_equal_contents_are_kept_once(
-    kept: WorkspaceFileAPI, history: History, tmp_path: Path
-) -> None:
+def test_equal_contents_are_kept_once(kept: WorkspaceFileAPI, history: History, tmp_path: Path) -> None:
     for number in range(5):
         kept.write(f"{number}.txt", "same")
         kept.write(f"{number}.txt", "other")
@@ -248,8 +228,10 @@ def test_a_content_beyond_the_bound_is_noted_but_not_kept(root: Path, tmp_path: 
     for text in ("x" * 10, "y" * 11, "z"):
         files.write("a.txt", text)
     assert [(each.before and each.before.kept) for each in history.of_call("tu_1").changes] == [
-        None, True, False,
-    ]  # fmt: skip
+        None,
+        True,
+        False,
+    ]
     assert sorted(path.read_text() for path in blobs(tmp_path)) == ["x" * 10, "z"]
 
 
@@ -262,9 +244,7 @@ def test_a_large_new_content_is_not_kept_beside_the_file(
     assert blobs(tmp_path) == []
 
 
-def test_an_empty_file_is_kept_too(
-    root: Path, history: History, kept: WorkspaceFileAPI
-) -> None:
+def test_an_empty_file_is_kept_too(root: Path, history: History, kept: WorkspaceFileAPI) -> None:
     (root / "empty").write_text("")
     kept.write("empty", "x")
     assert told(history, root) == [("changed", "empty", b"", b"x")]
@@ -331,17 +311,13 @@ def test_a_write_that_fails_after_directories_were_made_leaves_no_note(
     assert history.of_call("tu_1") == ([], 0)
 
 
-def test_a_directory_that_someone_else_made_is_not_noted_as_ours(
-    root: Path, opener: Opener, history: History
-) -> None:
+def test_a_directory_that_someone_else_made_is_not_noted_as_ours(root: Path, opener: Opener, history: History) -> None:
     meddler = Meddler(history.of(ORIGIN), (root / "d").mkdir)
     WorkspaceFileAPI(str(root), opener=opener, changes=meddler).write("d/a.txt", "x")
     assert told(history, root) == [("created", "d/a.txt", None, b"x")]
 
 
-def test_a_change_that_fails_at_the_last_moment_is_not_noted(
-    root: Path, opener: Opener, history: History
-) -> None:
+def test_a_change_that_fails_at_the_last_moment_is_not_noted(root: Path, opener: Opener, history: History) -> None:
     (root / "d").mkdir()
     meddler = Meddler(history.of(ORIGIN), lambda: shutil.rmtree(root / "d"))
     with pytest.raises(ToolExecutionError):
@@ -387,9 +363,7 @@ def test_a_damaged_content_is_not_given_out(
     assert told(history, root)[1] == ("changed", "a.txt", None, None)
 
 
-def test_calls_of_a_session_are_found_in_the_order_of_their_changes(
-    root: Path, history: History
-) -> None:
+def test_calls_of_a_session_are_found_in_the_order_of_their_changes(root: Path, history: History) -> None:
     for session, call in (("s1", "c2"), ("s2", "c9"), ("s1", "c1"), ("s1", "c2")):
         origin = Origin(session=session, call=call, tool="t", workspace=b"/")
         WorkspaceFileAPI(str(root), changes=history.of(origin)).write("a.txt", call)
@@ -419,9 +393,7 @@ def test_no_history_yet_is_an_empty_one(history: History) -> None:
     assert (history.of_call("x"), history.of_session("x"), history.latest(5)) == (([], 0), ([], 0), [])
 
 
-def test_threads_that_write_the_same_file_leave_one_chain(
-    kept: WorkspaceFileAPI, root: Path, history: History
-) -> None:
+def test_threads_that_write_the_same_file_leave_one_chain(kept: WorkspaceFileAPI, root: Path, history: History) -> None:
     def write(name: str) -> None:
         for turn in range(10):
             kept.write("a.txt", f"{name}{turn}" * (turn + 1))

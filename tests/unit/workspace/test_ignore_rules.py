@@ -12,8 +12,27 @@ from hypothesis import strategies as st
 from callgate.workspace.git.ignores import Ignores
 
 _NAMES = st.text("ab-]!# .", min_size=1, max_size=4).filter(lambda name: name not in (".", ".."))
-_CLASSES = ["[ab]", "[!a]", "[^a]", "[a-b]", "[]a]", "[!]a]", "[[:alpha:]]", "[[:punct:]]", "[a", "[b-a]",
-            "[\\]a]", "[-a]", "[a-]", "[[:no:]]", "[[:a]", "[a/b]", "[!]-a]", "[+--]", "[\\a-\\b]"]  # fmt: skip
+_CLASSES = [
+    "[ab]",
+    "[!a]",
+    "[^a]",
+    "[a-b]",
+    "[]a]",
+    "[!]a]",
+    "[[:alpha:]]",
+    "[[:punct:]]",
+    "[a",
+    "[b-a]",
+    "[\\]a]",
+    "[-a]",
+    "[a-]",
+    "[[:no:]]",
+    "[[:a]",
+    "[a/b]",
+    "[!]-a]",
+    "[+--]",
+    "[\\a-\\b]",
+]
 _PIECES = st.sampled_from(
     ["a", "b", "ab", "*", "?", ".", "-", "]", "\\a", "\\*", "\\ ", "!", "#", "\\#", "\\", " ", *_CLASSES]
 )

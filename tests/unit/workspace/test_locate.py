@@ -60,9 +60,7 @@ def test_a_missing_place_is_where_it_would_be_made(files: WorkspaceFileAPI, root
 
 
 @pytest.mark.spec("T07")
-def test_a_protected_place_is_told_by_its_name_and_by_where_it_leads(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_a_protected_place_is_told_by_its_name_and_by_where_it_leads(files: WorkspaceFileAPI, root: Path) -> None:
     (root / ".git").mkdir()
     (root / "conf").mkdir()
     (root / "to_git").symlink_to(".git")
@@ -86,9 +84,7 @@ def test_the_name_of_the_root_itself_protects_nothing(tmp_path: Path, opener: Op
     assert files.locate(given) == place(root, given, "a.txt", exists=False)
 
 
-def test_a_place_tells_its_root_and_whether_it_may_be_written(
-    tmp_path: Path, root: Path, opener: Opener
-) -> None:
+def test_a_place_tells_its_root_and_whether_it_may_be_written(tmp_path: Path, root: Path, opener: Opener) -> None:
     lib = tmp_path / "lib"
     lib.mkdir()
     (lib / "a.txt").write_text("")

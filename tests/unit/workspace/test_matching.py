@@ -25,9 +25,7 @@ ENDLESS = [
 
 
 @pytest.mark.parametrize("pattern", ENDLESS)
-def test_a_pattern_that_takes_forever_is_ended(
-    pattern: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pattern_that_takes_forever_is_ended(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "_SECONDS", 0.3)
     text = ("a" * 1_500 + "!\n").encode()
     with LineMatcher(pattern) as matcher:
@@ -43,9 +41,7 @@ def test_matching_stops_when_the_call_does() -> None:
             matcher.lines(b"a" * 1_000 + b"!", 10)
 
 
-@pytest.mark.parametrize(
-    "pattern", [r"def \w+", "plain", r"a.*b", r"[a-z]x", r"^x$", "a|b", r"\bfoo\b"]
-)
+@pytest.mark.parametrize("pattern", [r"def \w+", "plain", r"a.*b", r"[a-z]x", r"^x$", "a|b", r"\bfoo\b"])
 def test_a_simple_pattern_needs_no_process(pattern: str) -> None:
     assert is_quick(pattern)
 
@@ -55,9 +51,7 @@ def test_a_pattern_with_any_doubt_gets_one(pattern: str) -> None:
     assert not is_quick(pattern)
 
 
-@pytest.mark.parametrize(
-    "pattern", ["(", "*", "[a", "(?P<n", "a{2,1}", "x" * 1_001, "(" * 999, "(?z)"]
-)
+@pytest.mark.parametrize("pattern", ["(", "*", "[a", "(?P<n", "a{2,1}", "x" * 1_001, "(" * 999, "(?z)"])
 def test_what_is_no_pattern_is_invalid(pattern: str) -> None:
     with pytest.raises(ToolValidationError) as refused:
         LineMatcher(pattern)

@@ -48,9 +48,7 @@ print(json.dumps({"wall": events[:mine], "raw": events[mine:]}))
 
 
 def watched(root: Path, way: str) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-c", _WATCHED, str(root), way], capture_output=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", _WATCHED, str(root), way], capture_output=True, check=True)
     seen: dict[str, Any] = json.loads(done.stdout)
     return seen
 
@@ -75,9 +73,7 @@ def test_the_kernels_way_opens_files_without_any_event(root: Path) -> None:
 @pytest.mark.spec("S4-40", "T03")
 @pytest.mark.parametrize("flags", [READ, DIRECTORY, READ | os.O_DIRECTORY, CREATE])
 @pytest.mark.parametrize("target", ["../outside", "../outside/secret.txt", "../outside/new", "in"])
-def test_a_step_never_goes_through_a_link(
-    root: Path, opener: Opener, target: str, flags: int
-) -> None:
+def test_a_step_never_goes_through_a_link(root: Path, opener: Opener, target: str, flags: int) -> None:
     (root / "in").mkdir()
     (root / "link").symlink_to(target)
     fd = os.open(root, os.O_RDONLY)
@@ -91,9 +87,7 @@ def test_a_step_never_goes_through_a_link(
 
 @needs("linux")
 @pytest.mark.spec("S4-36", "S4-37")
-@pytest.mark.parametrize(
-    "path", [b"..", b"link/x", b"abs/x", b"sub/../../x", b"/etc", b"proc/root/etc", b"link"]
-)
+@pytest.mark.parametrize("path", [b"..", b"link/x", b"abs/x", b"sub/../../x", b"/etc", b"proc/root/etc", b"link"])
 def test_the_kernel_does_not_open_what_leads_out(root: Path, path: bytes) -> None:
     kernel = best_opener()
     if not isinstance(kernel, Openat2):
@@ -111,9 +105,7 @@ def test_the_kernel_does_not_open_what_leads_out(root: Path, path: bytes) -> Non
     assert refused.value.errno in UNDECIDED
 
 
-def test_a_file_removed_after_it_was_opened_keeps_its_name_for_rules(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_a_file_removed_after_it_was_opened_keeps_its_name_for_rules(files: WorkspaceFileAPI, root: Path) -> None:
     (root / "key.pem").write_text("key")
     (root / "twin (deleted)").hardlink_to(root / "key.pem")
     assert files.read("twin (deleted)") == "key"

@@ -17,9 +17,7 @@ from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.opening import Opener
 from tests.unit.workspace.worlds import CORPUS, build, filled, picture
 
-pytestmark = pytest.mark.spec(
-    "S4-35", "S4-36", "S4-37", "S4-38", "S4-39", "S4-43", "T01", "T02", "T05", "T07", "T10"
-)
+pytestmark = pytest.mark.spec("S4-35", "S4-36", "S4-37", "S4-38", "S4-39", "S4-43", "T01", "T02", "T05", "T07", "T10")
 
 _OUTSIDE = ("outside", "ws-evil", "wsx", "ws.bak")
 
@@ -77,16 +75,12 @@ def path_of(case: dict[str, Any], base: Path) -> str:
 
 
 @pytest.mark.parametrize("case", READING, ids=name_of)
-def test_each_reading_of_the_corpus_ends_as_it_must(
-    case: dict[str, Any], unchanged: Path, opener: Opener
-) -> None:
+def test_each_reading_of_the_corpus_ends_as_it_must(case: dict[str, Any], unchanged: Path, opener: Opener) -> None:
     check(case, unchanged, opener)
 
 
 @pytest.mark.parametrize("case", CHANGING, ids=name_of)
-def test_each_change_of_the_corpus_ends_as_it_must(
-    case: dict[str, Any], base: Path, opener: Opener
-) -> None:
+def test_each_change_of_the_corpus_ends_as_it_must(case: dict[str, Any], base: Path, opener: Opener) -> None:
     check(case, base, opener)
 
 
@@ -110,9 +104,7 @@ def check(case: dict[str, Any], base: Path, opener: Opener) -> None:
     assert (base / "top.txt").read_text() == "SECRET"
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in READING if case.get("display_escape")], ids=name_of
-)
+@pytest.mark.parametrize("case", [case for case in READING if case.get("display_escape")], ids=name_of)
 def test_a_path_that_could_deceive_is_shown_in_plain_letters(
     case: dict[str, Any], unchanged: Path, opener: Opener
 ) -> None:

@@ -119,9 +119,7 @@ def test_a_protected_path_is_neither_made_nor_changed_nor_deleted(
 
 
 @pytest.mark.spec("T07")
-def test_an_existing_protected_file_can_be_read_but_not_changed(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_an_existing_protected_file_can_be_read_but_not_changed(files: WorkspaceFileAPI, root: Path) -> None:
     (root / ".git").mkdir()
     (root / ".git" / "config").write_text("[core]")
     (root / "way").symlink_to(".git")

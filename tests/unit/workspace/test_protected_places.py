@@ -34,9 +34,11 @@ def test_our_own_directory_is_there_although_it_does_not_exist(tmp_path: Path) -
 def test_of_a_repository_only_what_runs_programs_is_meant(tmp_path: Path) -> None:
     make(tmp_path, ".git/HEAD", ".git/config.worktree", "sub/.git/HEAD", "sub/.git/commondir", ".hg/hgrc")
     assert places(tmp_path) == {
-        ".callgate/settings.toml", ".hg/hgrc", ".hg/hgrc-not-shared",
+        ".callgate/settings.toml",
+        ".hg/hgrc",
+        ".hg/hgrc-not-shared",
         *(f"{top}.git/{name}" for top in ("", "sub/") for name in OF_GIT),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.spec("T07")
@@ -132,13 +134,16 @@ def test_worktrees_and_submodules_say_where_configuration_is_too(tmp_path: Path)
     make(tmp_path, ".git/modules/one/HEAD", ".git/modules/in/two/HEAD")
     make(tmp_path, ".git/modules/one/modules/deep/HEAD")
     repositories = (
-        ".git", ".git/modules/one", ".git/modules/in/two", ".git/modules/one/modules/deep",
-    )  # fmt: skip
+        ".git",
+        ".git/modules/one",
+        ".git/modules/in/two",
+        ".git/modules/one/modules/deep",
+    )
     assert places(tmp_path) == {
         ".callgate/settings.toml",
         *(f".git/worktrees/{tree}/{name}" for tree in "ab" for name in ("commondir", "config.worktree")),
         *(f"{path}/{name}" for path in repositories for name in OF_GIT),
-    }  # fmt: skip
+    }
 
 
 def test_more_submodules_than_can_be_looked_after_are_kept_as_they_are(tmp_path: Path) -> None:
@@ -160,17 +165,27 @@ def test_what_a_configuration_names_in_the_workspace_is_meant_too(tmp_path: Path
     (tmp_path / "shared" / "config").write_text("[include]\npath = more\npath = config\n")
     of_git = {f".git/{name}" for name in OF_GIT}
     assert places(tmp_path) == {
-        ".callgate/settings.toml", *of_git,
-        "shared/config", "shared/more", "missing", "linked", "scripts/hooks",
-    }  # fmt: skip
+        ".callgate/settings.toml",
+        *of_git,
+        "shared/config",
+        "shared/more",
+        "missing",
+        "linked",
+        "scripts/hooks",
+    }
 
 
 def test_other_kinds_of_repositories_have_configuration_too(tmp_path: Path) -> None:
     make(tmp_path, ".hg/requires", ".jj/repo/x", "bzr/.bzr/branch/x", "svn/.svn/x")
     assert places(tmp_path) == {
-        ".callgate/settings.toml", ".hg/hgrc", ".hg/hgrc-not-shared", ".hg/requires",
-        ".jj/repo/config.toml", ".jj/workspace-config.toml", "bzr/.bzr/branch/branch.conf",
-    }  # fmt: skip
+        ".callgate/settings.toml",
+        ".hg/hgrc",
+        ".hg/hgrc-not-shared",
+        ".hg/requires",
+        ".jj/repo/config.toml",
+        ".jj/workspace-config.toml",
+        "bzr/.bzr/branch/branch.conf",
+    }
 
 
 def test_names_that_run_code_later_are_found_beside_the_root_and_below(tmp_path: Path) -> None:
@@ -178,8 +193,12 @@ def test_names_that_run_code_later_are_found_beside_the_root_and_below(tmp_path:
     make(tmp_path, ".vscode/tasks.json", ".envrc", "plain", f"{deep}/.mcp.json", f"{deep}/z/.mcp.json")
     make(tmp_path, "node_modules/x/.vscode/", ".config/git/x")
     assert places(tmp_path) == {
-        ".callgate/settings.toml", ".vscode", ".envrc", f"{deep}/.mcp.json", ".config/git",
-    }  # fmt: skip
+        ".callgate/settings.toml",
+        ".vscode",
+        ".envrc",
+        f"{deep}/.mcp.json",
+        ".config/git",
+    }
 
 
 def test_a_link_is_left_out_unless_it_stands_for_a_repository_or_for_us(tmp_path: Path) -> None:

@@ -154,9 +154,7 @@ RACES = [
 ]
 
 
-def race(
-    tmp_path: Path, opener: Opener, kind: str, act: Callable[[Arena], None], least: float
-) -> tuple[int, int]:
+def race(tmp_path: Path, opener: Opener, kind: str, act: Callable[[Arena], None], least: float) -> tuple[int, int]:
     """Run one operation against the swapping: how often it was done, how often refused."""
     arena = Arena(tmp_path, opener, kind)
     done = refused = 0

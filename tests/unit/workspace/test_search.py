@@ -62,9 +62,7 @@ def test_lines_are_found_with_those_around_them(files: WorkspaceFileAPI, root: P
     assert search(files, "", "a.txt").matches[-1] == Match("a.txt", 4, "four")
 
 
-def test_links_are_not_followed_and_nothing_outside_is_seen(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_links_are_not_followed_and_nothing_outside_is_seen(files: WorkspaceFileAPI, root: Path) -> None:
     make(root, "sub/a.txt", text="SECRET of ours\n")
     (root / "out").symlink_to("../outside")
     (root / "out_file").symlink_to("../outside/secret.txt")
@@ -98,9 +96,7 @@ def test_ignore_files_are_honoured_at_every_level(files: WorkspaceFileAPI, root:
     assert paths_of(search(files, "needle", "src/deep")) == ["src/deep/only.txt"]
 
 
-def test_what_is_ignored_can_still_be_asked_for_by_name(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_what_is_ignored_can_still_be_asked_for_by_name(files: WorkspaceFileAPI, root: Path) -> None:
     make(root, "build/out/x.txt", "build/out/y.log", "a.log")
     (root / ".gitignore").write_text("build/\n*.log\n")
     assert find(files, "*", "build") == found("build/out/x.txt", "build/out/y.log")
@@ -122,13 +118,9 @@ def test_a_guard_hides_what_may_not_be_read(root: Path, opener: Opener) -> None:
         find(files, "*", "secret")
 
 
-def test_files_of_another_root_are_named_in_full(
-    root: Path, tmp_path: Path, opener: Opener
-) -> None:
+def test_files_of_another_root_are_named_in_full(root: Path, tmp_path: Path, opener: Opener) -> None:
     make(tmp_path / "lib", "a.txt")
-    files = WorkspaceFileAPI(
-        str(root), extra_roots=(Root(str(tmp_path / "lib")),), opener=opener
-    )
+    files = WorkspaceFileAPI(str(root), extra_roots=(Root(str(tmp_path / "lib")),), opener=opener)
     assert find(files, "*", str(tmp_path / "lib")) == found(f"{tmp_path}/lib/a.txt")
 
 
@@ -148,9 +140,7 @@ def test_binary_and_large_files_are_passed_over(
     )
 
 
-def test_a_bound_that_was_reached_is_told(
-    files: WorkspaceFileAPI, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bound_that_was_reached_is_told(files: WorkspaceFileAPI, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make(root, "a.txt", "b.txt", "c/d.txt", text="needle\nneedle\n")
     assert find(files, "*", limit=2) == Paths(["a.txt", "b.txt"], complete=False)
     assert find(files, "*", limit=3) == found("a.txt", "b.txt", "c/d.txt")

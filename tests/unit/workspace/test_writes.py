@@ -29,9 +29,7 @@ def small_files_only() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_write_that_fails_leaves_all_as_it_was(
-    files: WorkspaceFileAPI, root: Path, small_files_only: None
-) -> None:
+def test_a_write_that_fails_leaves_all_as_it_was(files: WorkspaceFileAPI, root: Path, small_files_only: None) -> None:
     files.write("a.txt", "old")
     before = picture(root)
     acts = (
@@ -68,9 +66,7 @@ def test_the_bits_that_lend_rights_are_not_kept(files: WorkspaceFileAPI, root: P
     assert (root / "tool").stat().st_mode & 0o7777 == 0o755
 
 
-def test_a_new_file_gets_the_mode_that_the_umask_leaves(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_a_new_file_gets_the_mode_that_the_umask_leaves(files: WorkspaceFileAPI, root: Path) -> None:
     before = os.umask(0o027)
     try:
         files.write("dir/a.txt", "x")
@@ -89,9 +85,7 @@ def test_a_replaced_file_keeps_its_owner(files: WorkspaceFileAPI, root: Path) ->
     assert (status.st_uid, status.st_gid) == (1234, 4321)
 
 
-def test_a_hard_link_to_a_file_outside_is_not_written_through(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_a_hard_link_to_a_file_outside_is_not_written_through(files: WorkspaceFileAPI, root: Path) -> None:
     secret = root.parent / "outside" / "secret.txt"
     for name in ("w", "a", "p"):
         (root / name).hardlink_to(secret)
@@ -103,9 +97,7 @@ def test_a_hard_link_to_a_file_outside_is_not_written_through(
     assert (secret.read_text(), secret.stat().st_mtime_ns) == ("SECRET", before)
 
 
-def test_a_reader_sees_the_old_file_or_the_new_one_whole(
-    files: WorkspaceFileAPI, root: Path
-) -> None:
+def test_a_reader_sees_the_old_file_or_the_new_one_whole(files: WorkspaceFileAPI, root: Path) -> None:
     versions = ["a" * 100_000, "b" * 150_000]
     files.write("a.txt", versions[0])
     seen: set[str] = set()
@@ -140,9 +132,7 @@ def test_changes_side_by_side_are_all_kept(files: WorkspaceFileAPI) -> None:
     assert sorted(files.read("log").split()) == sorted(f"{n}{i}" for n in "abcd" for i in range(20))
 
 
-def test_a_file_that_changed_since_it_was_read_is_not_overwritten(
-    opener: Opener, root: Path
-) -> None:
+def test_a_file_that_changed_since_it_was_read_is_not_overwritten(opener: Opener, root: Path) -> None:
     path = root / "a.txt"
     path.write_text("read")
     read = path.stat()

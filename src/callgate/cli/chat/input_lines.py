@@ -47,9 +47,7 @@ def read_message(read: Read, prompt: str, more: str) -> str | None:
 class Typed:
     """Lines of the person at the terminal, with editing and history."""
 
-    def __init__(
-        self, home: Home, paint: Paint, commands: Sequence[str], *, plain: bool
-    ) -> None:
+    def __init__(self, home: Home, paint: Paint, commands: Sequence[str], *, plain: bool) -> None:
         self._paint = paint
         self._path = os.path.join(home.path, "chat_history")
         self._commands = commands
@@ -103,9 +101,7 @@ class Piped:
         return line.removesuffix("\n") if line else None
 
 
-def open_lines(
-    home: Home, paint: Paint, commands: Sequence[str], *, plain: bool
-) -> Typed | Piped:
+def open_lines(home: Home, paint: Paint, commands: Sequence[str], *, plain: bool) -> Typed | Piped:
     """`plain`: nothing is written to the terminal but text."""
     if is_terminal(sys.stdin) and is_terminal(sys.stdout):
         return Typed(home, paint, commands, plain=plain)

@@ -107,9 +107,7 @@ async def _read_pending(store: Store, stored: StoredConfirmation) -> PendingConf
 def _answer(options: Namespace, decision: Outcome) -> int:
     (question_id,) = words(options, "question")
     refuse_within_a_call(f"callgate confirmations {decision}")
-    answer = Answer(
-        decision=decision, scope=Scope(options.scope), reason=options.reason, by=BY
-    )
+    answer = Answer(decision=decision, scope=Scope(options.scope), reason=options.reason, by=BY)
     tty = None if options.json or options.sha256 is not None else open_tty()
     pending = with_store(
         options, lambda store: _give(store, question_id, answer, options.sha256, tty)

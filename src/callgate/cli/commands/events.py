@@ -28,9 +28,16 @@ from callgate.core.stores import Hint, Store
 
 _COLOURS = {FAILED: "red", INPUT_INVALID: "red", COMPLETED: "green", OUTPUT_DELTA: "dim"}
 _DETAIL_FIELDS = (
-    "message", "why", "command_executed", "input_summary", "text", "decision", "by",
-    "validation_errors", "files_modified",
-)  # fmt: skip
+    "message",
+    "why",
+    "command_executed",
+    "input_summary",
+    "text",
+    "decision",
+    "by",
+    "validation_errors",
+    "files_modified",
+)
 """Fields of a payload that are shown to a person, in this order."""
 _SHOWN = 200
 _NARROWEST = 20

@@ -44,13 +44,15 @@ def explained() -> Iterator[None]:
         raise CliError(
             f"there is no skill {error.name!r}{near}",
             hint="callgate skills list lists them.",
-            error_class=ToolErrorClass.NOT_FOUND, reason="unknown_skill",
-        ) from None  # fmt: skip
+            error_class=ToolErrorClass.NOT_FOUND,
+            reason="unknown_skill",
+        ) from None
     except SkillUnreadable as error:
         raise CliError(
             f"the skill {error.name} cannot be used: {error.why}",
-            error_class=ToolErrorClass.EXECUTION_ERROR, reason="skill_unreadable",
-        ) from None  # fmt: skip
+            error_class=ToolErrorClass.EXECUTION_ERROR,
+            reason="skill_unreadable",
+        ) from None
     except SettingsError as error:
         raise CliError(str(error), reason="settings_invalid") from error
 
@@ -205,9 +207,10 @@ def _write(parent: str, name: str) -> str:
             file.write(_SAMPLE.replace("@NAME@", name))
     except FileExistsError as error:
         raise CliError(
-            f"{error.filename} is there already", hint="Choose another name, or edit it.",
+            f"{error.filename} is there already",
+            hint="Choose another name, or edit it.",
             reason="exists",
-        ) from None  # fmt: skip
+        ) from None
     except OSError as error:
         raise CliError(
             f"cannot write: {error}", error_class=ToolErrorClass.EXECUTION_ERROR

@@ -184,14 +184,25 @@ def _undo(chat: Chat, _: str) -> None:
     changed = [turn for turn in dict.fromkeys(each.origin.turn for each in changes) if turn]
     left = [turn for turn in changed if turn not in chat.undone]
     if not left:
-        raise CliError("no turn of this conversation has changed files" if not changed else
-                       "everything is undone")  # fmt: skip
+        raise CliError(
+            "no turn of this conversation has changed files"
+            if not changed
+            else "everything is undone"
+        )
     before = left[-2] if len(left) > 1 else chat.session.id  # it is older than its first turn
     try:
         code = undo.undo(
-            _options(session=chat.session.id, to=before, last=False, dry_run=False,
-                     workspace=None, mode=None, yes=False, no_input=False)
-        )  # fmt: skip
+            _options(
+                session=chat.session.id,
+                to=before,
+                last=False,
+                dry_run=False,
+                workspace=None,
+                mode=None,
+                yes=False,
+                no_input=False,
+            )
+        )
     finally:
         chat.interrupts.install()  # a command of its own has its own
     if code == OK:

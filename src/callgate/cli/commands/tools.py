@@ -57,9 +57,11 @@ def _named(word: str, known: list[Tool]) -> Tool:
     near = nearest(name, [tool["name"] for tool in known])
     meant = "" if near is None else f"Did you mean {near}? "
     raise CliError(
-        f"there is no tool {word!r}", hint=f"{meant}callgate tools --all lists the tools.",
-        error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
-    )  # fmt: skip
+        f"there is no tool {word!r}",
+        hint=f"{meant}callgate tools --all lists the tools.",
+        error_class=ToolErrorClass.NOT_FOUND,
+        reason="not_found",
+    )
 
 
 def _describe(tools: list[Tool], options: Namespace) -> int:

@@ -73,9 +73,11 @@ def _last(history: History, workspace: str | None) -> str:
         if os.path.realpath(origin.directory) == directory and origin.tool != "undo":
             return origin.call
     raise CliError(
-        f"no change is kept of {visible(directory)}", hint="callgate undo lists what is kept.",
-        error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
-    )  # fmt: skip
+        f"no change is kept of {visible(directory)}",
+        hint="callgate undo lists what is kept.",
+        error_class=ToolErrorClass.NOT_FOUND,
+        reason="not_found",
+    )
 
 
 def _workspace(history: History, arguments: dict[str, Any]) -> str:
@@ -88,8 +90,9 @@ def _workspace(history: History, arguments: dict[str, Any]) -> str:
         raise CliError(
             "no change is kept of " + visible(str(next(iter(arguments.values())))),
             hint="callgate undo lists what is kept.",
-            error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
-        )  # fmt: skip
+            error_class=ToolErrorClass.NOT_FOUND,
+            reason="not_found",
+        )
     return found.changes[-1].origin.directory
 
 

@@ -44,9 +44,14 @@ from callgate.core.stores import SessionNotFound, Store
 
 _SHOWN = frozenset({CALLED, CONFIRMATION_REQUESTED, CONFIRMATION_RESOLVED}) | TERMINAL
 _COLOURS = {
-    "start": "dim", "ASKS": "yellow", "ok": "green", "failed": "red", "refused": "red",
-    "invalid": "red", "session": "cyan",
-}  # fmt: skip
+    "start": "dim",
+    "ASKS": "yellow",
+    "ok": "green",
+    "failed": "red",
+    "refused": "red",
+    "invalid": "red",
+    "session": "cyan",
+}
 _QUIET = (SideEffects.NONE, SideEffects.READ)
 """The store keeps no call of these, only its events."""
 _MOST = 10_000

@@ -154,9 +154,7 @@ def check_hosts(patient: Patient) -> Finding:
     hosts = make_hosts(patient.home, settings, around, patient.workspace)
     hosted = _hosted(patient) or HostedTools(hosts, Registry())
     found = {
-        name: problem
-        for name in hosts.hosts
-        if (problem := _host_problem(hosts, hosted, name))
+        name: problem for name in hosts.hosts if (problem := _host_problem(hosts, hosted, name))
     }
     problems = [f"{name}: {problem.text}" for name, problem in found.items()]
     text = "; ".join([f"{len(hosts.hosts)} in the settings", *problems])
@@ -184,28 +182,26 @@ def _host_problem(hosts: Hosts, hosted: HostedTools, name: str) -> Finding | Non
     path = os.path.join(settings.cwd, program) if os.sep in program else program
     if shutil.which(path, path=settings.env.get("PATH")) is None:
         return Finding(
-            Level.FAILED, f"{program} is not there or cannot be run",
+            Level.FAILED,
+            f"{program} is not there or cannot be run",
             f"correct command of [hosts.{name}]",
-        )  # fmt: skip
+        )
     doubt = hosts.doubt(name)
     if doubt is not None:
         return Finding(Level.FAILED, str(doubt), f"callgate hosts reload {name}")
     if trouble is not None:
         given_up = "given up: " if trouble.given_up else ""
-        return Finding(
-            Level.NOTE, f"{given_up}{trouble.problem}", f"callgate hosts logs {name}"
-        )
+        return Finding(Level.NOTE, f"{given_up}{trouble.problem}", f"callgate hosts logs {name}")
     if hosts.pinned(name) is None:
         return Finding(Level.NOTE, "never started", f"callgate hosts reload {name}")
     for tool, why in hosted.left_out(name).items():
-        return Finding(
-            Level.NOTE, f"tool {tool!r} is not offered: {why}", "callgate hosts list"
-        )
+        return Finding(Level.NOTE, f"tool {tool!r} is not offered: {why}", "callgate hosts list")
     if "-m" in settings.command and not {"-P", "-I"} & {*settings.command}:
         return Finding(
-            Level.NOTE, "python -m takes modules of the directory it starts in before all others",
+            Level.NOTE,
+            "python -m takes modules of the directory it starts in before all others",
             f"put -P before -m in the command of [hosts.{name}]",
-        )  # fmt: skip
+        )
     return None
 
 
@@ -238,9 +234,10 @@ def check_audit(patient: Patient) -> Finding:
         return _good(f"{path} begins with the first call")
     if not os.access(path, os.R_OK | os.W_OK):
         return Finding(
-            Level.FAILED, f"{path} cannot be written: calls with effects are refused",
+            Level.FAILED,
+            f"{path} cannot be written: calls with effects are refused",
             f"chmod 600 {path}",
-        )  # fmt: skip
+        )
     if not _is_whole(path):
         return Finding(Level.FAILED, f"{path} was changed", "callgate audit verify")
     return _good(path)
@@ -281,9 +278,10 @@ def check_sandbox(patient: Patient) -> Finding:
         return Finding(Level.NOTE, "not known before the settings are right")
     if sandbox.surroundings.profile is None:
         return Finding(
-            Level.NOTE, "off: commands run with nothing around them",
+            Level.NOTE,
+            "off: commands run with nothing around them",
             f'remove sandbox = "off" from {patient.home.settings}',
-        )  # fmt: skip
+        )
     profiles = profiles_here(sandbox, patient.workspace)
     try:
         rules = path_rules_here(sandbox, patient.workspace)

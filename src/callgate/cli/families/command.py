@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         HEADING: str
         COMMANDS: Mapping[str, Command]
 
+
 JSON_LINES = Option("--json", help="one JSON object a line")
 NAMES = Option("--names", help="names only, one a line")
 FOLLOW = Option("-f", "--follow", help="go on with new ones")
@@ -90,10 +91,15 @@ positive.__name__ = "number"  # argparse puts it into words
 
 def bounds(parser: ArgumentGroup, **network: Any) -> None:
     """What an MCP server may do. `network` says which values that option takes."""
-    parser.add_argument("--network", help="default none; all for programs that fetch it first",
-                        **network)  # fmt: skip
+    parser.add_argument(
+        "--network", help="default none; all for programs that fetch it first", **network
+    )
     parser.add_argument("--profile", choices=("workspace", "open"), help="default workspace")
-    parser.add_argument("--effect", choices=("none", "read", "write", "network", "execute"),
-                        help="the most that its tools can do; default execute")  # fmt: skip
-    parser.add_argument("--trusted", action="store_true",
-                        help="believe what it says of its tools' effects")  # fmt: skip
+    parser.add_argument(
+        "--effect",
+        choices=("none", "read", "write", "network", "execute"),
+        help="the most that its tools can do; default execute",
+    )
+    parser.add_argument(
+        "--trusted", action="store_true", help="believe what it says of its tools' effects"
+    )

@@ -12,9 +12,12 @@ HEADING = "serve editors and other programs"
 
 def _serve(parser: Parser) -> None:
     parser.add_argument(
-        "--workspace", metavar="DIR", dest="workspaces", action="append",
+        "--workspace",
+        metavar="DIR",
+        dest="workspaces",
+        action="append",
         help="serve this directory and what lies in it; may be repeated; default: here",
-    )  # fmt: skip
+    )
     parser.add_argument("--socket", metavar="PATH", help="default: run/callgate.sock in the home")
     parser.add_argument("--label", metavar="NAME", help="by which others may name it")
     where = parser.add_mutually_exclusive_group()
@@ -35,9 +38,10 @@ def _serve(parser: Parser) -> None:
 def _mcp_serve(parser: Parser) -> None:
     add(parser, *WORKSPACE_AND_MODE)
     parser.add_argument(
-        "--no-elicit", action="store_true",
+        "--no-elicit",
+        action="store_true",
         help="ask in the dashboard or a terminal only, never through the client",
-    )  # fmt: skip
+    )
 
 
 def _mcp_offer(parser: Parser) -> None:
@@ -47,12 +51,19 @@ def _mcp_offer(parser: Parser) -> None:
 
 def _mcp_wrap(parser: Parser) -> None:
     parser.add_argument("--name", metavar="NAME", help="in rules: mcp.NAME/TOOL")
-    parser.add_argument("--env", metavar="NAME", action="append",
-                        help="a variable that is passed on to it; repeatable")  # fmt: skip
+    parser.add_argument(
+        "--env",
+        metavar="NAME",
+        action="append",
+        help="a variable that is passed on to it; repeatable",
+    )
     bounds(parser, choices=("none", "loopback", "all"))
     parser.add_argument("--sampling", action="store_true", help="it may ask a model")
-    parser.add_argument("--approve", action="store_true",
-                        help="look at what it says of its tools now, and accept it")  # fmt: skip
+    parser.add_argument(
+        "--approve",
+        action="store_true",
+        help="look at what it says of its tools now, and accept it",
+    )
     parser.add_argument("--yes", action="store_true", help="with --approve: do not ask")
     _mcp_serve(parser)
 
@@ -62,7 +73,8 @@ COMMANDS: Mapping[str, Command] = {
     "status": Command("show the instances that run", "", takes(JSON)),
     "stop": Command("stop an instance", "[PID|LABEL]", takes(JSON)),
     "dashboard": Command(
-        "open the page of an instance in a browser", "",
+        "open the page of an instance in a browser",
+        "",
         takes(
             Option("--no-open", help="print the link, open no browser"),
             Option("--rotate", help="void every token and cookie first"),
@@ -72,18 +84,24 @@ COMMANDS: Mapping[str, Command] = {
         "The link logs a browser in once, within a minute.",
     ),
     "acp": Command(
-        "be the agent of an editor, over stdin and stdout", "", takes(*ACP),
+        "be the agent of an editor, over stdin and stdout",
+        "",
+        takes(*ACP),
         "An editor starts it, and speaks the Agent Client Protocol with it. --print-config says\n"
         "what to write into the editor's settings.",
     ),
     "mcp serve": Command(
-        "offer the tools to an MCP client, over stdin and stdout", "", _mcp_offer,
+        "offer the tools to an MCP client, over stdin and stdout",
+        "",
+        _mcp_offer,
         "A client starts it. Where a person must be asked, the client shows the question if it\n"
         "can; callgate confirmations and the dashboard can answer it as well.",
     ),
     "mcp wrap": Command(
-        "put the gate before one MCP server, for an MCP client", "-- COMMAND ...", _mcp_wrap,
+        "put the gate before one MCP server, for an MCP client",
+        "-- COMMAND ...",
+        _mcp_wrap,
         "A client starts it in place of COMMAND. Its tools keep their names; each call is judged\n"
         "by the policy and recorded, and the server runs in the sandbox.",
     ),
-}  # fmt: skip
+}

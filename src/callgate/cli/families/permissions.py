@@ -16,14 +16,23 @@ from callgate.cli.families.command import (
     add,
     positive,
     takes,
-)  # fmt: skip
+)
 from callgate.cli.options import ARGS, JSON, Option
 
 HEADING = "decide what may run"
 
 CALLERS = (
-    "cli", "plugin", "agent", "llm", "acp", "http", "mcp", "library", "renderer", "internal",
-)  # fmt: skip
+    "cli",
+    "plugin",
+    "agent",
+    "llm",
+    "acp",
+    "http",
+    "mcp",
+    "library",
+    "renderer",
+    "internal",
+)
 _ANSWERS = ("once", "session", "always")
 _SCOPES = f"""\
 once covers this call alone, session the same tool for the rest of the session, and always
@@ -60,22 +69,25 @@ COMMANDS: Mapping[str, Command] = {
         f"{KEY_VALUE_HELP}\n\nExits with 0 whatever the decision is.",
     ),
     "policy test": Command(
-        "say which calls on record other settings would decide otherwise", "FILE|-", _test,
+        "say which calls on record other settings would decide otherwise",
+        "FILE|-",
+        _test,
         "FILE is checked and read as settings.toml would be. Nothing is run: each call is judged\n"
         "by what its record says, and paths by their text, without a look at the disk.",
     ),
     "trust": Command(
-        "let a directory bring settings of its own, which may only narrow", "[DIR]",
+        "let a directory bring settings of its own, which may only narrow",
+        "[DIR]",
         takes(
             Option("--list", help="print the trusted directories"),
             Option("--remove", help="take the trust back"),
             JSON,
         ),
     ),
-    "confirmations": Command("list the questions that wait for an answer", "",
-                             takes(OF_SESSION, JSON)),
+    "confirmations": Command(
+        "list the questions that wait for an answer", "", takes(OF_SESSION, JSON)
+    ),
     "confirmations list": Command("the same", "", takes(OF_SESSION, JSON)),
     "confirmations allow": Command("let a call run that waits for it", "ID", _answer, _SCOPES),
-    "confirmations deny": Command("refuse a call that waits for an answer", "ID", _answer,
-                                  _SCOPES),
-}  # fmt: skip
+    "confirmations deny": Command("refuse a call that waits for an answer", "ID", _answer, _SCOPES),
+}

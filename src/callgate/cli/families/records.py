@@ -17,7 +17,7 @@ from callgate.cli.families.command import (
     count,
     positive,
     takes,
-)  # fmt: skip
+)
 from callgate.cli.options import JSON, WORKSPACE, Option
 
 HEADING = "see what happened"
@@ -69,7 +69,8 @@ def _export(parser: Parser) -> None:
 
 COMMANDS: Mapping[str, Command] = {
     "watch": Command(
-        "show every call of every client as it happens", "",
+        "show every call of every client as it happens",
+        "",
         takes(
             Option("--session", metavar="ID", help="only calls of this session"),
             Option("--tool", metavar="NAME", help="only calls of this tool"),
@@ -86,7 +87,8 @@ COMMANDS: Mapping[str, Command] = {
     "sessions show": Command("say what is known of a session", "ID", takes(JSON), IDS),
     "sessions export": Command("print a session to read, or as lines of JSON", "ID", _export, IDS),
     "sessions fork": Command(
-        "copy a session", "ID",
+        "copy a session",
+        "ID",
         takes(
             Option("--turn", metavar="T", help="the last turn to copy, by id or number"),
             Option("--title", metavar="TEXT", help="default: that of the original"),
@@ -96,4 +98,4 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "sessions rename": Command("give a session a title", "ID TITLE", takes(JSON), IDS),
     "sessions delete": Command("delete sessions for good", "ID ...", takes(YES, JSON), IDS),
-}  # fmt: skip
+}

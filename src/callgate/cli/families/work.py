@@ -30,12 +30,18 @@ def _model_options(parser: Parser) -> None:
     add(parser, *WORKSPACE_AND_MODE)
     before = parser.add_mutually_exclusive_group()
     before.add_argument(
-        "--continue", dest="go_on", action="store_true",
+        "--continue",
+        dest="go_on",
+        action="store_true",
         help="go on with the newest conversation here",
-    )  # fmt: skip
+    )
     before.add_argument("--resume", metavar="ID", help="go on with this session")
-    parser.add_argument("--allow", metavar="TOOL", action="append",
-                        help="say yes to what is asked about it; repeatable")  # fmt: skip
+    parser.add_argument(
+        "--allow",
+        metavar="TOOL",
+        action="append",
+        help="say yes to what is asked about it; repeatable",
+    )
 
 
 def _chat(parser: Parser) -> None:
@@ -48,14 +54,17 @@ def _chat(parser: Parser) -> None:
 def _run(parser: Parser) -> None:
     _model_options(parser)
     parser.add_argument(
-        "--output-format", choices=_OUTPUTS, default="text",
+        "--output-format",
+        choices=_OUTPUTS,
+        default="text",
         help="what the model says; its end as JSON; or events, one a line, then the end",
-    )  # fmt: skip
+    )
     add(parser, Option("--json", help="the same as stream-json"), NO_INPUT)
     parser.add_argument("--max-turns", metavar="N", type=positive, help="requests to the model")
     parser.add_argument("--max-tokens", metavar="N", type=positive, help="of all requests")
-    parser.add_argument("--time-limit", metavar="S", type=options.seconds,
-                        help="stop after S seconds")  # fmt: skip
+    parser.add_argument(
+        "--time-limit", metavar="S", type=options.seconds, help="stop after S seconds"
+    )
 
 
 def _tools(parser: Parser) -> None:
@@ -93,32 +102,44 @@ def _parse(parser: Parser) -> None:
 
 COMMANDS: Mapping[str, Command] = {
     "chat": Command(
-        "talk to a model that works with the tools", "[PROMPT]", _chat,
+        "talk to a model that works with the tools",
+        "[PROMPT]",
+        _chat,
         "Ctrl-C stops the model, and leaves at the prompt. /help says what else there is.",
     ),
     "run": Command(
-        "let a model do one thing, for scripts", "PROMPT|-", _run,
+        "let a model do one thing, for scripts",
+        "PROMPT|-",
+        _run,
         "Only what the model says goes to stdout. Stdin, where it is no terminal, is added to\n"
         "the prompt. Where nobody can be asked, what must be asked is refused.\n\n" + _ENDS,
     ),
     "tools": Command(
-        "list the tools, or say all about some", "[NAME ...]", _tools,
+        "list the tools, or say all about some",
+        "[NAME ...]",
+        _tools,
         "With a NAME: what it does, its parameters, a call of it, and where it comes from.",
     ),
     "call": Command("run one tool once", "NAME [key=value ...]", _call, KEY_VALUE_HELP),
     "preview": Command(
-        "show what a command would change, then apply it or not", "-- COMMAND ...", _preview,
+        "show what a command would change, then apply it or not",
+        "-- COMMAND ...",
+        _preview,
         "The command runs without network over an overlay of the workspace. A single word behind\n"
         "-- is a command line. Without a terminal nothing is applied unless --apply is given.",
     ),
     "undo": Command(
-        "put files back to what they were before a call", "[CALL_ID]", _undo,
+        "put files back to what they were before a call",
+        "[CALL_ID]",
+        _undo,
         "Without a call it lists the last calls that changed files; --last undoes the last one\n"
         "of this directory.",
     ),
     "parse": Command(
-        "show the tool calls that a model wrote as text; run none", "FILE|-", _parse,
+        "show the tool calls that a model wrote as text; run none",
+        "FILE|-",
+        _parse,
         "Exits with 0 if there is something to run or nothing to do, with 2 if nothing could be\n"
         "read.",
     ),
-}  # fmt: skip
+}

@@ -63,9 +63,12 @@ def _live_instances(home: str) -> list[tuple[int, str, str, str]]:
             record = _read(os.path.join(directory, f"{int(stem)}.json"))
             started, path = record.get("startedAt"), record.get("socketPath")
             if (
-                record.get("pid") == int(stem) and "appVersion" in record
-                and isinstance(started, int) and isinstance(path, str) and os.path.exists(path)
-            ):  # fmt: skip
+                record.get("pid") == int(stem)
+                and "appVersion" in record
+                and isinstance(started, int)
+                and isinstance(path, str)
+                and os.path.exists(path)
+            ):
                 found.append((started, str(int(stem)), str(record.get("label", "")), path))
     return sorted(found, key=lambda each: each[0], reverse=True)
 

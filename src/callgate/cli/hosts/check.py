@@ -54,9 +54,12 @@ class Level(StrEnum):
 
 
 _COLOURS = {
-    Level.OK: "green", Level.FAILED: "red", Level.RECOMMENDED: "yellow",
-    Level.NOT_OFFERED: "dim", Level.SKIPPED: "yellow",
-}  # fmt: skip
+    Level.OK: "green",
+    Level.FAILED: "red",
+    Level.RECOMMENDED: "yellow",
+    Level.NOT_OFFERED: "dim",
+    Level.SKIPPED: "yellow",
+}
 REQUIRED = frozenset({"init", "tools", "call"})
 """The checks that are about `init`, `get_tool_schemas` and `execute_tool`."""
 
@@ -152,8 +155,9 @@ class _Examination:
         except OSError as error:
             raise CliError(
                 f"{self._command.argv[0]} cannot be started: {error.strerror or error}",
-                error_class=ToolErrorClass.NOT_FOUND, reason="not_started",
-            ) from error  # fmt: skip
+                error_class=ToolErrorClass.NOT_FOUND,
+                reason="not_started",
+            ) from error
         self._host = Subject(conversation, self._config)
         return self._host
 

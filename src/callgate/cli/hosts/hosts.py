@@ -1,8 +1,8 @@
 """`callgate hosts`: how the hosts of the settings are, their logs, and starting them anew.
 
-    list     nothing is started: what is pinned, and how a running instance finds them
-    reload   start -> compare with what is pinned -> a yes -> pin -> running instances take over
-    restart  a running instance forgets the crashes of a host
+list     nothing is started: what is pinned, and how a running instance finds them
+reload   start -> compare with what is pinned -> a yes -> pin -> running instances take over
+restart  a running instance forgets the crashes of a host
 """
 
 from __future__ import annotations
@@ -95,11 +95,16 @@ def restart(options: Namespace) -> int:
         raise CliError(
             "no instance runs",
             hint="Without one, every command starts the hosts that it needs itself.",
-            error_class=ToolErrorClass.NOT_FOUND, reason="no_instance",
-        )  # fmt: skip
+            error_class=ToolErrorClass.NOT_FOUND,
+            reason="no_instance",
+        )
     if options.json:
-        print_json({"ok": any(each.problem is None for each in answers),
-                    "instances": [_answered(each) for each in answers]})  # fmt: skip
+        print_json(
+            {
+                "ok": any(each.problem is None for each in answers),
+                "instances": [_answered(each) for each in answers],
+            }
+        )
     for each in answers:
         _say_taken_over(name, each, "starts host {} anew with its next call")
     done = any(each.problem is None for each in answers)

@@ -48,8 +48,9 @@ def node_host() -> str:
             return path
     raise CliError(
         "the host for Node is missing in this installation",
-        error_class=ToolErrorClass.NOT_FOUND, reason="not_installed",
-    )  # fmt: skip
+        error_class=ToolErrorClass.NOT_FOUND,
+        reason="not_installed",
+    )
 
 
 # -P: a host starts in the workspace, whose modules must not come before ours
@@ -82,8 +83,9 @@ def new(options: Namespace) -> int:
     language = _LANGUAGES[options.lang]
     directory = _directory(options.dir, name)
     tool = f"{name.replace('-', '_')}_count"
-    filled = {_fill(file, name, tool): _fill(text, name, tool)
-              for file, text in language.files.items()}  # fmt: skip
+    filled = {
+        _fill(file, name, tool): _fill(text, name, tool) for file, text in language.files.items()
+    }
     command = language.command(os.path.join(directory, next(iter(filled))))
     wrote = _write(directory, filled)
     settings = _settings(name, tool, command)
@@ -128,9 +130,10 @@ def _write(directory: str, files: Mapping[str, str]) -> list[str]:
             wrote.append(path)
     except FileExistsError as error:
         raise CliError(
-            f"{error.filename} is there already", hint="Choose another name or --dir.",
+            f"{error.filename} is there already",
+            hint="Choose another name or --dir.",
             reason="exists",
-        ) from None  # fmt: skip
+        ) from None
     except OSError as error:
         raise CliError(
             f"cannot write: {error}", error_class=ToolErrorClass.EXECUTION_ERROR

@@ -139,8 +139,13 @@ async def _not_json(host: Subject) -> str:
 
 
 async def _no_request(host: Subject) -> str:
-    wrong = (b"[]", b"null", b'"text"', b'{"v":1,"method":"get_tool_schemas"}',
-             b'{"v":1,"id":7,"method":"get_tool_schemas"}')  # fmt: skip
+    wrong = (
+        b"[]",
+        b"null",
+        b'"text"',
+        b'{"v":1,"method":"get_tool_schemas"}',
+        b'{"v":1,"id":7,"method":"get_tool_schemas"}',
+    )
     return await _complained(host, *wrong)
 
 

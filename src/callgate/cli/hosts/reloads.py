@@ -54,9 +54,13 @@ class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
     def described(self) -> dict[str, Any]:
         """As `--json` prints it."""
         return {
-            "name": self.name, "new": self.is_new, "doubt": self.doubt, "problem": self.problem,
-            "left_out": dict(self.left_out), **msgspec.to_builtins(self.changes),
-        }  # fmt: skip
+            "name": self.name,
+            "new": self.is_new,
+            "doubt": self.doubt,
+            "problem": self.problem,
+            "left_out": dict(self.left_out),
+            **msgspec.to_builtins(self.changes),
+        }
 
 
 def settings_of(home: Home) -> Settings:
@@ -148,8 +152,9 @@ class Reload:
                 raise CliError(
                     "what is pinned changes only with a yes, and nobody can be asked here",
                     hint="--yes accepts it without asking.",
-                    error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
-                )  # fmt: skip
+                    error_class=ToolErrorClass.PERMISSION_DENIED,
+                    reason="no_confirmer",
+                )
             asyncio.run(_ask(tty, self.text(changed)))
         for each in found:
             if each.current is not None:
@@ -161,8 +166,9 @@ async def _ask(tty: Tty, text: str) -> None:
     if not await agreed(tty, Lines(text.splitlines()), "Accept these changes?"):
         raise CliError(
             "nothing was accepted: the tools that changed are refused as before",
-            error_class=ToolErrorClass.USER_DENIED, reason="user_denied",
-        )  # fmt: skip
+            error_class=ToolErrorClass.USER_DENIED,
+            reason="user_denied",
+        )
 
 
 def shown(found: Collection[Reloaded]) -> str:

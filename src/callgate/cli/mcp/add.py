@@ -46,9 +46,7 @@ def add(options: Namespace) -> int:
         return OK
     from callgate.cli.mcp.approve import run  # lazy: heavy, and not for --no-start  # noqa: PLC0415
 
-    code = run(
-        home, [name], options.workspace, yes=options.yes, json=options.json
-    )
+    code = run(home, [name], options.workspace, yes=options.yes, json=options.json)
     if code != OK:
         say(f"hint: it is in {home.settings}; callgate mcp approve {name} tries again.")
     return code

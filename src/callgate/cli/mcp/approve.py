@@ -1,6 +1,6 @@
 """`callgate mcp approve` and `login`: what MCP servers say now, against what is pinned.
 
-    start -> compare with what is pinned -> a yes -> pin -> running instances take it over
+start -> compare with what is pinned -> a yes -> pin -> running instances take it over
 """
 
 from __future__ import annotations
@@ -51,9 +51,11 @@ def update(options: Namespace) -> int:
         changed = update_packages(home, settings, around, options.workspace, name, say)
     except (ToolError, OSError) as error:
         raise CliError(
-            about(name, str(error)), hint=f"callgate mcp logs {name} shows what was said.",
-            error_class=ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_fetch",
-        ) from None  # fmt: skip
+            about(name, str(error)),
+            hint=f"callgate mcp logs {name} shows what was said.",
+            error_class=ToolErrorClass.HOST_UNAVAILABLE,
+            reason="mcp_fetch",
+        ) from None
     for line in _versions(*changed):
         say(f"  {line}")
     return run(home, [name], options.workspace, yes=options.yes, json=options.json)
@@ -75,9 +77,11 @@ def login(options: Namespace) -> int:
     (found,) = Approval(home, settings_of(home), options.workspace).look([name])
     if found.problem is not None:
         raise CliError(
-            about(name, found.problem), hint=_hint(name),
-            error_class=ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_login",
-        )  # fmt: skip
+            about(name, found.problem),
+            hint=_hint(name),
+            error_class=ToolErrorClass.HOST_UNAVAILABLE,
+            reason="mcp_login",
+        )
     say(f"MCP server {name} knows you now")
     return OK
 

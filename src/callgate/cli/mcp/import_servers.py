@@ -67,11 +67,13 @@ def import_(options: Namespace) -> int:
     tables = {each.name: each.table for each in found if each.table is not None}
     shown = "".join(written(name, covered(table)) for name, table in tables.items())
     if options.json:
-        print_json({
-            "ok": True,
-            "added": sorted(tables) if options.yes else [],
-            "found": [{"name": each.name, "problem": each.problem} for each in found],
-        })  # fmt: skip
+        print_json(
+            {
+                "ok": True,
+                "added": sorted(tables) if options.yes else [],
+                "found": [{"name": each.name, "problem": each.problem} for each in found],
+            }
+        )
     else:
         print(visible_text(shown.lstrip("\n")), end="", flush=True)
     for each in found:
@@ -241,8 +243,9 @@ def _ask(home: Home, text: str) -> None:
         raise CliError(
             "they are added only with a yes, and nobody can be asked here",
             hint="--yes adds them without asking.",
-            error_class=ToolErrorClass.PERMISSION_DENIED, reason="no_confirmer",
-        )  # fmt: skip
+            error_class=ToolErrorClass.PERMISSION_DENIED,
+            reason="no_confirmer",
+        )
 
     question = f"Add these to {home.settings}?"
     if not asyncio.run(agreed(tty, Lines(text.splitlines()), question)):

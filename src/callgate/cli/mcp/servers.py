@@ -1,7 +1,7 @@
 """`callgate mcp list`, `logs` and `restart`: how the MCP servers of the settings are.
 
-    list     nothing is started: what is pinned, and how a running instance finds them
-    restart  a running instance forgets the crashes of a server
+list     nothing is started: what is pinned, and how a running instance finds them
+restart  a running instance forgets the crashes of a server
 """
 
 from __future__ import annotations
@@ -77,8 +77,9 @@ def restart(options: Namespace) -> int:
         raise CliError(
             "no instance runs",
             hint="Without one, every command starts the servers that it needs itself.",
-            error_class=ToolErrorClass.NOT_FOUND, reason="no_instance",
-        )  # fmt: skip
+            error_class=ToolErrorClass.NOT_FOUND,
+            reason="no_instance",
+        )
     if options.json:
         described = [{"pid": each.instance.pid, "problem": each.problem} for each in answers]
         done = any(each.problem is None for each in answers)

@@ -156,9 +156,7 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
 
     asks = ClientAsks(DispatchedAsks(wired.runtime.call, registry, open_model))
     table = _settings(options, wired.settings).mcp[name]
-    servers = make_wrapped(
-        wired.home, name, table, wired.sandbox, asks, again(options), say
-    )
+    servers = make_wrapped(wired.home, name, table, wired.sandbox, asks, again(options), say)
     tools = McpTools(servers, registry)
     await _pin_first(servers, name, session, again(options))
     tools.register_all()
@@ -219,9 +217,11 @@ def _unusable(name: str, problem: str, hint: str) -> Exception:
     from callgate.core.errors import ToolErrorClass  # lazy: only for errors  # noqa: PLC0415
 
     return CliError(
-        about(name, problem), hint=hint,
-        error_class=ToolErrorClass.HOST_UNAVAILABLE, reason="mcp_unusable",
-    )  # fmt: skip
+        about(name, problem),
+        hint=hint,
+        error_class=ToolErrorClass.HOST_UNAVAILABLE,
+        reason="mcp_unusable",
+    )
 
 
 def _approve(options: Namespace) -> int:

@@ -75,9 +75,7 @@ def print_table(
         print(f"{head}{paint(_COLOURS[state], f'{state:<7}')}{counts}{title}".rstrip())
 
 
-def print_page(
-    snapshot: Snapshot, states: States, turns: Mapping[str, str], now: float
-) -> None:
+def print_page(snapshot: Snapshot, states: States, turns: Mapping[str, str], now: float) -> None:
     for label, value in _fields(snapshot.session, states, len(turns), now):
         print(f"{label:<{_LABEL}}{visible(value)}")
     room = columns() - 1 if is_terminal(sys.stdout) else 120

@@ -128,12 +128,24 @@ class RemoteCall:
 
     def _send(self, limit_ms: int | None) -> None:
         info = {"caller": "cli", "cwd": workspace_of(self.options)}
-        call = {"type": "tool_call", "protocol": 1, "requestId": _CALL, "toolName": self.tool,
-                "arguments": self.arguments, "clientInfo": info, "whole": True}  # fmt: skip
+        call = {
+            "type": "tool_call",
+            "protocol": 1,
+            "requestId": _CALL,
+            "toolName": self.tool,
+            "arguments": self.arguments,
+            "clientInfo": info,
+            "whole": True,
+        }
         if limit_ms is not None:
             call["timeoutMs"] = limit_ms
-        watch = {"type": "subscribe", "protocol": 1, "requestId": "watch", "confirmer": True,
-                 "types": [_REQUESTED, _RESOLVED]}  # fmt: skip
+        watch = {
+            "type": "subscribe",
+            "protocol": 1,
+            "requestId": "watch",
+            "confirmer": True,
+            "types": [_REQUESTED, _RESOLVED],
+        }
         try:
             self.connection.send(*([watch] if self._someone_answers() else []), call)
         except (ConnectionLost, FrameTooLong, ValueError) as error:
@@ -236,8 +248,14 @@ class RemoteCall:
             say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
             return
         self._questions += 1
-        self.connection.send({"type": "list_confirmations", "protocol": 1, "confirmationId": id,
-                        "requestId": f"{_ASK}{self._questions}"})  # fmt: skip
+        self.connection.send(
+            {
+                "type": "list_confirmations",
+                "protocol": 1,
+                "confirmationId": id,
+                "requestId": f"{_ASK}{self._questions}",
+            }
+        )
 
     def _answer(self, question: dict[str, Any], stops: StopSignals) -> None:
         from callgate.cli.remote import (  # lazy: heavy, only where one is asked  # noqa: PLC0415
@@ -280,7 +298,10 @@ class RemoteCall:
         from callgate.cli.ui.call_results import show  # lazy: not for a plain text  # noqa: PLC0415
 
         return show(
-            ended(frame, self.tool, signal), self._schema, options, streamed=self._streamed,
+            ended(frame, self.tool, signal),
+            self._schema,
+            options,
+            streamed=self._streamed,
             answered_by=self._answered_by,
         )
 

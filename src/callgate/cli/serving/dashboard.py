@@ -48,9 +48,11 @@ def _instance(home: str, wanted: str | None) -> Instance:
     if not serving:
         message = "the instance was started with --no-http" if running else "no instance runs"
         raise CliError(
-            message, hint="callgate serve --detach starts one.",
-            error_class=ToolErrorClass.NOT_FOUND, reason="no_instance",
-        )  # fmt: skip
+            message,
+            hint="callgate serve --detach starts one.",
+            error_class=ToolErrorClass.NOT_FOUND,
+            reason="no_instance",
+        )
     return serving[0]
 
 
@@ -81,5 +83,6 @@ def _no_answer(instance: Instance, problem: str) -> CliError:
     return CliError(
         f"instance {instance.pid} does not answer at {instance.http}: {problem}",
         hint="callgate status shows what runs.",
-        error_class=ToolErrorClass.EXECUTION_ERROR, reason="no_answer",
-    )  # fmt: skip
+        error_class=ToolErrorClass.EXECUTION_ERROR,
+        reason="no_answer",
+    )

@@ -1,8 +1,8 @@
 """Runs an instance in the background: `callgate serve --detach` returns once the instance is ready.
 
-    started ── fork ──> the instance: its own session, writes to the terminal until it is ready,
-       │                then to a log
-       └ waits for its word, or for its end, and leaves with 0 or with its exit code
+started ── fork ──> the instance: its own session, writes to the terminal until it is ready,
+   │                then to a log
+   └ waits for its word, or for its end, and leaves with 0 or with its exit code
 """
 
 from __future__ import annotations

@@ -181,9 +181,11 @@ def _listen(path: str | None, home: Home, roots: list[str]) -> Listener:
 
 def _cannot_listen(problem: str) -> CliError:
     return CliError(
-        problem, hint="callgate status shows what runs.",
-        error_class=ToolErrorClass.EXECUTION_ERROR, reason="cannot_listen",
-    )  # fmt: skip
+        problem,
+        hint="callgate status shows what runs.",
+        error_class=ToolErrorClass.EXECUTION_ERROR,
+        reason="cannot_listen",
+    )
 
 
 async def _serve(

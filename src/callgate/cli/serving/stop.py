@@ -33,8 +33,9 @@ def stop(options: Namespace) -> int:
         if time.monotonic() > until:
             raise CliError(
                 f"process {instance.pid} was told to stop and has not",
-                error_class=ToolErrorClass.TIMEOUT, reason="still_running",
-            )  # fmt: skip
+                error_class=ToolErrorClass.TIMEOUT,
+                reason="still_running",
+            )
         time.sleep(_LOOK_EVERY_S)
     if options.json:
         print_json({"stopped": instance.pid})
@@ -52,5 +53,6 @@ def _find(home: str, name: str | None) -> Instance:
         raise CliError(f"which one? {names}", reason="ambiguous")
     raise CliError(
         "no instance runs" if name is None else f"no instance {name!r} runs",
-        error_class=ToolErrorClass.NOT_FOUND, reason="not_found",
-    )  # fmt: skip
+        error_class=ToolErrorClass.NOT_FOUND,
+        reason="not_found",
+    )

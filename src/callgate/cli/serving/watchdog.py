@@ -103,9 +103,7 @@ def watch(
         _become(guard, stalled, ended, interrupted)
     for read_end, _ in pipes:
         os.close(read_end)
-    heard: dict[int, int] = {
-        number: pipes[2 if number in interrupts else 1][1] for number in ENDS
-    }
+    heard: dict[int, int] = {number: pipes[2 if number in interrupts else 1][1] for number in ENDS}
     watchdog = Watchdog(beats, pipes[0][1], heard, stall_s)
     asyncio.get_running_loop().call_soon(watchdog.beat)
 

@@ -30,9 +30,11 @@ _MODEL_PLACES = ("~/models", "~/Downloads")
 _EDITORS = {"zed": "zed", "nvim": "neovim", "code": "vscode", "emacs": "emacs", "idea": "jetbrains"}
 _AGENTS = ("claude", "codex", "gemini", "opencode", "goose")
 _CONFIGURATIONS = (
-    "~/.cursor/mcp.json", "~/.config/Claude/claude_desktop_config.json",
-    "~/.config/Code/User/mcp.json", "~/.config/zed/settings.json",
-)  # fmt: skip
+    "~/.cursor/mcp.json",
+    "~/.config/Claude/claude_desktop_config.json",
+    "~/.config/Code/User/mcp.json",
+    "~/.config/zed/settings.json",
+)
 _MOST = 9
 """Models that are offered."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SETTINGS = '''\
+SETTINGS = """\
 # callgate's settings. Everything here is optional; what stands behind a # is the default or
 # an example. `callgate doctor` says whether the file is right, `callgate policy explain TOOL
 # key=value ...` what it decides.
@@ -51,9 +51,9 @@ load = ["tools/hello.py"]
 # [audit]
 # max_bytes = 67108864
 # keep = 8
-'''
+"""
 
-WORKSPACE_SETTINGS = '''\
+WORKSPACE_SETTINGS = """\
 # What tools may do in this directory. It can only narrow what each person's own settings
 # allow, and it is read only by those who ran `callgate trust .` here.
 
@@ -63,7 +63,7 @@ WORKSPACE_SETTINGS = '''\
 # [[policy.rules]]
 # decision = "deny"
 # path = "secrets/**"
-'''
+"""
 
 HELLO = '''\
 """A sample tool. Try: callgate call hello name=world"""

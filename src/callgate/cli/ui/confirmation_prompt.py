@@ -38,9 +38,13 @@ _ANSWERS = {
     "v": Answer(decision=Outcome.DENY, scope=Scope.SESSION, by=BY),
 }
 _CHOICES = {
-    "y": "[y]es once", "a": "[a]lways this tool in this session", "s": "[s]ave a rule",
-    "n": "[n]o", "v": "ne[v]er in this session", "p": "[p]review",
-}  # fmt: skip
+    "y": "[y]es once",
+    "a": "[a]lways this tool in this session",
+    "s": "[s]ave a rule",
+    "n": "[n]o",
+    "v": "ne[v]er in this session",
+    "p": "[p]review",
+}
 _ALLOWING = frozenset("yas")
 _ONLY_CALLS = "Nobody is there to be asked: --yes allows calls and answers nothing else."
 
@@ -128,9 +132,7 @@ class Asker:
                 return Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, by=BY)
             problem = _problem(kind, pattern, question)
             if problem is None:
-                return Answer(
-                    decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern=pattern, by=BY
-                )
+                return Answer(decision=Outcome.ALLOW, scope=Scope.ALWAYS, pattern=pattern, by=BY)
             self._tty.write(f"{clip(problem, width)}\n")
         return None
 

@@ -23,9 +23,12 @@ from callgate.policy.rules import Outcome
 
 BY = "callgate watch"
 _CHOICES = {
-    "y": "[y]es", "a": "[a]lways in this session", "n": "[n]o", "v": "ne[v]er",
+    "y": "[y]es",
+    "a": "[a]lways in this session",
+    "n": "[n]o",
+    "v": "ne[v]er",
     "": "[Enter] later",
-}  # fmt: skip
+}
 _ANSWERS = {
     "y": Answer(decision=Outcome.ALLOW, by=BY),
     "a": Answer(decision=Outcome.ALLOW, scope=Scope.SESSION, by=BY),

@@ -34,17 +34,50 @@ MAX_VIOLATIONS = 50
 _TYPES = frozenset({"string", "number", "integer", "boolean", "null", "object", "array"})
 _ANNOTATIONS = frozenset({"title", "description", "default", "examples"})
 _CHECKS = frozenset(
-    {"type", "enum", "const", "required", "properties", "items", "format", "pattern",
-     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-     "minLength", "maxLength", "minItems", "maxItems", "uniqueItems", "additionalProperties"}
-)  # fmt: skip
+    {
+        "type",
+        "enum",
+        "const",
+        "required",
+        "properties",
+        "items",
+        "format",
+        "pattern",
+        "minimum",
+        "maximum",
+        "exclusiveMinimum",
+        "exclusiveMaximum",
+        "multipleOf",
+        "minLength",
+        "maxLength",
+        "minItems",
+        "maxItems",
+        "uniqueItems",
+        "additionalProperties",
+    }
+)
 ALLOWED_KEYWORDS = _ANNOTATIONS | _CHECKS
 
 _OPENING = frozenset(
-    {"additionalProperties", "patternProperties", "unevaluatedProperties", "propertyNames", "$ref",
-     "$dynamicRef", "$recursiveRef", "allOf", "anyOf", "oneOf", "if", "then", "else", "not",
-     "dependencies", "dependentSchemas"}
-)  # fmt: skip
+    {
+        "additionalProperties",
+        "patternProperties",
+        "unevaluatedProperties",
+        "propertyNames",
+        "$ref",
+        "$dynamicRef",
+        "$recursiveRef",
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "if",
+        "then",
+        "else",
+        "not",
+        "dependencies",
+        "dependentSchemas",
+    }
+)
 """Where a schema may speak of keys that its properties do not list."""
 _CONTAINERS = (dict, list, tuple, set, frozenset)
 _WHOLE = re.compile(rb"\.0+[,}\]]").search
@@ -126,9 +159,16 @@ class ArgumentSchema:
     for our own tools, whose schemas the tests compile: most are not called in a process."""
 
     __slots__ = (
-        "_always_mend", "_foreign", "_free_bytes", "_plan", "_tool", "_validate", "_validator",
-        "max_bytes", "schema",
-    )  # fmt: skip
+        "_always_mend",
+        "_foreign",
+        "_free_bytes",
+        "_plan",
+        "_tool",
+        "_validate",
+        "_validator",
+        "max_bytes",
+        "schema",
+    )
 
     def __init__(
         self,
@@ -305,8 +345,7 @@ def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:
     if len(canonical) > MOST_PARTS and canonical.count(b",") >= MOST_PARTS:
         _ensure_few_parts(arguments)
     if b"null" in canonical or (
-        len(canonical) > 2 * MAX_DEPTH
-        and canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH
+        len(canonical) > 2 * MAX_DEPTH and canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH
     ):
         _check_walk(arguments)
     return canonical

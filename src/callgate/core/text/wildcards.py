@@ -69,9 +69,7 @@ def read_ranges(inside: str) -> list[tuple[str, str]]:
     return ranges
 
 
-def character_class(
-    ranges: Iterable[tuple[str, str]], *, negated: bool, more: str = ""
-) -> OneOf:
+def character_class(ranges: Iterable[tuple[str, str]], *, negated: bool, more: str = "") -> OneOf:
     """One character that lies in one of these ranges or, if `negated`, in none. `more`: what is
     in it besides, as a regular expression has it between brackets."""
     inside = more + "".join(
@@ -89,9 +87,7 @@ def _plain_pieces(pieces: list[str]) -> Match:
     middle = [piece for piece in pieces[1:-1] if piece]
     shortest = len(first) + len(last)
     if not middle:
-        return lambda text: (
-            len(text) >= shortest and text.startswith(first) and text.endswith(last)
-        )
+        return lambda text: len(text) >= shortest and text.startswith(first) and text.endswith(last)
 
     def matches(text: str) -> bool:
         end = len(text) - len(last)
@@ -142,5 +138,3 @@ def _class_end(pattern: str, at: int) -> int:
     """Where the class that begins there is closed; -1 if nowhere: then `[` is a character."""
     start = at + 1 + pattern.startswith("!", at + 1)
     return pattern.find("]", start + 1)
-
-

@@ -288,10 +288,17 @@ class Sandbox:
     def _find(self, enclosure: Enclosure, session: Session) -> Launcher | CannotGuarantee:
         moment = int(time.monotonic() / _FRESH_S)
         key = (
-            enclosure.profile, enclosure.network, enclosure.hosts, enclosure.revealed,
-            enclosure.private, enclosure.writes, enclosure.program_roots,
-            session.workspace, session.extra_roots, moment,
-        )  # fmt: skip
+            enclosure.profile,
+            enclosure.network,
+            enclosure.hosts,
+            enclosure.revealed,
+            enclosure.private,
+            enclosure.writes,
+            enclosure.program_roots,
+            session.workspace,
+            session.extra_roots,
+            moment,
+        )
         found = self._launchers.get(key)
         if found is None:
             if len(self._launchers) >= _MOST_LAUNCHERS:

@@ -153,6 +153,4 @@ def _number(written: str) -> None:
     """Of no matter, however many digits it has."""
 
 
-_members = json.JSONDecoder(
-    object_pairs_hook=list, parse_int=_number, parse_float=_number
-).decode
+_members = json.JSONDecoder(object_pairs_hook=list, parse_int=_number, parse_float=_number).decode

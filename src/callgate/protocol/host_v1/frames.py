@@ -189,13 +189,29 @@ class IsCancelled(_Reach, frozen=True, kw_only=True):
 
 
 OfHost = (
-    Init | GetToolSchemas | ExecuteTool | GetConfigSchema | GetUiElements | GetTags
-    | RequiredTags | FormatToolResult | FormatToolCallPreview | ToDisplayFormat | Cancel
-)  # fmt: skip
+    Init
+    | GetToolSchemas
+    | ExecuteTool
+    | GetConfigSchema
+    | GetUiElements
+    | GetTags
+    | RequiredTags
+    | FormatToolResult
+    | FormatToolCallPreview
+    | ToDisplayFormat
+    | Cancel
+)
 OfRuntime = (
-    ReadFile | WriteFile | AppendFile | PatchFile | DeleteFile | FileExists | ListFiles
-    | KeepArtifact | IsCancelled
-)  # fmt: skip
+    ReadFile
+    | WriteFile
+    | AppendFile
+    | PatchFile
+    | DeleteFile
+    | FileExists
+    | ListFiles
+    | KeepArtifact
+    | IsCancelled
+)
 Params = OfHost | OfRuntime
 
 OF_HOST: dict[str, type[OfHost]] = {

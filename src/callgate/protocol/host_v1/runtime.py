@@ -72,7 +72,7 @@ class RuntimeWire:
         "_noise_bytes",
         "_offered",
         "_strays",
-    )  # fmt: skip
+    )
 
     def __init__(self) -> None:
         self._framer = Framer(head=_HEAD)

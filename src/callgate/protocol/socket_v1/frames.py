@@ -401,13 +401,28 @@ class Closing(_Frame, frozen=True, kw_only=True, tag="closing"):
 
 
 Request = (
-    ToolCall | ListTools | CancelToolCall | Subscribe | Unsubscribe | ListConfirmations
-    | AnswerConfirmation | CheckAlive | ListHosts | RenewHost
-)  # fmt: skip
+    ToolCall
+    | ListTools
+    | CancelToolCall
+    | Subscribe
+    | Unsubscribe
+    | ListConfirmations
+    | AnswerConfirmation
+    | CheckAlive
+    | ListHosts
+    | RenewHost
+)
 Answer = (
-    ToolResult | ToolsList | Subscribed | Unsubscribed | ConfirmationsList | ConfirmationResult
-    | Alive | HostsList | HostRenewed
-)  # fmt: skip
+    ToolResult
+    | ToolsList
+    | Subscribed
+    | Unsubscribed
+    | ConfirmationsList
+    | ConfirmationResult
+    | Alive
+    | HostsList
+    | HostRenewed
+)
 Reply = Answer | ToolEvent | Error | Event | Closing
 
 ANSWERS: dict[type, type] = {

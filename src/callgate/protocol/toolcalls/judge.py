@@ -120,9 +120,7 @@ def _parameters(
     raise Unfit("parameters are not an object" if "parameters" in value else "no parameters")
 
 
-def _priority(
-    value: dict[str, Any], index: int, strict: bool, filled: list[Note]
-) -> int | float:
+def _priority(value: dict[str, Any], index: int, strict: bool, filled: list[Note]) -> int | float:
     given = value.get("priority", 0)
     if type(given) is int or type(given) is float:
         return given

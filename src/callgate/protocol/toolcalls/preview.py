@@ -43,9 +43,7 @@ _ESCAPES = (
 _LEGIBLE = {
     # A raw line break in a text is forgiven in tolerant mode, and means just that.
     False: re.compile(rf'[^"\\\ud800-\udfff]*(?:{_ESCAPES}[^"\\\ud800-\udfff]*)*'),
-    True: re.compile(
-        rf'[^"\\\ud800-\udfff\x00-\x1f]*(?:{_ESCAPES}[^"\\\ud800-\udfff\x00-\x1f]*)*'
-    ),
+    True: re.compile(rf'[^"\\\ud800-\udfff\x00-\x1f]*(?:{_ESCAPES}[^"\\\ud800-\udfff\x00-\x1f]*)*'),
 }
 _PLAIN_TEXT = re.compile(r'[^"\\\ud800-\udfff\x00-\x1f]+')
 _CUT_ESCAPE = re.compile(

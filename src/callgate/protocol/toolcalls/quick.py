@@ -80,17 +80,19 @@ def read(text: str, types: Collection[str]) -> tuple[FoundCall, ...] | None:
     data, shorter = _without_long_texts(data, calls)
     if not _is_plain(data, _encode(_Document(shorter))):
         return None
-    return tuple([
-        FoundCall(
-            id=call.id,
-            type=call.type,
-            operation=call.operation,
-            parameters=call.parameters,
-            priority=0 if call.priority is _UNSET else call.priority,
-            index=index,
-        )
-        for index, call in enumerate(calls)
-    ])  # fmt: skip
+    return tuple(
+        [
+            FoundCall(
+                id=call.id,
+                type=call.type,
+                operation=call.operation,
+                parameters=call.parameters,
+                priority=0 if call.priority is _UNSET else call.priority,
+                index=index,
+            )
+            for index, call in enumerate(calls)
+        ]
+    )
 
 
 def read_call(text: str, types: Collection[str], index: int) -> FoundCall | None:
@@ -126,9 +128,7 @@ def _is_plain(data: bytes, written: bytes) -> bool:
     return len(data) <= MAX_DIGITS or b"00000000" not in data[::_STEP].translate(_DIGITS)
 
 
-def _without_long_texts(
-    data: bytes, calls: list[_Call]
-) -> tuple[bytes, list[_Call]]:
+def _without_long_texts(data: bytes, calls: list[_Call]) -> tuple[bytes, list[_Call]]:
     """The same document with long texts left out on both sides: they have no members in them."""
     if len(data) < _LONG * (len(calls) + 1):
         return data, calls

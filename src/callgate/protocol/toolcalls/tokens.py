@@ -28,8 +28,15 @@ _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _CLOSING = {'"': '"', "'": "'", "“": "”", "‘": "’"}
 _PIECES = {quote: re.compile(rf"[^{quote}\\]*") for quote in _CLOSING.values()}
 _ESCAPES = {
-    '"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t",
-}  # fmt: skip
+    '"': '"',
+    "\\": "\\",
+    "/": "/",
+    "b": "\b",
+    "f": "\f",
+    "n": "\n",
+    "r": "\r",
+    "t": "\t",
+}
 _LITERALS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
 _read_number = msgspec.json.Decoder().decode
 

@@ -18,16 +18,49 @@ OUTPUTS = frozenset({"send_chat", "say", "open_url", "end_turn"})
 VOICES = frozenset({"Kore", "Puck", "Charon", "Fenrir", "Aoede", "Leda", "Orus", "Zephyr"})
 """Names that a `say` may give; what each sounds like is for whoever speaks."""
 
-TYPES = OUTPUTS | frozenset({
-    "api_call", "custom", "file_get", "file_ingest", "file_put", "file_upload", "search",
-    "terminal_execute", "web_search",
-    "calendar_create", "calendar_delete", "calendar_events", "calendar_list", "calendar_update",
-    "docs_append", "docs_create", "docs_read", "docs_replace",
-    "drive_create", "drive_delete", "drive_list", "drive_read", "drive_search", "drive_update",
-    "gmail_list", "gmail_read", "gmail_search", "gmail_send",
-    "sheets_append", "sheets_clear", "sheets_create", "sheets_read", "sheets_write",
-    "tasks_complete", "tasks_create", "tasks_delete", "tasks_get", "tasks_list", "tasks_update",
-})  # fmt: skip
+TYPES = OUTPUTS | frozenset(
+    {
+        "api_call",
+        "custom",
+        "file_get",
+        "file_ingest",
+        "file_put",
+        "file_upload",
+        "search",
+        "terminal_execute",
+        "web_search",
+        "calendar_create",
+        "calendar_delete",
+        "calendar_events",
+        "calendar_list",
+        "calendar_update",
+        "docs_append",
+        "docs_create",
+        "docs_read",
+        "docs_replace",
+        "drive_create",
+        "drive_delete",
+        "drive_list",
+        "drive_read",
+        "drive_search",
+        "drive_update",
+        "gmail_list",
+        "gmail_read",
+        "gmail_search",
+        "gmail_send",
+        "sheets_append",
+        "sheets_clear",
+        "sheets_create",
+        "sheets_read",
+        "sheets_write",
+        "tasks_complete",
+        "tasks_create",
+        "tasks_delete",
+        "tasks_get",
+        "tasks_list",
+        "tasks_update",
+    }
+)
 """Those that the format names."""
 
 Rule = Literal[

@@ -66,9 +66,17 @@ def arguments(
 ) -> tuple[str, ...]:
     """The command in bubblewrap. A filter, which a jail always has, is read from descriptor 10."""
     line = [
-        program, "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-uts",
-        "--unshare-cgroup-try", "--die-with-parent", "--new-session", "--cap-drop", "ALL",
-    ]  # fmt: skip
+        program,
+        "--unshare-user",
+        "--unshare-pid",
+        "--unshare-ipc",
+        "--unshare-uts",
+        "--unshare-cgroup-try",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+    ]
     if jail.network is not Network.ALL:
         line.append("--unshare-net")
     readable = sorted(set(jail.readable) - set(jail.writable), key=_depth)

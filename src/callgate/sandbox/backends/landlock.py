@@ -68,8 +68,11 @@ def rules(jail: Jail) -> list[Rule]:
     for roots, rights in (jail.readable, READ), (jail.writable, READ | WRITE):
         for root in roots:
             closed = [path for path in jail.opaque if not root.startswith(path + "/")]
-            closed += [path for path in hidden if root not in jail.revealed
-                       or not root.startswith(path + "/")]  # fmt: skip
+            closed += [
+                path
+                for path in hidden
+                if root not in jail.revealed or not root.startswith(path + "/")
+            ]
             for path in _around(root, closed):
                 granted[path] = granted.get(path, 0) | rights
             if root == "/":

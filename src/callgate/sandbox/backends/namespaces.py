@@ -48,8 +48,13 @@ _FROM_FD, _TO_FD = 0x4, 0x40
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REC, _PRIVATE = 1, 2, 4, 8, 1 << 14, 1 << 18
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_LINKS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1",
-          "stderr": "/proc/self/fd/2", "ptmx": "pts/ptmx"}  # fmt: skip
+_LINKS = {
+    "fd": "/proc/self/fd",
+    "stdin": "/proc/self/fd/0",
+    "stdout": "/proc/self/fd/1",
+    "stderr": "/proc/self/fd/2",
+    "ptmx": "pts/ptmx",
+}
 _TMP = "/tmp"  # noqa: S108 the place itself, to put another one on it
 _TMP_SIZE = "size=1g,nr_inodes=1m"
 _OPAQUE_SIZE = "size=1m,nr_inodes=10k"

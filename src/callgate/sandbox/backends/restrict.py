@@ -29,9 +29,18 @@ if TYPE_CHECKING:
     from callgate.sandbox.orders import Order
 
 STEPS = (
-    "namespaces", "fork", "process limit", "session", "descriptors", "cwd", "landlock", "limits",
-    "privileges", "seccomp", "exec",
-)  # fmt: skip
+    "namespaces",
+    "fork",
+    "process limit",
+    "session",
+    "descriptors",
+    "cwd",
+    "landlock",
+    "limits",
+    "privileges",
+    "seccomp",
+    "exec",
+)
 FAILURE = struct.Struct("<Bi")
 """A step's place in STEPS, and an error number."""
 LISTENER = b"l"

@@ -104,14 +104,10 @@ def program(
     return _assemble(machine, bodies)
 
 
-def notifying(
-    machine: str, *, always: Iterable[int], flagged: dict[int, int], flags: int
-) -> bytes:
+def notifying(machine: str, *, always: Iterable[int], flagged: dict[int, int], flags: int) -> bytes:
     """A filter that lets a listener see calls before they go on: some `always`, others if the
     argument at a place has one of the `flags`. It refuses nothing but foreign architectures."""
-    bodies: dict[int, list[Instruction]] = {
-        number: [(_RETURN, 0, 0, _NOTIFY)] for number in always
-    }
+    bodies: dict[int, list[Instruction]] = {number: [(_RETURN, 0, 0, _NOTIFY)] for number in always}
     for number, argument in flagged.items():
         bodies[number] = [
             _load(argument),

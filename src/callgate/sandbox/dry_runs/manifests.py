@@ -114,9 +114,7 @@ async def _look(directory: str, most: int, seconds: float) -> Manifest:
     return await asyncio.to_thread(take, directory, most=most, seconds=seconds)
 
 
-def take(
-    directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECONDS
-) -> Manifest:
+def take(directory: str, *, most: int = MOST_ENTRIES, seconds: float = MOST_SECONDS) -> Manifest:
     """Look at every name below a directory, up to a number of them and a time."""
     entries: dict[str, Facts] = {}
     unlisted: dict[str, str] = {}
@@ -216,9 +214,7 @@ def _facts(entry: os.DirEntry[str], parent: int) -> Facts | None:
         return None
     if placeholders.is_one(found.st_mode) and placeholders.is_empty(entry.name, parent, found):
         return None  # ours, for another command
-    return Facts(
-        found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns
-    )
+    return Facts(found.st_mode, found.st_size, found.st_mtime_ns, found.st_ino, found.st_ctime_ns)
 
 
 def compare(before: Manifest, after: Manifest) -> Observed:

@@ -32,9 +32,14 @@ _RESOLVERS = ThreadPoolExecutor(4, "callgate-resolver")
 """Of its own: slow names must not hold up what else the runtime does in threads."""
 
 _REASONS = {
-    400: "Bad Request", 403: "Forbidden", 408: "Request Timeout", 411: "Length Required",
-    431: "Request Header Fields Too Large", 502: "Bad Gateway", 504: "Gateway Timeout",
-}  # fmt: skip
+    400: "Bad Request",
+    403: "Forbidden",
+    408: "Request Timeout",
+    411: "Length Required",
+    431: "Request Header Fields Too Large",
+    502: "Bad Gateway",
+    504: "Gateway Timeout",
+}
 
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 

@@ -25,9 +25,18 @@ _FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([\x20-\x7e\x80-\xff\t]*)\Z
 _ABSOLUTE = re.compile(r"http://([^/?#]*)([/?][^#]*)?\Z", re.IGNORECASE)
 _LENGTH = re.compile(rb"[0-9]{1,18}\Z")
 _OF_A_CONNECTION = frozenset(
-    {b"connection", b"proxy-connection", b"proxy-authorization", b"keep-alive", b"te",
-     b"trailer", b"upgrade", b"host", b"content-length"}
-)  # fmt: skip
+    {
+        b"connection",
+        b"proxy-connection",
+        b"proxy-authorization",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"upgrade",
+        b"host",
+        b"content-length",
+    }
+)
 """Not passed on as they are: about this connection alone, or written anew."""
 
 

@@ -49,7 +49,7 @@ keeper holds open until nothing of the command is left."""
 BOOT = (
     "import sys; package = type(sys)('callgate'); package.__path__ = [sys.argv[1]]; "
     "sys.modules['callgate'] = package; "
-    "from callgate.sandbox import broker; broker.main(int(sys.argv[2]))"
+    "from callgate.sandbox.processes import broker; broker.main(int(sys.argv[2]))"
 )
 """The package without its `__init__`, which is for programs that have our dependencies."""
 

@@ -142,9 +142,7 @@ class Zygote(BrokerProcess):
             broker = await self._fork()
             try:
                 async with asyncio.timeout(PATIENCE_S):
-                    process = await broker.start(
-                        order, on_output, stdin, hosts, most_output, lease
-                    )
+                    process = await broker.start(order, on_output, stdin, hosts, most_output, lease)
             except BaseException:
                 self._forget(broker)
                 raise
@@ -232,9 +230,7 @@ class WarmLauncher(BrokerLauncher):
         hosts = () if self._plan is None else self._plan.jail.hosts
         try:
             output = ordering.most_output(command, self._plan)
-            return await zygote.start(
-                order, on_output, command.stdin, hosts, output, command.lease
-            )
+            return await zygote.start(order, on_output, command.stdin, hosts, output, command.lease)
         except OSError as error:
             if not _is_gone(error):
                 raise

@@ -32,6 +32,7 @@ async def call(
     `on_start` gets the call, to cancel it; `trusted`: the host runs our own functions.
     `check` may refuse the process that the call would go to, `watch` is around its work there.
     """
+
     def tell(event: frames.Event) -> None:
         context.publish(*parts.to_event(event))
 

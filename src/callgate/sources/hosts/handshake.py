@@ -1,7 +1,7 @@
 """The handshake with a host: it is initialized, lists its tools, and its config is checked.
 
-    init -> get_tool_schemas            required: without an answer there is no host
-         -> get_config_schema           optional: without an answer nothing is checked
+init -> get_tool_schemas            required: without an answer there is no host
+     -> get_config_schema           optional: without an answer nothing is checked
 """
 
 from __future__ import annotations

@@ -109,9 +109,7 @@ class Host:
 
     def _twin(self, launcher: Callable[[], Launcher]) -> Host:
         """Another process of the same host: both share the states of sessions and the lifecycle."""
-        twin = Host(
-            self.settings, launcher, self.log, self._check_config, optional=self._optional
-        )
+        twin = Host(self.settings, launcher, self.log, self._check_config, optional=self._optional)
         twin.lifecycle, twin._states, twin._turns = self.lifecycle, self._states, self._turns
         return twin
 
@@ -426,8 +424,10 @@ class Host:
         self._link = None
         if methods := self._optional_alone(link):
             self._optional.missing(methods)
-            self.log.note(f"it {ended(exit)} when it was asked for {', '.join(methods)}, which is "
-                          "optional: it is not asked for that again")  # fmt: skip
+            self.log.note(
+                f"it {ended(exit)} when it was asked for {', '.join(methods)}, which is "
+                "optional: it is not asked for that again"
+            )
         else:
             self.lifecycle.crashed(f"it {ended(exit)}")
 

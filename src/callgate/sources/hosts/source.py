@@ -1,7 +1,7 @@
 """The hosts of the settings, and the tools that they bring.
 
-    settings -> `factories()`  what is pinned, without starting anything
-             -> `learn(name)`  start it once, and pin what it says
+settings -> `factories()`  what is pinned, without starting anything
+         -> `learn(name)`  start it once, and pin what it says
 """
 
 from __future__ import annotations

@@ -53,9 +53,14 @@ class HostedTool:
             self._host = self._host.reading
         calls = self._host.read_only_calls
         value = await call(
-            self._host, name, input, context, self._remember, check=self._check,
+            self._host,
+            name,
+            input,
+            context,
+            self._remember,
+            check=self._check,
             watch=lambda link: calls.serving(link, self._definition, context),
-        )  # fmt: skip
+        )
         output = values.to_output(value)
         if isinstance(value, dict) and isinstance(value.get("success"), bool):
             await self._format(context.session_id, value, output)

@@ -1,6 +1,6 @@
 """Which commands are hosts in our own Python: a warm process can become them.
 
-    python -m callgate.host ARGUMENTS ...     also with -P, and also as `callgate host ARGUMENTS`
+python -m callgate.host ARGUMENTS ...     also with -P, and also as `callgate host ARGUMENTS`
 """
 
 from __future__ import annotations

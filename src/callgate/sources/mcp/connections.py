@@ -362,9 +362,7 @@ class Connection:
         argument = {"name": arguments["argument"], "value": arguments["value"]}
         return await client.complete(ref, argument, arguments.get("context"))
 
-    async def _for(
-        self, context: ToolContext, ask: Callable[[], Coroutine[Any, Any, T]]
-    ) -> T:
+    async def _for(self, context: ToolContext, ask: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """In a task of its own: the SDK's scopes stay in it, wherever the caller's task goes."""
         calling, calls = Calling(context, contextvars.copy_context()), self._callbacks.calls
         calls.append(calling)
@@ -414,9 +412,7 @@ def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     if isinstance(error, BaseExceptionGroup):
-        return next(
-            (_innermost(each) for each in error.exceptions if not _is_noise(each)), error
-        )
+        return next((_innermost(each) for each in error.exceptions if not _is_noise(each)), error)
     return error
 
 

@@ -25,14 +25,26 @@ MOST_TOOLS = 1_000
 PINNED = ("name", "title", "description", "inputSchema", "outputSchema", "annotations")
 LONGEST_DESCRIPTION = 32_000
 """Characters."""
-_NAMED = frozenset(
-    {"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"}
-)
+_NAMED = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 """Keywords of a schema whose members have names that it chose."""
 _MEANT = frozenset(
-    {"enum", "const", "default", "examples", "pattern", "required", "dependentRequired", "$ref",
-     "$id", "$anchor", "$dynamicRef", "$dynamicAnchor", "$schema", "type"}
-)  # fmt: skip
+    {
+        "enum",
+        "const",
+        "default",
+        "examples",
+        "pattern",
+        "required",
+        "dependentRequired",
+        "$ref",
+        "$id",
+        "$anchor",
+        "$dynamicRef",
+        "$dynamicAnchor",
+        "$schema",
+        "type",
+    }
+)
 """Keywords whose value counts to the letter."""
 _NAME = re.compile(r"[!-~]{1,128}\Z")
 

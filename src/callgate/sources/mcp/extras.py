@@ -33,17 +33,34 @@ def _object(required: list[str], **properties: Any) -> dict[str, Any]:
 
 _ARGUMENTS = {"type": "object", "additionalProperties": _TEXT}
 _EXTRAS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    (RESOURCES, "resources/list", "List the resources and resource templates of MCP server {}.",
-     _object([], **_PAGE)),
-    (RESOURCES, "resources/read", "Read a resource of MCP server {}.",
-     _object(["uri"], uri=_TEXT)),
+    (
+        RESOURCES,
+        "resources/list",
+        "List the resources and resource templates of MCP server {}.",
+        _object([], **_PAGE),
+    ),
+    (RESOURCES, "resources/read", "Read a resource of MCP server {}.", _object(["uri"], uri=_TEXT)),
     (PROMPTS, "prompts/list", "List the prompts of MCP server {}.", _object([], **_PAGE)),
-    (PROMPTS, "prompts/get", "Get a prompt of MCP server {}, filled in.",
-     _object(["name"], name=_TEXT, arguments=_ARGUMENTS)),
-    (COMPLETIONS, "completion", "Ask MCP server {} how an argument may go on.",
-     _object(["argument", "value"], prompt=_TEXT, template=_TEXT, argument=_TEXT, value=_TEXT,
-             context=_ARGUMENTS)),
-)  # fmt: skip
+    (
+        PROMPTS,
+        "prompts/get",
+        "Get a prompt of MCP server {}, filled in.",
+        _object(["name"], name=_TEXT, arguments=_ARGUMENTS),
+    ),
+    (
+        COMPLETIONS,
+        "completion",
+        "Ask MCP server {} how an argument may go on.",
+        _object(
+            ["argument", "value"],
+            prompt=_TEXT,
+            template=_TEXT,
+            argument=_TEXT,
+            value=_TEXT,
+            context=_ARGUMENTS,
+        ),
+    ),
+)
 
 
 def extras(
@@ -53,15 +70,18 @@ def extras(
     named = server.settings.name
     for part, name, description, schema in _EXTRAS:
         if part in has and beliefs.includes(name):
-            yield name, ToolDefinition(
-                name=model_name(named, name),
-                aliases=(rule_name(named, name),),
-                description=description.format(named),
-                input_schema=schema,
-                side_effects=beliefs.effects.get(name, beliefs.beside or beliefs.effect),
-                path_params=(),
-                timeout_s=beliefs.timeout_s,
-                source="mcp",
+            yield (
+                name,
+                ToolDefinition(
+                    name=model_name(named, name),
+                    aliases=(rule_name(named, name),),
+                    description=description.format(named),
+                    input_schema=schema,
+                    side_effects=beliefs.effects.get(name, beliefs.beside or beliefs.effect),
+                    path_params=(),
+                    timeout_s=beliefs.timeout_s,
+                    source="mcp",
+                ),
             )
 
 

@@ -209,9 +209,7 @@ def _free_port(wanted: int) -> int:
 class _BrowserLogin:
     """One login of a person in a browser."""
 
-    def __init__(
-        self, server: str, show: Callable[[str], None] | None, port: int
-    ) -> None:
+    def __init__(self, server: str, show: Callable[[str], None] | None, port: int) -> None:
         self._server = server
         self._show = show
         self._port = port

@@ -116,9 +116,16 @@ class ConnectionMessages:
             method = request.method
             duration = round((time.perf_counter() - request.began) * 1e3, 3)
         logged = LoggedMessage(
-            number=0, connection=self._number, direction=direction, at=time.time(), kind=kind,
-            method=method, duration_ms=duration, size=len(data), text=None,
-        )  # fmt: skip
+            number=0,
+            connection=self._number,
+            direction=direction,
+            at=time.time(),
+            kind=kind,
+            method=method,
+            duration_ms=duration,
+            size=len(data),
+            text=None,
+        )
         self._log.add(logged, data)
 
     def _begin(self, direction: Direction, id: str | int | None, method: str) -> None:

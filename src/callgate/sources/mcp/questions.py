@@ -205,9 +205,7 @@ class DispatchedAsks:
     def changed(self, kind: Changed) -> None:
         """They are listed anew each time."""
 
-    async def _ask(
-        self, tool: str, arguments: dict[str, Any], calling: Calling
-    ) -> ToolResult:
+    async def _ask(self, tool: str, arguments: dict[str, Any], calling: Calling) -> ToolResult:
         """In the surroundings of the call that it is asked for, whichever task we are in."""
         context = calling.context
         if not isinstance(context, CallContext):

@@ -216,11 +216,17 @@ class Server:
             problem = getattr(error, "message", None) or f"it cannot be started: {error}"
             raise self.lifecycle.failed(problem) from error
         connection = connection_class(
-            settings.name, transport, location.paths, self.log,
-            asks=self._asks, elicitation=settings.elicitation, sampling=settings.sampling,
-            messages=self.messages.connection(), relearned=self._heard,
+            settings.name,
+            transport,
+            location.paths,
+            self.log,
+            asks=self._asks,
+            elicitation=settings.elicitation,
+            sampling=settings.sampling,
+            messages=self.messages.connection(),
+            relearned=self._heard,
             distrust=self.distrust if location.read_only else None,
-        )  # fmt: skip
+        )
         try:
             async with asyncio.timeout(settings.start_timeout_s):
                 await connection.open()

@@ -1,7 +1,7 @@
 """The MCP servers of the settings, and the tools that they bring.
 
-    settings -> `factories(name)`  what is pinned, without starting anything
-             -> `ask(name)`        start it once, and hear what it says now
+settings -> `factories(name)`  what is pinned, without starting anything
+         -> `ask(name)`        start it once, and hear what it says now
 """
 
 from __future__ import annotations
@@ -124,9 +124,7 @@ class Servers:
         known = _prints(pinned.schemas, name)
         return {
             definition.name
-            for tool, definition in definitions(
-                pinned.schemas, name, self._settings[name].beliefs
-            )
+            for tool, definition in definitions(pinned.schemas, name, self._settings[name].beliefs)
             if any(each.prints.get(tool) != known[tool] for each in running)
         }
 

@@ -40,10 +40,20 @@ _NAMED_FILES = re.compile(r"(?:npm_config_(?:user|global)config|(?:pip|uv)_confi
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\??\}")
 _LONGEST = 64 * 1024
 _SHARED = (
-    ".npm", ".cache/node", ".local/share/pnpm", ".cache/pnpm", ".cache/yarn", ".yarn", ".bun",
-    ".cache/uv", ".local/share/uv", ".cache/pipx", ".local/share/pipx", ".local/pipx",
+    ".npm",
+    ".cache/node",
+    ".local/share/pnpm",
+    ".cache/pnpm",
+    ".cache/yarn",
+    ".yarn",
+    ".bun",
+    ".cache/uv",
+    ".local/share/uv",
+    ".cache/pipx",
+    ".local/share/pipx",
+    ".local/pipx",
     ".cache/deno",
-)  # fmt: skip
+)
 """Below a home: what package managers share between all that they run, also outside of us."""
 
 
@@ -69,13 +79,22 @@ def fetching_environment(
 def private_caches(cache: str) -> dict[str, str]:
     """Every package manager's directories, below one of its own."""
     directories = {
-        "XDG_CACHE_HOME": "", "npm_config_cache": "npm", "PNPM_HOME": "pnpm",
-        "YARN_CACHE_FOLDER": "yarn", "YARN_GLOBAL_FOLDER": "yarn-global",
-        "BUN_INSTALL_CACHE_DIR": "bun", "UV_CACHE_DIR": "uv", "UV_TOOL_DIR": "uv-tools",
-        "UV_TOOL_BIN_DIR": "uv-bin", "UV_PYTHON_INSTALL_DIR": "uv-python", "PIP_CACHE_DIR": "pip",
-        "PIPX_HOME": "pipx", "PIPX_BIN_DIR": "pipx-bin", "DENO_DIR": "deno",
+        "XDG_CACHE_HOME": "",
+        "npm_config_cache": "npm",
+        "PNPM_HOME": "pnpm",
+        "YARN_CACHE_FOLDER": "yarn",
+        "YARN_GLOBAL_FOLDER": "yarn-global",
+        "BUN_INSTALL_CACHE_DIR": "bun",
+        "UV_CACHE_DIR": "uv",
+        "UV_TOOL_DIR": "uv-tools",
+        "UV_TOOL_BIN_DIR": "uv-bin",
+        "UV_PYTHON_INSTALL_DIR": "uv-python",
+        "PIP_CACHE_DIR": "pip",
+        "PIPX_HOME": "pipx",
+        "PIPX_BIN_DIR": "pipx-bin",
+        "DENO_DIR": "deno",
         "COREPACK_HOME": "corepack",
-    }  # fmt: skip
+    }
     return {
         name: os.path.join(cache, directory).rstrip("/") for name, directory in directories.items()
     }

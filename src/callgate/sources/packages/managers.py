@@ -51,9 +51,7 @@ class _Lock(msgspec.Struct):
     packages: dict[str, _Locked] = {}
 
 
-def steps(
-    command: PackageCommand, directory: str, *, locked: bool
-) -> tuple[tuple[str, ...], ...]:
+def steps(command: PackageCommand, directory: str, *, locked: bool) -> tuple[tuple[str, ...], ...]:
     if command.manager == "npm":
         return (_npm(command, directory, locked=locked),)
     python = os.path.join(directory, _ENVIRONMENT, "bin", "python")

@@ -15,9 +15,22 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Manager = Literal["npm", "uv", "pip"]
-RUNNERS = frozenset({
-    "npx", "npm", "pnpm", "pnpx", "yarn", "yarnpkg", "bunx", "bun", "uvx", "uv", "pipx", "deno",
-})  # fmt: skip
+RUNNERS = frozenset(
+    {
+        "npx",
+        "npm",
+        "pnpm",
+        "pnpx",
+        "yarn",
+        "yarnpkg",
+        "bunx",
+        "bun",
+        "uvx",
+        "uv",
+        "pipx",
+        "deno",
+    }
+)
 _PINNED = re.compile(r"([A-Za-z0-9._-]+(?:\[[^\]]*\])?)@([A-Za-z0-9.+!*-]+)\Z")
 _NAME = re.compile(r"[A-Za-z0-9._-]+")
 _LOCAL = (".", "/", "~", "-", "file:", "link:", "workspace:")
@@ -41,9 +54,14 @@ class PackageCommand(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """What is installed, whatever the arguments are."""
-        return msgspec.json.encode([
-            self.manager, self.packages, self.options, self.python,
-        ]).decode()  # fmt: skip
+        return msgspec.json.encode(
+            [
+                self.manager,
+                self.packages,
+                self.options,
+                self.python,
+            ]
+        ).decode()
 
 
 def _words(text: str) -> frozenset[str]:
@@ -94,7 +112,7 @@ _UV = _Options(
         --allow-insecure-host"""),
     plain=_words("--no-index --no-build --native-tls --offline --system-certs"),
     dropped=_words("--cache-dir --color"),
-)  # fmt: skip
+)
 _PIPX = _Options(
     ignored=_words("-q --quiet -v --verbose --no-cache"),
     packages=_words("--with"),

@@ -1,6 +1,6 @@
 """What a package of tools gives, and what it is given.
 
-    entry point (`callgate.tools`) -> function(PackContext) -> Pack
+entry point (`callgate.tools`) -> function(PackContext) -> Pack
 """
 
 from __future__ import annotations

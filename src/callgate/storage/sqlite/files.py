@@ -258,4 +258,3 @@ def _empty(location: Location) -> apsw.Connection:
     db = apsw.Connection(":memory:")
     migrate(db, location.path)
     return db
-

@@ -44,7 +44,7 @@ class Readers:
             finally:
                 if db not in self._open:
                     db.close(force=True)
-        except (DAMAGE + TROUBLE) as error:
+        except DAMAGE + TROUBLE as error:
             self._disconnect()
             if isinstance(error, DAMAGE):
                 mark_damage(self._location)

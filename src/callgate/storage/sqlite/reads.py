@@ -120,9 +120,7 @@ def list_sessions(
         conditions["parent is null"] = ()
     where = " and ".join(conditions) or "true"
     values = [value for some in conditions.values() for value in some]
-    rows = select(
-        db, f"{SESSION} where {where} order by touch desc limit ?", (*values, limit + 1)
-    )
+    rows = select(db, f"{SESSION} where {where} order by touch desc limit ?", (*values, limit + 1))
     page = rows[:limit]
     last_touch = page[-1][TOUCH] if len(rows) > limit else None
     return SessionPage(
@@ -162,9 +160,7 @@ def get_confirmation(db: apsw.Connection, id: str) -> StoredConfirmation:
     return found[0]
 
 
-def open_calls(
-    db: apsw.Connection, session: str | None, owner: str | None
-) -> list[StoredCall]:
+def open_calls(db: apsw.Connection, session: str | None, owner: str | None) -> list[StoredCall]:
     where, values = _of_session(db, session, "state <> 'ended'")
     if owner is not None:
         where, values = f"{where} and owner = ?", (*values, owner)

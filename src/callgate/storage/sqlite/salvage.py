@@ -282,5 +282,3 @@ def _without_gaps(session: StoredSession, events: dict[int, Event]) -> list[Even
     if session.last_seq > before:
         listed.append(lost_event(session.id, ulid(), session.last_seq - before))
     return listed
-
-

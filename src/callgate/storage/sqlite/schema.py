@@ -119,9 +119,7 @@ def version_of(db: apsw.Connection, path: str, known: int = len(MIGRATIONS)) -> 
     return int(version)
 
 
-def migrate(
-    db: apsw.Connection, path: str, migrations: Sequence[str] = MIGRATIONS
-) -> None:
+def migrate(db: apsw.Connection, path: str, migrations: Sequence[str] = MIGRATIONS) -> None:
     """Bring a file to the newest format. Where it is, nothing is written."""
     if version_of(db, path, len(migrations)) == len(migrations):
         return

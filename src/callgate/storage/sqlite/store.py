@@ -138,9 +138,7 @@ class SqliteStore:
             raise StoreClosed
         return await self._readers.ask(lambda db: ask(db, *args, **kwargs))
 
-    async def read_events(
-        self, session: str, after: int = 0, limit: int = PAGE
-    ) -> Sequence[Event]:
+    async def read_events(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[Event]:
         return await self._read(reads.read_events, session, after, limit)
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
@@ -170,9 +168,7 @@ class SqliteStore:
     async def snapshot(self, session: str) -> Snapshot:
         return await self._read(reads.snapshot, session)
 
-    async def open_confirmations(
-        self, session: str | None = None
-    ) -> Sequence[StoredConfirmation]:
+    async def open_confirmations(self, session: str | None = None) -> Sequence[StoredConfirmation]:
         return await self._read(reads.open_confirmations, session)
 
     async def get_confirmation(self, id: str) -> StoredConfirmation:

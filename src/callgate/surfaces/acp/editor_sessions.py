@@ -160,8 +160,7 @@ class EditorSession:
         self._tell_notes()
         skills = self._dependencies.skills.available(self.session)
         commands = [
-            Command(name=skill.name, description=skill.description, input=_HINT)
-            for skill in skills
+            Command(name=skill.name, description=skill.description, input=_HINT) for skill in skills
         ]
         tool = Command(
             name="tool",
@@ -291,5 +290,3 @@ def _changes_files(tool: Registered | None) -> bool:
 
 def is_directory(path: str) -> bool:
     return os.path.isabs(path) and "\0" not in path and os.path.isdir(path)
-
-

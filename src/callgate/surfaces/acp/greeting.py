@@ -49,9 +49,7 @@ def greet(params: Any, *, unstable: bool) -> tuple[Initialize, Initialized]:
         protocol_version=agreed(request.protocol_version),
         agent_capabilities=AgentCapabilities(
             load_session=True,
-            prompt_capabilities=PromptCapabilities(
-                image=True, audio=False, embedded_context=True
-            ),
+            prompt_capabilities=PromptCapabilities(image=True, audio=False, embedded_context=True),
             mcp_capabilities=McpCapabilities(http=True, sse=False),
             session_capabilities=SessionCapabilities(
                 list={},

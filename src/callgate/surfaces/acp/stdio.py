@@ -27,11 +27,19 @@ from callgate.surfaces.descriptors import Descriptors
 
 METHODS = frozenset(
     {
-        "authenticate", "logout", "session/new", "session/load", "session/resume", "session/list",
-        "session/delete", "session/close", "session/prompt", "session/set_mode",
+        "authenticate",
+        "logout",
+        "session/new",
+        "session/load",
+        "session/resume",
+        "session/list",
+        "session/delete",
+        "session/close",
+        "session/prompt",
+        "session/set_mode",
         "session/set_config_option",
     }
-)  # fmt: skip
+)
 """Beside `initialize`: what an agent answers. Named here, as what they carry is not loaded yet."""
 UNSTABLE = frozenset({"session/fork"})
 
@@ -71,9 +79,7 @@ class Agent(Protocol):
 MakeAgent = Callable[[Peer, Initialize], Awaitable[Agent]]
 
 
-async def serve(
-    read_fd: int, write_fd: int, options: AcpOptions, make_agent: MakeAgent
-) -> int:
+async def serve(read_fd: int, write_fd: int, options: AcpOptions, make_agent: MakeAgent) -> int:
     """Speak with a client until it goes or a signal comes; returns the exit code.
 
     `make_agent` is called once the greeting is answered, and again if it failed.

@@ -1,7 +1,7 @@
 """A session as it happens, told to the editor: what the model says, its calls, plan and usage.
 
-    the agent's screen   what is said and thought, calls that begin and end
-    events               calls at work, their output, plan, mode, usage, summaries
+the agent's screen   what is said and thought, calls that begin and end
+events               calls at work, their output, plan, mode, usage, summaries
 """
 
 from __future__ import annotations

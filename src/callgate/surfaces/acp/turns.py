@@ -1,8 +1,8 @@
 """A prompt of the editor, from its blocks to the reason for which its turn stopped.
 
-    /tool NAME {json}   one call, made by the person, without a model
-    /SKILL extra        what the skill says; by a sub-agent, where it says so
-    anything else       a turn of the model
+/tool NAME {json}   one call, made by the person, without a model
+/SKILL extra        what the skill says; by a sub-agent, where it says so
+anything else       a turn of the model
 """
 
 from __future__ import annotations

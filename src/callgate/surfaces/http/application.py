@@ -35,10 +35,19 @@ from callgate.surfaces.http.routes import (
 from callgate.surfaces.http.websocket import PING_S, Stream
 
 _RESOURCES: tuple[Operation, ...] = (
-    *instance.OPERATIONS, *tools.OPERATIONS, *calls.OPERATIONS, *sessions.OPERATIONS,
-    *turns.OPERATIONS, *confirmations.OPERATIONS, *undo.OPERATIONS, *audit.OPERATIONS,
-    *stats.OPERATIONS, *policy.OPERATIONS, *saved_rules.OPERATIONS, *hosts.OPERATIONS,
-)  # fmt: skip
+    *instance.OPERATIONS,
+    *tools.OPERATIONS,
+    *calls.OPERATIONS,
+    *sessions.OPERATIONS,
+    *turns.OPERATIONS,
+    *confirmations.OPERATIONS,
+    *undo.OPERATIONS,
+    *audit.OPERATIONS,
+    *stats.OPERATIONS,
+    *policy.OPERATIONS,
+    *saved_rules.OPERATIONS,
+    *hosts.OPERATIONS,
+)
 
 
 async def _get_description(context: Context, request: Request) -> msgspec.Raw:

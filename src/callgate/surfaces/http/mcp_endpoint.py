@@ -43,9 +43,12 @@ class McpEndpoint:
     async def _open(self) -> Endpoint:
         open_endpoint, context = await asyncio.to_thread(_load), self._context
         return await open_endpoint(
-            context.runtime, context.sessions,
-            home=context.served.home, widest=context.served.mode, skills=context.skills,
-        )  # fmt: skip
+            context.runtime,
+            context.sessions,
+            home=context.served.home,
+            widest=context.served.mode,
+            skills=context.skills,
+        )
 
     async def close(self) -> None:
         """Idempotent."""

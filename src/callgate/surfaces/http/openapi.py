@@ -83,10 +83,14 @@ def _name(operation: Operation, path: str) -> str:
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
     return [
-        {"name": name, "in": "path", "required": True,
-         "schema": {"type": "string", "pattern": "^[^/]+$"}}
+        {
+            "name": name,
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "pattern": "^[^/]+$"},
+        }
         for name in re.findall(r"{(\w+)}", path)
-    ]  # fmt: skip
+    ]
 
 
 def _query(operation: Operation, components: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -187,9 +187,12 @@ def _client(scope: Scope, browser: bool) -> Client:
 def _query(operation: Operation, raw: bytes) -> Any:
     try:
         fields = parse_qsl(
-            raw.decode("ascii"), keep_blank_values=True, strict_parsing=bool(raw),
-            errors="strict", max_num_fields=100,
-        )  # fmt: skip
+            raw.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(raw),
+            errors="strict",
+            max_num_fields=100,
+        )
     except ValueError:
         raise bad_request("The query cannot be read.") from None
     given = dict(fields)
@@ -265,9 +268,12 @@ def _too_large() -> Problem:
 def _wrong_method(known: Iterable[str]) -> Problem:
     allowed = ", ".join(sorted(known))
     return Problem(
-        405, ToolErrorClass.PROTOCOL_ERROR, f"Only {allowed} here.", "method",
+        405,
+        ToolErrorClass.PROTOCOL_ERROR,
+        f"Only {allowed} here.",
+        "method",
         headers=[(b"allow", allowed.encode())],
-    )  # fmt: skip
+    )
 
 
 def _defect() -> Problem:

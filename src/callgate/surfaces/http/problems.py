@@ -79,9 +79,12 @@ def bad_request(message: str, reason: str = "bad_request") -> Problem:
 
 def unauthorized() -> Problem:
     return Problem(
-        401, ToolErrorClass.PERMISSION_DENIED, "The token of this instance is needed.", "token",
+        401,
+        ToolErrorClass.PERMISSION_DENIED,
+        "The token of this instance is needed.",
+        "token",
         headers=[(b"www-authenticate", b"Bearer")],
-    )  # fmt: skip
+    )
 
 
 def forbidden(message: str, reason: str) -> Problem:
@@ -93,9 +96,7 @@ def not_found(kind: str) -> Problem:
 
 
 def conflict(message: str, reason: str, **details: Any) -> Problem:
-    return Problem(
-        409, ToolErrorClass.VALIDATION_ERROR, message, reason, details=details or None
-    )
+    return Problem(409, ToolErrorClass.VALIDATION_ERROR, message, reason, details=details or None)
 
 
 def invalid(message: str, reason: str = "invalid") -> Problem:
@@ -127,7 +128,10 @@ def problem_of(error: Exception) -> Problem | None:
             info = ErrorInfo.of(error)
             reason = info.reason or str(error.error_class)
             return Problem(
-                STATUSES[error.error_class], error.error_class, info.message, reason,
+                STATUSES[error.error_class],
+                error.error_class,
+                info.message,
+                reason,
                 details=info.details,
-            )  # fmt: skip
+            )
     return None

@@ -72,8 +72,11 @@ class _Connection(H11Protocol):
     def overflow(self) -> None:
         """Refuse the request, if it has no answer yet."""
         if self.conn.our_state is h11.SEND_RESPONSE:
-            head = [("content-length", str(len(_OVERLOADED))), ("content-type", "application/json"),
-                    ("connection", "close")]  # fmt: skip
+            head = [
+                ("content-length", str(len(_OVERLOADED))),
+                ("content-type", "application/json"),
+                ("connection", "close"),
+            ]
             for event in (
                 h11.Response(status_code=503, headers=head, reason="Service Unavailable"),
                 h11.Data(data=_OVERLOADED),
@@ -138,9 +141,7 @@ class HttpServer:
         """`unfinished` is the bound that other surfaces share."""
         self._limits = Limits() if limits is None else limits
         self.unfinished = unfinished or Unfinished()
-        self.unauthenticated = Unauthenticated(
-            self._limits.unauthenticated, self._limits.head_s
-        )
+        self.unauthenticated = Unauthenticated(self._limits.unauthenticated, self._limits.head_s)
         self.config = uvicorn.Config(
             application,
             http=H11Protocol,

@@ -81,9 +81,7 @@ def _can_show(pending: PendingRequest[object], form: Form) -> bool:
     return elicitation is not None and elicitation.url is not None
 
 
-async def _ask(
-    pending: PendingRequest[object], request: types.InputRequest
-) -> types.InputResponse:
+async def _ask(pending: PendingRequest[object], request: types.InputRequest) -> types.InputResponse:
     name = secrets.token_hex(8)
     try:
         return (await pending.ask({name: request}))[name]

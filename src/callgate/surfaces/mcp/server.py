@@ -66,9 +66,7 @@ class _Sdk(Server[Any]):
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **more: Any
     ) -> InitializationOptions:
-        says = NotificationOptions(
-            prompts_changed=True, resources_changed=True, tools_changed=True
-        )
+        says = NotificationOptions(prompts_changed=True, resources_changed=True, tools_changed=True)
         return super().create_initialization_options(notification_options or says, *args, **more)
 
 

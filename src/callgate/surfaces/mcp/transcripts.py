@@ -66,9 +66,7 @@ class ReadTranscript:
         while page := await store.read_messages(id, len(messages)):
             messages += page
         events: list[Event] = []
-        while len(events) < _MOST_EVENTS and (
-            some := await store.read_events(id, len(events))
-        ):
+        while len(events) < _MOST_EVENTS and (some := await store.read_events(id, len(events))):
             events += some
         return ToolOutput(
             content=[TextBlock(f"{len(messages)} messages, {len(events)} events")],

@@ -62,7 +62,6 @@ class _ServerRequests:
             cursor = {"cursor": answer["nextCursor"]}
         return found
 
-
     async def _complete(self, of: dict[str, Any], typed: Typed, here: Here) -> Sequence[str]:
         params = {**of, "argument": typed.name, "value": typed.value}
         if typed.given:

@@ -1,6 +1,6 @@
 """What a peer sent, as requests: so few at a time that nobody else waits long for them.
 
-    bytes ---> requests, until a piece is through or much waits to go out ---> a pause of a round
+bytes ---> requests, until a piece is through or much waits to go out ---> a pause of a round
 """
 
 from __future__ import annotations

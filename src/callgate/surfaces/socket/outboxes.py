@@ -1,7 +1,7 @@
 """What goes out to one peer: written together at the end of the loop's round, within bounds.
 
-    answers, results   -> always sent; a peer that leaves too much unread is cut
-    events             -> dropped and counted while a peer does not read
+answers, results   -> always sent; a peer that leaves too much unread is cut
+events             -> dropped and counted while a peer does not read
 """
 
 from __future__ import annotations

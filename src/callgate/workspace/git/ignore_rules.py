@@ -27,11 +27,19 @@ from callgate.core.text.wildcards import (
 MOST_LINES = 10_000
 """Of one directory; further ones do not count."""
 _POSIX = {
-    "alnum": "0-9A-Za-z", "alpha": "A-Za-z", "blank": " \\t", "cntrl": "\\x00-\\x1f\\x7f",
-    "digit": "0-9", "graph": "!-~", "lower": "a-z", "print": " -~", "space": "\\t-\\r ",
-    "punct": "".join("\\" + each for each in string.punctuation), "upper": "A-Z",
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": " \\t",
+    "cntrl": "\\x00-\\x1f\\x7f",
+    "digit": "0-9",
+    "graph": "!-~",
+    "lower": "a-z",
+    "print": " -~",
+    "space": "\\t-\\r ",
+    "punct": "".join("\\" + each for each in string.punctuation),
+    "upper": "A-Z",
     "xdigit": "0-9A-Fa-f",
-}  # fmt: skip
+}
 
 
 class IgnoreRule(NamedTuple):

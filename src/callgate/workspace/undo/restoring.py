@@ -122,9 +122,10 @@ def _make(
         note = files.judge_change(spot, path)
         *parents, name = spot.rest
         with made_directories(opener, spot.fd, parents, note) as fd:
-            _change(path, lambda: change(
-                opener, fd, name, lambda: make(fd, name), after=after, note=note
-            ))  # fmt: skip
+            _change(
+                path,
+                lambda: change(opener, fd, name, lambda: make(fd, name), after=after, note=note),
+            )
 
 
 def remove(files: WorkspaceFileAPI, real: str, now: State) -> None:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """An MCP server, as a package, which takes what it can get: when it is installed, and when it runs.
 
-    greedy_server.py --install    try, and leave what succeeded in attempts.json beside this file
-    greedy_server.py              serve one tool, `try_all`, which tells what succeeds
+greedy_server.py --install    try, and leave what succeeded in attempts.json beside this file
+greedy_server.py              serve one tool, `try_all`, which tells what succeeds
 """
 
 import json
@@ -51,8 +51,11 @@ def attempts():
 
 def answer(method, version):
     if method == "initialize":
-        return {"protocolVersion": version, "capabilities": {"tools": {}},
-                "serverInfo": {"name": "greedy", "version": VERSION}}
+        return {
+            "protocolVersion": version,
+            "capabilities": {"tools": {}},
+            "serverInfo": {"name": "greedy", "version": VERSION},
+        }
     if method == "tools/list":
         return {"tools": [{"name": "try_all", "description": f"Tries, {VERSION}.", "inputSchema": {"type": "object"}}]}
     if method == "tools/call":

@@ -54,9 +54,12 @@ class Registry:
 
     def _manifest(self, version: str) -> dict[str, object]:
         return {
-            "name": "greedy-server", "version": version, "bin": {"greedy-server": "server.py"},
-            "scripts": {"postinstall": "python3 server.py --install"}, "hasInstallScript": True,
-        }  # fmt: skip
+            "name": "greedy-server",
+            "version": version,
+            "bin": {"greedy-server": "server.py"},
+            "scripts": {"postinstall": "python3 server.py --install"},
+            "hasInstallScript": True,
+        }
 
     def _packument(self) -> bytes:
         versions = {}
@@ -68,9 +71,7 @@ class Registry:
             }
             versions[version] = {**self._manifest(version), "dist": dist}
         latest = {"latest": self.versions[-1]}
-        return json.dumps(
-            {"name": "greedy-server", "dist-tags": latest, "versions": versions}
-        ).encode()
+        return json.dumps({"name": "greedy-server", "dist-tags": latest, "versions": versions}).encode()
 
     def _npm(self, version: str) -> bytes:
         made = io.BytesIO()

@@ -50,12 +50,8 @@ class World:
 
     def set_up(self, registry: Registry) -> None:
         host = f"//127.0.0.1:{registry.port}/"
-        (self.home / ".npmrc").write_text(
-            f"registry={registry.url}/\n{host}:_authToken=${{NPM_TOKEN}}\n"
-        )
-        (self.home / ".config/pip/pip.conf").write_text(
-            f"[global]\nindex-url = {registry.url}/simple/\n"
-        )
+        (self.home / ".npmrc").write_text(f"registry={registry.url}/\n{host}:_authToken=${{NPM_TOKEN}}\n")
+        (self.home / ".config/pip/pip.conf").write_text(f"[global]\nindex-url = {registry.url}/simple/\n")
         (self.home / ".config/uv").mkdir()
         (self.home / ".config/uv/uv.toml").write_text(f'index-url = "{registry.url}/simple/"\n')
 
@@ -63,9 +59,14 @@ class World:
         secret = {"NPM_TOKEN": TOKEN, "SECRET_OF_THE_SERVER": "x"}
         own = {"HOME": str(self.home), "CALLGATE_HOME": str(self.callgate_home)}
         ran = subprocess.run(
-            [CALLGATE, *words], cwd=self.workspace, stdin=subprocess.DEVNULL, capture_output=True,
-            env={"PATH": _path(), **secret, **own, **env}, start_new_session=True, timeout=LIMIT_S,
-        )  # fmt: skip
+            [CALLGATE, *words],
+            cwd=self.workspace,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env={"PATH": _path(), **secret, **own, **env},
+            start_new_session=True,
+            timeout=LIMIT_S,
+        )
         return Ran(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
 
     def add(self, *command: str, name: str = "greedy") -> Ran:
@@ -131,15 +132,17 @@ def test_a_server_that_is_a_package_changes_nothing_but_its_own_cache(
 
 
 @needs("npm", "node")
-def test_an_install_script_reaches_nothing_but_what_is_installed(
-    world: World, registry: Registry
-) -> None:
+def test_an_install_script_reaches_nothing_but_what_is_installed(world: World, registry: Registry) -> None:
     assert world.add(*NPX).code == 0
     package = world.installation / "node_modules/greedy-server"
     # The step itself needs the registry's settings, and the token in them.
     assert json.loads((package / "attempts.json").read_text()) == [
-        "change program", "read ~/.npmrc", "token", "write cache", "write installation",
-    ]  # fmt: skip
+        "change program",
+        "read ~/.npmrc",
+        "token",
+        "write cache",
+        "write installation",
+    ]
     assert f"Bearer {TOKEN}" in registry.tokens
     world.ensure_untouched()
 
@@ -166,9 +169,7 @@ def test_versions_stay_until_an_update_and_a_changed_installation_is_fetched_aga
     assert len([*(world.callgate_home / "mcp/greedy").glob("install-*")]) == 1
 
 
-def test_fetching_has_a_limit_of_its_own_and_leaves_nothing(
-    world: World, registry: Registry
-) -> None:
+def test_fetching_has_a_limit_of_its_own_and_leaves_nothing(world: World, registry: Registry) -> None:
     registry.held = threading.Event()
     world.callgate_home.mkdir(mode=0o700)
     (world.callgate_home / "settings.toml").write_text(
@@ -179,9 +180,7 @@ def test_fetching_has_a_limit_of_its_own_and_leaves_nothing(
     assert [*(world.callgate_home / "mcp/greedy").glob("install-*")] == []
 
 
-def test_fetching_is_ended_when_it_takes_more_of_the_disk_than_it_may(
-    world: World, registry: Registry
-) -> None:
+def test_fetching_is_ended_when_it_takes_more_of_the_disk_than_it_may(world: World, registry: Registry) -> None:
     registry.held = threading.Event()  # by itself it would go on until its time is over
     world.callgate_home.mkdir(mode=0o700)
     (world.callgate_home / "settings.toml").write_text(
@@ -194,9 +193,7 @@ def test_fetching_is_ended_when_it_takes_more_of_the_disk_than_it_may(
 
 
 @needs("npm", "node")
-def test_a_package_that_is_not_there_is_told_of_in_the_words_of_its_manager(
-    world: World, registry: Registry
-) -> None:
+def test_a_package_that_is_not_there_is_told_of_in_the_words_of_its_manager(world: World, registry: Registry) -> None:
     ran = world.add("npx", "-y", "no-such-server")
     assert ran.code != 0
     assert "could not be fetched" in ran.err and "no-such-server" in ran.err
@@ -212,8 +209,7 @@ def test_a_removed_server_leaves_no_packages(world: World, registry: Registry) -
 def test_a_directory_that_a_server_may_write_is_made(world: World) -> None:
     world.callgate_home.mkdir(mode=0o700)
     (world.callgate_home / "settings.toml").write_text(
-        '[mcp.greedy]\ncommand = "python3"\nargs = ["server.py"]\n'
-        f'writable = ["{world.home}/.cache/greedy"]\n'
+        f'[mcp.greedy]\ncommand = "python3"\nargs = ["server.py"]\nwritable = ["{world.home}/.cache/greedy"]\n'
     )
     with serving(world.workspace) as registry:
         (world.workspace / "server.py").write_bytes(registry._source("1.0.0"))

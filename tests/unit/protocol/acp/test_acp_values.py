@@ -54,7 +54,11 @@ def test_unknown_fields_are_passed_over_at_every_depth() -> None:
         ("session/new", {"cwd": "/", "mcpServers": {}}, "mcpServers:"),
         ("session/new", {"cwd": "/", "mcpServers": [{"name": 1}]}, "mcpServers[0].name:"),
         ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "args": [], "env": []}]}, "mcpServers[0]:"),
-        ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "command": "x", "args": "-x"}]}, "mcpServers[0].args:"),
+        (
+            "session/new",
+            {"cwd": "/", "mcpServers": [{"name": "a", "command": "x", "args": "-x"}]},
+            "mcpServers[0].args:",
+        ),
         ("session/new", {"cwd": "/", "mcpServers": [{"name": "a", "type": "http"}]}, "mcpServers[0]:"),
         ("session/new", {"cwd": "/", "mcpServers": [], "additionalDirectories": [1]}, "additionalDirectories[0]:"),
         ("session/new", ["/", []], "params:"),
@@ -63,7 +67,11 @@ def test_unknown_fields_are_passed_over_at_every_depth() -> None:
         ("session/prompt", {"sessionId": "a", "prompt": [{"type": "video"}]}, "prompt[0].type:"),
         ("session/prompt", {"sessionId": "a", "prompt": [{"text": "hi"}]}, "prompt[0]:"),
         ("session/prompt", {"sessionId": "a", "prompt": [{"type": "text"}]}, "prompt[0]:"),
-        ("session/prompt", {"sessionId": "a", "prompt": [{"type": "resource", "resource": {"uri": "u"}}]}, "prompt[0].resource:"),
+        (
+            "session/prompt",
+            {"sessionId": "a", "prompt": [{"type": "resource", "resource": {"uri": "u"}}]},
+            "prompt[0].resource:",
+        ),
         ("session/set_mode", {"sessionId": "a", "modeId": None}, "modeId:"),
         ("session/set_config_option", {"sessionId": "a", "configId": "b", "value": True}, "params:"),
         ("session/set_config_option", {"sessionId": "a", "configId": "b", "value": "x", "type": "boolean"}, "params:"),
@@ -73,7 +81,7 @@ def test_unknown_fields_are_passed_over_at_every_depth() -> None:
         ("initialize", {"protocolVersion": True}, "protocolVersion:"),
         ("initialize", {"clientCapabilities": {"fs": 5}}, "params:"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_type_is_refused_by_the_place_where_it_stands(method: str, params: Any, place: str) -> None:
     assert f" {place} " in refused(method, params)
 
@@ -151,7 +159,15 @@ def test_the_type_of_a_chosen_value_counts_only_where_it_says_boolean() -> None:
 
 
 def test_what_is_optional_in_a_block_and_does_not_fit_is_left_out() -> None:
-    link = {"type": "resource_link", "name": "n", "uri": "u", "title": [], "description": 1, "mimeType": {}, "size": 1.5}
+    link = {
+        "type": "resource_link",
+        "name": "n",
+        "uri": "u",
+        "title": [],
+        "description": 1,
+        "mimeType": {},
+        "size": 1.5,
+    }
     resource = {"type": "resource", "resource": {"uri": "u", "text": "t", "mimeType": 5}}
     read = read_params(requests.Prompt, {"sessionId": "s", "prompt": [link, resource]})
     assert read.prompt == [
@@ -168,9 +184,17 @@ def test_a_client_that_says_oddly_who_it_is_has_no_name(info: Any) -> None:
 
 
 ABILITIES = (
-    "reads_files", "writes_files", "has_terminals", "signs_in_at_a_terminal", "shows_notices",
-    "shows_compaction", "takes_booleans", "shows_forms", "opens_urls", "shows_output",
-)  # fmt: skip
+    "reads_files",
+    "writes_files",
+    "has_terminals",
+    "signs_in_at_a_terminal",
+    "shows_notices",
+    "shows_compaction",
+    "takes_booleans",
+    "shows_forms",
+    "opens_urls",
+    "shows_output",
+)
 
 
 @pytest.mark.parametrize(
@@ -205,64 +229,112 @@ OPTION = values.SelectOption(
     id="mode", name="Mode", category="mode", current_value="ask", options=[values.Choice(value="ask", name="Ask")]
 )
 OPTION_WRITTEN = {
-    "type": "select", "id": "mode", "name": "Mode", "category": "mode", "currentValue": "ask",
+    "type": "select",
+    "id": "mode",
+    "name": "Mode",
+    "category": "mode",
+    "currentValue": "ask",
     "options": [{"value": "ask", "name": "Ask"}],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
     ("update", "expected"),
     [
         (updates.UserMessageChunk(content=TEXT), {"sessionUpdate": "user_message_chunk", "content": HI}),
-        (updates.AgentMessageChunk(content=TEXT, message_id="m"), {"sessionUpdate": "agent_message_chunk", "content": HI, "messageId": "m"}),
+        (
+            updates.AgentMessageChunk(content=TEXT, message_id="m"),
+            {"sessionUpdate": "agent_message_chunk", "content": HI, "messageId": "m"},
+        ),
         (updates.AgentThoughtChunk(content=TEXT), {"sessionUpdate": "agent_thought_chunk", "content": HI}),
         (
             updates.ToolCall(
-                tool_call_id="t", title="Write a", kind="edit", status="pending", raw_input={"a": 1},
-                content=[values.Diff(path="/a", new_text="n")], locations=[values.Location(path="/a", line=1)],
+                tool_call_id="t",
+                title="Write a",
+                kind="edit",
+                status="pending",
+                raw_input={"a": 1},
+                content=[values.Diff(path="/a", new_text="n")],
+                locations=[values.Location(path="/a", line=1)],
             ),
             {
-                "sessionUpdate": "tool_call", "toolCallId": "t", "title": "Write a", "kind": "edit", "status": "pending",
-                "rawInput": {"a": 1}, "content": [{"type": "diff", "path": "/a", "newText": "n"}],
+                "sessionUpdate": "tool_call",
+                "toolCallId": "t",
+                "title": "Write a",
+                "kind": "edit",
+                "status": "pending",
+                "rawInput": {"a": 1},
+                "content": [{"type": "diff", "path": "/a", "newText": "n"}],
                 "locations": [{"path": "/a", "line": 1}],
             },
         ),
         (
-            updates.ToolCallUpdate(tool_call_id="t", status="completed", content=[values.Shown(content=TEXT), values.Terminal(terminal_id="x")]),
+            updates.ToolCallUpdate(
+                tool_call_id="t",
+                status="completed",
+                content=[values.Shown(content=TEXT), values.Terminal(terminal_id="x")],
+            ),
             {
-                "sessionUpdate": "tool_call_update", "toolCallId": "t", "status": "completed",
+                "sessionUpdate": "tool_call_update",
+                "toolCallId": "t",
+                "status": "completed",
                 "content": [{"type": "content", "content": HI}, {"type": "terminal", "terminalId": "x"}],
             },
         ),
         (
             updates.ToolCallUpdate(tool_call_id="t", content=[], meta={"terminal_output": {"data": "x"}}),
-            {"sessionUpdate": "tool_call_update", "toolCallId": "t", "content": [], "_meta": {"terminal_output": {"data": "x"}}},
+            {
+                "sessionUpdate": "tool_call_update",
+                "toolCallId": "t",
+                "content": [],
+                "_meta": {"terminal_output": {"data": "x"}},
+            },
         ),
         (
             updates.Plan(entries=[updates.PlanEntry(content="a", priority="high", status="in_progress")]),
             {"sessionUpdate": "plan", "entries": [{"content": "a", "priority": "high", "status": "in_progress"}]},
         ),
         (
-            updates.AvailableCommands(available_commands=[updates.Command(name="a", description="b", input=updates.CommandInput(hint="h"))]),
-            {"sessionUpdate": "available_commands_update", "availableCommands": [{"name": "a", "description": "b", "input": {"hint": "h"}}]},
+            updates.AvailableCommands(
+                available_commands=[updates.Command(name="a", description="b", input=updates.CommandInput(hint="h"))]
+            ),
+            {
+                "sessionUpdate": "available_commands_update",
+                "availableCommands": [{"name": "a", "description": "b", "input": {"hint": "h"}}],
+            },
         ),
-        (updates.AvailableCommands(available_commands=[]), {"sessionUpdate": "available_commands_update", "availableCommands": []}),
+        (
+            updates.AvailableCommands(available_commands=[]),
+            {"sessionUpdate": "available_commands_update", "availableCommands": []},
+        ),
         (updates.CurrentMode(current_mode_id="ask"), {"sessionUpdate": "current_mode_update", "currentModeId": "ask"}),
-        (updates.ConfigOptions(config_options=[OPTION]), {"sessionUpdate": "config_option_update", "configOptions": [OPTION_WRITTEN]}),
+        (
+            updates.ConfigOptions(config_options=[OPTION]),
+            {"sessionUpdate": "config_option_update", "configOptions": [OPTION_WRITTEN]},
+        ),
         (updates.SessionInfoUpdate(title=None), {"sessionUpdate": "session_info_update", "title": None}),
-        (updates.SessionInfoUpdate(updated_at="2026-01-01T00:00:00Z"), {"sessionUpdate": "session_info_update", "updatedAt": "2026-01-01T00:00:00Z"}),
+        (
+            updates.SessionInfoUpdate(updated_at="2026-01-01T00:00:00Z"),
+            {"sessionUpdate": "session_info_update", "updatedAt": "2026-01-01T00:00:00Z"},
+        ),
         (
             updates.UsageUpdate(used=0, size=200, cost=updates.Cost(amount=0.5, currency="USD")),
             {"sessionUpdate": "usage_update", "used": 0, "size": 200, "cost": {"amount": 0.5, "currency": "USD"}},
         ),
-        (updates.Notice(severity="warning", title="t"), {"sessionUpdate": "notice", "severity": "warning", "title": "t"}),
+        (
+            updates.Notice(severity="warning", title="t"),
+            {"sessionUpdate": "notice", "severity": "warning", "title": "t"},
+        ),
         (
             updates.Compaction(compaction_id="c", status="completed", summary=[TEXT]),
             {"sessionUpdate": "compaction_update", "compactionId": "c", "status": "completed", "summary": [HI]},
         ),
-        (updates.CompactionChunk(compaction_id="c", content=TEXT), {"sessionUpdate": "compaction_summary_chunk", "compactionId": "c", "content": HI}),
+        (
+            updates.CompactionChunk(compaction_id="c", content=TEXT),
+            {"sessionUpdate": "compaction_summary_chunk", "compactionId": "c", "content": HI},
+        ),
     ],
-)  # fmt: skip
+)
 def test_an_update_is_written_as_the_protocol_spells_it(update: Any, expected: Any) -> None:
     told = updates.SessionUpdate(session_id="s", update=update)
     assert written(told) == {"sessionId": "s", "update": expected}
@@ -273,43 +345,90 @@ def test_answers_leave_out_what_there_is_not() -> None:
     assert written(requests.Prompted(stop_reason="end_turn")) == {"stopReason": "end_turn"}
     usage = requests.Usage(total_tokens=3, input_tokens=2, output_tokens=1)
     assert written(requests.Prompted(stop_reason="refusal", usage=usage)) == {
-        "stopReason": "refusal", "usage": {"totalTokens": 3, "inputTokens": 2, "outputTokens": 1},
-    }  # fmt: skip
+        "stopReason": "refusal",
+        "usage": {"totalTokens": 3, "inputTokens": 2, "outputTokens": 1},
+    }
     listed = requests.SessionList(sessions=[requests.SessionInfo(session_id="a", cwd="/")])
     assert written(listed) == {"sessions": [{"sessionId": "a", "cwd": "/"}]}
     modes = values.Modes(current_mode_id="ask", available_modes=[values.Mode(id="ask", name="Ask")])
     assert written(requests.SessionMade(session_id="a", modes=modes, config_options=[OPTION])) == {
-        "sessionId": "a", "configOptions": [OPTION_WRITTEN],
+        "sessionId": "a",
+        "configOptions": [OPTION_WRITTEN],
         "modes": {"currentModeId": "ask", "availableModes": [{"id": "ask", "name": "Ask"}]},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(
     ("asked", "method", "expected"),
     [
-        (client.ReadTextFile(session_id="s", path="/a", line=1), "fs/read_text_file", {"sessionId": "s", "path": "/a", "line": 1}),
-        (client.WriteTextFile(session_id="s", path="/a", content=""), "fs/write_text_file", {"sessionId": "s", "path": "/a", "content": ""}),
         (
-            client.CreateTerminal(session_id="s", command="ls", args=["-l"], env=[client.Variable(name="A", value="b")], cwd="/", output_byte_limit=9),
-            "terminal/create",
-            {"sessionId": "s", "command": "ls", "args": ["-l"], "env": [{"name": "A", "value": "b"}], "cwd": "/", "outputByteLimit": 9},
+            client.ReadTextFile(session_id="s", path="/a", line=1),
+            "fs/read_text_file",
+            {"sessionId": "s", "path": "/a", "line": 1},
         ),
-        (client.TerminalOutput(session_id="s", terminal_id="t"), "terminal/output", {"sessionId": "s", "terminalId": "t"}),
-        (client.WaitForExit(session_id="s", terminal_id="t"), "terminal/wait_for_exit", {"sessionId": "s", "terminalId": "t"}),
+        (
+            client.WriteTextFile(session_id="s", path="/a", content=""),
+            "fs/write_text_file",
+            {"sessionId": "s", "path": "/a", "content": ""},
+        ),
+        (
+            client.CreateTerminal(
+                session_id="s",
+                command="ls",
+                args=["-l"],
+                env=[client.Variable(name="A", value="b")],
+                cwd="/",
+                output_byte_limit=9,
+            ),
+            "terminal/create",
+            {
+                "sessionId": "s",
+                "command": "ls",
+                "args": ["-l"],
+                "env": [{"name": "A", "value": "b"}],
+                "cwd": "/",
+                "outputByteLimit": 9,
+            },
+        ),
+        (
+            client.TerminalOutput(session_id="s", terminal_id="t"),
+            "terminal/output",
+            {"sessionId": "s", "terminalId": "t"},
+        ),
+        (
+            client.WaitForExit(session_id="s", terminal_id="t"),
+            "terminal/wait_for_exit",
+            {"sessionId": "s", "terminalId": "t"},
+        ),
         (client.KillTerminal(session_id="s", terminal_id="t"), "terminal/kill", {"sessionId": "s", "terminalId": "t"}),
-        (client.ReleaseTerminal(session_id="s", terminal_id="t"), "terminal/release", {"sessionId": "s", "terminalId": "t"}),
+        (
+            client.ReleaseTerminal(session_id="s", terminal_id="t"),
+            "terminal/release",
+            {"sessionId": "s", "terminalId": "t"},
+        ),
         (
             client.RequestPermission(
-                session_id="s", tool_call=values.ToolFields(tool_call_id="t", title="x"),
+                session_id="s",
+                tool_call=values.ToolFields(tool_call_id="t", title="x"),
                 options=[client.PermissionOption(option_id="o", name="Allow", kind="allow_once")],
             ),
             "session/request_permission",
-            {"sessionId": "s", "toolCall": {"toolCallId": "t", "title": "x"}, "options": [{"optionId": "o", "name": "Allow", "kind": "allow_once"}]},
+            {
+                "sessionId": "s",
+                "toolCall": {"toolCallId": "t", "title": "x"},
+                "options": [{"optionId": "o", "name": "Allow", "kind": "allow_once"}],
+            },
         ),
         (
             client.AskForm(message="m", requested_schema={"type": "object"}, session_id="s", tool_call_id="t"),
             "elicitation/create",
-            {"mode": "form", "message": "m", "requestedSchema": {"type": "object"}, "sessionId": "s", "toolCallId": "t"},
+            {
+                "mode": "form",
+                "message": "m",
+                "requestedSchema": {"type": "object"},
+                "sessionId": "s",
+                "toolCallId": "t",
+            },
         ),
         (
             client.AskUrl(message="m", elicitation_id="e", url="https://x", request_id=0),
@@ -317,7 +436,7 @@ def test_answers_leave_out_what_there_is_not() -> None:
             {"mode": "url", "message": "m", "elicitationId": "e", "url": "https://x", "requestId": 0},
         ),
     ],
-)  # fmt: skip
+)
 def test_what_is_asked_of_a_client_is_written_as_the_protocol_spells_it(asked: Any, method: str, expected: Any) -> None:
     assert client.METHODS[type(asked)][0] == method
     assert written(asked) == expected
@@ -358,12 +477,29 @@ def test_a_wrong_answer_of_a_client_is_a_failure(wanted: type, result: Any) -> N
 
 ANY = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["sessionId", "cwd", "mcpServers", "prompt", "type", "text", "name", "value", "protocolVersion", "_meta"]),
-        inner, max_size=5,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "sessionId",
+                    "cwd",
+                    "mcpServers",
+                    "prompt",
+                    "type",
+                    "text",
+                    "name",
+                    "value",
+                    "protocolVersion",
+                    "_meta",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
     ),
     max_leaves=12,
-)  # fmt: skip
+)
 
 
 @given(st.sampled_from(sorted(requests.REQUESTS)), ANY)

@@ -26,7 +26,23 @@ def tool(name, **properties):
 
 def schemas():
     text = {"text": {"type": "string"}}
-    names = ("echo", "raw", "fail", "refuse", "die", "hang", "noise", "parts", "other", "late", "count", "pid", "slow", "reach", "cwd")
+    names = (
+        "echo",
+        "raw",
+        "fail",
+        "refuse",
+        "die",
+        "hang",
+        "noise",
+        "parts",
+        "other",
+        "late",
+        "count",
+        "pid",
+        "slow",
+        "reach",
+        "cwd",
+    )
     return [tool(name, **text) for name in names]
 
 

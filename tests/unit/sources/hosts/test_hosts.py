@@ -57,12 +57,13 @@ class Stand:
     def __init__(self, process: BrokerProcess, workspace: Path, shelf: Shelf, **more: Any) -> None:
         self.process, self.workspace, self.shelf = process, workspace, shelf
         self.settings = HostSettings(
-            name="plain", command=(sys.executable, "-I", PLAIN), cwd=str(workspace),
-            env={"PATH": os.environ["PATH"], **more.pop("env", {})}, **more,
-        )  # fmt: skip
-        spec = HostSpec(
-            settings=self.settings, effect=SideEffects.NONE, launcher=lambda: BrokerLauncher(process, None)
+            name="plain",
+            command=(sys.executable, "-I", PLAIN),
+            cwd=str(workspace),
+            env={"PATH": os.environ["PATH"], **more.pop("env", {})},
+            **more,
         )
+        spec = HostSpec(settings=self.settings, effect=SideEffects.NONE, launcher=lambda: BrokerLauncher(process, None))
         self.hosts = Hosts([spec], shelf)
         self.bench = Bench(workspace, mode=Mode.WRITE)
 

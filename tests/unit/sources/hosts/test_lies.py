@@ -15,13 +15,51 @@ from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.hosts.tools import definition_of
 
 KEYS = (
-    "type", "enum", "const", "required", "properties", "items", "format", "pattern", "minimum", "multipleOf",
-    "minLength", "maxItems", "uniqueItems", "additionalProperties", "description", "default", "$ref", "$id",
-)  # fmt: skip
+    "type",
+    "enum",
+    "const",
+    "required",
+    "properties",
+    "items",
+    "format",
+    "pattern",
+    "minimum",
+    "multipleOf",
+    "minLength",
+    "maxItems",
+    "uniqueItems",
+    "additionalProperties",
+    "description",
+    "default",
+    "$ref",
+    "$id",
+)
 LEAVES: tuple[Any, ...] = (
-    None, True, 0, -1, 1.5, 2**63, "", "string", "object", "array", "^(", "\0", [], {}, ["string", 3], [{}], [None],
-    {"a": 1}, {"path": True}, {"path": []}, {"type": 1}, {"type": [{}]}, {"items": []}, "file:///etc/passwd",
-)  # fmt: skip
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    2**63,
+    "",
+    "string",
+    "object",
+    "array",
+    "^(",
+    "\0",
+    [],
+    {},
+    ["string", 3],
+    [{}],
+    [None],
+    {"a": 1},
+    {"path": True},
+    {"path": []},
+    {"type": 1},
+    {"type": [{}]},
+    {"items": []},
+    "file:///etc/passwd",
+)
 NAMES = ("path", "file", "a", "dir_path")
 
 

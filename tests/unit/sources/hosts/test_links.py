@@ -31,8 +31,10 @@ async def test_requests_of_one_moment_arrive_in_order_though_the_link_ends_in_th
     assert [type(each) for each in ended] == [HostExited] * 3
     sent = [json.loads(line) for line in heard.read_bytes().splitlines()]
     assert [(each["id"], each["method"]) for each in sent] == [
-        ("1", "required_tags"), ("2", "init"), ("3", "get_ui_elements"),
-    ]  # fmt: skip
+        ("1", "required_tags"),
+        ("2", "init"),
+        ("3", "get_ui_elements"),
+    ]
 
 
 ASKING = """

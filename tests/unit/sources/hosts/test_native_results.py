@@ -69,7 +69,9 @@ async def test_a_model_of_another_format_gets_text(make: Make, tmp_path: Path, k
     assert shown == "seen"
 
 
-@pytest.mark.parametrize("part", [{"type": "no_such_part"}, {"type": ["text"]}, {"type": "text", "text": ""}, "bare", 7])
+@pytest.mark.parametrize(
+    "part", [{"type": "no_such_part"}, {"type": ["text"]}, {"type": "text", "text": ""}, "bare", 7]
+)
 async def test_a_part_that_its_provider_does_not_know_becomes_text(make: Make, tmp_path: Path, part: Any) -> None:
     """Else it would refuse the conversation from then on."""
     shown = await told(make, tmp_path, "openai", "openai.chat_completions", [PICTURE, part])

@@ -73,10 +73,13 @@ class Stand:
         self.go = workspace / "go"
         self.launcher = Started(process)
         settings = HostSettings(
-            name="plain", command=(sys.executable, "-I", str(self.plugin)), cwd=str(workspace),
-            env={"PATH": os.environ["PATH"]}, max_in_flight=1,
+            name="plain",
+            command=(sys.executable, "-I", str(self.plugin)),
+            cwd=str(workspace),
+            env={"PATH": os.environ["PATH"]},
+            max_in_flight=1,
             config={"optional": {"format_tool_result": "for the model", "to_display_format": {"card": 1}}},
-        )  # fmt: skip
+        )
         spec = HostSpec(settings=settings, effect=SideEffects.NONE, launcher=lambda: self.launcher)
         self.hosts = Hosts([spec], Shelf())
         self.bench = Bench(workspace, mode=Mode.WRITE)

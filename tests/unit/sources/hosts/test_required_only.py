@@ -122,5 +122,3 @@ async def test_the_message_names_the_required_method_that_was_not_answered(
         await hosts.learn("mute")
     await hosts.close()
     assert "did not answer init" in refused.value.message
-
-

@@ -112,5 +112,10 @@ def context() -> ToolContext:
         raise AssertionError
 
     return ToolContext(
-        session_id="s", turn_id=None, tool_use_id="t", workspace_path="/", open_files=no_files, publish=lambda *said: None
+        session_id="s",
+        turn_id=None,
+        tool_use_id="t",
+        workspace_path="/",
+        open_files=no_files,
+        publish=lambda *said: None,
     )

@@ -80,9 +80,7 @@ class Lab:
         assert self.wired.mcp is not None
         return self.wired.mcp.servers.hosts["odd"]
 
-    def call(
-        self, tool: str, session: Session | None = None, timeout_s: float = 20.0, **arguments: Any
-    ) -> Any:
+    def call(self, tool: str, session: Session | None = None, timeout_s: float = 20.0, **arguments: Any) -> Any:
         return self.wired.runtime.call(
             ToolCall(
                 tool=f"mcp.odd/{tool}",

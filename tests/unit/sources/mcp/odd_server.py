@@ -15,12 +15,33 @@ import threading
 ANY = {"type": "object"}
 TEXT = {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
 TOOLS = {
-    "echo": TEXT, "pid": ANY, "fail": ANY, "structured": ANY, "progress": ANY, "hang": ANY,
-    "die": ANY, "cwd": ANY, "roots": ANY, "form": ANY, "link": ANY, "sample": ANY, "image": ANY,
-    "flood": ANY, "stderr": ANY, "huge": ANY, "other_id": ANY, "noise": ANY, "child": ANY,
-    "error": ANY, "change": ANY, "write": TEXT, "environ": ANY, "twice": ANY, "wrong": ANY,
+    "echo": TEXT,
+    "pid": ANY,
+    "fail": ANY,
+    "structured": ANY,
+    "progress": ANY,
+    "hang": ANY,
+    "die": ANY,
+    "cwd": ANY,
+    "roots": ANY,
+    "form": ANY,
+    "link": ANY,
+    "sample": ANY,
+    "image": ANY,
+    "flood": ANY,
+    "stderr": ANY,
+    "huge": ANY,
+    "other_id": ANY,
+    "noise": ANY,
+    "child": ANY,
+    "error": ANY,
+    "change": ANY,
+    "write": TEXT,
+    "environ": ANY,
+    "twice": ANY,
+    "wrong": ANY,
     "stopped": ANY,
-}  # fmt: skip
+}
 MODERN = "--modern" in sys.argv
 BESIDE = {"resources": {}, "prompts": {}, "completions": {}} if "--more" in sys.argv else {}
 FILE = sys.argv[sys.argv.index("--file") + 1] if "--file" in sys.argv else None
@@ -50,8 +71,7 @@ def listed():
     if FILE is not None:
         with open(FILE) as file:
             return json.load(file)
-    return [{"name": name, "description": f"Does {name}.", "inputSchema": schema}
-            for name, schema in TOOLS.items()]
+    return [{"name": name, "description": f"Does {name}.", "inputSchema": schema} for name, schema in TOOLS.items()]
 
 
 def text(said, **more):
@@ -87,13 +107,21 @@ def call(id, params):
     if name == "structured":
         return {**text("three"), "structuredContent": {"n": 3}}
     if name == "image":
-        return {"content": [{"type": "image", "data": "aGk=", "mimeType": "image/png"},
-                            {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
-                            {"type": "resource_link", "uri": "file:///b", "name": "b"}]}
+        return {
+            "content": [
+                {"type": "image", "data": "aGk=", "mimeType": "image/png"},
+                {"type": "resource", "resource": {"uri": "file:///a", "text": "inside"}},
+                {"type": "resource_link", "uri": "file:///b", "name": "b"},
+            ]
+        }
     if name == "progress":
         for step in (1, 2):
-            send({"method": "notifications/progress",
-                  "params": {"progressToken": token, "progress": step, "total": 2, "message": f"step {step}"}})
+            send(
+                {
+                    "method": "notifications/progress",
+                    "params": {"progressToken": token, "progress": step, "total": 2, "message": f"step {step}"},
+                }
+            )
         return text("done")
     if name == "hang":
         hanging.append(id)
@@ -109,19 +137,30 @@ def call(id, params):
         os._exit(7)
     if name == "roots":
         if MODERN and "inputResponses" not in params:
-            return {"resultType": "input_required", "requestState": "opaque",
-                    "inputRequests": {"r": {"method": "roots/list", "params": {}}}}
+            return {
+                "resultType": "input_required",
+                "requestState": "opaque",
+                "inputRequests": {"r": {"method": "roots/list", "params": {}}},
+            }
         said = params["inputResponses"]["r"] if MODERN else ask("roots/list", {})
         return text(json.dumps([root["uri"] for root in said["roots"]]))
     if name == "form":
         wanted = {"mode": "form", "message": "Who is it?", "requestedSchema": FORM}
         if MODERN and "inputResponses" not in params:
-            return {"resultType": "input_required", "requestState": "opaque",
-                    "inputRequests": {"f": {"method": "elicitation/create", "params": wanted}}}
+            return {
+                "resultType": "input_required",
+                "requestState": "opaque",
+                "inputRequests": {"f": {"method": "elicitation/create", "params": wanted}},
+            }
         said = params["inputResponses"]["f"] if MODERN else ask("elicitation/create", wanted)
         return text(json.dumps(said))
     if name == "link":
-        wanted = {"mode": "url", "message": "Log in.", "url": arguments.get("url", "https://example.com/x"), "elicitationId": "e1"}
+        wanted = {
+            "mode": "url",
+            "message": "Log in.",
+            "url": arguments.get("url", "https://example.com/x"),
+            "elicitationId": "e1",
+        }
         return text(json.dumps(ask("elicitation/create", wanted)))
     if name == "sample":
         wanted = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hi?"}}], "maxTokens": 9}
@@ -140,7 +179,7 @@ def call(id, params):
         return text("done")
     if name == "noise":
         with lock:
-            sys.stdout.write("Listening on nothing\n[1, 2]\n{\"jsonrpc\": \"2.0\"}\n{broken\n\xff\n")
+            sys.stdout.write('Listening on nothing\n[1, 2]\n{"jsonrpc": "2.0"}\n{broken\n\xff\n')
             sys.stdout.flush()
         return text("done")
     if name == "huge":
@@ -180,11 +219,19 @@ MORE = {
 def answer(message):
     id, method, params = message["id"], message["method"], message.get("params", {})
     if method == "server/discover" and MODERN:
-        result = {"supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}, **BESIDE},
-                  "resultType": "complete", "ttlMs": 0, "cacheScope": "public"}
+        result = {
+            "supportedVersions": ["2026-07-28"],
+            "capabilities": {"tools": {}, **BESIDE},
+            "resultType": "complete",
+            "ttlMs": 0,
+            "cacheScope": "public",
+        }
     elif method == "initialize" and not MODERN:
-        result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {"listChanged": True}, **BESIDE},
-                  "serverInfo": {"name": "odd", "version": "1"}}
+        result = {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {"tools": {"listChanged": True}, **BESIDE},
+            "serverInfo": {"name": "odd", "version": "1"},
+        }
     elif method == "tools/list":
         result = {"tools": listed()}
     elif method == "tools/call":

@@ -44,8 +44,10 @@ async def test_a_form_is_filled_in_by_a_person(lab: Lab) -> None:
     assert await answered(lab, human) == {"action": "accept", "content": {"name": "Ada", "sure": False}}
     (question,) = seen
     assert (question.tool, question.arguments["server"], question.arguments["message"]) == (
-        "mcp_form", "odd", "Who is it?",
-    )  # fmt: skip
+        "mcp_form",
+        "odd",
+        "Who is it?",
+    )
     assert question.session_id == lab.session.id
 
 
@@ -129,6 +131,4 @@ async def test_a_lent_model_is_asked_after_a_yes_to_the_very_prompt(tmp_path: Pa
         assert "error" in await answered(lab, human, "sample")
         said = await answered(lab, human, "sample")
         assert (said["role"], said["content"]) == ("assistant", {"type": "text", "text": "Hello."})
-        assert [each.arguments["messages"] for each in human.questions] == [
-            [{"role": "user", "text": "Hi?"}]
-        ] * 2
+        assert [each.arguments["messages"] for each in human.questions] == [[{"role": "user", "text": "Hi?"}]] * 2

@@ -38,8 +38,10 @@ async def test_what_a_tool_says_comes_back_as_text_value_and_pictures(lab: Lab) 
 async def test_failures_are_told_apart(lab: Lab) -> None:
     failed = await lab.call("fail")
     assert (failed.ok, failed.text, refusal(failed)) == (
-        False, "It is broken.", ("execution_error", "tool_reported"),
-    )  # fmt: skip
+        False,
+        "It is broken.",
+        ("execution_error", "tool_reported"),
+    )
     error = await lab.call("error")
     assert refusal(error) == ("execution_error", "mcp_error")
     assert error.error.details == {"server": "odd", "code": -32011}
@@ -58,10 +60,7 @@ async def test_roots_and_directory_are_those_of_the_calling_session(lab: Lab, tm
     other = tmp_path / "other"
     other.mkdir()
     elsewhere = lab.other_session(other)
-    roots = [
-        json.loads((await lab.call("roots", session=each)).text)
-        for each in (lab.session, elsewhere, lab.session)
-    ]
+    roots = [json.loads((await lab.call("roots", session=each)).text) for each in (lab.session, elsewhere, lab.session)]
     assert roots == [[lab.ws.as_uri()], [other.as_uri()], [lab.ws.as_uri()]]
     assert (await lab.call("cwd", session=elsewhere)).text == str(other)
 
@@ -88,15 +87,15 @@ async def test_a_server_sees_no_secret_of_ours_but_what_the_settings_pass_on(
     async with Lab(tmp_path, more=more) as lab:
         seen = json.loads((await lab.call("environ")).text)
     assert {name: seen.get(name) for name in ("OPENAI_API_KEY", "PASSED", "OTHER", "SET")} == {
-        "OPENAI_API_KEY": None, "PASSED": "value of PASSED", "OTHER": None,
+        "OPENAI_API_KEY": None,
+        "PASSED": "value of PASSED",
+        "OTHER": None,
         "SET": "value of OTHER!",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("generation", [(), ("--modern",)], ids=["initialize", "discover"])
-async def test_what_a_server_has_beside_tools_is_offered_as_tools(
-    tmp_path: Path, generation: tuple[str, ...]
-) -> None:
+async def test_what_a_server_has_beside_tools_is_offered_as_tools(tmp_path: Path, generation: tuple[str, ...]) -> None:
     async with Lab(tmp_path, "--more", *generation) as lab:
         listed = (await lab.call("resources/list")).value
         assert [each["uri"] for each in listed["resources"]] == ["odd://a"]

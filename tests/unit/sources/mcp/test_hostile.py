@@ -63,9 +63,7 @@ async def test_ten_megabytes_of_complaints_leave_a_bounded_log(lab: Lab) -> None
     await still_works(lab)
 
 
-async def test_who_floods_us_is_ended_and_its_call_is_answered(
-    lab: Lab, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_floods_us_is_ended_and_its_call_is_answered(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "MOST_NOISE", 5_000)
     assert refusal(await lab.call("flood", timeout_s=60)) == ("host_unavailable", "mcp_died")
     await still_works(lab)
@@ -78,11 +76,13 @@ def test_a_flood_of_progress_is_thinned_out() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * 100 + b"]" * 100 + b"}",
-     b'{"jsonrpc":"2.0","id":7,"result":{"a":1,"a":2}}',
-     b'{"jsonrpc":"2.0","id":7,"result":{"a":NaN}}'],
+    [
+        b'{"jsonrpc":"2.0","id":7,"result":' + b"[" * 100 + b"]" * 100 + b"}",
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":1,"a":2}}',
+        b'{"jsonrpc":"2.0","id":7,"result":{"a":NaN}}',
+    ],
     ids=["deep", "twice", "nan"],
-)  # fmt: skip
+)
 def test_an_answer_that_can_be_read_in_two_ways_ends_its_request_with_an_error(line: bytes) -> None:
     (said,) = Lines().feed(line + b"\n")
     assert (said["id"], said["error"]["code"]) == (7, lines.INVALID)
@@ -93,10 +93,17 @@ def test_an_answer_that_can_be_read_in_two_ways_ends_its_request_with_an_error(l
 
 @pytest.mark.parametrize(
     "entries",
-    [[entry(f"t{n}") for n in range(10_000)], [entry("")], [entry(5)], [entry("a b")],
-     [entry("a\x1b[2J")], [entry("x" * 129)], [entry("a"), entry("a")]],
+    [
+        [entry(f"t{n}") for n in range(10_000)],
+        [entry("")],
+        [entry(5)],
+        [entry("a b")],
+        [entry("a\x1b[2J")],
+        [entry("x" * 129)],
+        [entry("a"), entry("a")],
+    ],
     ids=["many", "empty", "number", "space", "control", "long", "twice"],
-)  # fmt: skip
+)
 def test_a_list_that_cannot_be_told_apart_is_refused_as_a_whole(entries: list[Any]) -> None:
     with pytest.raises(ToolRegistrationError):
         names_of(entries, "odd")
@@ -142,15 +149,17 @@ def _tool(definition: Any) -> Any:
 @pytest.mark.spec("T22")
 def test_tools_that_would_be_called_the_same_are_offered_once() -> None:
     assert registered(entry("a.b"), entry("a/b"), entry("A_b"), entry("ok")) == [
-        "mcp__odd__a_b", "mcp__odd__ok",
-    ]  # fmt: skip
+        "mcp__odd__a_b",
+        "mcp__odd__ok",
+    ]
 
 
 @pytest.mark.spec("T22")
 def test_no_server_stands_in_for_a_built_in_tool() -> None:
     assert registered(entry("read_file"), entry("shell")) == [
-        "mcp__odd__read_file", "mcp__odd__shell",
-    ]  # fmt: skip
+        "mcp__odd__read_file",
+        "mcp__odd__shell",
+    ]
 
 
 def deep(levels: int) -> dict[str, Any]:
@@ -162,13 +171,18 @@ def deep(levels: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "schema",
-    [deep(200), {"type": "string"}, {}, {"type": "object", "properties": 5},
-     {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}},
-     {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}},
-     {"type": "object", "$schema": "https://example.com/mine"},
-     {"type": "object", "properties": {"a": {"pattern": "("}}}],
+    [
+        deep(200),
+        {"type": "string"},
+        {},
+        {"type": "object", "properties": 5},
+        {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}},
+        {"type": "object", "properties": {"a": {"$ref": "file:///etc/passwd"}}},
+        {"type": "object", "$schema": "https://example.com/mine"},
+        {"type": "object", "properties": {"a": {"pattern": "("}}},
+    ],
     ids=["deep", "text", "empty", "no properties", "http", "file", "dialect", "pattern"],
-)  # fmt: skip
+)
 def test_a_schema_that_cannot_be_checked_here_leaves_its_tool_out(schema: Any) -> None:
     assert registered(entry("odd", inputSchema=schema), entry("ok")) == ["mcp__odd__ok"]
 
@@ -188,9 +202,7 @@ def test_a_schema_hides_nothing_either_but_its_values_stay_as_they_are() -> None
     ((_, definition),) = definitions([entry("t", inputSchema=schema)], "odd", Beliefs())
     shown = "Adds.\\U000e0041"
     seen = {"description": shown, "enum": [value], "x-note": [{"why": shown}]}
-    assert definition.input_schema == {
-        "properties": {"default": seen, value: {"default": value, "pattern": value}}
-    }
+    assert definition.input_schema == {"properties": {"default": seen, value: {"default": value, "pattern": value}}}
     ((_, definition),) = definitions([entry("t", inputSchema={"title": "a\x1b"})], "odd", Beliefs())
     assert definition.input_schema == {"title": "a\\x1b"}
 
@@ -249,13 +261,22 @@ async def test_results_are_held_to_what_the_server_says_of_them(results: Lab) ->
     await still_works(results)
 
 
-BOMB = {"$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 10} for n in range(10)} | {"d10": {}}, "$ref": "#/$defs/d0"}
+BOMB = {
+    "$defs": {f"d{n}": {"anyOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 10} for n in range(10)} | {"d10": {}},
+    "$ref": "#/$defs/d0",
+}
 
 
 @pytest.mark.parametrize(
-    "schema", [output(text={"pattern": "(?=a)b"}), output(text={"pattern": r"(a)\1"}), output(text={"pattern": "a{1,100000}"}), BOMB],
+    "schema",
+    [
+        output(text={"pattern": "(?=a)b"}),
+        output(text={"pattern": r"(a)\1"}),
+        output(text={"pattern": "a{1,100000}"}),
+        BOMB,
+    ],
     ids=["look-around", "back reference", "large", "bomb"],
-)  # fmt: skip
+)
 def test_a_schema_of_results_that_cannot_be_checked_leaves_its_tool_out(schema: Any) -> None:
     assert registered(entry("odd", outputSchema=schema), entry("ok")) == ["mcp__odd__ok"]
     assert registered(entry("odd", inputSchema={**schema, "type": "object"}), entry("ok")) == ["mcp__odd__ok"]

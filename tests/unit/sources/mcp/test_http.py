@@ -89,12 +89,15 @@ class Web:
             return self.answers[method]()
         results: dict[str, Any] = {
             "server/discover": {
-                "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
-                "resultType": "complete", "ttlMs": 0, "cacheScope": "public",
+                "supportedVersions": ["2026-07-28"],
+                "capabilities": {"tools": {}},
+                "resultType": "complete",
+                "ttlMs": 0,
+                "cacheScope": "public",
             },
             "tools/list": {"tools": [TOOL], "resultType": "complete", "ttlMs": 0, "cacheScope": "public"},
             "tools/call": {"content": [{"type": "text", "text": "3"}], "resultType": "complete"},
-        }  # fmt: skip
+        }
         return JSONResponse({"jsonrpc": "2.0", "id": said["id"], "result": results[method]})
 
     async def resource(self, request: Request) -> Response:
@@ -102,11 +105,16 @@ class Web:
 
     async def server(self, request: Request) -> Response:
         base = f"http://127.0.0.1:{self.port}"
-        return JSONResponse({
-            "issuer": base, "authorization_endpoint": f"{base}/authorize",
-            "token_endpoint": f"{base}/elsewhere/token", "registration_endpoint": f"{base}/register",
-            "response_types_supported": ["code"], "code_challenge_methods_supported": ["S256"],
-        })  # fmt: skip
+        return JSONResponse(
+            {
+                "issuer": base,
+                "authorization_endpoint": f"{base}/authorize",
+                "token_endpoint": f"{base}/elsewhere/token",
+                "registration_endpoint": f"{base}/register",
+                "response_types_supported": ["code"],
+                "code_challenge_methods_supported": ["S256"],
+            }
+        )
 
     async def register(self, request: Request) -> Response:
         said = await request.json()
@@ -126,10 +134,14 @@ class Web:
         self.asked.append(said["grant_type"])
         self.basic += request.headers.getlist("authorization")
         self.valid = secrets.token_hex(8)
-        return JSONResponse({
-            "access_token": self.valid, "token_type": "Bearer", "expires_in": self.lives_s,
-            "refresh_token": "again",
-        })  # fmt: skip
+        return JSONResponse(
+            {
+                "access_token": self.valid,
+                "token_type": "Bearer",
+                "expires_in": self.lives_s,
+                "refresh_token": "again",
+            }
+        )
 
 
 @pytest.fixture
@@ -172,9 +184,7 @@ class Desk:
         register_known(wired, str(self.ws))
         session = wired.session(str(self.ws))
         try:
-            yield lambda: wired.runtime.call(
-                ToolCall(tool="mcp.web/add", arguments={}, session=session, timeout_s=20)
-            )
+            yield lambda: wired.runtime.call(ToolCall(tool="mcp.web/add", arguments={}, session=session, timeout_s=20))
         finally:
             await wired.close()
 
@@ -223,9 +233,7 @@ async def test_a_header_is_filled_in_from_the_environment(
     assert (await desk.ask()).schemas == [TOOL]
 
 
-async def test_a_person_logs_in_once_and_calls_use_and_renew_what_they_were_given(
-    desk: Desk, web: Web
-) -> None:
+async def test_a_person_logs_in_once_and_calls_use_and_renew_what_they_were_given(desk: Desk, web: Web) -> None:
     web.protected, web.lives_s = True, 1  # it is renewed well before it ends
     browser = Browser()
     assert (await desk.ask(browser)).schemas == [TOOL]
@@ -295,9 +303,18 @@ async def test_a_secret_of_the_settings_is_for_whom_it_was_first_shown_alone(
 
 @pytest.mark.parametrize(
     "host",
-    ["169.254.169.254", "10.0.0.1", "192.168.1.1", "127.0.0.1", "::1", "0.0.0.0", "localhost",
-     "::ffff:169.254.169.254", "fd00::1"],
-)  # fmt: skip
+    [
+        "169.254.169.254",
+        "10.0.0.1",
+        "192.168.1.1",
+        "127.0.0.1",
+        "::1",
+        "0.0.0.0",
+        "localhost",
+        "::ffff:169.254.169.254",
+        "fd00::1",
+    ],
+)
 async def test_what_a_server_names_beside_itself_is_no_address_of_our_own_network(host: str) -> None:
     with pytest.raises(httpcore2.ConnectError):
         await _GuardedBackend(("mcp.example.com", 443)).connect_tcp(host, 80, timeout=1)

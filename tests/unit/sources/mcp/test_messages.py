@@ -35,8 +35,10 @@ async def test_requests_and_answers_of_a_process_are_read_without_secrets(
         await lab.call("error")
         request, answer, _, failed = of_calls(lab.server.messages.reader()())
     assert [(each.direction, each.kind) for each in (request, answer, failed)] == [
-        ("sent", "request"), ("received", "answer"), ("received", "error"),
-    ]  # fmt: skip
+        ("sent", "request"),
+        ("received", "answer"),
+        ("received", "error"),
+    ]
     assert request.duration_ms is None and answer.duration_ms is not None and answer.at >= request.at
     assert json.loads(request.text or "")["params"]["name"] == "echo"
     assert json.loads(answer.text or "")["result"]["content"][0]["text"].startswith("hello ")
@@ -59,7 +61,13 @@ def test_the_same_id_on_two_connections_is_two_requests() -> None:
     other.add("received", *wire({"id": 1, "result": {}}))
     one.add("received", *wire({"id": 1, "result": {}}))
     one.add("received", *wire({"id": 1, "result": {}}))  # nobody asked
-    assert [(each.connection, each.method) for each in log.reader()()] == [(1, "a"), (2, "b"), (2, "b"), (1, "a"), (1, None)]
+    assert [(each.connection, each.method) for each in log.reader()()] == [
+        (1, "a"),
+        (2, "b"),
+        (2, "b"),
+        (1, "a"),
+        (1, None),
+    ]
 
 
 def test_a_flood_leaves_the_last_messages_and_no_more_bytes_than_allowed() -> None:
@@ -86,9 +94,11 @@ def test_of_a_message_that_is_too_large_the_size_stays() -> None:
 
 
 def test_what_the_server_was_given_in_secret_and_what_a_name_gives_away_is_hidden() -> None:
-    log = MessageLog(lambda text: text.replace("pass\"word", "[hidden]"))
+    log = MessageLog(lambda text: text.replace('pass"word', "[hidden]"))
     connection = log.connection()
-    connection.add("sent", *wire({"id": 1, "method": "pass\"word", "params": {"text": "pass\"word", "password": "changeme"}}))
+    connection.add(
+        "sent", *wire({"id": 1, "method": 'pass"word', "params": {"text": 'pass"word', "password": "changeme"}})
+    )
     (found,) = log.reader()()
     assert found.method == "[hidden]"
     assert json.loads(found.text or "")["params"] == {"text": "[hidden]", "password": MASK}

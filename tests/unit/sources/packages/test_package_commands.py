@@ -24,13 +24,12 @@ from callgate.sources.packages.package_commands import PackageCommand, is_runner
         ("uvx some-server --x", "uv", "some-server", "some-server", "--x"),
         ("uvx some-server@1.2", "uv", "some-server==1.2", "some-server", ""),
         ("uvx some-server[a]@latest", "uv", "some-server[a]", "some-server", ""),
-        ("uvx --from git+https://x.example/y --with=b run-it", "uv",
-         "git+https://x.example/y b", "run-it", ""),
+        ("uvx --from git+https://x.example/y --with=b run-it", "uv", "git+https://x.example/y b", "run-it", ""),
         ("/opt/u/uv tool run -q some-server", "/opt/u/uv", "some-server", "some-server", ""),
         ("pipx run some-server==1 x", "python3", "some-server==1", "some-server", "x"),
         ("pipx run --spec a==2 --python 3.12 run-it", "python3.12", "a==2", "run-it", ""),
     ],
-)  # fmt: skip
+)
 def test_a_command_that_runs_a_package_is_understood(
     line: str, fetching: str, packages: str, executable: str | None, arguments: str
 ) -> None:
@@ -50,13 +49,27 @@ def test_options_for_a_registry_are_passed_on() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        "npx", "npx -y", "npx -c run", "npx ./server", "npx /opt/x.tgz", "npx --prefix / x",
-        "npx -p file:../x run", "npx --userconfig x y", "npm exec x --prefix=/ -- y", "npm install x",
-        "uvx --from . run-it", "uvx --env-file x y", "uv run server.py", "uv tool install x",
-        "pipx run --path x.py", "pipx run --pip-args --target=/x y", "pnpm dlx x", "bunx x",
+        "npx",
+        "npx -y",
+        "npx -c run",
+        "npx ./server",
+        "npx /opt/x.tgz",
+        "npx --prefix / x",
+        "npx -p file:../x run",
+        "npx --userconfig x y",
+        "npm exec x --prefix=/ -- y",
+        "npm install x",
+        "uvx --from . run-it",
+        "uvx --env-file x y",
+        "uv run server.py",
+        "uv tool install x",
+        "pipx run --path x.py",
+        "pipx run --pip-args --target=/x y",
+        "pnpm dlx x",
+        "bunx x",
         "deno run npm:x",
     ],
-)  # fmt: skip
+)
 def test_a_command_that_is_not_understood_runs_as_it_is_with_private_caches(line: str) -> None:
     assert is_runner(line.split())
     assert parse(line.split()) is None
@@ -70,10 +83,18 @@ def test_what_is_no_runner_is_left_alone() -> None:
 def test_fetching_sees_registries_and_no_other_secret(tmp_path: Path) -> None:
     (tmp_path / ".npmrc").write_text("//r.example/:_authToken=${COMPANY_TOKEN}\n")
     environ = {
-        "PATH": "/bin", "COMPANY_TOKEN": "c", "NPM_CONFIG_REGISTRY": "r", "GITHUB_TOKEN": "g",
-        "npm_config_prefix": "/usr", "PIP_TARGET": "/usr", "PIP_INDEX_URL": "i", "UV_INDEX": "u",
-        "UV_TOOL_DIR": "/usr", "HTTPS_PROXY": "http://user:password@proxy", "OPENAI_API_KEY": "k",
-    }  # fmt: skip
+        "PATH": "/bin",
+        "COMPANY_TOKEN": "c",
+        "NPM_CONFIG_REGISTRY": "r",
+        "GITHUB_TOKEN": "g",
+        "npm_config_prefix": "/usr",
+        "PIP_TARGET": "/usr",
+        "PIP_INDEX_URL": "i",
+        "UV_INDEX": "u",
+        "UV_TOOL_DIR": "/usr",
+        "HTTPS_PROXY": "http://user:password@proxy",
+        "OPENAI_API_KEY": "k",
+    }
     home, downloads = str(tmp_path), "/fetch/downloads"
     seen = {
         manager: {
@@ -94,8 +115,9 @@ def test_what_package_managers_share_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / ".npm")
     wanted = [f"{tmp_path}/{name}" for name in (".npm", ".cache/uv/x", "link", ".cache", "notes")]
     assert [*environment.without_shared(wanted, str(tmp_path))] == [
-        f"{tmp_path}/.cache", f"{tmp_path}/notes",
-    ]  # fmt: skip
+        f"{tmp_path}/.cache",
+        f"{tmp_path}/notes",
+    ]
 
 
 NPM = PackageCommand(manager="npm", program="npm", packages=("x",))
@@ -122,12 +144,16 @@ def test_a_link_in_what_was_fetched_is_not_read(tmp_path: Path, name: str) -> No
 
 @pytest.mark.parametrize(
     ("programs", "chosen"),
-    [('"x.js"', "x"), ('{"y": "y.js"}', "y"), ('{"y": "", "x": ""}', "x"), ('{"y": "", "z": ""}', None),
-     ('{"../../../../bin/sh": "x"}', None), ("{}", None)],
-)  # fmt: skip
-def test_the_program_of_a_package_is_its_own(
-    tmp_path: Path, programs: str, chosen: str | None
-) -> None:
+    [
+        ('"x.js"', "x"),
+        ('{"y": "y.js"}', "y"),
+        ('{"y": "", "x": ""}', "x"),
+        ('{"y": "", "z": ""}', None),
+        ('{"../../../../bin/sh": "x"}', None),
+        ("{}", None),
+    ],
+)
+def test_the_program_of_a_package_is_its_own(tmp_path: Path, programs: str, chosen: str | None) -> None:
     package = tmp_path / "node_modules/x"
     package.mkdir(parents=True)
     (tmp_path / "package.json").write_text('{"dependencies": {"x": "1"}}')

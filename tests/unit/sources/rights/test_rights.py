@@ -45,8 +45,9 @@ def backends(name: str) -> tuple[Backend, ...]:
         if path is None:
             pytest.skip("needs bwrap: not installed")
         return tuple(each for each in found if isinstance(each, Landlock | Seccomp)) + (
-            Namespaces("not here"), Bubblewrap(path),
-        )  # fmt: skip
+            Namespaces("not here"),
+            Bubblewrap(path),
+        )
     if any(isinstance(each, Namespaces) and each.problem for each in found):
         pytest.skip("needs namespaces: not for us here")
     return tuple(each for each in found if not isinstance(each, Bubblewrap))
@@ -56,9 +57,14 @@ COMMANDS = {
     "python": lambda base: [sys.executable, "-I", str(base / "code" / "writing_host.py")],
     "node": lambda base: ["node", str(NODE_HOST), str(base / "code" / "writing_host.mjs")],
     "bash": lambda base: [
-        sys.executable, "-P", "-m", "callgate.host", "--script", str(base / "code" / "writing_host.sh"),
+        sys.executable,
+        "-P",
+        "-m",
+        "callgate.host",
+        "--script",
+        str(base / "code" / "writing_host.sh"),
     ],
-}  # fmt: skip
+}
 
 
 class Lab:
@@ -241,9 +247,9 @@ async def test_a_host_whose_tool_tries_to_write_although_it_declares_not_to_is_q
         session = lab.session(Mode.WRITE)
         call = ToolCall(tool="other", arguments={}, session=session, caller=CallerKind.CLI)
         assert (await lab.wired.runtime.call(call)).ok
-        assert not (await lab.wired.runtime.call(ToolCall(
-            tool="look", arguments={}, session=session, caller=CallerKind.CLI
-        ))).ok  # fmt: skip
+        assert not (
+            await lab.wired.runtime.call(ToolCall(tool="look", arguments={}, session=session, caller=CallerKind.CLI))
+        ).ok
         assert [each.type for each in lab.events if each.type == EFFECT_MISMATCH] == [EFFECT_MISMATCH]
         assert lab.left == []
         again = await lab.wired.runtime.call(

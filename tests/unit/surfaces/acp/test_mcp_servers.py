@@ -161,8 +161,11 @@ async def test_a_server_that_cannot_be_used_is_told_of_and_the_session_goes_on(
         {"name": "bad", "type": "http", "url": "file:///etc/passwd", "headers": []},
         {"name": "shut", "type": "http", "url": "http://127.0.0.1:1/mcp", "headers": []},
         {"name": "nul", "command": "x", "args": [], "env": [{"name": "A=B", "value": "c"}]},
-        odd("twice"), odd("Twice"), odd("mine"), odd("odd"),
-    ]  # fmt: skip
+        odd("twice"),
+        odd("Twice"),
+        odd("mine"),
+        odd("odd"),
+    ]
     settings = f'{SETTINGS}[mcp.mine]\ncommand = "none"\n'
     capabilities = NOTICES if shows else {}
     async with connected(tmp_path / "home", settings=settings, capabilities=capabilities) as client:
@@ -212,8 +215,9 @@ async def test_a_tool_that_is_described_differently_is_not_used_any_more(tmp_pat
 
     def tools(**described: str) -> str:
         schema = {"type": "object", "properties": {"text": {"type": "string"}}}
-        return json.dumps([{"name": name, "description": said, "inputSchema": schema}
-                           for name, said in described.items()])  # fmt: skip
+        return json.dumps(
+            [{"name": name, "description": said, "inputSchema": schema} for name, said in described.items()]
+        )
 
     async def change(text: str) -> list[str]:
         connection = await ready(client, session, "odd")

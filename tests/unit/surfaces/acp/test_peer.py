@@ -71,8 +71,11 @@ async def test_updates_that_were_told_before_an_answer_come_before_it() -> None:
     wire.ask(1, "prompt")
     await turns()
     assert [each.get("params", each.get("result")) for each in wire.lines] == [
-        {"n": 0}, {"n": 1}, {"n": 2}, {"stopReason": "end_turn"},
-    ]  # fmt: skip
+        {"n": 0},
+        {"n": 1},
+        {"n": 2},
+        {"stopReason": "end_turn"},
+    ]
 
 
 async def test_what_is_said_in_one_turn_of_the_loop_is_written_at_once() -> None:
@@ -93,10 +96,16 @@ async def test_messages_are_taken_in_their_order() -> None:
         await asyncio.sleep(0)
 
     peer = Peer(lambda _: None, answer, lambda method, _: heard.append(method))
-    peer.feed(b"".join([
-        jsonrpc.request(1, "prompt", None), jsonrpc.notification("cancel", None),
-        jsonrpc.request(2, "prompt two", None), jsonrpc.notification("cancel two", None),
-    ]))  # fmt: skip
+    peer.feed(
+        b"".join(
+            [
+                jsonrpc.request(1, "prompt", None),
+                jsonrpc.notification("cancel", None),
+                jsonrpc.request(2, "prompt two", None),
+                jsonrpc.notification("cancel two", None),
+            ]
+        )
+    )
     peer.feed(jsonrpc.notification("later", None))
     await turns()
     assert heard == ["prompt", "cancel", "prompt two", "cancel two", "later"]
@@ -267,9 +276,11 @@ async def test_lines_that_are_no_messages_are_answered_and_the_next_is_taken() -
     wire.tell("fine", {"a": 1})
     await turns()
     assert ends(wire) == [
-        (None, jsonrpc.PARSE_ERROR), (None, jsonrpc.INVALID_REQUEST),
-        (None, jsonrpc.INVALID_REQUEST), (4, jsonrpc.INVALID_REQUEST),
-    ]  # fmt: skip
+        (None, jsonrpc.PARSE_ERROR),
+        (None, jsonrpc.INVALID_REQUEST),
+        (None, jsonrpc.INVALID_REQUEST),
+        (4, jsonrpc.INVALID_REQUEST),
+    ]
     assert wire.noted == [("fine", {"a": 1})]
 
 

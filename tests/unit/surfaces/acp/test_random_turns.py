@@ -128,15 +128,15 @@ async def _play(seed: int, place: Path) -> None:
     settings = f'mode = "{dice.choice(["ask", "ask", "write", "read"])}"\n[agent]\ncycles = 4\n'
     capabilities = dice.choice([EVERYTHING, EVERYTHING, {}, {"_meta": {"terminal_output": True}}])
     prompts: dict[int, str] = {}
-    async with connected(
-        place / "home", settings=settings, script=_script(dice), capabilities=capabilities
-    ) as client:
+    async with connected(place / "home", settings=settings, script=_script(dice), capabilities=capabilities) as client:
         Mood(dice, client)
         sessions = [await client.new(workspace) for _ in range(2)]
         for _ in range(2):
             under_way = []
             for session in sessions:
-                text = dice.choice(["go", "go", "go", '/tool read_file {"path": "a.txt"}', '/tool shell {"command": "echo out"}'])
+                text = dice.choice(
+                    ["go", "go", "go", '/tool read_file {"path": "a.txt"}', '/tool shell {"command": "echo out"}']
+                )
                 id, prompted = client.start_prompt(session, text)
                 prompts[id] = session
                 under_way.append(prompted)

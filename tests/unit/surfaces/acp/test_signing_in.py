@@ -15,9 +15,7 @@ AUTH_REQUIRED, INTERNAL_ERROR = -32000, -32603
 SETTINGS = 'model = "main"\n[models.main]\nkind = "anthropic"\nmodel = "any"\n'
 
 
-async def test_who_has_signed_out_has_to_sign_in_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_has_signed_out_has_to_sign_in_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     home = Home(str(tmp_path / "home"))
     async with connected(tmp_path / "home", settings=SETTINGS, model="main") as client:

@@ -151,7 +151,11 @@ async def test_the_greeting_says_what_there_is() -> None:
                     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
                     "mcpCapabilities": {"http": True, "sse": False},
                     "sessionCapabilities": {
-                        "list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {},
+                        "list": {},
+                        "resume": {},
+                        "close": {},
+                        "delete": {},
+                        "additionalDirectories": {},
                     },
                     "auth": {"logout": {}},
                 },
@@ -164,7 +168,7 @@ async def test_the_greeting_says_what_there_is() -> None:
                     }
                 ],
             },
-        }  # fmt: skip
+        }
 
 
 async def test_more_is_offered_to_those_who_can_take_it() -> None:
@@ -215,7 +219,10 @@ async def test_an_agent_is_made_once_and_knows_the_client() -> None:
     async with editor() as client:
         await client.ask(0, "initialize", HELLO)
         client.send(jsonrpc.request(1, "session/new", {}), jsonrpc.request(2, "session/list", {}))
-        assert [(await client.line())["result"] for _ in range(2)] == [{"method": "session/new"}, {"method": "session/list"}]
+        assert [(await client.line())["result"] for _ in range(2)] == [
+            {"method": "session/new"},
+            {"method": "session/list"},
+        ]
         client.send(jsonrpc.notification("session/cancel", {}))
         await client.ask(3, "session/list")
         (agent,) = client.agents
@@ -249,12 +256,17 @@ async def test_an_agent_that_cannot_be_made_is_tried_again_with_the_next_request
 async def test_the_end_of_the_input_closes_the_agent_and_answers_what_is_under_way() -> None:
     async with editor() as client:
         await client.ask(0, "initialize", HELLO)
-        client.send(jsonrpc.request(1, "session/prompt", {"wait": True}), jsonrpc.request(2, "session/prompt", {"ask": True}))
+        client.send(
+            jsonrpc.request(1, "session/prompt", {"wait": True}), jsonrpc.request(2, "session/prompt", {"ask": True})
+        )
         assert (await client.line())["method"] == "session/request_permission"
         client.writer.close()
         assert await client.done == 0
         answers = [await client.line(), await client.line()]
-        assert sorted((each["id"], each["result"]["stopReason"]) for each in answers) == [(1, "cancelled"), (2, "cancelled")]
+        assert sorted((each["id"], each["result"]["stopReason"]) for each in answers) == [
+            (1, "cancelled"),
+            (2, "cancelled"),
+        ]
         assert client.agents[0].closed == 1
 
 
@@ -346,8 +358,10 @@ async def test_files_will_do_as_well(tmp_path: Path) -> None:
             assert await serve(input.fileno(), output.fileno(), AcpOptions(), make_agent) == 0
     answers = [json.loads(each) for each in answered.read_bytes().splitlines()]
     assert [(each["id"], each.get("error", {}).get("code")) for each in answers] == [
-        (0, None), (None, jsonrpc.INVALID_REQUEST), *((id, jsonrpc.METHOD_NOT_FOUND) for id in range(1, 501)),
-    ]  # fmt: skip
+        (0, None),
+        (None, jsonrpc.INVALID_REQUEST),
+        *((id, jsonrpc.METHOD_NOT_FOUND) for id in range(1, 501)),
+    ]
 
 
 # Real processes
@@ -382,7 +396,9 @@ def test_nothing_but_the_protocol_reaches_stdout(tmp_path: Path) -> None:
     with started("-v", home=tmp_path) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(jsonrpc.request(0, "initialize", HELLO) + b"{\n[1]\n" + jsonrpc.request(1, "session/new", new))
+        process.stdin.write(
+            jsonrpc.request(0, "initialize", HELLO) + b"{\n[1]\n" + jsonrpc.request(1, "session/new", new)
+        )
         process.stdin.flush()
         lines = [process.stdout.readline()]
         while json.loads(lines[-1]).get("id") != 1:

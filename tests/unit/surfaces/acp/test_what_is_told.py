@@ -81,9 +81,7 @@ def test_what_is_no_image_is_not_shown_to_a_model_as_one() -> None:
     assert said.images == []
 
 
-async def test_a_card_that_is_too_large_to_send_has_its_end_all_the_same(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_a_card_that_is_too_large_to_send_has_its_end_all_the_same(tmp_path: Path, workspace: Path) -> None:
     content = "\u2028" * 1_400_000  # each of these takes six bytes on the wire to the editor
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)
@@ -109,12 +107,14 @@ async def test_a_command_that_a_signal_ended_has_not_succeeded(
     tmp_path: Path, workspace: Path, status: dict[str, Any], ends: str
 ) -> None:
     async with connected(tmp_path / "home", capabilities=EVERYTHING) as client:
-        client.replies.update({
-            "terminal/create": lambda params: {"terminalId": "t1"},
-            "terminal/wait_for_exit": lambda params: status,
-            "terminal/output": lambda params: {"output": "out", "truncated": False},
-            "terminal/release": lambda params: None,
-        })  # fmt: skip
+        client.replies.update(
+            {
+                "terminal/create": lambda params: {"terminalId": "t1"},
+                "terminal/wait_for_exit": lambda params: status,
+                "terminal/output": lambda params: {"output": "out", "truncated": False},
+                "terminal/release": lambda params: None,
+            }
+        )
         session = await client.new(workspace)
         await client.prompt(session, '/tool shell {"command": "true"}')
         told = [each for each in client.updates(session) if "toolCallId" in each]
@@ -210,16 +210,16 @@ async def test_an_answer_that_cannot_be_read_fails_the_call_at_once(
         assert client.updates(session)[-2]["status"] == "failed"
 
 
-async def test_a_command_whose_end_is_told_oddly_has_its_output_all_the_same(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_a_command_whose_end_is_told_oddly_has_its_output_all_the_same(tmp_path: Path, workspace: Path) -> None:
     async with connected(tmp_path / "home", capabilities=EVERYTHING) as client:
-        client.replies.update({
-            "terminal/create": lambda params: {"terminalId": "t"},
-            "terminal/wait_for_exit": lambda params: {"exitCode": -1},
-            "terminal/output": lambda params: {"output": "out", "truncated": False, "exitStatus": 5},
-            "terminal/release": lambda params: None,
-        })  # fmt: skip
+        client.replies.update(
+            {
+                "terminal/create": lambda params: {"terminalId": "t"},
+                "terminal/wait_for_exit": lambda params: {"exitCode": -1},
+                "terminal/output": lambda params: {"output": "out", "truncated": False, "exitStatus": 5},
+                "terminal/release": lambda params: None,
+            }
+        )
         session = await client.new(workspace)
         await client.prompt(session, '/tool shell {"command": "true"}')
         await client.ask("session/close", sessionId=session)
@@ -229,22 +229,22 @@ async def test_a_command_whose_end_is_told_oddly_has_its_output_all_the_same(
 
 
 @pytest.mark.spec("S2-44")
-async def test_a_file_that_the_editor_cannot_read_and_the_disk_has_not_is_new(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_a_file_that_the_editor_cannot_read_and_the_disk_has_not_is_new(tmp_path: Path, workspace: Path) -> None:
     """Many editors say no more than that something went wrong."""
 
     def fails(params: dict[str, Any]) -> Any:
         raise Refused(-32603, "Internal error")
 
-    async with connected(
-        tmp_path / "home", settings='mode = "ask"\n', capabilities=EVERYTHING
-    ) as client:
-        client.replies.update({
-            "fs/read_text_file": fails,
-            "fs/write_text_file": lambda params: None,
-            "session/request_permission": lambda params: {"outcome": {"outcome": "selected", "optionId": "allow_once"}},
-        })  # fmt: skip
+    async with connected(tmp_path / "home", settings='mode = "ask"\n', capabilities=EVERYTHING) as client:
+        client.replies.update(
+            {
+                "fs/read_text_file": fails,
+                "fs/write_text_file": lambda params: None,
+                "session/request_permission": lambda params: {
+                    "outcome": {"outcome": "selected", "optionId": "allow_once"}
+                },
+            }
+        )
         session = await client.new(workspace)
         await client.prompt(session, '/tool write_file {"path": "new.txt", "content": "x"}')
         new = {"type": "diff", "path": str(workspace / "new.txt"), "newText": "x"}
@@ -291,9 +291,7 @@ async def test_a_session_is_called_by_what_the_person_wrote(
 
 
 @pytest.mark.spec("S2-67")
-async def test_a_command_is_found_behind_what_the_editor_puts_before_it(
-    tmp_path: Path, workspace: Path
-) -> None:
+async def test_a_command_is_found_behind_what_the_editor_puts_before_it(tmp_path: Path, workspace: Path) -> None:
     prompt = [LINK, {"type": "text", "text": "/no-such-skill"}]
     async with connected(tmp_path / "home") as client:
         session = await client.new(workspace)

@@ -69,9 +69,7 @@ class Client:
     def __init__(self, port: int, token: str | None) -> None:
         self.port = port
         self.headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self.http = httpx2.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=LIMIT_S
-        )
+        self.http = httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", headers=self.headers, timeout=LIMIT_S)
 
     async def get(self, path: str, **query: Any) -> Any:
         answer = await self.http.get(path, params=query)
@@ -203,15 +201,28 @@ async def serving(
     port = listening.getsockname()[1]
     access = Access(str(home / "run" / "1.token"))
     served = Served(
-        pid=1, version="0.1.0", started_at=1.5, workspaces=[root], mode=Mode.ASK, ceiling=ceiling,
-        model=None, models=[], home=str(home), audit=str(home / "audit.jsonl"),
-    )  # fmt: skip
+        pid=1,
+        version="0.1.0",
+        started_at=1.5,
+        workspaces=[root],
+        mode=Mode.ASK,
+        ceiling=ceiling,
+        model=None,
+        models=[],
+        home=str(home),
+        audit=str(home / "audit.jsonl"),
+    )
     dependencies = Dependencies(
         runtime=wired.runtime,
         open_session=open_session,
         open_agent=(lambda name: open_agent(wired, name)) if open_agent else wired.open_agent,
-        hosts=hosts, served=served, access=access, refresh=wired.policies.refresh, names=Names(Address("127.0.0.1", port)), options=options,
-    )  # fmt: skip
+        hosts=hosts,
+        served=served,
+        access=access,
+        refresh=wired.policies.refresh,
+        names=Names(Address("127.0.0.1", port)),
+        options=options,
+    )
     server = LazyHttpServer(listening, dependencies)
     server.start()
     await server.load()

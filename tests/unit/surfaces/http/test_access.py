@@ -41,17 +41,31 @@ async def raw(port: int, request: bytes) -> tuple[int, bytes]:
 async def with_host(port: int, *lines: bytes, version: bytes = b"1.1", token: str = "") -> int:
     head = b"".join(line.replace(b"PORT", str(port).encode()) + b"\r\n" for line in lines)
     auth = b"authorization: Bearer " + token.encode() + b"\r\n"
-    status, _ = await raw(port, b"GET /v1/instance HTTP/" + version + b"\r\n" + head + auth + b"connection: close\r\n\r\n")
+    status, _ = await raw(
+        port, b"GET /v1/instance HTTP/" + version + b"\r\n" + head + auth + b"connection: close\r\n\r\n"
+    )
     return status
 
 
 @pytest.mark.spec("T28")
 async def test_no_route_answers_without_the_token(instance: Instance) -> None:
-    wrong = ["", "Bearer", "Bearer x", "Basic x", f"Bearer {instance.token}x", f"Bearer {instance.token[:-1]}", f"Digest {instance.token}"]
+    wrong = [
+        "",
+        "Bearer",
+        "Bearer x",
+        "Basic x",
+        f"Bearer {instance.token}x",
+        f"Bearer {instance.token[:-1]}",
+        f"Digest {instance.token}",
+    ]
     assert len(LOCKED) > 30
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{instance.port}") as client:
         statuses = {
-            (method, path, said): (await client.request(method, re.sub(r"{\w+}", "x", path), headers=JSON | ({"authorization": said} if said else {}))).status_code
+            (method, path, said): (
+                await client.request(
+                    method, re.sub(r"{\w+}", "x", path), headers=JSON | ({"authorization": said} if said else {})
+                )
+            ).status_code
             for method, path in LOCKED
             for said in wrong
         }
@@ -78,28 +92,63 @@ async def test_a_path_that_is_no_route_is_told_from_one_only_with_the_token(inst
 
 @pytest.mark.spec("T28")
 async def test_a_body_that_a_form_could_send_is_refused(instance: Instance) -> None:
-    kinds = ["text/plain", "", "application/x-www-form-urlencoded", "multipart/form-data", "application/json, text/plain", "text/plain; application/json", "application/jsonx", "application/json; charset=utf-16"]  # fmt: skip
+    kinds = [
+        "text/plain",
+        "",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data",
+        "application/json, text/plain",
+        "text/plain; application/json",
+        "application/jsonx",
+        "application/json; charset=utf-16",
+    ]
     client = instance.client().http
     for method, path in LOCKED:
         if method in ("POST", "PATCH"):
             for kind in kinds:
-                answer = await client.request(method, re.sub(r"{\w+}", "x", path), content=b'{"tool":"show"}', headers={"content-type": kind})
+                answer = await client.request(
+                    method, re.sub(r"{\w+}", "x", path), content=b'{"tool":"show"}', headers={"content-type": kind}
+                )
                 assert answer.status_code == 415, (method, path, kind)
 
 
 FOREIGN = [
-    [b"host: evil.example"], [b"host: evil.example:PORT"], [b"host: 127.0.0.1"], [b"host: localhost"],
-    [b"host: 127.0.0.1:1"], [b"host: 127.0.0.1:PORT1"], [b"host: 127.0.0.1.evil.example:PORT"],
-    [b"host: localhost.:PORT"], [b"host: localhost.evil.example:PORT"], [b"host: evil-localhost:PORT"],
-    [b"host: [::ffff:127.0.0.1]:PORT"], [b"host: [::]:PORT"], [b"host: ::1:PORT"], [b"host: 0.0.0.0:PORT"],
-    [b"host: 127.1:PORT"], [b"host: 2130706433:PORT"], [b"host: 0x7f.1:PORT"], [b"host: 127.0.0.2:PORT"],
-    [b"host: user@127.0.0.1:PORT"], [b"host: 127.0.0.1:PORT@evil.example"], [b"host: 127.0.0.1:PORT:PORT"],
-    [b"host: 127.0.0.1:PORT/"], [b"host: 127.0.0.1:PORT, evil.example"], [b"host: http://127.0.0.1:PORT"],
-    [b"host:"], [b"host: :PORT"], [b"host: 127.0.0.1:0PORT"], [b"host: 127.0.0.1:+PORT"],
-    [b"host: 127.0.0.1 :PORT"], [b"host: [127.0.0.1]:PORT"], [b"host: LOCALHOST\xc2\xa0:PORT"],
-    [b"host: 169.254.169.254:PORT"], [b"host: callgate.local:PORT"], [b"host: [::1%25lo]:PORT"],
+    [b"host: evil.example"],
+    [b"host: evil.example:PORT"],
+    [b"host: 127.0.0.1"],
+    [b"host: localhost"],
+    [b"host: 127.0.0.1:1"],
+    [b"host: 127.0.0.1:PORT1"],
+    [b"host: 127.0.0.1.evil.example:PORT"],
+    [b"host: localhost.:PORT"],
+    [b"host: localhost.evil.example:PORT"],
+    [b"host: evil-localhost:PORT"],
+    [b"host: [::ffff:127.0.0.1]:PORT"],
+    [b"host: [::]:PORT"],
+    [b"host: ::1:PORT"],
+    [b"host: 0.0.0.0:PORT"],
+    [b"host: 127.1:PORT"],
+    [b"host: 2130706433:PORT"],
+    [b"host: 0x7f.1:PORT"],
+    [b"host: 127.0.0.2:PORT"],
+    [b"host: user@127.0.0.1:PORT"],
+    [b"host: 127.0.0.1:PORT@evil.example"],
+    [b"host: 127.0.0.1:PORT:PORT"],
+    [b"host: 127.0.0.1:PORT/"],
+    [b"host: 127.0.0.1:PORT, evil.example"],
+    [b"host: http://127.0.0.1:PORT"],
+    [b"host:"],
+    [b"host: :PORT"],
+    [b"host: 127.0.0.1:0PORT"],
+    [b"host: 127.0.0.1:+PORT"],
+    [b"host: 127.0.0.1 :PORT"],
+    [b"host: [127.0.0.1]:PORT"],
+    [b"host: LOCALHOST\xc2\xa0:PORT"],
+    [b"host: 169.254.169.254:PORT"],
+    [b"host: callgate.local:PORT"],
+    [b"host: [::1%25lo]:PORT"],
     [b"x-forwarded-host: 127.0.0.1:PORT", b"host: evil.example"],
-]  # fmt: skip
+]
 
 
 @pytest.mark.spec("T26")
@@ -137,11 +186,24 @@ async def test_the_wall_stands_before_open_routes_and_files_too(home: Path, tmp_
 
 def foreign_origins(port: int) -> list[str]:
     return [
-        "http://evil.example", "null", "", f"https://127.0.0.1:{port}", f"http://localhost:{port}", "http://127.0.0.1",
-        f"http://127.0.0.1:{port}/", f"http://127.0.0.1:{port + 1}", f"http://127.0.0.1:{port}.evil.example",
-        f"http://evil.example:{port}", f"ws://127.0.0.1:{port}", f"http://127.0.0.1:{port} http://evil.example",
-        f"HTTP://127.0.0.1:{port}", "file://", "chrome-extension://abc", "moz-extension://abc", "vscode-webview://abc",
-    ]  # fmt: skip
+        "http://evil.example",
+        "null",
+        "",
+        f"https://127.0.0.1:{port}",
+        f"http://localhost:{port}",
+        "http://127.0.0.1",
+        f"http://127.0.0.1:{port}/",
+        f"http://127.0.0.1:{port + 1}",
+        f"http://127.0.0.1:{port}.evil.example",
+        f"http://evil.example:{port}",
+        f"ws://127.0.0.1:{port}",
+        f"http://127.0.0.1:{port} http://evil.example",
+        f"HTTP://127.0.0.1:{port}",
+        "file://",
+        "chrome-extension://abc",
+        "moz-extension://abc",
+        "vscode-webview://abc",
+    ]
 
 
 @pytest.mark.spec("T27")
@@ -182,9 +244,12 @@ async def test_a_websocket_needs_the_token_and_our_host(instance: Instance) -> N
                 pass
         assert refused.value.response.status_code == 401
     good = {"authorization": f"Bearer {instance.token}"}
-    upgrade = (b"GET /v1/stream HTTP/1.1\r\nhost: evil.example\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-               b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nauthorization: "
-               + good["authorization"].encode() + b"\r\n\r\n")  # fmt: skip
+    upgrade = (
+        b"GET /v1/stream HTTP/1.1\r\nhost: evil.example\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nauthorization: "
+        + good["authorization"].encode()
+        + b"\r\n\r\n"
+    )
     assert (await raw(instance.port, upgrade))[0] == 403
 
 
@@ -193,7 +258,12 @@ async def test_other_paths_take_no_websocket(instance: Instance) -> None:
     from websockets.asyncio.client import connect
 
     good = {"authorization": f"Bearer {instance.token}"}
-    for path, headers, status in [("/v1/calls", good, 404), ("/", good, 404), ("/healthz", {}, 401), ("/v1/nothing", {}, 401)]:
+    for path, headers, status in [
+        ("/v1/calls", good, 404),
+        ("/", good, 404),
+        ("/healthz", {}, 401),
+        ("/v1/nothing", {}, 401),
+    ]:
         with pytest.raises(InvalidStatus) as refused:
             async with connect(f"ws://127.0.0.1:{instance.port}{path}", additional_headers=headers, proxy=None):
                 pass
@@ -302,10 +372,14 @@ async def test_every_answer_carries_the_headers_that_a_page_needs(instance: Inst
     }
     user, stranger = instance.client().http, instance.client(None).http
     answers = [
-        await user.get("/v1/instance", headers={"accept-encoding": "gzip, br"}), await user.get("/v1/nothing"),
-        await stranger.get("/v1/instance"), await stranger.get("/healthz"), await user.get("/healthz", headers={"host": "x"}),
-        await user.post("/v1/calls", json={}), await user.put("/v1/calls"),
-    ]  # fmt: skip
+        await user.get("/v1/instance", headers={"accept-encoding": "gzip, br"}),
+        await user.get("/v1/nothing"),
+        await stranger.get("/v1/instance"),
+        await stranger.get("/healthz"),
+        await user.get("/healthz", headers={"host": "x"}),
+        await user.post("/v1/calls", json={}),
+        await user.put("/v1/calls"),
+    ]
     assert [answer.status_code for answer in answers] == [200, 404, 401, 200, 403, 422, 405]
     for answer in answers:
         assert {name: answer.headers.get(name) for name in wanted} == wanted
@@ -326,27 +400,68 @@ async def test_files_are_served_without_a_token_and_only_those_that_are_there(ho
     async with serving(home, tmp_path / "ws", files=find_files(str(static))) as made:
         client = made.client(None).http
         page = await client.get("/")
-        assert (page.status_code, page.text, page.headers["content-type"]) == (200, "<p>page", "text/html; charset=utf-8")
+        assert (page.status_code, page.text, page.headers["content-type"]) == (
+            200,
+            "<p>page",
+            "text/html; charset=utf-8",
+        )
         assert (await client.get("/", headers={"if-none-match": page.headers["etag"]})).status_code == 304
         assert (await client.get("/app.js")).headers["content-type"] == "text/javascript; charset=utf-8"
         assert (await client.get("/vendor/x.css")).headers["content-type"] == "text/css; charset=utf-8"
         assert "no-store" not in page.headers["cache-control"]
         assert (await client.post("/", json={})).status_code == 405
-        for path in ("/secret.py", "/.hidden.js", "/index.html", "/vendor", "/vendor/", "/../access.py", "/%2e%2e/access.py"):
+        for path in (
+            "/secret.py",
+            "/.hidden.js",
+            "/index.html",
+            "/vendor",
+            "/vendor/",
+            "/../access.py",
+            "/%2e%2e/access.py",
+        ):
             assert (await client.get(path)).status_code == 401
         (static / "app.js").unlink()
         assert (await client.get("/app.js")).status_code == 404
 
 
 @pytest.mark.spec("T33")
-@pytest.mark.parametrize("text", ["0.0.0.0:80", "[::]:80", "192.168.1.5:80", "example.com:80", "[::ffff:127.0.0.1]:80", "127.1:80", "*:80", "[fe80::1]:80", "10.0.0.1:80", "localhost.:80"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0.0.0.0:80",
+        "[::]:80",
+        "192.168.1.5:80",
+        "example.com:80",
+        "[::ffff:127.0.0.1]:80",
+        "127.1:80",
+        "*:80",
+        "[fe80::1]:80",
+        "10.0.0.1:80",
+        "localhost.:80",
+    ],
+)
 def test_other_machines_are_let_in_only_on_purpose(text: str) -> None:
     with pytest.raises(BadAddress):
         read_address(text, allow_remote=False)
     assert not read_address(text, allow_remote=True).is_local
 
 
-@pytest.mark.parametrize("text", ["", "80", ":80", "127.0.0.1", "127.0.0.1:", "127.0.0.1:x", "127.0.0.1:65536", "127.0.0.1:-1", "::1:80", "[127.0.0.1:80", "127.0.0.1:٣"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "80",
+        ":80",
+        "127.0.0.1",
+        "127.0.0.1:",
+        "127.0.0.1:x",
+        "127.0.0.1:65536",
+        "127.0.0.1:-1",
+        "::1:80",
+        "[127.0.0.1:80",
+        "127.0.0.1:٣",
+    ],
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(BadAddress):
         read_address(text, allow_remote=True)
@@ -365,9 +480,23 @@ def test_a_taken_port_is_said() -> None:
 @pytest.mark.spec("T26", "T33")
 def test_an_address_that_was_opened_on_purpose_is_known_by_its_name_or_by_digits() -> None:
     named, any_ip = Names(Address("192.168.1.5", 80)), Names(Address("0.0.0.0", 8000))
-    assert [each.url for each in (named, any_ip, Names(Address("::", 1)))] == ["http://192.168.1.5:80", "http://127.0.0.1:8000", "http://[::1]:1"]
-    assert [named.is_ours(each) for each in ("192.168.1.5", "192.168.1.5:80", "192.168.1.6", "evil.example")] == [True, True, False, False]
-    assert [any_ip.is_ours(each) for each in ("10.0.0.7:8000", "[fe80::2]:8000", "evil.example:8000", "10.0.0.7")] == [True, True, False, False]
+    assert [each.url for each in (named, any_ip, Names(Address("::", 1)))] == [
+        "http://192.168.1.5:80",
+        "http://127.0.0.1:8000",
+        "http://[::1]:1",
+    ]
+    assert [named.is_ours(each) for each in ("192.168.1.5", "192.168.1.5:80", "192.168.1.6", "evil.example")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    assert [any_ip.is_ours(each) for each in ("10.0.0.7:8000", "[fe80::2]:8000", "evil.example:8000", "10.0.0.7")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_every_class_of_error_has_a_status() -> None:
@@ -396,7 +525,21 @@ async def test_a_body_has_a_limit_however_it_is_sent(instance: Instance) -> None
 
 
 async def test_a_body_that_means_nothing_is_refused(instance: Instance) -> None:
-    bodies = [b"", b"[]", b"1", b"{", b'{"tool":"a","tool":"b"}', b'{"tool":1}', b'{"tool":"show","more":1}', b'\xff{"tool":"show"}', b'{"tool":"\\ud800"}', b"[" * 100_000, b'{"tool":"show","arguments":[]}', b'{"tool":"show","timeout_s":1e400}', b'{"tool":"show","timeout_s":-1}']  # fmt: skip
+    bodies = [
+        b"",
+        b"[]",
+        b"1",
+        b"{",
+        b'{"tool":"a","tool":"b"}',
+        b'{"tool":1}',
+        b'{"tool":"show","more":1}',
+        b'\xff{"tool":"show"}',
+        b'{"tool":"\\ud800"}',
+        b"[" * 100_000,
+        b'{"tool":"show","arguments":[]}',
+        b'{"tool":"show","timeout_s":1e400}',
+        b'{"tool":"show","timeout_s":-1}',
+    ]
     client = instance.client().http
     for body in bodies:
         answer = await client.post("/v1/calls", content=body, headers=JSON)

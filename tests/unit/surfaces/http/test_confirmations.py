@@ -40,18 +40,29 @@ async def test_a_question_reaches_every_client_of_its_session_and_is_answered_un
         payload = event["payload"]
         (listed,) = (await client.get("/v1/confirmations", session=one))["confirmations"]
         assert {
-            "id": listed["id"], "tool": listed["tool"], "input": listed["arguments"], "effects": listed["side_effects"],
-            "projected": listed["projected_modifications"], "session": listed["session_id"], "turn": listed["turn_id"],
+            "id": listed["id"],
+            "tool": listed["tool"],
+            "input": listed["arguments"],
+            "effects": listed["side_effects"],
+            "projected": listed["projected_modifications"],
+            "session": listed["session_id"],
+            "turn": listed["turn_id"],
         } == {
-            "id": payload["confirmation_request_id"], "tool": "put", "input": {"what": "a"}, "effects": "write",
-            "projected": [], "session": one, "turn": None,
-        }  # fmt: skip
+            "id": payload["confirmation_request_id"],
+            "tool": "put",
+            "input": {"what": "a"},
+            "effects": "write",
+            "projected": [],
+            "session": one,
+            "turn": None,
+        }
         assert listed["expires_at"] > event["timestamp"] and DONE == []
         path = f"/v1/sessions/{one}/turns/-/confirmations/{listed['id']}"
         given = await client.post(path, decision="allow")
         assert (given.status_code, given.json()) == (
-            200, {"request_id": listed["id"], "decision": "allow", "scope": "once", "by": "http", "applied": True},
-        )  # fmt: skip
+            200,
+            {"request_id": listed["id"], "decision": "allow", "scope": "once", "by": "http", "applied": True},
+        )
         assert (await running)["value"] == "put a" and DONE == ["a"]
         order = [await first.event(each) for each in (RESOLVED, "tool.called", "tool.completed")]
         assert [each["payload"]["call_id"] for each in order] == [listed["call_id"]] * 3
@@ -253,7 +264,14 @@ async def test_other_arguments_are_what_runs(instance: Instance) -> None:
 
 
 async def test_an_answer_that_means_nothing_answers_nothing(instance: Instance) -> None:
-    nonsense: list[dict[str, Any]] = [{}, {"decision": "yes"}, {"decision": "allow", "scope": "forever"}, {"decision": "allow", "by": "me"}, {"decision": "always-allow-this-tool", "scope": "always"}, {"decision": "allow", "arguments": []}]  # fmt: skip
+    nonsense: list[dict[str, Any]] = [
+        {},
+        {"decision": "yes"},
+        {"decision": "allow", "scope": "forever"},
+        {"decision": "allow", "by": "me"},
+        {"decision": "always-allow-this-tool", "scope": "always"},
+        {"decision": "allow", "arguments": []},
+    ]
     client = instance.client()
     session = await client.session()
     async with client.stream() as watcher:

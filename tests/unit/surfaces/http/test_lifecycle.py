@@ -33,9 +33,12 @@ class Served:
         self.home, self.ws = base / "h", base / "ws"
         self.env = {**os.environ, "CALLGATE_HOME": str(self.home)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "callgate", "serve", *options], cwd=self.ws, env=self.env,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "callgate", "serve", *options],
+            cwd=self.ws,
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().startswith(b"callgate: listening on ")
 
@@ -64,9 +67,13 @@ class Served:
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "callgate", *words], cwd=self.ws, env=self.env | more, capture_output=True,
-            text=True, timeout=LIMIT_S,
-        )  # fmt: skip
+            [sys.executable, "-m", "callgate", *words],
+            cwd=self.ws,
+            env=self.env | more,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
+        )
 
     def stop(self) -> tuple[int, bytes]:
         self.process.send_signal(signal.SIGTERM)
@@ -105,7 +112,11 @@ def test_an_instance_is_found_by_its_record_and_its_private_token(base: Path) ->
         assert httpx2.get(f"{instance.url}/healthz").status_code == 200
         assert httpx2.get(f"{instance.url}/v1/instance").status_code == 401
         shown = httpx2.get(f"{instance.url}/v1/instance", headers=instance.headers).json()
-        assert (shown["pid"], shown["workspaces"], shown["home"]) == (instance.process.pid, [str(base / "ws")], str(base / "h"))
+        assert (shown["pid"], shown["workspaces"], shown["home"]) == (
+            instance.process.pid,
+            [str(base / "ws")],
+            str(base / "h"),
+        )
         body = {"tool": "read_file", "arguments": {"path": "a.txt"}}
         assert httpx2.post(f"{instance.url}/v1/calls", json=body, headers=instance.headers).json()["value"] == "hello\n"
         assert instance.stop()[0] == 0
@@ -147,13 +158,19 @@ def test_without_http_there_is_no_port_and_no_token(base: Path) -> None:
 
 
 @pytest.mark.spec("T33")
-@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.com:0", "127.0.0.1", "127.0.0.1:99999"])
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:0", "example.com:0", "127.0.0.1", "127.0.0.1:99999"]
+)
 def test_it_does_not_start_where_other_machines_could_reach_it(base: Path, address: str) -> None:
     env = {**os.environ, "CALLGATE_HOME": str(base / "h")}
     ran = subprocess.run(
-        [sys.executable, "-m", "callgate", "serve", "--http", address], cwd=base / "ws", env=env,
-        capture_output=True, text=True, timeout=LIMIT_S,
-    )  # fmt: skip
+        [sys.executable, "-m", "callgate", "serve", "--http", address],
+        cwd=base / "ws",
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert not list((base / "h").glob("run/*.token"))
 
@@ -195,7 +212,11 @@ def test_the_dashboard_gives_a_link_that_logs_in_and_voids_the_old_ones(base: Pa
 def test_a_command_that_a_call_runs_can_neither_read_the_token_nor_log_in(base: Path) -> None:
     with served(base, "--mode", "write") as instance:
         token = instance.token_file.read_text().strip()
-        commands = [f"cat {instance.token_file}", f"grep -r . {instance.home}", f"{sys.executable} -m callgate dashboard --no-open"]
+        commands = [
+            f"cat {instance.token_file}",
+            f"grep -r . {instance.home}",
+            f"{sys.executable} -m callgate dashboard --no-open",
+        ]
         for command in commands:
             body = {"tool": "shell", "arguments": {"command": command}}
             answer = httpx2.post(f"{instance.url}/v1/calls", json=body, headers=instance.headers, timeout=LIMIT_S)

@@ -37,9 +37,12 @@ def check(base: Path, examples: int) -> None:
 
             @given(case=operation.as_strategy())
             @settings(
-                max_examples=examples, deadline=None, database=None, phases=[Phase.generate],
+                max_examples=examples,
+                deadline=None,
+                database=None,
+                phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
-            )  # fmt: skip
+            )
             def try_one(case: schemathesis.Case) -> None:
                 case.call_and_validate(headers=headers, excluded_checks=without)  # noqa: B023
 

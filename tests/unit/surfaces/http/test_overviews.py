@@ -62,8 +62,9 @@ async def test_what_failed_alike_is_one_group_with_its_newest_call(instance: Ins
     await client.call("show")
     groups = (await client.get("/v1/stats"))["errors"]
     assert [(each["tool"], each["error_class"], each["count"]) for each in groups] == [
-        ("read_file", newest["error"]["class"], 3), ("show", "validation_error", 1),
-    ]  # fmt: skip
+        ("read_file", newest["error"]["class"], 3),
+        ("show", "validation_error", 1),
+    ]
     assert (groups[0]["call"], groups[0]["message"]) == (newest["call_id"], newest["error"]["message"])
 
 
@@ -83,9 +84,12 @@ async def test_tokens_and_what_they_cost_are_counted_by_model(home: Path, tmp_pa
             await watcher.event("turn.completed")
         (model,) = (await client.get("/v1/stats"))["models"]
         assert model == {
-            "model": completed["model"], "replies": 1, "input_tokens": completed["input_tokens"],
-            "output_tokens": completed["output_tokens"], "cost_usd": completed["cost_usd"],
-        }  # fmt: skip
+            "model": completed["model"],
+            "replies": 1,
+            "input_tokens": completed["input_tokens"],
+            "output_tokens": completed["output_tokens"],
+            "cost_usd": completed["cost_usd"],
+        }
         assert (await client.get("/v1/stats", since=9e9))["models"] == []
 
 
@@ -119,7 +123,12 @@ async def test_the_rules_in_force_are_given_with_file_and_line(home: Path, tmp_p
         found = await instance.client().get("/v1/policy")
         file = str(home / "settings.toml")
         assert found["rules"] == [
-            {"decision": "allow", "says": "tool = put, what = a", "origin": {"file": file, "line": 5}, "workspace": False}
+            {
+                "decision": "allow",
+                "says": "tool = put, what = a",
+                "origin": {"file": file, "line": 5},
+                "workspace": False,
+            }
         ]
         assert found["tools"] == [{"name": "show", "word": "deny", "origin": {"file": file, "line": 3}}]
         writes = next(each for each in found["classes"] if each["name"] == "write")
@@ -157,8 +166,9 @@ async def test_a_server_is_looked_at_approved_by_a_browser_and_its_log_read(home
         client = instance.client()
         seen = (await client.post("/v1/hosts/mcp.odd/look")).json()
         assert (seen["is_new"], [(each["effect"], each["news"], each["description"]) for each in seen["tools"]]) == (
-            True, [("read", "new", "Say it.")],
-        )  # fmt: skip
+            True,
+            [("read", "new", "Say it.")],
+        )
         approval = {"sha256": seen["sha256"]}
         assert (await client.post("/v1/hosts/mcp.odd/approve", **approval)).status_code == 403, "a token is no person"
         browser = await logged_in(instance)

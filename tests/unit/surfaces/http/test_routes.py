@@ -20,11 +20,23 @@ from tests.unit.surfaces.http.instances import DONE, Client, Instance, serving
 async def test_a_call_gives_its_result_and_a_failure_is_an_answer(instance: Instance) -> None:
     client = instance.client()
     result = await client.call("show", what="é\u2028\u0007")
-    assert {key: result[key] for key in ("tool", "ok", "value", "content", "error", "truncated", "partial", "diagnostics")} == {
-        "tool": "show", "ok": True, "value": "é\u2028\u0007", "content": [{"type": "text", "text": "é\u2028\u0007"}],
-        "error": None, "truncated": False, "partial": False, "diagnostics": [],
-    }  # fmt: skip
-    for tool, arguments, error_class in [("nothing", {}, "not_found"), ("show", {"more": 1}, "validation_error"), ("read_file", {"path": "/etc/passwd"}, "permission_denied")]:
+    assert {
+        key: result[key] for key in ("tool", "ok", "value", "content", "error", "truncated", "partial", "diagnostics")
+    } == {
+        "tool": "show",
+        "ok": True,
+        "value": "é\u2028\u0007",
+        "content": [{"type": "text", "text": "é\u2028\u0007"}],
+        "error": None,
+        "truncated": False,
+        "partial": False,
+        "diagnostics": [],
+    }
+    for tool, arguments, error_class in [
+        ("nothing", {}, "not_found"),
+        ("show", {"more": 1}, "validation_error"),
+        ("read_file", {"path": "/etc/passwd"}, "permission_denied"),
+    ]:
         failed = await client.call(tool, **arguments)
         assert (failed["ok"], failed["error"]["class"]) == (False, error_class)
 
@@ -42,8 +54,15 @@ async def test_a_call_as_it_happens(instance: Instance) -> None:
     async with client.http.stream("POST", "/v1/calls", json=body, headers={"accept": "text/event-stream"}) as answer:
         assert answer.headers["content-type"] == "text/event-stream"
         lines = [line async for line in answer.aiter_lines() if line]
-    told = [(lines[at].removeprefix("event: "), json.loads(lines[at + 1].removeprefix("data: "))) for at in range(0, len(lines), 2)]
-    assert [(kind, said.get("type")) for kind, said in told] == [("event", "tool.called"), ("event", "tool.completed"), ("result", None)]
+    told = [
+        (lines[at].removeprefix("event: "), json.loads(lines[at + 1].removeprefix("data: ")))
+        for at in range(0, len(lines), 2)
+    ]
+    assert [(kind, said.get("type")) for kind, said in told] == [
+        ("event", "tool.called"),
+        ("event", "tool.completed"),
+        ("result", None),
+    ]
     assert told[-1][1]["value"] == "a"
 
 
@@ -53,7 +72,9 @@ async def test_a_caller_who_leaves_a_call_that_is_told_ends_it(instance: Instanc
     async with client.stream() as watcher:
         await watcher.subscribe(session=session)
         body = {"tool": "wait", "session": session}
-        async with instance.client().http.stream("POST", "/v1/calls", json=body, headers={"accept": "text/event-stream"}) as answer:
+        async with instance.client().http.stream(
+            "POST", "/v1/calls", json=body, headers={"accept": "text/event-stream"}
+        ) as answer:
             await answer.aiter_lines().__anext__()
         assert (await watcher.event("tool.failed"))["payload"]["error_class"] == "cancelled"
     assert instance.runtime.in_flight() == []
@@ -118,10 +139,15 @@ async def test_sessions_are_opened_listed_changed_and_closed(instance: Instance)
     one = await client.session(title="first", mode="read")
     two = await client.session(title="second")
     listed = (await client.get("/v1/sessions"))["sessions"]
-    assert [(each["id"], each["title"], each["mode"], each["live"]) for each in listed] == [(two, "second", "ask", True), (one, "first", "read", True)]
+    assert [(each["id"], each["title"], each["mode"], each["live"]) for each in listed] == [
+        (two, "second", "ask", True),
+        (one, "first", "read", True),
+    ]
     assert [each["id"] for each in (await client.get("/v1/sessions", search="FIRST"))["sessions"]] == [one]
     page = await client.get("/v1/sessions", limit=1)
-    assert [each["id"] for each in (await client.get("/v1/sessions", limit=1, before=page["before"]))["sessions"]] == [one]
+    assert [each["id"] for each in (await client.get("/v1/sessions", limit=1, before=page["before"]))["sessions"]] == [
+        one
+    ]
     assert (await client.get("/v1/sessions", workspace="/nowhere"))["sessions"] == []
     assert (await client.http.get("/v1/sessions", params={"before": "x"})).status_code == 404
     changed = (await client.http.patch(f"/v1/sessions/{one}", json={"mode": "ask", "title": "renamed"})).json()
@@ -186,7 +212,11 @@ async def test_tools_say_what_they_are_and_why_they_are_not_seen(instance: Insta
     client = instance.client()
     tools = {each["name"]: each for each in (await client.get("/v1/tools"))["tools"]}
     assert {"show", "read_file", "shell"} <= set(tools) and "undo" not in tools
-    assert (tools["put"]["side_effects"], tools["put"]["source"], "hidden" in tools["put"]) == ("write", "python", False)
+    assert (tools["put"]["side_effects"], tools["put"]["source"], "hidden" in tools["put"]) == (
+        "write",
+        "python",
+        False,
+    )
     session = await client.session(mode="none")
     assert all(each["hidden"] for each in (await client.get("/v1/tools", session=session))["tools"])
     assert (await client.http.get("/v1/tools", params={"session": "nobody"})).status_code == 404
@@ -242,13 +272,19 @@ async def test_records_are_found_and_counted(instance: Instance) -> None:
     first = await client.get("/v1/audit", limit=2)
     assert [each["tool"] for each in first["records"]] == ["show", "put"]
     rest = await client.get("/v1/audit", before=first["before"])
-    assert ([each["args"] for each in rest["records"]], rest["before"]) == ([f'{{"what":"{n}"}}' for n in (3, 2, 1, 0)], None)
+    assert ([each["args"] for each in rest["records"]], rest["before"]) == (
+        [f'{{"what":"{n}"}}' for n in (3, 2, 1, 0)],
+        None,
+    )
     assert [each["tool"] for each in (await client.get("/v1/audit", decision="deny"))["records"]] == ["put"]
     assert len((await client.get("/v1/audit", error="validation_error"))["records"]) == 1
     assert (await client.get("/v1/audit", since=9e9))["records"] == []
     stats = await client.get("/v1/stats")
     counted = [{key: each[key] for key in ("tool", "calls", "errors", "denials")} for each in stats["tools"]]
-    assert counted == [{"tool": "put", "calls": 1, "errors": 0, "denials": 1}, {"tool": "show", "calls": 5, "errors": 1, "denials": 0}]
+    assert counted == [
+        {"tool": "put", "calls": 1, "errors": 0, "denials": 1},
+        {"tool": "show", "calls": 5, "errors": 1, "denials": 0},
+    ]
     assert sum(each["calls"] for each in stats["times"]) == 6
     assert all(0 <= each["p50_ms"] <= each["p95_ms"] for each in stats["tools"])
     assert (await client.get("/v1/stats", since=9e9))["tools"] == []
@@ -262,7 +298,9 @@ async def test_what_would_be_decided_is_said_and_nothing_is_recorded(instance: I
     denied = (await client.post("/v1/policy/explain", tool="put", arguments={"what": "a"}, mode="read")).json()
     assert denied["outcome"] == "deny"
     session = await client.session(mode="write")
-    assert (await client.post("/v1/policy/explain", tool="put", arguments={"what": "a"}, session=session)).json()["outcome"] == "allow"
+    assert (await client.post("/v1/policy/explain", tool="put", arguments={"what": "a"}, session=session)).json()[
+        "outcome"
+    ] == "allow"
     unknown = (await client.post("/v1/policy/explain", tool="nothing")).json()
     assert (unknown["outcome"], unknown["ends_before"]["class"]) == (None, "not_found")
     assert (await client.get("/v1/audit"))["records"] == []
@@ -291,9 +329,17 @@ async def test_the_instance_says_what_it_is(instance: Instance) -> None:
     said = await client.get("/v1/instance")
     assert len(said.pop("policy")) == 12
     assert said == {
-        "settings_problem": None, "restart_for": [], "pid": 1, "version": "0.1.0", "started_at": 1.5, "workspaces": [instance.workspace], "mode": "ask",
-        "model": None, "models": [], "home": instance.wired.home.path,
-    }  # fmt: skip
+        "settings_problem": None,
+        "restart_for": [],
+        "pid": 1,
+        "version": "0.1.0",
+        "started_at": 1.5,
+        "workspaces": [instance.workspace],
+        "mode": "ask",
+        "model": None,
+        "models": [],
+        "home": instance.wired.home.path,
+    }
     assert (await client.get("/v1/hosts")) == {"hosts": []}
     assert (await client.post("/v1/hosts/nobody/restart")).status_code == 404
 
@@ -337,9 +383,14 @@ async def test_hosts_are_listed_and_started_anew(home: Path, tmp_path: Path) -> 
     hosts = FakeHosts()
     async with serving(home, tmp_path / "ws", hosts=hosts) as instance:
         client = instance.client()
-        words = {"name": "words", "health": "resting", "command": ["run", "it"], "problem": None,
-                 "tools": [{"name": "count", "effect": "none", "changed": True}],
-                 "ui_elements": [{"type": "button", "label": "<b>Go</b>"}]}  # fmt: skip
+        words = {
+            "name": "words",
+            "health": "resting",
+            "command": ["run", "it"],
+            "problem": None,
+            "tools": [{"name": "count", "effect": "none", "changed": True}],
+            "ui_elements": [{"type": "button", "label": "<b>Go</b>"}],
+        }
         assert (await client.get("/v1/hosts"))["hosts"] == [words, {**words, "name": "broken"}]
         assert (await client.post("/v1/hosts/words/restart")).json() == words
         assert hosts.renewed == [("words", True)]
@@ -349,7 +400,17 @@ async def test_hosts_are_listed_and_started_anew(home: Path, tmp_path: Path) -> 
 
 async def test_a_query_that_means_nothing_is_refused(instance: Instance) -> None:
     client = instance.client().http
-    for query in ("limit=0", "limit=501", "limit=x", "state=maybe", "more=1", "limit=1&limit=2", "a", "%ff=1", "limit=%00"):
+    for query in (
+        "limit=0",
+        "limit=501",
+        "limit=x",
+        "state=maybe",
+        "more=1",
+        "limit=1&limit=2",
+        "a",
+        "%ff=1",
+        "limit=%00",
+    ):
         assert (await client.get(f"/v1/calls?{query}")).status_code == 400, query
 
 

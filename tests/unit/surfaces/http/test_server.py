@@ -82,9 +82,12 @@ async def test_a_websocket_that_never_opens_is_let_go(method: bytes, monkeypatch
 
 MINE = ASK.replace(b"GET / ", b"GET /mine ")
 UNFINISHED = [
-    b"", b"GET", b"GET / HTTP/1.1\r\nHost: ", b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{",
+    b"",
+    b"GET",
+    b"GET / HTTP/1.1\r\nHost: ",
+    b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 9\r\n\r\n{",
     b"POST / HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
-]  # fmt: skip
+]
 
 
 async def read_answer(reader: asyncio.StreamReader) -> bytes:

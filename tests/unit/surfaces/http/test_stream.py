@@ -56,7 +56,13 @@ async def test_what_was_missed_comes_first_and_then_what_happens(instance: Insta
         assert ack == {"type": "subscribe_ack", "id": "s", "last": 6}
         emit(instance, session, 5)
         frames = await counted(watcher, {id: 5})
-        assert [(each["seq"], each["event"]["payload"]["n"]) for each in frames] == [(3, 1), (4, 2), (5, 3), (6, 4), (7, 5)]
+        assert [(each["seq"], each["event"]["payload"]["n"]) for each in frames] == [
+            (3, 1),
+            (4, 2),
+            (5, 3),
+            (6, 4),
+            (7, 5),
+        ]
         assert {each["session"] for each in frames} == {id}
         kept = await client.get(f"/v1/sessions/{id}/events", after=2)
         assert [[each["seq"], each["event"]] for each in frames] == kept["events"]
@@ -69,7 +75,9 @@ async def test_what_was_missed_comes_first_and_then_what_happens(instance: Insta
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=4)
-async def test_whenever_one_subscribes_each_event_comes_once_and_in_order(seed: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+async def test_whenever_one_subscribes_each_event_comes_once_and_in_order(
+    seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     chance = random.Random(seed)
     base = tmp_path_factory.mktemp("burst")
     (base / "home").mkdir(mode=0o700)
@@ -162,7 +170,9 @@ class Meanwhile:
 
 
 @pytest.mark.parametrize("of_all", [True, False])
-async def test_what_is_told_to_others_while_one_reads_is_neither_lost_nor_doubled(instance: Instance, of_all: bool) -> None:
+async def test_what_is_told_to_others_while_one_reads_is_neither_lost_nor_doubled(
+    instance: Instance, of_all: bool
+) -> None:
     id = await instance.client().session()
     session = instance.sessions.find(id)
     serving_ = instance.server._serving
@@ -237,9 +247,12 @@ async def test_a_preset_and_types_choose(instance: Instance) -> None:
         while len(frames) < 5:
             frames.append(await watcher.until(lambda frame: frame["type"] == "event"))
         assert sorted((each["id"], each["event"]["type"]) for each in frames) == [
-            ("both", "output.chat"), ("chat", "output.chat"), ("chat", "turn.notice"),
-            ("some", "output.chat"), ("some", "test.two"),
-        ]  # fmt: skip
+            ("both", "output.chat"),
+            ("chat", "output.chat"),
+            ("chat", "turn.notice"),
+            ("some", "output.chat"),
+            ("some", "test.two"),
+        ]
 
 
 async def test_what_is_not_kept_stands_between_the_events_around_it(instance: Instance) -> None:
@@ -256,8 +269,13 @@ async def test_what_is_not_kept_stands_between_the_events_around_it(instance: In
                 await asyncio.sleep(0)
         frames = await counted(watcher, {id: 5})
         assert [(each["event"]["type"], each["seq"]) for each in frames] == [
-            ("turn.started", 2), (CHAT_DELTA, None), (CHAT_DELTA, None), ("output.chat", 3), (CHAT_DELTA, None), ("turn.completed", 4),
-        ]  # fmt: skip
+            ("turn.started", 2),
+            (CHAT_DELTA, None),
+            (CHAT_DELTA, None),
+            ("output.chat", 3),
+            (CHAT_DELTA, None),
+            ("turn.completed", 4),
+        ]
         await asyncio.sleep(0)
         emit(instance, session, 6, CHAT_DELTA)
         assert (await counted(watcher, {id: 6}))[-1]["seq"] is None
@@ -288,7 +306,9 @@ async def test_an_attach_token_opens_one_session_once_and_knows_of_no_other(inst
     token = (await client.get(f"/v1/sessions/{mine}"))["attach_token"]
     async with watching(instance.port, f"?attach={token}") as watcher:
         errors = [await watcher.subscribe(session=which) for which in (theirs, "sess_01M7HKPPB28G8YWK64CR00000A", "x")]
-        assert [(each["type"], each["reason"], each["message"]) for each in errors] == [("error", "not_found", errors[0]["message"])] * 3
+        assert [(each["type"], each["reason"], each["message"]) for each in errors] == [
+            ("error", "not_found", errors[0]["message"])
+        ] * 3
         assert (await watcher.subscribe(session=mine))["type"] == "subscribe_ack"
         assert (await watcher.subscribe("own"))["type"] == "subscribe_ack"
         await client.call("show", theirs, what="a")
@@ -296,7 +316,11 @@ async def test_an_attach_token_opens_one_session_once_and_knows_of_no_other(inst
         assert (await watcher.until(lambda frame: frame["type"] == "event"))["session"] == mine
         for which in (theirs, "nobody"):
             await watcher.send(type="cancel", session=which)
-            assert await watcher.until(lambda frame: frame["type"] == "cancel_ack") == {"type": "cancel_ack", "session": which, "cancelled": False}
+            assert await watcher.until(lambda frame: frame["type"] == "cancel_ack") == {
+                "type": "cancel_ack",
+                "session": which,
+                "cancelled": False,
+            }
         with pytest.raises(InvalidStatus):
             async with watching(instance.port, f"?attach={token}"):
                 pass
@@ -306,7 +330,13 @@ async def test_an_attach_token_opens_one_session_once_and_knows_of_no_other(inst
 async def test_ids_of_one_session_mean_nothing_in_another(instance: Instance) -> None:
     client = instance.client()
     unknown = await client.http.get("/v1/sessions/nobody/messages")
-    paths = ["/v1/sessions/nobody", "/v1/sessions/nobody/events", "/v1/calls/nobody", "/v1/sessions/%00/messages", "/v1/sessions/%F0%9F%98%80"]
+    paths = [
+        "/v1/sessions/nobody",
+        "/v1/sessions/nobody/events",
+        "/v1/calls/nobody",
+        "/v1/sessions/%00/messages",
+        "/v1/sessions/%F0%9F%98%80",
+    ]
     assert {(await client.http.get(path)).status_code for path in paths} == {404} == {unknown.status_code}
     mine, theirs = await client.session(), await client.session()
     assert (await client.http.delete(f"/v1/sessions/{theirs}/turns/turn_x")).status_code == 404
@@ -362,9 +392,11 @@ async def stuck(instance: Instance) -> socket.socket:
     made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     made.setblocking(False)
     await loop.sock_connect(made, ("127.0.0.1", instance.port))
-    head = (f"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1:{instance.port}\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
-            "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-            f"authorization: Bearer {instance.token}\r\n\r\n")  # fmt: skip
+    head = (
+        f"GET /v1/stream HTTP/1.1\r\nhost: 127.0.0.1:{instance.port}\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        "sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        f"authorization: Bearer {instance.token}\r\n\r\n"
+    )
     await loop.sock_sendall(made, head.encode())
     assert b" 101 " in await loop.sock_recv(made, 4096)
     await loop.sock_sendall(made, masked(b'{"type":"subscribe","id":"s"}'))
@@ -387,14 +419,22 @@ async def told_that_it_is_too_slow(slow: socket.socket) -> None:
 def masked(payload: bytes, first: int = 0x81) -> bytes:
     key = os.urandom(4)
     size = len(payload)
-    length = bytes([0x80 | size]) if size < 126 else b"\xfe" + struct.pack("!H", size) if size < 65536 else b"\xff" + struct.pack("!Q", size)
+    length = (
+        bytes([0x80 | size])
+        if size < 126
+        else b"\xfe" + struct.pack("!H", size)
+        if size < 65536
+        else b"\xff" + struct.pack("!Q", size)
+    )
     return bytes([first]) + length + key + bytes(byte ^ key[n % 4] for n, byte in enumerate(payload))
 
 
 @pytest.mark.spec("T41")
 @pytest.mark.parametrize(("extra", "is_read"), [(0, True), (1, False), (2, False)])
 @pytest.mark.parametrize("parts", [1, 3])
-async def test_a_message_may_be_a_mebibyte_and_not_a_byte_more(instance: Instance, extra: int, is_read: bool, parts: int) -> None:
+async def test_a_message_may_be_a_mebibyte_and_not_a_byte_more(
+    instance: Instance, extra: int, is_read: bool, parts: int
+) -> None:
     frame = json.dumps({"type": "pong", "x": ""})
     text = frame[:-2] + "y" * (1024 * 1024 + extra - len(frame)) + frame[-2:]
     async with instance.client().stream() as watcher:
@@ -420,7 +460,24 @@ async def test_what_is_packed_is_not_unpacked(instance: Instance) -> None:
 
 
 async def test_what_means_nothing_is_told_and_the_connection_goes_on(instance: Instance) -> None:
-    nonsense = ["", "1", "[]", "{", "{}", '{"type":"x"}', '{"type":"subscribe"}', '{"type":"subscribe","id":""}', '{"type":"subscribe","id":"a","more":1}', '{"type":"subscribe","id":"a","id":"b"}', '{"type":"subscribe","id":"a","since":-1}', '{"type":"subscribe","id":"a","since":"nonsense"}', '{"type":"subscribe","id":"a","since":3}', '{"type":"subscribe","id":"a","session":"nobody"}', '{"type":"unsubscribe","id":"a"}', "[" * 10_000]  # fmt: skip
+    nonsense = [
+        "",
+        "1",
+        "[]",
+        "{",
+        "{}",
+        '{"type":"x"}',
+        '{"type":"subscribe"}',
+        '{"type":"subscribe","id":""}',
+        '{"type":"subscribe","id":"a","more":1}',
+        '{"type":"subscribe","id":"a","id":"b"}',
+        '{"type":"subscribe","id":"a","since":-1}',
+        '{"type":"subscribe","id":"a","since":"nonsense"}',
+        '{"type":"subscribe","id":"a","since":3}',
+        '{"type":"subscribe","id":"a","session":"nobody"}',
+        '{"type":"unsubscribe","id":"a"}',
+        "[" * 10_000,
+    ]
     async with instance.client().stream() as watcher:
         for said in nonsense:
             await watcher.socket.send(said)
@@ -458,8 +515,12 @@ async def test_an_event_that_another_process_wrote_is_told_too(instance: Instanc
     async with client.stream() as watcher:
         await watcher.subscribe()
         other = await SqliteStore.open(str(home))
-        event = Event(id=ulid(), timestamp=1.0, session_id="sess_x", type="test.counted", actor="system", payload={"n": 1})
-        await other.commit(NewSession(session="sess_x", workspace="/w", at=1.0), Append(session="sess_x", events=(event,)))
+        event = Event(
+            id=ulid(), timestamp=1.0, session_id="sess_x", type="test.counted", actor="system", payload={"n": 1}
+        )
+        await other.commit(
+            NewSession(session="sess_x", workspace="/w", at=1.0), Append(session="sess_x", events=(event,))
+        )
         await other.close()
         (frame,) = await counted(watcher, {"sess_x": 1})
         assert (frame["seq"], frame["event"]["id"]) == (1, event.id)

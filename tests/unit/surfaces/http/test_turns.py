@@ -63,8 +63,11 @@ async def test_a_prompt_begins_a_turn_and_the_stream_tells_the_rest(home: Path, 
             await watcher.event("turn.completed")
         messages = (await client.get(f"/v1/sessions/{session}/messages"))["messages"]
         assert [(each["role"], each["content"][0]["text"]) for each in messages] == [
-            ("user", "Hello"), ("assistant", GREETING), ("user", "Once more"), ("assistant", "Again."),
-        ]  # fmt: skip
+            ("user", "Hello"),
+            ("assistant", GREETING),
+            ("user", "Once more"),
+            ("assistant", "Again."),
+        ]
         assert (await client.get(f"/v1/sessions/{session}"))["title"] == "Hello"
 
 
@@ -91,7 +94,9 @@ async def test_a_question_of_a_turn_is_answered_under_its_turn(home: Path, tmp_p
 
 
 @pytest.mark.parametrize("by_frame", [True, False])
-async def test_a_turn_is_cancelled_over_http_and_over_the_stream_and_twice_is_once(home: Path, tmp_path: Path, by_frame: bool) -> None:
+async def test_a_turn_is_cancelled_over_http_and_over_the_stream_and_twice_is_once(
+    home: Path, tmp_path: Path, by_frame: bool
+) -> None:
     async with talking(home, tmp_path, hang, text("Here.")) as instance:
         client = instance.client()
         session = await client.session()

@@ -18,9 +18,7 @@ each_generation = pytest.mark.parametrize("generation", GENERATIONS)
 
 
 @each_generation
-async def test_every_tool_of_the_session_is_listed_and_no_other(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_every_tool_of_the_session_is_listed_and_no_other(tmp_path: Path, generation: str) -> None:
     async with world(tmp_path) as here, here.client(generation) as client:
         listed = [each.name for each in (await client.list_tools()).tools]
     own = [each.name for each in here.wired.runtime.tools(here.session)]
@@ -72,9 +70,7 @@ async def test_wrong_arguments_are_told_to_the_model_and_an_unknown_tool_to_the_
 
 
 @each_generation
-async def test_progress_and_output_reach_the_client_and_always_grow(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_progress_and_output_reach_the_client_and_always_grow(tmp_path: Path, generation: str) -> None:
     heard: asyncio.Queue[tuple[float, str | None]] = asyncio.Queue()
 
     async def hear(progress: float, total: float | None, message: str | None) -> None:

@@ -26,12 +26,15 @@ each_generation = pytest.mark.parametrize("generation", GENERATIONS)
 LIMIT_S = 60.0
 ACCEPT = {"accept": "application/json, text/event-stream"}
 HELLO: dict[str, Any] = {
-    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
     "params": {
-        "protocolVersion": "2025-11-25", "capabilities": {},
+        "protocolVersion": "2025-11-25",
+        "capabilities": {},
         "clientInfo": {"name": "raw", "version": "1"},
     },
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -41,9 +44,7 @@ async def instance(home: Path, tmp_path: Path) -> AsyncIterator[Instance]:
 
 
 @asynccontextmanager
-async def coming(
-    instance: Instance, generation: str, query: str = "", **more: Any
-) -> AsyncIterator[Client]:
+async def coming(instance: Instance, generation: str, query: str = "", **more: Any) -> AsyncIterator[Client]:
     headers = {"authorization": f"Bearer {instance.token}"}
     async with asyncio.timeout(LIMIT_S), httpx2.AsyncClient(headers=headers) as http:
         url = f"http://127.0.0.1:{instance.port}/mcp{query}"
@@ -53,9 +54,7 @@ async def coming(
 
 
 @each_generation
-async def test_a_client_with_the_token_lists_and_calls(
-    instance: Instance, generation: str
-) -> None:
+async def test_a_client_with_the_token_lists_and_calls(instance: Instance, generation: str) -> None:
     async with coming(instance, generation) as client:
         names = [each.name for each in (await client.list_tools()).tools]
         result = await client.call_tool("show", {"what": "it"})
@@ -91,9 +90,7 @@ async def test_the_wall_stands_before_mcp_as_well(
 
 @each_generation
 async def test_a_question_is_asked_in_the_client(instance: Instance, generation: str) -> None:
-    async with coming(
-        instance, generation, elicitation_callback=answers("Allow once")
-    ) as client:
+    async with coming(instance, generation, elicitation_callback=answers("Allow once")) as client:
         await client.call_tool("put", {"what": "it"})
     assert DONE == ["it"]
 
@@ -116,18 +113,14 @@ async def test_a_narrower_mode_can_be_asked_for_and_a_wider_one_is_not_given(
     async with coming(instance, "legacy", "?mode=none") as client:
         assert (await client.list_tools()).tools == []
     asked: list[str] = []
-    async with coming(
-        instance, "legacy", "?mode=write", elicitation_callback=answers("Deny", asked)
-    ) as client:
+    async with coming(instance, "legacy", "?mode=write", elicitation_callback=answers("Deny", asked)) as client:
         await client.call_tool("put", {"what": "it"})
     assert (DONE, len(asked)) == ([], 1)
 
 
 @each_generation
 @pytest.mark.parametrize("query", ["?workspace=/etc", "?mode=all"])
-async def test_a_place_that_is_not_served_is_refused(
-    instance: Instance, generation: str, query: str
-) -> None:
+async def test_a_place_that_is_not_served_is_refused(instance: Instance, generation: str, query: str) -> None:
     async with coming(instance, generation, query) as client:
         with pytest.raises(MCPError) as refused:
             await client.list_tools()
@@ -150,8 +143,7 @@ async def test_a_client_that_ends_its_session_stops_its_calls(home: Path, tmp_pa
     async with serving(home, tmp_path / "ws", tools=[*TOOLS, stay]) as instance:
         http = instance.client().http
         hello = await http.post("/mcp", json=HELLO, headers=ACCEPT)
-        headers = {**ACCEPT, "mcp-session-id": hello.headers["mcp-session-id"],
-                   "mcp-protocol-version": "2025-11-25"}  # fmt: skip
+        headers = {**ACCEPT, "mcp-session-id": hello.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
         call = {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": "stay"}}
         calling = asyncio.create_task(http.post("/mcp", json=call, headers=headers))
         async with asyncio.timeout(LIMIT_S):
@@ -196,10 +188,15 @@ async def test_what_was_said_is_replayed_on_its_own_stream_only_and_bounded() ->
 
 def test_the_sdk_is_loaded_by_nothing_but_mcp_itself() -> None:
     names = (
-        "callgate", "callgate.wiring.runtime", "callgate.cli.dispatch", "callgate.cli.mcp.subcommands",
-        "callgate.cli.mcp.serve", "callgate.cli.mcp.wrap", "callgate.cli.serving.serve",
+        "callgate",
+        "callgate.wiring.runtime",
+        "callgate.cli.dispatch",
+        "callgate.cli.mcp.subcommands",
+        "callgate.cli.mcp.serve",
+        "callgate.cli.mcp.wrap",
+        "callgate.cli.serving.serve",
         "callgate.surfaces.http.serving",
-    )  # fmt: skip
+    )
     code = (
         "import importlib, sys\n"
         f"for name in {names!r}: importlib.import_module(name)\n"

@@ -48,9 +48,7 @@ async def test_an_answer_for_the_session_is_asked_for_once(tmp_path: Path, gener
 
 
 @each_generation
-async def test_what_cannot_be_seen_is_made_visible_in_the_question(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_what_cannot_be_seen_is_made_visible_in_the_question(tmp_path: Path, generation: str) -> None:
     seen: list[str] = []
     async with world(tmp_path, Mode.ASK) as here:
         async with here.client(generation, elicitation_callback=answers("Deny", seen)) as client:
@@ -60,9 +58,7 @@ async def test_what_cannot_be_seen_is_made_visible_in_the_question(
 
 
 @each_generation
-async def test_all_of_the_arguments_are_in_the_question_or_the_call_is_refused(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_all_of_the_arguments_are_in_the_question_or_the_call_is_refused(tmp_path: Path, generation: str) -> None:
     seen: list[str] = []
     long, longer = f"{'x' * 9_000} the end", "x" * 65_536
     async with world(tmp_path, Mode.ASK) as here:
@@ -85,18 +81,14 @@ async def _answered_elsewhere(here: World, client: Client) -> types.CallToolResu
 
 
 @each_generation
-async def test_a_client_without_forms_waits_for_an_answer_from_elsewhere(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_a_client_without_forms_waits_for_an_answer_from_elsewhere(tmp_path: Path, generation: str) -> None:
     async with world(tmp_path, Mode.ASK) as here, here.client(generation) as client:
         result = await _answered_elsewhere(here, client)
     assert (texts(result), here.did) == (["put it"], ["it"])
 
 
 @each_generation
-async def test_a_server_that_asks_elsewhere_only_does_not_ask_its_client(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_a_server_that_asks_elsewhere_only_does_not_ask_its_client(tmp_path: Path, generation: str) -> None:
     seen: list[str] = []
     async with world(tmp_path, Mode.ASK, elicits=False) as here:
         async with here.client(generation, elicitation_callback=answers("Deny", seen)) as client:
@@ -105,9 +97,7 @@ async def test_a_server_that_asks_elsewhere_only_does_not_ask_its_client(
 
 
 @each_generation
-async def test_an_answer_from_elsewhere_wins_while_the_client_still_asks(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_an_answer_from_elsewhere_wins_while_the_client_still_asks(tmp_path: Path, generation: str) -> None:
     shown = asyncio.Event()
 
     async def never(context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -138,9 +128,7 @@ def _yes(asked: types.InputRequiredResult) -> dict[str, types.InputResponse]:
 
 @pytest.mark.spec("T31")
 @pytest.mark.parametrize("change", ["state", "arguments", "tool", "again"])
-async def test_a_parked_call_goes_on_only_with_its_own_request_and_once(
-    tmp_path: Path, change: str
-) -> None:
+async def test_a_parked_call_goes_on_only_with_its_own_request_and_once(tmp_path: Path, change: str) -> None:
     async with world(tmp_path, Mode.ASK) as here:
         async with here.client("2026-07-28", elicitation_callback=answers("Deny")) as client:
             asked = await _parked(client)
@@ -176,11 +164,15 @@ async def test_parked_calls_are_bounded_and_the_oldest_is_given_up(
             first, second = await _parked(client, "one"), await _parked(client, "two")
             with pytest.raises(MCPError):
                 await client.session.call_tool(
-                    "put", {"what": "one"},
-                    input_responses=_yes(first), request_state=first.request_state,
-                )  # fmt: skip
+                    "put",
+                    {"what": "one"},
+                    input_responses=_yes(first),
+                    request_state=first.request_state,
+                )
             await client.session.call_tool(
-                "put", {"what": "two"},
-                input_responses=_yes(second), request_state=second.request_state,
-            )  # fmt: skip
+                "put",
+                {"what": "two"},
+                input_responses=_yes(second),
+                request_state=second.request_state,
+            )
     assert here.did == ["two"]

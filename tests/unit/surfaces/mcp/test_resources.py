@@ -33,17 +33,16 @@ async def _uris(client: Client) -> list[str]:
 
 
 @each_generation
-async def test_the_files_of_the_workspace_are_listed_and_read(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_the_files_of_the_workspace_are_listed_and_read(tmp_path: Path, generation: str) -> None:
     _fill(tmp_path)
     async with world(tmp_path) as here, here.client(generation) as client:
         uris = [each for each in await _uris(client) if each.startswith("workspace:")]
         contents = [(await client.read_resource(each)).contents[0] for each in uris]
     assert uris == ["workspace:///logo.png", "workspace:///src/a%20b.py"]
     assert [type(each) for each in contents] == [
-        types.BlobResourceContents, types.TextResourceContents,
-    ]  # fmt: skip
+        types.BlobResourceContents,
+        types.TextResourceContents,
+    ]
     assert contents[1].text == "print()\n"  # type: ignore[union-attr]
 
 
@@ -51,12 +50,16 @@ async def test_the_files_of_the_workspace_are_listed_and_read(
 @each_generation
 @pytest.mark.parametrize(
     "uri",
-    ["workspace:///../secret", "workspace:///..%2Fsecret", "workspace:////etc/passwd",
-     "workspace:///link", "artifact:///../../secret", "artifact:///..%2f..%2fsecret"],
-)  # fmt: skip
-async def test_no_resource_lies_outside_of_the_workspace(
-    tmp_path: Path, generation: str, uri: str
-) -> None:
+    [
+        "workspace:///../secret",
+        "workspace:///..%2Fsecret",
+        "workspace:////etc/passwd",
+        "workspace:///link",
+        "artifact:///../../secret",
+        "artifact:///..%2f..%2fsecret",
+    ],
+)
+async def test_no_resource_lies_outside_of_the_workspace(tmp_path: Path, generation: str, uri: str) -> None:
     _fill(tmp_path)
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "workspace/link").symlink_to(tmp_path / "secret")
@@ -67,17 +70,16 @@ async def test_no_resource_lies_outside_of_the_workspace(
 
 
 @each_generation
-async def test_a_resource_that_is_not_there_is_told_with_its_address(
-    tmp_path: Path, generation: str
-) -> None:
+async def test_a_resource_that_is_not_there_is_told_with_its_address(tmp_path: Path, generation: str) -> None:
     codes = {"legacy": -32002, "2026-07-28": types.INVALID_PARAMS}
     async with world(tmp_path) as here, here.client(generation) as client:
         for uri in ("workspace:///none.txt", "other://x", "transcript:///none"):
             with pytest.raises(MCPError) as refused:
                 await client.read_resource(uri)
             assert (refused.value.code, refused.value.error.data) == (
-                codes[generation], {"uri": uri},
-            )  # fmt: skip
+                codes[generation],
+                {"uri": uri},
+            )
 
 
 async def test_in_mode_none_no_file_is_read(tmp_path: Path) -> None:
@@ -142,9 +144,7 @@ async def test_a_path_is_completed(tmp_path: Path, generation: str) -> None:
 
 
 @each_generation
-async def test_long_lists_come_in_pages(
-    tmp_path: Path, generation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_long_lists_come_in_pages(tmp_path: Path, generation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "PAGE", 3)
     names: list[str] = []
     async with world(tmp_path) as here, here.client(generation) as client:

@@ -144,16 +144,22 @@ async def crash() -> str:
 """
 
 
-async def test_nothing_but_the_protocol_reaches_stdout_and_eof_ends_the_process(
-    home: Path, tmp_path: Path
-) -> None:
+async def test_nothing_but_the_protocol_reaches_stdout_and_eof_ends_the_process(home: Path, tmp_path: Path) -> None:
     (home / "noisy.py").write_text(NOISY)
     (home / "settings.toml").write_text('[tools]\nload = ["noisy.py"]\n')
     process = await asyncio.create_subprocess_exec(
-        CALLGATE, "mcp", "serve", "--workspace", str(tmp_path), "--mode", "write",
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE, env={**os.environ, "CALLGATE_HOME": str(home)},
-    )  # fmt: skip
+        CALLGATE,
+        "mcp",
+        "serve",
+        "--workspace",
+        str(tmp_path),
+        "--mode",
+        "write",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env={**os.environ, "CALLGATE_HOME": str(home)},
+    )
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
     try:
         async with asyncio.timeout(LIMIT_S * 2):

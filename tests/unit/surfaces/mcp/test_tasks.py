@@ -53,9 +53,7 @@ async def test_a_call_that_ends_soon_is_answered_and_no_task(tmp_path: Path) -> 
     assert (result["resultType"], result["structuredContent"]) == ("complete", {"counted": 3})
 
 
-async def test_a_long_call_becomes_a_task_that_can_be_cancelled(
-    tmp_path: Path, impatient: None
-) -> None:
+async def test_a_long_call_becomes_a_task_that_can_be_cancelled(tmp_path: Path, impatient: None) -> None:
     async with world(tmp_path) as here, _with_tasks(here) as client:
         made = await _call(client, "wait")
         id = made["taskId"]
@@ -68,9 +66,7 @@ async def test_a_long_call_becomes_a_task_that_can_be_cancelled(
     assert "result" not in cancelled
 
 
-async def test_a_client_without_the_extension_waits_to_the_end(
-    tmp_path: Path, impatient: None
-) -> None:
+async def test_a_client_without_the_extension_waits_to_the_end(tmp_path: Path, impatient: None) -> None:
     async with world(tmp_path) as here, here.client("2026-07-28") as client:
         calling = asyncio.create_task(client.call_tool("wait", {}))
         await here.started.wait()
@@ -81,9 +77,7 @@ async def test_a_client_without_the_extension_waits_to_the_end(
         await asyncio.gather(calling, return_exceptions=True)
 
 
-async def test_a_question_of_a_task_is_in_it_and_is_answered_there(
-    tmp_path: Path, impatient: None
-) -> None:
+async def test_a_question_of_a_task_is_in_it_and_is_answered_there(tmp_path: Path, impatient: None) -> None:
     async with world(tmp_path, Mode.ASK) as here:
         async with _with_tasks(here, elicitation_callback=answers("Deny")) as client:
             id = (await _call(client, "put", what="it"))["taskId"]
@@ -140,10 +134,15 @@ async def test_a_task_is_unknown_to_another_visitor_and_forgotten_in_time(tmp_pa
 
 async def test_answers_are_taken_one_by_one_and_a_wrong_one_is_none(tmp_path: Path) -> None:
     form = types.ElicitRequest(
-        params=types.ElicitRequestFormParams(message="?", requested_schema={
-            "type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"],
-        })
-    )  # fmt: skip
+        params=types.ElicitRequestFormParams(
+            message="?",
+            requested_schema={
+                "type": "object",
+                "properties": {"x": {"type": "integer"}},
+                "required": ["x"],
+            },
+        )
+    )
 
     async def work(pending: PendingRequest[Any]) -> list[str]:
         return sorted(await pending.ask({"a": form, "b": form}))

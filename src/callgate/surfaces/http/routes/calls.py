@@ -270,12 +270,23 @@ async def cancel_call(context: Context, request: Request) -> Cancelled:
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/calls", "Run one tool once.", run_call, Result, body=NewCall,
-        errors=(403, 404, 409, 429, 503), events=True,
+        "POST",
+        "/v1/calls",
+        "Run one tool once.",
+        run_call,
+        Result,
+        body=NewCall,
+        errors=(403, 404, 409, 429, 503),
+        events=True,
     ),
     Operation(
-        "GET", "/v1/calls", "List calls, newest first.", list_calls, CallList, query=CallQuery,
+        "GET",
+        "/v1/calls",
+        "List calls, newest first.",
+        list_calls,
+        CallList,
+        query=CallQuery,
     ),
     Operation("GET", "/v1/calls/{id}", "One call.", get_call, CallDetail, errors=(404,)),
     Operation("DELETE", "/v1/calls/{id}", "Cancel a call.", cancel_call, Cancelled, errors=(404,)),
-)  # fmt: skip
+)

@@ -113,16 +113,32 @@ def _answer(body: Decision) -> Answer:
 
 OPERATIONS = (
     Operation(
-        "GET", "/v1/confirmations", "The questions that wait.", list_confirmations,
-        ConfirmationList, query=ConfirmationQuery,
+        "GET",
+        "/v1/confirmations",
+        "The questions that wait.",
+        list_confirmations,
+        ConfirmationList,
+        query=ConfirmationQuery,
     ),
     Operation(
-        "POST", "/v1/confirmations/{request}", "Answer a question.", answer_confirmation, Decided,
-        body=Decision, errors=(404,), declined=Decided,
+        "POST",
+        "/v1/confirmations/{request}",
+        "Answer a question.",
+        answer_confirmation,
+        Decided,
+        body=Decision,
+        errors=(404,),
+        declined=Decided,
     ),
     Operation(
-        "POST", "/v1/sessions/{id}/turns/{turn}/confirmations/{request}",
-        "Answer a question of a turn; - is the turn of a direct call.", answer_confirmation,
-        Decided, body=Decision, errors=(404,), declined=Decided, short=True,
+        "POST",
+        "/v1/sessions/{id}/turns/{turn}/confirmations/{request}",
+        "Answer a question of a turn; - is the turn of a direct call.",
+        answer_confirmation,
+        Decided,
+        body=Decision,
+        errors=(404,),
+        declined=Decided,
+        short=True,
     ),
-)  # fmt: skip
+)

@@ -154,23 +154,39 @@ _ONE = "/v1/hosts/{name}"
 OPERATIONS = (
     Operation("GET", "/v1/hosts", "List the hosts.", list_hosts, HostList),
     Operation(
-        "POST", f"{_ONE}/restart", "End a host; its next call starts it again.",
-        restart_host, Host, errors=(404, 409),
+        "POST",
+        f"{_ONE}/restart",
+        "End a host; its next call starts it again.",
+        restart_host,
+        Host,
+        errors=(404, 409),
     ),
     Operation(
         "GET", f"{_ONE}/log", "The end of its log.", read_log, Log, query=LogQuery, errors=(404,)
     ),
     Operation(
-        "GET", f"{_ONE}/messages",
+        "GET",
+        f"{_ONE}/messages",
         "The last requests and answers of an MCP server; for a browser that is logged in.",
-        list_messages, MessageList, errors=(403, 404),
+        list_messages,
+        MessageList,
+        errors=(403, 404),
     ),
     Operation(
-        "POST", f"{_ONE}/look", "Start an MCP server, and say what it wants to have approved.",
-        look_at_server, Proposal, errors=(404, 500, 503),
+        "POST",
+        f"{_ONE}/look",
+        "Start an MCP server, and say what it wants to have approved.",
+        look_at_server,
+        Proposal,
+        errors=(404, 500, 503),
     ),
     Operation(
-        "POST", f"{_ONE}/approve", "Approve what was looked at; for a browser that is logged in.",
-        approve_server, Host, body=Approval, errors=(403, 404, 409, 500, 503),
+        "POST",
+        f"{_ONE}/approve",
+        "Approve what was looked at; for a browser that is logged in.",
+        approve_server,
+        Host,
+        body=Approval,
+        errors=(403, 404, 409, 500, 503),
     ),
-)  # fmt: skip
+)

@@ -123,10 +123,17 @@ async def rotate_token(context: Context, request: Request) -> Rotated:
 OPERATIONS = (
     Operation("GET", "/healthz", "Whether it lives.", get_health, Health, unlocked=True),
     Operation(
-        "GET", "/login", "Turn a login link into a cookie.", log_in, None, query=Code,
-        status=303, errors=(401,), unlocked=True,
+        "GET",
+        "/login",
+        "Turn a login link into a cookie.",
+        log_in,
+        None,
+        query=Code,
+        status=303,
+        errors=(401,),
+        unlocked=True,
     ),
     Operation("GET", "/v1/instance", "What runs here.", get_instance, Instance),
     Operation("POST", "/v1/login", "A link that logs a browser in, once.", create_login, Login),
     Operation("POST", "/v1/token/rotate", "Void every token and cookie.", rotate_token, Rotated),
-)  # fmt: skip
+)

@@ -61,9 +61,7 @@ async def explain_call(context: Context, request: Request) -> Explained:
     session = await _session(context, body)
     if body.mode is not None:
         session = structs.replace(session, mode=body.mode)
-    call = ToolCall(
-        tool=body.tool, arguments=body.arguments, session=session, caller=body.caller
-    )
+    call = ToolCall(tool=body.tool, arguments=body.arguments, session=session, caller=body.caller)
     try:
         subject, decision = context.runtime.explain(call)
     except ToolError as error:
@@ -218,15 +216,29 @@ async def _modes(store: Store) -> dict[str, Mode]:
 
 OPERATIONS = (
     Operation(
-        "GET", "/v1/policy", "What holds in a workspace, and where it stands.", get_policy, InForce,
-        query=PolicyQuery, errors=(403,),
+        "GET",
+        "/v1/policy",
+        "What holds in a workspace, and where it stands.",
+        get_policy,
+        InForce,
+        query=PolicyQuery,
+        errors=(403,),
     ),
     Operation(
-        "POST", "/v1/policy/test", "Say which calls on record other settings decide otherwise.",
-        backtest_policy, Tested, body=OtherSettings,
+        "POST",
+        "/v1/policy/test",
+        "Say which calls on record other settings decide otherwise.",
+        backtest_policy,
+        Tested,
+        body=OtherSettings,
     ),
     Operation(
-        "POST", "/v1/policy/explain", "Say what would be decided about a call.", explain_call,
-        Explained, body=Supposed, errors=(403, 404, 409),
+        "POST",
+        "/v1/policy/explain",
+        "Say what would be decided about a call.",
+        explain_call,
+        Explained,
+        body=Supposed,
+        errors=(403, 404, 409),
     ),
-)  # fmt: skip
+)

@@ -62,8 +62,8 @@ def open_rows(
     for call in stored:
         ours = rows.get(call.id)
         row = row_of_stored(call)
-        rows[call.id] = row if ours is None else replace(
-            row, summary=ours.summary, client=ours.client
+        rows[call.id] = (
+            row if ours is None else replace(row, summary=ours.summary, client=ours.client)
         )
     return sorted(rows.values(), key=lambda row: row.id, reverse=True)
 

@@ -114,7 +114,12 @@ async def save_new_rule(context: Context, request: Request) -> Result:
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/policy/rules", "Save a rule, after a yes; for the owner's own login.",
-        save_new_rule, Result, body=NewRule, errors=(403, 503),
+        "POST",
+        "/v1/policy/rules",
+        "Save a rule, after a yes; for the owner's own login.",
+        save_new_rule,
+        Result,
+        body=NewRule,
+        errors=(403, 503),
     ),
-)  # fmt: skip
+)

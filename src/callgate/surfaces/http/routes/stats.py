@@ -135,13 +135,14 @@ def _count(path: str, since: float, now: float, models: list[ModelStats]) -> Sta
         span_s=span_s,
         tools=[_of_tool(name, tools[name]) for name in sorted(tools)],
         times=[
-            SpanStats(at=since + n * span_s, calls=each.calls, errors=each.errors,
-                      denials=each.denials)
+            SpanStats(
+                at=since + n * span_s, calls=each.calls, errors=each.errors, denials=each.denials
+            )
             for n, each in sorted(spans.items())
         ],
         errors=_groups(alike.values()),
         models=models,
-    )  # fmt: skip
+    )
 
 
 def _of_tool(name: str, tally: _Tally) -> ToolStats:

@@ -40,9 +40,12 @@ async def _session(context: Context, id: str | None) -> Session:
         return live
     stored = await (await context.runtime.store()).get_session(id)
     return Session(
-        workspace=stored.workspace, id=id, mode=stored.mode, tags=stored.tags,
+        workspace=stored.workspace,
+        id=id,
+        mode=stored.mode,
+        tags=stored.tags,
         is_worker=stored.parent is not None,
-    )  # fmt: skip
+    )
 
 
 OPERATIONS = (

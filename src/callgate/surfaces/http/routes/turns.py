@@ -44,11 +44,24 @@ async def cancel_turn(context: Context, request: Request) -> Cancelling:
 _TURNS = "/v1/sessions/{id}/turns"
 OPERATIONS = (
     Operation(
-        "POST", _TURNS, "Begin a turn.", begin_turn, Begun, body=Prompt, status=202,
-        errors=(403, 404, 409, 503), short=True,
+        "POST",
+        _TURNS,
+        "Begin a turn.",
+        begin_turn,
+        Begun,
+        body=Prompt,
+        status=202,
+        errors=(403, 404, 409, 503),
+        short=True,
     ),
     Operation(
-        "DELETE", f"{_TURNS}/{{turn}}", "Cancel a turn.", cancel_turn, Cancelling, status=202,
-        errors=(404,), short=True,
+        "DELETE",
+        f"{_TURNS}/{{turn}}",
+        "Cancel a turn.",
+        cancel_turn,
+        Cancelling,
+        status=202,
+        errors=(404,),
+        short=True,
     ),
-)  # fmt: skip
+)

@@ -54,7 +54,10 @@ async def undo_call(context: Context, request: Request) -> Result:
     session = context.sessions.fresh(stored.workspace, stored.mode)
     session.tags |= {TAG}
     call = ToolCall(
-        tool="undo", arguments={"call_id": calls[-1]}, session=session, caller=CallerKind.HTTP,
+        tool="undo",
+        arguments={"call_id": calls[-1]},
+        session=session,
+        caller=CallerKind.HTTP,
         client=request.client,
     )
     confirmed = context.runtime.attach(_yes, session.id) if body.confirmed else nullcontext()
@@ -71,7 +74,12 @@ async def _yes(question: Confirmation) -> Answer:
 
 OPERATIONS = (
     Operation(
-        "POST", "/v1/sessions/{id}/undo", "Put files back to before a call.", undo_call, Result,
-        body=UndoWhat, errors=(403, 404, 503),
+        "POST",
+        "/v1/sessions/{id}/undo",
+        "Put files back to before a call.",
+        undo_call,
+        Result,
+        body=UndoWhat,
+        errors=(403, 404, 503),
     ),
-)  # fmt: skip
+)

@@ -22,20 +22,26 @@ MAX_IN = 1024 * 1024
 """Bytes of a message to us."""
 CHAT = frozenset(
     {
-        events.TURN_STARTED, events.TURN_COMPLETED, events.TURN_CANCELLED, events.NOTICE,
-        events.CHAT, events.CHAT_DELTA, events.SPEECH, events.OPEN_URL,
-        events.CALLED, *events.TERMINAL,
-        events.CONFIRMATION_REQUESTED, events.CONFIRMATION_RESOLVED,
+        events.TURN_STARTED,
+        events.TURN_COMPLETED,
+        events.TURN_CANCELLED,
+        events.NOTICE,
+        events.CHAT,
+        events.CHAT_DELTA,
+        events.SPEECH,
+        events.OPEN_URL,
+        events.CALLED,
+        *events.TERMINAL,
+        events.CONFIRMATION_REQUESTED,
+        events.CONFIRMATION_RESOLVED,
     }
-)  # fmt: skip
+)
 """The types of preset `chat`."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=128)]
 
 
-class _In(
-    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"
-):
+class _In(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
     pass
 
 
