@@ -123,11 +123,11 @@ def test_every_way_to_match_a_foreign_pattern_would_be_found() -> None:
 _ONE = "its first character begins each round, and nothing else holds that"
 _FREE = "nothing stands behind it, so it never has to be read in another way"
 NESTED = {
-    "audit.assignments._BARE": _ONE,
-    "audit.assignments._ENCODED": _ONE,
-    "audit.command_lines._COMMAND": _FREE,
-    "audit.values._NO_SECRET": _ONE,
-    "audit.values._REFERENCE": _ONE,
+    "redaction.assignments._BARE": _ONE,
+    "redaction.assignments._ENCODED": _ONE,
+    "redaction.command_lines._COMMAND": _FREE,
+    "redaction.values._NO_SECRET": _ONE,
+    "redaction.values._REFERENCE": _ONE,
     "protocol.toolcalls.find._BRACKETS": _ONE,
     "protocol.toolcalls.preview.STRING": _ONE,
     "protocol.toolcalls.preview._NESTED": _ONE,
@@ -137,8 +137,8 @@ NESTED = {
     "protocol.toolcalls.prose._CLOSING": _FREE,
     "protocol.toolcalls.stream._FLAT": _ONE,
     "protocol.toolcalls.stream._COMPLETE_CALL": _ONE,
-    "audit.assignments._INDENTED": _FREE,
-    "audit.values._HUMPS": "what stands behind each run says where it ends",
+    "redaction.assignments._INDENTED": _FREE,
+    "redaction.values._HUMPS": "what stands behind each run says where it ends",
     "policy.shell_lists._JOINED_LINE": _ONE,
     "policy.shell_words._BACKTICKS": _ONE,
     "policy.shell_words._ANSI_C": _ONE,

@@ -81,7 +81,7 @@ def test_a_changed_tool_is_refused_until_its_change_was_accepted(place: Place) -
 @pytest.mark.spec("T21")
 def test_a_renamed_tool_is_offered_under_neither_name_before_a_yes(place: Place) -> None:
     assert place.refusal() == (0, None)
-    place.change('("echo", "raw", ', '("cooked", "raw", ')
+    place.change('"echo raw ', '"cooked raw ')
     assert (place.refusal(), place.refusal("cooked")[0]) == ((3, "definition_changed"), 1)
     assert place.refusal("refuse") == (1, None)  # its other tools are as they were
     assert place.run("hosts", "reload", "--yes").code == 0
@@ -90,7 +90,7 @@ def test_a_renamed_tool_is_offered_under_neither_name_before_a_yes(place: Place)
 
 def test_added_and_removed_tools_are_named(place: Place) -> None:
     assert place.run("hosts", "reload").code == 0
-    place.change('("echo", "raw", ', '("echo", "cooked", ')
+    place.change('"echo raw ', '"echo cooked ')
     (found,) = place.run("hosts", "reload", "--yes", "--json").json["hosts"]
     assert (list(found["added"]), found["removed"], found["changed"]) == (["cooked"], ["raw"], {})
     names = [tool["name"] for tool in place.host()["tools"]]
@@ -134,7 +134,7 @@ def test_a_host_that_does_not_start_leaves_its_pin(place: Place) -> None:
 @pytest.mark.spec("T22")
 def test_a_tool_by_a_taken_name_is_not_pinned(place: Place) -> None:
     place.run("hosts", "reload")
-    place.change('"echo"', '"read_file"')
+    place.change('"echo raw ', '"read_file raw ')
     assert place.run("hosts", "reload", "--yes").code == 5
     assert place.run("tools").code == 0
 
@@ -236,7 +236,7 @@ def test_an_instance_tells_how_its_hosts_are(served: Place) -> None:
 def test_an_instance_takes_over_what_was_accepted(served: Place) -> None:
     assert served.refusal() == (0, None)
     served.change('"A tool."', '"Another tool."')
-    served.change('"raw", ', '"new_one", ')
+    served.change(" raw ", " new_one ")
     assert served.refusal("die") == (5, "host_died")
     assert served.refusal() == (3, "definition_changed")
     changed = [tool["name"] for tool in served.host()["tools"] if tool["changed"]]
@@ -280,7 +280,7 @@ def test_a_restart_ends_a_quarantine(served: Place) -> None:
 
 MARKED = """
 import resource, socket, sys
-from callgate.sandbox import command_marks
+from callgate.sandbox.processes import command_marks
 resource.setrlimit(10, (command_marks._LEAST_NUMBER, resource.getrlimit(10)[1]))
 gate = socket.socket(socket.AF_UNIX)
 gate.connect(sys.argv[1])

@@ -61,7 +61,7 @@ def test_a_changed_plugin_is_taken_over_without_a_word_of_ours(developing: Devel
     assert "its new version serves" in said and "echo" in said
     assert place.refusal() == (0, None)
     assert "Another tool." in place.pin.read_text()
-    assert "new_one added" in developing.edit('"raw", ', '"new_one", ')
+    assert "new_one added" in developing.edit(" raw ", " new_one ")
     assert (place.refusal("new_one"), place.refusal("raw")[0]) == ((0, None), 1)
 
 
@@ -77,7 +77,7 @@ def test_a_broken_version_leaves_the_old_one_serving(developing: Developing) -> 
 def test_a_version_that_takes_anothers_name_is_not_used(developing: Developing) -> None:
     place = developing.place
     assert place.refusal() == (0, None)
-    assert "read_file" in developing.edit('"pid", ', '"read_file", ')
+    assert "read_file" in developing.edit(" pid ", " read_file ")
     assert (place.refusal(), place.refusal("pid")) == ((0, None), (0, None))
 
 

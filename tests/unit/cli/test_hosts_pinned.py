@@ -80,7 +80,7 @@ def test_a_first_use_is_told_and_a_second_is_not(place: Place) -> None:
     ids=["taken", "lookalike"],
 )
 def test_a_tool_that_cannot_be_registered_harms_no_other(place: Place, name: str, shown: str) -> None:
-    place.change('"raw", ', f'"{name}", ')
+    place.change(" raw ", f" {name} ")
     first = place.run("tools", "--names")
     assert (first.code, "echo" in first.out.split(), shown in first.err) == (0, True, True)
     assert place.refusal() == (0, None)

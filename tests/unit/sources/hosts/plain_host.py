@@ -24,26 +24,12 @@ def tool(name, **properties):
     return {"name": name, "description": CONFIG.get("words", "A tool."), "input_schema": schema}
 
 
+NAMES = "echo raw fail refuse die hang noise parts other late count pid slow reach cwd"
+
+
 def schemas():
     text = {"text": {"type": "string"}}
-    names = (
-        "echo",
-        "raw",
-        "fail",
-        "refuse",
-        "die",
-        "hang",
-        "noise",
-        "parts",
-        "other",
-        "late",
-        "count",
-        "pid",
-        "slow",
-        "reach",
-        "cwd",
-    )
-    return [tool(name, **text) for name in names]
+    return [tool(name, **text) for name in NAMES.split()]
 
 
 def execute(id, params):
