@@ -24,7 +24,7 @@ from playwright.async_api import (
 from tests.browser.chromium import FLAGS
 from tests.browser.instances import Served
 
-_LIMIT_MS = 15_000
+_LIMIT_MS = 45_000
 
 expect.set_options(timeout=_LIMIT_MS)
 
