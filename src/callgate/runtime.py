@@ -19,7 +19,6 @@ from callgate.core.settings_state import SettingsState
 from callgate.core.stored import StoredConfirmation
 from callgate.core.stores import Store
 from callgate.core.tools import ToolFactory
-from callgate.dispatch.authorize import Subject
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.early_answers import EarlyAnswers, early_result
 from callgate.dispatch.journal import LEFT_OPEN
@@ -27,6 +26,7 @@ from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer, Receipt
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall, Stop
+from callgate.dispatch.subjects import Subject
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook
 from callgate.sessions.conversations import Conversations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
@@ -19,54 +19,20 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.ids import ulid
-from callgate.core.json_schema.schemas import Checked
-from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
 from callgate.core.tools import Preview
 from callgate.dispatch.clients import this_process
-from callgate.dispatch.commands.sandboxes import Enclosure
 from callgate.dispatch.journal import Journal
-from callgate.dispatch.permission.asking import Confirmations
-from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
+from callgate.dispatch.permission.asking import Confirmations, Hash
+from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation, Scope
 from callgate.dispatch.permission.grants import Grant, Grants
-from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
-from callgate.dispatch.validate import validate
-from callgate.policy.decide import Decision, Question, Rulebook, ask_always, ask_because_repaired
+from callgate.dispatch.subjects import Subject, question
+from callgate.policy.decide import Decision, Rulebook, ask_always, ask_because_repaired
 from callgate.policy.rules import Outcome
 from callgate.redaction.summaries import summarize
 from callgate.redaction.texts import redact
-
-
-class Subject(msgspec.Struct, frozen=True):
-    """What is to be authorized: a tool, its checked arguments, the places they name."""
-
-    tool: Registered
-    checked: Checked
-    resolved_paths: tuple[ResolvedPath, ...]
-    enclosure: Enclosure | None = None
-    """What its commands run in, for a tool that does all by commands."""
-    named: tuple[ResolvedPath, ...] = ()
-    """Places in the words of its command that a rule asks about."""
-
-    @property
-    def policy_key(self) -> str:
-        """All that a decision without rules depends on, beside the mode and the caller."""
-        if self.enclosure is None:
-            return self.tool.policy_key
-        return f"{self.tool.policy_key} {self.enclosure.read_only} {self.enclosure.widened}"
-
-    @property
-    def widened(self) -> bool:
-        """It asks for more than the settings give to any command."""
-        return self.enclosure is not None and self.enclosure.widened
-
-    @property
-    def reaches_network(self) -> bool:
-        """Whether a yes to it is more than one to a command without the network: it asks for
-        that, or runs where nobody keeps it away."""
-        return self.enclosure is not None and (self.enclosure.widened or self.enclosure.delegated)
 
 
 class Authority(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,38 +50,44 @@ class Authority(msgspec.Struct, frozen=True, kw_only=True):
 async def authorize(
     call: ToolCall,
     subject: Subject,
+    decision: Decision,
     authority: Authority,
     journal: Journal,
     running: RunningCall,
-    recheck: Callable[[Mapping[str, Any]], Subject],
+    hash: Hash,
     confirmation: Confirmation | None = None,
-) -> Subject:
-    """For a call that the policy does not simply allow: what may run, the subject or what a
-    person put in its place. Raises if nothing may. `asked` was put before a restart."""
-    decision = journal.decision
-    assert decision is not None
+) -> Answer | None:
+    """For a call that the policy does not simply allow: the answer by which it may run, None
+    where a remembered one covers it. Raises if it may not. `confirmation` was put before a
+    restart. An answer may have other arguments: they are checked, then the answer is `accept`ed."""
     if decision.outcome is Outcome.DENY:
         raise ToolPermissionDenied(
             f"{decision.sentence} ({decision.origin})", reason=_deny_reason(decision)
         )
     if confirmation is None:
         if _granted(call, subject, decision, authority.grants):
-            return subject
+            return None
         _ensure_somebody(call, decision, authority.confirmations)
         journal.ensure_recordable()  # nobody is asked about what could not be done anyway
         preview = await _preview(call, subject, authority, running, journal)
         confirmation = _confirmation(call, subject, decision, authority, preview)
         await journal.write_question(confirmation, running)
-    answer = await _answer(call, subject, confirmation, authority, journal, running)
+    confirmations = authority.confirmations
+    closed = await confirmations.ask(confirmation, call.session, running, hash, journal.answered)
+    answer = _answer(closed, confirmations.timeout_s)
     if answer.decision is not Outcome.ALLOW:
         _remember(call, subject, decision, authority, answer)
         reason = f" They said: {answer.reason}" if answer.reason else ""
         raise ToolUserDenied(f"The user denied this operation.{reason}", reason="user_denied")
-    if answer.arguments is not None:
-        subject = recheck(answer.arguments)
+    return answer
+
+
+def accept(
+    call: ToolCall, subject: Subject, decision: Decision, authority: Authority, answer: Answer
+) -> None:
+    """Remember a yes as long as it says, unless what it allows is denied by now."""
     ensure_not_denied(call, subject, authority)
     _remember(call, subject, decision, authority, answer)
-    return subject
 
 
 def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) -> None:
@@ -128,12 +100,12 @@ def ensure_not_denied(call: ToolCall, subject: Subject, authority: Authority) ->
 
 
 def ensure_still_allowed(
-    call: ToolCall, subject: Subject, authority: Authority, decided: Decision | None
+    call: ToolCall, subject: Subject, authority: Authority, decided: Decision
 ) -> None:
     """After a wait for a slot: as before, and what nobody was asked about then must not need
     to be asked about now."""
     ensure_not_denied(call, subject, authority)
-    if decided is None or decided.outcome is not Outcome.ALLOW:
+    if decided.outcome is not Outcome.ALLOW:
         return
     now = judge(call, subject, authority)
     if now.outcome is not Outcome.ALLOW:
@@ -164,25 +136,6 @@ def _policy(call: ToolCall, subject: Subject, authority: Authority) -> Decision:
         if known is not None:
             return known
     return book.decide(question(call, subject, book), subject.policy_key)
-
-
-def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
-    """What the policy is asked about a call."""
-    tool, session = subject.tool, call.session
-    return Question(
-        tool=tool.name,
-        aliases=tool.definition.aliases,
-        effect=tool.effect,
-        destructive=tool.destructive,
-        mode=Mode(session.mode),  # both may have been given as words
-        caller=CallerKind(call.caller),
-        workspace=book.directory or session.workspace,
-        resolved_paths=(*subject.resolved_paths, *subject.named),
-        arguments=subject.checked.arguments,
-        arguments_sha256=subject.checked.sha256,
-        read_only_sandbox=subject.enclosure is not None and subject.enclosure.read_only,
-        network=subject.widened,
-    )
 
 
 def _deny_reason(decision: Decision) -> str:
@@ -219,26 +172,13 @@ def _ensure_somebody(call: ToolCall, decision: Decision, confirmations: Confirma
         )
 
 
-async def _answer(
-    call: ToolCall,
-    subject: Subject,
-    confirmation: Confirmation,
-    authority: Authority,
-    journal: Journal,
-    running: RunningCall,
-) -> Answer:
+def _answer(closed: Closed, timeout_s: float) -> Answer:
     """What a person said; raises where nobody did."""
-
-    def hash(arguments: Mapping[str, Any]) -> str:
-        return validate(arguments, subject.tool).sha256
-
-    confirmations = authority.confirmations
-    closed = await confirmations.ask(confirmation, call.session, running, hash, journal.answered)
     if closed.answer is not None:
         return closed.answer
     if closed.state is ConfirmationState.EXPIRED:
         raise ConfirmationTimeout(
-            f"Nobody answered within {confirmations.timeout_s:g} s.", reason="confirmation_timeout"
+            f"Nobody answered within {timeout_s:g} s.", reason="confirmation_timeout"
         )
     raise ToolCancelled(reason="question_withdrawn")
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.resolved_paths import ResolvedPath
-from callgate.dispatch.authorize import Subject, question
-from callgate.dispatch.commands.path_search import Matches, find
 from callgate.dispatch.registry import Registry
+from callgate.dispatch.subjects import Subject, question
 from callgate.policy.decide import Rulebook
 from callgate.policy.path_rules import PathRule, binding, words
+
+if TYPE_CHECKING:
+    from callgate.dispatch.commands.path_search import Matches
 
 _MOST_WORDS = 1_000
 """Of a command that are looked at; what only the others name is not allowed by them."""
@@ -50,6 +53,10 @@ class CommandRules:
 
     def matches(self, call: ToolCall, subject: Subject) -> Matches:
         """What a command would be kept from now. Blocks; raises `PathRuleUnkept`."""
+        from callgate.dispatch.commands.path_search import (  # lazy: only a dry run asks  # noqa: PLC0415
+            find,
+        )
+
         session = call.session
         roots = (session.workspace, *(root.path for root in session.extra_roots))
         return find(self.of(call, subject), roots, (*subject.resolved_paths, *subject.named))

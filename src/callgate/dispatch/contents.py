@@ -1,4 +1,5 @@
-"""What a tool gave, looked at: its text, size, value, and the beginning that goes on record."""
+"""What a tool gave, looked at: its text, size and value, the beginning that goes on record, and the
+result that its caller gets. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import ToolError
-from callgate.core.results import Diagnostic
+from callgate.core.results import Diagnostic, ErrorInfo, ToolResult
 from callgate.core.tools import ToolOutput
 from callgate.redaction.data import redact_value
 from callgate.redaction.summaries import LONGEST
@@ -17,6 +19,55 @@ from callgate.redaction.texts import redact
 
 MOST_DISPLAYED = 16_384
 """Bytes of what a tool shows on a screen that events hold; the result has all of it."""
+
+
+def completed_result(
+    call: ToolCall,
+    output: ToolOutput,
+    content: list[ContentBlock],
+    error: ErrorInfo | None,
+    duration_ms: float,
+) -> ToolResult:
+    """Of a call whose tool came to its end; `error` is what the tool reported itself."""
+    return ToolResult(
+        call_id=call.id,
+        tool=call.tool,
+        ok=output.success,
+        content=content,
+        value=value_of(output, content),
+        error=error,
+        diagnostics=diagnostics(output.metadata),
+        meta=output.metadata,
+        files_modified=output.files_modified,
+        command_executed=output.command_executed,
+        truncated=output.truncated,
+        duration_ms=duration_ms,
+        diffs=output.diffs,
+        native=output.native,
+    )
+
+
+def failed_result(
+    call: ToolCall,
+    error: ErrorInfo,
+    content: list[ContentBlock],
+    duration_ms: float,
+    partial: ToolOutput | None = None,
+) -> ToolResult:
+    """Of a call that was refused, failed or was stopped, with what its tool had to show by then."""
+    return ToolResult(
+        call_id=call.id,
+        tool=call.tool,
+        ok=False,
+        content=content,
+        value=None if partial is None else value_of(partial, content),
+        error=error,
+        partial=partial is not None,
+        files_modified=None if partial is None else partial.files_modified,
+        command_executed=None if partial is None else partial.command_executed,
+        duration_ms=duration_ms,
+        diffs=() if partial is None else partial.diffs,
+    )
 
 
 def handled(output: ToolOutput, content: list[ContentBlock]) -> ToolError:

@@ -11,10 +11,9 @@ from callgate.core.commands import Launcher
 from callgate.core.environment import Environment
 from callgate.core.sessions import Mode
 from callgate.core.tools import ToolContext, ToolOutput
-from callgate.dispatch.authorize import Subject
-from callgate.dispatch.call_files import CallFiles
+from callgate.dispatch.call_files import CallFiles, Report
 from callgate.dispatch.environments import Environments
-from callgate.dispatch.journal import Journal
+from callgate.dispatch.subjects import Subject
 from callgate.workspace.files import WorkspaceFileAPI
 
 
@@ -26,8 +25,8 @@ class CallContext(ToolContext):
         "_call_files",
         "_diagnostics",
         "_environments",
-        "_journal",
         "_loop",
+        "_report",
         "_subject",
     )
 
@@ -35,7 +34,7 @@ class CallContext(ToolContext):
         self,
         call: ToolCall,
         subject: Subject,
-        journal: Journal,
+        report: Report,
         files: CallFiles,
         environments: Environments,
         launcher: Launcher | None = None,
@@ -44,11 +43,11 @@ class CallContext(ToolContext):
         self.session_id = session.id
         self.scope = call.scope
         self.turn_id = call.turn_id
-        self.tool_use_id = journal.shown_id
+        self.tool_use_id = call.tool_use_id or call.id
         self.workspace_path = session.workspace
         self._cancel_event = self._logger = self._files = self._environment = None
         self._launcher = launcher
-        self._call, self._subject, self._journal, self._call_files = call, subject, journal, files
+        self._call, self._subject, self._report, self._call_files = call, subject, report, files
         self._environments = environments
         self._diagnostics: dict[str, None] = {}
         self._loop = asyncio.get_running_loop()
@@ -92,6 +91,6 @@ class CallContext(ToolContext):
         except RuntimeError:
             here = None
         if here is self._loop:
-            self._journal.published(event_type, payload)
+            self._report(event_type, payload)
         else:  # a tool's own thread
-            self._loop.call_soon_threadsafe(self._journal.published, event_type, payload)
+            self._loop.call_soon_threadsafe(self._report, event_type, payload)

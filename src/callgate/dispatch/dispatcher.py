@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,18 +26,16 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
-from callgate.core.json_schema.schemas import Checked
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
 from callgate.dispatch.authorize import (
     Authority,
-    Subject,
+    accept,
     authorize,
     ensure_still_allowed,
     judge,
-    question,
 )
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.command_rules import CommandRules
@@ -55,12 +53,16 @@ from callgate.dispatch.raw_open import is_nested, watch_opens
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
+from callgate.dispatch.subjects import Findings, Subject, question
 from callgate.dispatch.validate import validate
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision, lifts_protection
 from callgate.policy.rules import Outcome
 
 _log = logging.getLogger("callgate.dispatch")
+
+Release = Callable[[], None]
+"""Gives the slot of a call back."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +112,7 @@ class ToolDispatcher:
     async def run(self, call: ToolCall, confirmation: Confirmation | None = None) -> ToolResult:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
-        `asked` is the question about it that was put before a restart."""
+        `confirmation` is the question about it that was put before a restart."""
         journal = Journal(call, self._sink, self._log, self._audit)
         if confirmation is not None and self.running.closing:
             return journal.left_open()
@@ -118,37 +120,52 @@ class ToolDispatcher:
             running = self.running.enter(call)
         except ToolError as error:  # never got onto the road: shutting down, or a used id
             return self.refuse(_with_fresh_id(call), error)
+        tool: Registered | None = None
+        subject: Subject | None = None
+        decision: Decision | None = None
         try:
             if confirmation is not None:
                 await journal.asked_before(confirmation)
             tool = resolve(call, self.registry)
-            journal.tool = tool
             timeout_s = self._timeout(call, tool)
             if tool.definition.sandboxed and self._sandbox is not None:
                 await self._sandbox.ready()
-            subject = self._check(call, tool, journal, call.arguments)
-            journal.decision = judge(call, subject, self.authority)
+            subject = Subject(tool, validate(call.arguments, tool))
+            if tool.definition.sandboxed:
+                subject = self._enclose(call, subject)
+            subject = self._confine(call, subject)
+            decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
-                self._ensure_kept(call, subject, journal.decision)
-            if confirmation is not None or journal.decision.outcome is not Outcome.ALLOW:
-                recheck = partial(self._check, call, tool, journal)
-                subject = await authorize(
-                    call, subject, self.authority, journal, running, recheck, confirmation
+                self._ensure_kept(call, subject, decision)
+            if confirmation is not None or decision.outcome is not Outcome.ALLOW:
+                hash = partial(_hash, tool)
+                answer = await authorize(
+                    call, subject, decision, self.authority, journal, running, hash, confirmation
                 )
-            output = await self._execute(call, subject, journal, running, timeout_s)
-            result = journal.completed(output)
+                if answer is not None and answer.arguments is not None:
+                    subject = Subject(tool, validate(answer.arguments, tool))
+                    subject = self._enclose(call, subject)
+                    subject = self._confine(call, subject)
+                if answer is not None:
+                    accept(call, subject, decision, self.authority, answer)
+            release = await self._enter_lane(call, subject, decision, journal, running)
+            output = await self._execute(call, subject, journal, running, timeout_s, release)
+            result = journal.completed(output, Findings(tool, subject, decision))
         except ToolError as error:
-            result = journal.failed(error)
+            result = journal.failed(error, Findings(tool, subject, decision))
         except LeftOpen:
             return journal.left_open()
         except Stopped as stopped:
-            result = _answer(journal.failed(stopped.error, stopped.partial), running)
+            findings = Findings(tool, subject, decision)
+            result = _answer(journal.failed(stopped.error, findings, stopped.partial), running)
         except Exception as error:  # a defect of ours must not become an answer nobody gets
             log_failure(_log, error, "call %s met a defect", call.id)
-            result = journal.failed(ToolExecutionError(is_user_visible=False, reason="internal"))
+            internal = ToolExecutionError(is_user_visible=False, reason="internal")
+            result = journal.failed(internal, Findings(tool, subject, decision))
         except BaseException:
             if not journal.closed:
-                journal.failed(ToolCancelled(reason=Stop.CALLER_GONE))
+                gone = ToolCancelled(reason=Stop.CALLER_GONE)
+                journal.failed(gone, Findings(tool, subject, decision))
             raise
         finally:
             self.running.remove(running)
@@ -156,53 +173,81 @@ class ToolDispatcher:
             await journal.settled()
         return result
 
-    def _check(self, call: ToolCall, tool: Registered, journal: Journal, arguments: Any) -> Subject:
-        """Stages 2 and 3; again for arguments that a person put in place of the caller's."""
-        checked = validate(arguments, tool)
-        journal.checked = checked
-        enclosure = None
-        if tool.definition.sandboxed and self._sandbox is not None:
-            enclosure = self._sandbox.enclosure(
-                call.session,
-                checked.arguments,
-                has_effects=tool.has_effects,
-                terminals=self._terminals(call, tool, checked),
-            )
-            journal.sandbox = str(enclosure)
-        without_paths = Subject(tool, checked, (), enclosure)
-        if not tool.path_params:
-            return self._confined(call, without_paths, journal)
-        book = self.authority.policies(call.session.workspace)
+    def _enclose(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with what its commands run in, where the tool does all by commands."""
+        tool = subject.tool
+        if not tool.definition.sandboxed or self._sandbox is None:
+            return subject
+        enclosure = self._sandbox.enclosure(
+            call.session,
+            subject.checked.arguments,
+            has_effects=tool.has_effects,
+            terminals=self._terminals(call, subject),
+        )
+        return Subject(tool, subject.checked, (), enclosure)
 
-        def writable(resolved: ResolvedPath) -> bool:
-            if self._files.is_own(resolved):
-                return False
-            asking = question(call, without_paths, book)
-            return not resolved.protected or lifts_protection(resolved, asking, book.user)
-
-        locate = self._files.open(call).locate
-        resolved_paths = confine(checked.arguments, tool, locate, writable)
-        subject = Subject(tool, checked, resolved_paths, enclosure)
-        if enclosure is not None and book.has_rules:
-            named = self.command_rules.named(call, subject, locate)
-            subject = msgspec.structs.replace(subject, named=named)
-        return self._confined(call, subject, journal)
-
-    def _confined(self, call: ToolCall, subject: Subject, journal: Journal) -> Subject:
-        """The same, with the network of its commands bound to the hosts that the policy names."""
+    def _confine(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with the places that it names, and with no more network than the policy
+        gives to its commands."""
+        if subject.tool.path_params:
+            subject = self._locate(call, subject)
         if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
             return subject
         most = self.authority.policies(call.session.workspace).most_hosts
         named = judge(call, subject, self.authority).hosts
         enclosure = self._sandbox.confined(subject.enclosure, named, most)
-        journal.sandbox = str(enclosure)
         return msgspec.structs.replace(subject, enclosure=enclosure)
+
+    def _locate(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with the places in its arguments, and in its command where rules ask."""
+        book = self.authority.policies(call.session.workspace)
+
+        def writable(resolved: ResolvedPath) -> bool:
+            if self._files.is_own(resolved):
+                return False
+            asking = question(call, subject, book)
+            return not resolved.protected or lifts_protection(resolved, asking, book.user)
+
+        locate = self._files.open(call).locate
+        resolved_paths = confine(subject.checked.arguments, subject.tool, locate, writable)
+        located = Subject(subject.tool, subject.checked, resolved_paths, subject.enclosure)
+        if subject.enclosure is None or not book.has_rules:
+            return located
+        named = self.command_rules.named(call, located, locate)
+        return msgspec.structs.replace(located, named=named)
 
     def _ensure_kept(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
         """Refuse what this machine cannot keep, before anyone is asked about it."""
-        assert self._sandbox is not None and subject.enclosure is not None
+        if self._sandbox is None or subject.enclosure is None:
+            return
         if decision.outcome is not Outcome.DENY or decision.reason == "mode_read":
             self._sandbox.ensure(subject.enclosure, call.session)
+
+    async def _enter_lane(
+        self,
+        call: ToolCall,
+        subject: Subject,
+        decision: Decision,
+        journal: Journal,
+        running: RunningCall,
+    ) -> Release:
+        """Wait for a slot; what is returned gives it back."""
+        tool = subject.tool
+        if tool.has_effects:
+            journal.ensure_recordable()
+        if is_nested(call.session.id):  # the tool that makes this call has a slot already
+            return _nothing
+        lane = (call.session.id, tool.name, tool.definition.max_concurrent)
+        release, ticket = partial(self._lanes.release, *lane), self._lanes.enter(*lane)
+        if ticket is not None:
+            try:
+                await running.until(ticket)
+                ensure_still_allowed(call, subject, self.authority, decision)
+            except BaseException:
+                if ticket.done() and not ticket.cancelled():
+                    release()
+                raise
+        return release
 
     async def _execute(
         self,
@@ -211,32 +256,20 @@ class ToolDispatcher:
         journal: Journal,
         running: RunningCall,
         timeout_s: float,
+        release: Release,
     ) -> ToolOutput:
-        """Wait for a slot, say that the call starts, and start it."""
+        """Say that the call starts, and start it. `release` is called once its work has ended."""
         tool = subject.tool
-        if tool.has_effects:
-            journal.ensure_recordable()
-        if is_nested(call.session.id):  # the tool that makes this call has a slot already
-            release, ticket = _nothing, None
-        else:
-            lane = (call.session.id, tool.name, tool.definition.max_concurrent)
-            release, ticket = partial(self._lanes.release, *lane), self._lanes.enter(*lane)
-        if ticket is not None:
-            try:
-                await running.until(ticket)
-                ensure_still_allowed(call, subject, self.authority, journal.decision)
-            except BaseException:
-                if ticket.done() and not ticket.cancelled():
-                    release()
-                raise
         try:
             running.raise_if_stopped()
-            launcher = self._launcher(call, subject)
-            context = CallContext(call, subject, journal, self._files, self.environments, launcher)
+            launcher = None if subject.enclosure is None else self._launcher(call, subject)
+            context = CallContext(
+                call, subject, journal.published, self._files, self.environments, launcher
+            )
             if tool.has_effects:
-                await journal.started(tool, subject.checked, running)
+                await journal.started(subject, running)
             else:
-                journal.called(tool, subject.checked)
+                journal.called(subject)
         except BaseException:
             release()
             raise
@@ -257,13 +290,13 @@ class ToolDispatcher:
         allowed = (*subject.resolved_paths, *subject.named)
         return self._sandbox.rule_launcher(subject.enclosure, call.session, rules, allowed)
 
-    def _terminals(self, call: ToolCall, tool: Registered, checked: Checked) -> Launcher | None:
+    def _terminals(self, call: ToolCall, subject: Subject) -> Launcher | None:
         """The client's, for commands that belong to the session; other processes stay here, and
         so do commands that path rules bind: nothing can be kept from them there."""
-        if tool.definition.source != "builtin":
+        if subject.tool.definition.source != "builtin":
             return None
         terminals = self.environments.terminals(call.session)
-        if terminals is not None and self.command_rules.of(call, Subject(tool, checked, ())):
+        if terminals is not None and self.command_rules.of(call, subject):
             return None
         return terminals
 
@@ -277,16 +310,15 @@ class ToolDispatcher:
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""
         tool = resolve(call, self.registry)
-        journal = Journal(call, self._sink, self._log, None)
-        subject = self._check(call, tool, journal, call.arguments)
+        subject = self._enclose(call, Subject(tool, validate(call.arguments, tool)))
+        subject = self._confine(call, subject)
         decision = judge(call, subject, self.authority)
-        if subject.enclosure is not None:
-            self._ensure_kept(call, subject, decision)
+        self._ensure_kept(call, subject, decision)
         return subject, decision
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """End a call that never gets onto the road, with the events and record of any other."""
-        return Journal(call, self._sink, self._log, self._audit).failed(error)
+        return Journal(call, self._sink, self._log, self._audit).failed(error, Findings())
 
     async def cancel(self, call_id: str) -> bool:
         """Stop one call; False if it is not under way."""
@@ -359,6 +391,10 @@ def _answer(result: ToolResult, running: RunningCall) -> ToolResult:
 
 def _nothing() -> None:
     pass
+
+
+def _hash(tool: Registered, arguments: Mapping[str, Any]) -> str:
+    return validate(arguments, tool).sha256
 
 
 def _with_fresh_id(call: ToolCall) -> ToolCall:

@@ -3,8 +3,9 @@
     event -> live readers
           -> the log of its session; where effects are at stake it is waited for
 
-Every call ends here exactly once, in `completed`, `failed` or `invalid`. Secrets do not get
-past this module: texts are redacted before they become part of an event or a record.
+Whatever is written comes as an argument: the journal is told what happened, and nobody reads from
+it. Every call ends here exactly once, in `completed` or `failed`. Secrets do not get past it:
+`call_records` redacts texts before they become part of an event or a record.
 """
 
 from __future__ import annotations
@@ -13,13 +14,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from callgate.audit.records import CallRecord
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
-    DENIALS,
     ToolError,
     ToolPermissionDenied,
     ToolProtocolError,
@@ -39,38 +39,28 @@ from callgate.core.events import (
     EventSink,
 )
 from callgate.core.ids import ulid
-from callgate.core.json_schema.schemas import Checked
 from callgate.core.ops import CallReceipt, FinishCall, StartCall
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.stores import CallMismatch, StoreError
 from callgate.core.tools import ToolOutput
-from callgate.dispatch.contents import (
-    beginning,
-    diagnostics,
-    display_of,
-    handled,
-    size_of,
-    text_of,
-    value_of,
-)
+from callgate.dispatch import call_records
+from callgate.dispatch.call_records import CallEnd
+from callgate.dispatch.contents import completed_result, failed_result, handled
 from callgate.dispatch.failures import unkept
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation
 from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
-from callgate.dispatch.tool_output import OutputRedactor
+from callgate.dispatch.subjects import Findings, Subject
 from callgate.events.log import SessionLog
-from callgate.policy.decide import Decision
-from callgate.redaction.summaries import summarize, summarize_text
-from callgate.redaction.texts import redact
+
+if TYPE_CHECKING:
+    from callgate.dispatch.tool_output import OutputRedactor
 
 _log = logging.getLogger("callgate.audit")
 
-PARTIAL_OUTPUT = 8_192
 LEFT_OPEN = "question_open"
 """The reason in the result of a call that has not ended."""
-MISMATCH = "effect_mismatch"
-"""The reason in the record of a call that did more than its tool declares."""
 
 T = TypeVar("T")
 
@@ -89,6 +79,8 @@ class Journal:
         "_answer",
         "_asked_at",
         "_audit",
+        "_call",
+        "_closed",
         "_confirmation_id",
         "_end",
         "_last_event",
@@ -100,21 +92,13 @@ class Journal:
         "_started",
         "_waited_ms",
         "_was_called",
-        "call",
-        "checked",
-        "closed",
-        "decision",
-        "sandbox",
-        "shown_id",
-        "tool",
     )
 
     def __init__(
         self, call: ToolCall, sink: EventSink, log: SessionLog, audit: Recorder | None
     ) -> None:
-        self.call = call
-        self.shown_id = call.tool_use_id or call.id
-        self.closed = False
+        self._call = call
+        self._closed = False
         self._sink = sink
         self._log = log
         self._audit = audit
@@ -126,17 +110,17 @@ class Journal:
         self._was_called = False
         self._output: OutputRedactor | None = None
         self._last_event = call.parent_event_id
-        # What the stages find out, as they find it out.
-        self.tool: Registered | None = None
-        self.checked: Checked | None = None
-        self.decision: Decision | None = None
-        self.sandbox: str | None = None
         self._confirmation_id: str | None = None
         self._answer: Answer | None = None
         self._asked_at: float | None = None
         self._waited_ms = 0.0
         """For people."""
         self._mismatch = False
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end of the call is written."""
+        return self._closed
 
     @property
     def is_stored(self) -> bool:
@@ -148,26 +132,11 @@ class Journal:
     async def write_question(self, question: Confirmation, running: RunningCall) -> None:
         """Write the question down, so that it can be answered from anywhere."""
         self._confirmation_id = question.id
-        event = self._event(
-            CONFIRMATION_REQUESTED,
-            "system",
-            {
-                "tool_name": question.tool,
-                "side_effects": question.side_effects,
-                "confirmation_request_id": question.id,
-                "input_summary": question.input_summary,
-                "input_hash": question.arguments_sha256,
-                "projected_modifications": list(map(redact, question.projected_modifications))
-                or None,
-                "command_summary": question.command_summary,
-                "why": redact(question.why),
-                "expires_at": question.expires_at,
-            },
-            question.event_id,
-        )
+        payload = call_records.confirmation_requested(question)
+        event = self._event(CONFIRMATION_REQUESTED, "system", payload, question.event_id)
         self._owner_in_store = await self._owner()
-        put = questions.put(self.call, question, event, self._owner_in_store)
-        await self._written(self._log.commit(self.call.session, put), running)
+        put = questions.put(self._call, question, event, self._owner_in_store)
+        await self._written(self._log.commit(self._call.session, put), running)
         self._asked_at = time.perf_counter()
         self._tell(event)
 
@@ -199,50 +168,41 @@ class Journal:
                 reason="audit_unwritable",
             ) from None
 
-    def called(self, tool: Registered, checked: Checked) -> None:
+    def called(self, subject: Subject) -> None:
         """The call starts."""
-        event = self._called(tool, checked)
-        self._log.append(self.call.session, event)
+        self._started = time.perf_counter()
+        event = self._event(CALLED, "agent", call_records.called(subject))
+        self._log.append(self._call.session, event)
         self._was_called = True
         self._tell(event)
 
-    async def started(self, tool: Registered, checked: Checked, running: RunningCall) -> None:
+    async def started(self, subject: Subject, running: RunningCall) -> None:
         """The same for a call with effects: it may start once this is on the disk."""
-        event = self._called(tool, checked)
+        call, tool, checked = self._call, subject.tool, subject.checked
+        self._started = time.perf_counter()
+        event = self._event(CALLED, "agent", call_records.called(subject))
         self._owner_in_store = await self._owner()
         start = StartCall(
-            session=self.call.session.id,
+            session=call.session.id,
             event=event,
-            call=self.call.id,
+            call=call.id,
             owner=self._owner_in_store,
-            caller=self.call.caller,
+            caller=call.caller,
             tool=tool.name,
-            tool_use_id=self.shown_id,
-            turn_id=self.call.turn_id,
+            tool_use_id=call.shown_id,
+            turn_id=call.turn_id,
             side_effects=tool.effect,
             arguments_sha256=checked.sha256,
-            summary=_arguments(self.call, tool, checked),
+            summary=tool.summary.of(checked.arguments, checked.canonical),
         )
-        receipt = await self._written(self._log.commit(self.call.session, start), running)
+        receipt = await self._written(self._log.commit(call.session, start), running)
         if not receipt.applied:
             raise ToolProtocolError(
-                f"Call {self.call.id} was started or ended before.", reason="already_started"
+                f"Call {call.id} was started or ended before.", reason="already_started"
             )
         self._started = time.perf_counter()
         self._was_called = True
         self._tell(event)
-
-    def _called(self, tool: Registered, checked: Checked) -> Event:
-        self._started = time.perf_counter()
-        payload = {
-            "tool_name": tool.name,
-            "input_hash": checked.sha256,
-            "input_size_bytes": len(checked.canonical),
-            "side_effects": tool.effect,
-        }
-        if self.sandbox is not None:
-            payload["sandbox"] = self.sandbox
-        return self._event(CALLED, "agent", payload)
 
     async def _owner(self) -> str:
         try:
@@ -260,9 +220,13 @@ class Journal:
 
     def published(self, event_type: str, payload: Mapping[str, Any]) -> None:
         """Something the tool says while it works."""
-        if self.closed:
+        if self._closed:
             return
         if self._output is None:
+            from callgate.dispatch.tool_output import (  # lazy: many tools say nothing meanwhile  # noqa: PLC0415
+                OutputRedactor,
+            )
+
             self._output = OutputRedactor()
         self._mismatch = self._mismatch or event_type == EFFECT_MISMATCH
         for each in self._output.of(event_type, payload):
@@ -270,138 +234,61 @@ class Journal:
 
     # The end: exactly one of these.
 
-    def completed(self, output: ToolOutput) -> ToolResult:
+    def completed(self, output: ToolOutput, findings: Findings) -> ToolResult:
+        """The tool came to its end, whether or not it reports success."""
         content = output.content or [TextBlock("")]
-        duration = self._elapsed_ms()
-        payload: dict[str, Any] = {
-            "success": output.success,
-            "output_size_bytes": size_of(content),
-            "latency_ms": duration,
-        }
+        duration = _ms_since(self._started)
+        error = None if output.success else ErrorInfo.of(handled(output, content))
+        payload = call_records.completed(output, content, duration)
         if output.files_modified is not None:
-            payload["files_modified"] = [redact(str(each)) for each in output.files_modified]
-            self._compare_effects(payload["files_modified"])
-        if output.command_executed is not None:
-            payload["command_executed"] = redact(output.command_executed)
-        if (display := display_of(output.metadata)) is not None:
-            payload["display"] = display
-        if not output.success:
-            error: ErrorInfo | None = ErrorInfo.of(handled(output, content))
-        else:
-            error = None
-        self._close(COMPLETED, "tool", payload, error, content, duration)
-        return ToolResult(
-            call_id=self.call.id,
-            tool=self.call.tool,
-            ok=output.success,
-            content=content,
-            value=value_of(output, content),
-            error=error,
-            diagnostics=diagnostics(output.metadata),
-            meta=output.metadata,
-            files_modified=output.files_modified,
-            command_executed=output.command_executed,
-            truncated=output.truncated,
-            duration_ms=duration,
-            diffs=output.diffs,
-            native=output.native,
-        )
+            self._compare_effects(findings.tool, payload["files_modified"])
+        self._close(COMPLETED, "tool", payload, findings, error, content, duration)
+        return completed_result(self._call, output, content, error, duration)
 
-    def failed(self, error: ToolError, partial: ToolOutput | None = None) -> ToolResult:
+    def failed(
+        self, error: ToolError, findings: Findings, partial: ToolOutput | None = None
+    ) -> ToolResult:
         """Refused, failed, stopped: the caller gets a result all the same."""
-        error.tool_use_id = self.shown_id
+        call = self._call
+        error.tool_use_id = call.shown_id
         if partial is not None and error.details is not None:  # it is shown as content
             error.details = {k: v for k, v in error.details.items() if k != "partial_output"}
-        info = ErrorInfo.of(error, correlation_id=self.call.id)
-        if isinstance(error, ToolValidationError):
-            return self._invalid(error, info)
-        duration = self._elapsed_ms()
-        shown = redact(info.message)
-        payload: dict[str, Any] = {
-            "tool_name": self._tool_name(),
-            "error_class": error.error_class.in_events,
-            "message": shown,
-            "error_message": shown,
-            "latency_ms": duration,
-        }
-        if error.error_class is not error.error_class.in_events:
-            payload["class"] = error.error_class
-        if error.reason is not None:
-            payload["reason"] = redact(error.reason)
+        info = ErrorInfo.of(error, correlation_id=call.id)
+        name = call_records.tool_name(call, findings.tool)
+        duration = _ms_since(self._started)
         content: list[ContentBlock] = [TextBlock(info.message)]
+        if isinstance(error, ToolValidationError):
+            payload = call_records.input_invalid(name, error)
+            self._close(INPUT_INVALID, "system", payload, findings, info, content, duration)
+            return failed_result(call, info, content, duration)
         if partial is not None:
-            self._compare_effects([redact(str(each)) for each in partial.files_modified or ()])
             content = [*partial.content, *content]
-            payload["partial_output"] = summarize_text(
-                text_of(partial.content), limit=PARTIAL_OUTPUT
-            )
-        self._close(FAILED, "tool", payload, info, content, duration)
-        return ToolResult(
-            call_id=self.call.id,
-            tool=self.call.tool,
-            ok=False,
-            content=content,
-            value=None if partial is None else value_of(partial, content),
-            error=info,
-            partial=partial is not None,
-            files_modified=None if partial is None else partial.files_modified,
-            command_executed=None if partial is None else partial.command_executed,
-            duration_ms=duration,
-            diffs=() if partial is None else partial.diffs,
-        )
-
-    def _compare_effects(self, changed: list[str]) -> None:
-        """Say so if a tool that declares to change nothing has changed files."""
-        tool = self.tool
-        if changed and tool is not None and not tool.has_effects:
-            self._mismatch = True
-            self._say(EFFECT_MISMATCH, {"declared": tool.effect, "did": "write", "paths": changed})
+            self._compare_effects(findings.tool, call_records.changed_files(partial))
+        payload = call_records.failed(name, error, info.message, partial, duration)
+        self._close(FAILED, "tool", payload, findings, info, content, duration)
+        return failed_result(call, info, content, duration, partial)
 
     def left_open(self) -> ToolResult:
         """No end yet: the call waits for an answer, and for whoever resumes its session."""
-        self.closed = True
+        self._closed = True
         error = ToolShuttingDown(
             "The runtime is shutting down. The question stays open.", reason=LEFT_OPEN
         )
-        info = ErrorInfo.of(error, correlation_id=self.call.id)
-        return ToolResult(
-            call_id=self.call.id,
-            tool=self.call.tool,
-            ok=False,
-            content=[TextBlock(info.message)],
-            error=info,
-            duration_ms=self._elapsed_ms(),
-        )
-
-    def _invalid(self, error: ToolValidationError, info: ErrorInfo) -> ToolResult:
-        duration = self._elapsed_ms()
+        info = ErrorInfo.of(error, correlation_id=self._call.id)
         content: list[ContentBlock] = [TextBlock(info.message)]
-        payload = {
-            "tool_name": self._tool_name(),
-            "validation_errors": [redact(line) for line in error.validation_errors],
-        }
-        self._close(INPUT_INVALID, "system", payload, info, content, duration)
-        return ToolResult(
-            call_id=self.call.id,
-            tool=self.call.tool,
-            ok=False,
-            content=content,
-            error=info,
-            duration_ms=duration,
-        )
+        return failed_result(self._call, info, content, _ms_since(self._started))
 
-    def _tool_name(self) -> str:
-        """What was asked for may be anything until it is known to be a tool."""
-        return self.tool.name if self.tool is not None else redact(str(self.call.tool))[:128]
-
-    def _elapsed_ms(self) -> float:
-        return _ms_since(self._started)
+    def _compare_effects(self, tool: Registered | None, changed: list[str]) -> None:
+        """Say so if a tool that declares to change nothing has changed files."""
+        if changed and tool is not None and not tool.has_effects:
+            self._mismatch = True
+            self._say(EFFECT_MISMATCH, call_records.effect_mismatch(tool, changed))
 
     def _event(
         self, event_type: str, actor: Actor, payload: dict[str, Any], id: str | None = None
     ) -> Event:
-        call = self.call
-        payload["tool_use_id"] = self.shown_id
+        call = self._call
+        payload["tool_use_id"] = call.tool_use_id or call.id
         payload["call_id"] = call.id
         return Event(
             id=id or ulid(),
@@ -424,7 +311,7 @@ class Journal:
         event = self._event(event_type, "tool", payload)
         worth = self._output is None or self._output.worth_keeping
         if worth or event_type == EFFECT_MISMATCH:  # no flood of words may bury that
-            self._log.append(self.call.session, event)
+            self._log.append(self._call.session, event)
         self._sink.emit(event)
 
     def _close(
@@ -432,26 +319,27 @@ class Journal:
         event_type: str,
         actor: Actor,
         payload: dict[str, Any],
+        findings: Findings,
         error: ErrorInfo | None,
         content: list[ContentBlock],
         duration_ms: float,
     ) -> None:
-        assert not self.closed, "a call ends once"
+        assert not self._closed, "a call ends once"
         if self._output is not None:
             for each in self._output.flush():
                 self._say(OUTPUT_DELTA, each)
-        self.closed = True
+        self._closed = True
         event = self._event(event_type, actor, payload)
         if self._owner_in_store is None:
-            self._log.append(self.call.session, event)
+            self._log.append(self._call.session, event)
         else:
             self._finish(event, self._owner_in_store)
         self._tell(event)
         if self._audit is not None:
-            self._record(error, content, duration_ms)
+            self._record(self._audit, findings, error, content, duration_ms)
 
     def _finish(self, event: Event, owner: str) -> None:
-        call = self.call
+        call = self._call
         end = FinishCall(session=call.session.id, event=event, call=call.id, owner=owner)
         self._end = self._log.commit(call.session, end, insist=True)
 
@@ -466,57 +354,31 @@ class Journal:
         try:
             await asyncio.shield(self._end)
         except Exception as error:  # whatever is wrong with the store, the call has ended
-            _log.error("the end of call %s is not on the disk: %s", self.call.id, error)
+            _log.error("the end of call %s is not on the disk: %s", self._call.id, error)
 
     def _record(
-        self, error: ErrorInfo | None, content: list[ContentBlock], duration_ms: float
+        self,
+        audit: Recorder,
+        findings: Findings,
+        error: ErrorInfo | None,
+        content: list[ContentBlock],
+        duration_ms: float,
     ) -> None:
-        assert self._audit is not None
-        call, tool, checked, answer = self.call, self.tool, self.checked, self._answer
-        record = CallRecord(
-            id=f"audit_{self._last_event}",
-            ts=time.time_ns() // 1_000_000,
-            caller=call.caller,
-            tool=tool.name if tool is not None else self._tool_name(),
-            decision="allow",
-            call_id=call.id,
-            session=call.session.id,
-            cwd=call.session.workspace,
-            args=_arguments(call, tool, checked),
-            result=beginning(content),
-            # A call that ran is timed from its start; one that did not, from when it came in.
-            ms=duration_ms if self._was_called else max(0.0, duration_ms - self._waited_ms),
-            waited_ms=self._waited_ms,
-            turn_id=call.turn_id,
-            scope=call.scope,
+        call = self._call
+        end = CallEnd(
+            self._last_event,
+            error,
+            content,
+            duration_ms,
+            self._was_called,
+            self._mismatch,
+            self._waited_ms,
+            self._confirmation_id,
+            self._answer,
         )
-        if checked is not None:
-            record.args_hash = checked.sha256
-        if tool is not None:
-            record.source = tool.definition.source
-            record.capabilities = tool.capability_names
-            record.side_effects = tool.effect
-        if self.decision is not None:
-            record.policy = self.decision.policy_reason
-        if self.sandbox is not None:
-            record.sandbox = self.sandbox
-        client = call.client or call.session.client
-        if client is not None and client.label is not None:
-            record.client = client.label
-        if call.external_id is not None:
-            record.external_id = redact(call.external_id)
-        if self._confirmation_id is not None:
-            record.confirmation_id = self._confirmation_id
-            record.answered_by = answer.by if answer is not None else None
-        if self._mismatch:
-            record.reason = MISMATCH
-        if error is not None:
-            record.error_class = error.error_class
-            record.reason = None if error.reason is None else redact(error.reason)
-            if error.error_class in DENIALS and not self._was_called:
-                record.decision = "deny"
+        line = call_records.audit_line(call, findings, end)
         try:
-            self._audit.append(record)
+            audit.append(line)
         except Exception as failure:
             # The result is not lost for it, but somebody must hear of it.
             _log.critical(
@@ -526,9 +388,3 @@ class Journal:
 
 def _ms_since(moment: float) -> float:
     return int((time.perf_counter() - moment) * 1e6) / 1e3
-
-
-def _arguments(call: ToolCall, tool: Registered | None, checked: Checked | None) -> str:
-    if tool is None or checked is None:
-        return summarize(call.arguments)
-    return tool.summary.of(checked.arguments, checked.canonical)

@@ -15,7 +15,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.tools import ToolContext, ToolDefinition
-from callgate.dispatch.journal import MISMATCH
+from callgate.dispatch.call_records import MISMATCH
 
 
 class Watchable(Protocol):

@@ -33,18 +33,19 @@ from callgate.core.sessions import Mode, Root, Session
 from callgate.core.settings_state import SettingsState
 from callgate.core.stores import Store
 from callgate.core.tools import Preview, ToolFactory
-from callgate.dispatch.authorize import Authority, Subject
+from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
+from callgate.dispatch.call_records import MISMATCH
 from callgate.dispatch.commands.sandboxes import OFF, Enclosure, Sandbox, Surroundings
 from callgate.dispatch.dispatcher import Limits, ToolDispatcher
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.failures import log_failure
-from callgate.dispatch.journal import MISMATCH
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer
 from callgate.dispatch.permission.grants import Grants
 from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
+from callgate.dispatch.subjects import Subject
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.policy.path_rules import PathRule, binding_processes

@@ -19,7 +19,7 @@ from callgate.cli.ui.terminal import Paint, paint_for
 from callgate.cli.ui.visible import visible
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
-from callgate.dispatch.authorize import Subject, question
+from callgate.dispatch.subjects import Subject, question
 from callgate.policy.commands import Verdict, judge, read_command
 from callgate.policy.decide import Decision, applies
 from callgate.policy.rules import Origin, Outcome, Rule

@@ -32,7 +32,6 @@ from callgate.core.errors import ToolExecutionError
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.version import PACKAGE_DIRECTORY
-from callgate.dispatch.commands.path_search import find
 from callgate.dispatch.raw_open import our_own
 from callgate.policy.path_rules import PathRule
 from callgate.sandbox import allowed_hosts, profiles, sight, tool_chains
@@ -253,6 +252,10 @@ class Sandbox:
         is_off = enclosure.profile is None and session.mode != Mode.READ
         if is_off or not rules:
             return launcher
+        from callgate.dispatch.commands.path_search import (  # lazy: few are bound by rules  # noqa: PLC0415
+            find,
+        )
+
         roots = (session.workspace, *(root.path for root in session.extra_roots))
         search = functools.partial(find, rules, roots, allowed)
         home = self.surroundings.callgate_home

@@ -1,0 +1,184 @@
+"""What is written about a call, without secrets: what each of its events holds, and its line in the
+audit log. Pure but for the clock.
+
+`Journal` adds whose events they are, and writes both.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+
+from callgate.audit.records import CallRecord
+from callgate.core.calls import ToolCall
+from callgate.core.content import ContentBlock
+from callgate.core.errors import DENIALS, ToolError, ToolValidationError
+from callgate.core.results import ErrorInfo
+from callgate.core.tools import ToolOutput
+from callgate.dispatch.contents import beginning, display_of, size_of, text_of
+from callgate.dispatch.permission.confirmations import Answer, Confirmation
+from callgate.dispatch.registry import Registered
+from callgate.dispatch.subjects import Findings, Subject
+from callgate.redaction.summaries import summarize, summarize_text
+from callgate.redaction.texts import redact
+
+MISMATCH = "effect_mismatch"
+"""The reason in the record of a call that did more than its tool declares."""
+PARTIAL_OUTPUT = 8_192
+"""Characters of what a stopped call had to show."""
+
+Payload = dict[str, Any]
+
+
+def confirmation_requested(question: Confirmation) -> Payload:
+    return {
+        "tool_name": question.tool,
+        "side_effects": question.side_effects,
+        "confirmation_request_id": question.id,
+        "input_summary": question.input_summary,
+        "input_hash": question.arguments_sha256,
+        "projected_modifications": list(map(redact, question.projected_modifications)) or None,
+        "command_summary": question.command_summary,
+        "why": redact(question.why),
+        "expires_at": question.expires_at,
+    }
+
+
+def called(subject: Subject) -> Payload:
+    tool, checked = subject.tool, subject.checked
+    payload = {
+        "tool_name": tool.name,
+        "input_hash": checked.sha256,
+        "input_size_bytes": len(checked.canonical),
+        "side_effects": tool.effect,
+    }
+    if subject.enclosure is not None:
+        payload["sandbox"] = str(subject.enclosure)
+    return payload
+
+
+def completed(output: ToolOutput, content: list[ContentBlock], duration_ms: float) -> Payload:
+    payload: Payload = {
+        "success": output.success,
+        "output_size_bytes": size_of(content),
+        "latency_ms": duration_ms,
+    }
+    if output.files_modified is not None:
+        payload["files_modified"] = changed_files(output)
+    if output.command_executed is not None:
+        payload["command_executed"] = redact(output.command_executed)
+    if (display := display_of(output.metadata)) is not None:
+        payload["display"] = display
+    return payload
+
+
+def failed(
+    name: str, error: ToolError, message: str, partial: ToolOutput | None, duration_ms: float
+) -> Payload:
+    """`message` is what the caller is shown of the error."""
+    shown = redact(message)
+    payload: Payload = {
+        "tool_name": name,
+        "error_class": error.error_class.in_events,
+        "message": shown,
+        "error_message": shown,
+        "latency_ms": duration_ms,
+    }
+    if error.error_class is not error.error_class.in_events:
+        payload["class"] = error.error_class
+    if error.reason is not None:
+        payload["reason"] = redact(error.reason)
+    if partial is not None:
+        payload["partial_output"] = summarize_text(text_of(partial.content), limit=PARTIAL_OUTPUT)
+    return payload
+
+
+def input_invalid(name: str, error: ToolValidationError) -> Payload:
+    return {
+        "tool_name": name,
+        "validation_errors": [redact(line) for line in error.validation_errors],
+    }
+
+
+def effect_mismatch(tool: Registered, changed: list[str]) -> Payload:
+    return {"declared": tool.effect, "did": "write", "paths": changed}
+
+
+def changed_files(output: ToolOutput) -> list[str]:
+    return [redact(str(each)) for each in output.files_modified or ()]
+
+
+def tool_name(call: ToolCall, tool: Registered | None) -> str:
+    """What was asked for may be anything until it is known to be a tool."""
+    return tool.name if tool is not None else redact(str(call.tool))[:128]
+
+
+class CallEnd(msgspec.Struct, frozen=True):
+    """How a call ended."""
+
+    event_id: str | None
+    """Of the event that says so."""
+    error: ErrorInfo | None
+    content: list[ContentBlock]
+    duration_ms: float
+    was_called: bool
+    """Whether its tool was started."""
+    mismatch: bool
+    """Whether it did more than its tool declares."""
+    waited_ms: float
+    """For people."""
+    confirmation_id: str | None
+    answer: Answer | None
+
+
+def audit_line(call: ToolCall, findings: Findings, end: CallEnd) -> CallRecord:
+    """The line of a call in the audit log."""
+    tool, subject, error = findings.tool, findings.subject, end.error
+    if subject is None:
+        arguments = summarize(call.arguments)
+    else:
+        arguments = subject.tool.summary.of(subject.checked.arguments, subject.checked.canonical)
+    line = CallRecord(
+        id=f"audit_{end.event_id}",
+        ts=time.time_ns() // 1_000_000,
+        caller=call.caller,
+        tool=tool.name if tool is not None else tool_name(call, tool),
+        decision="allow",
+        call_id=call.id,
+        session=call.session.id,
+        cwd=call.session.workspace,
+        args=arguments,
+        result=beginning(end.content),
+        # A call that ran is timed from its start; one that did not, from when it came in.
+        ms=end.duration_ms if end.was_called else max(0.0, end.duration_ms - end.waited_ms),
+        waited_ms=end.waited_ms,
+        turn_id=call.turn_id,
+        scope=call.scope,
+    )
+    if tool is not None:
+        line.source = tool.definition.source
+        line.capabilities = tool.capability_names
+        line.side_effects = tool.effect
+    if subject is not None:
+        line.args_hash = subject.checked.sha256
+        line.sandbox = None if subject.enclosure is None else str(subject.enclosure)
+    if findings.decision is not None:
+        line.policy = findings.decision.policy_reason
+    client = call.client or call.session.client
+    if client is not None and client.label is not None:
+        line.client = client.label
+    if call.external_id is not None:
+        line.external_id = redact(call.external_id)
+    if end.confirmation_id is not None:
+        line.confirmation_id = end.confirmation_id
+        line.answered_by = None if end.answer is None else end.answer.by
+    if end.mismatch:
+        line.reason = MISMATCH
+    if error is not None:
+        line.error_class = error.error_class
+        line.reason = None if error.reason is None else redact(error.reason)
+        if error.error_class in DENIALS and not end.was_called:
+            line.decision = "deny"
+    return line

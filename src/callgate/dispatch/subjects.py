@@ -1,0 +1,71 @@
+"""What the stages pass on about a call. Frozen: a stage returns a new value, it changes none."""
+
+from __future__ import annotations
+
+import msgspec
+
+from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.json_schema.schemas import Checked
+from callgate.core.resolved_paths import ResolvedPath
+from callgate.core.sessions import Mode
+from callgate.dispatch.commands.sandboxes import Enclosure
+from callgate.dispatch.registry import Registered
+from callgate.policy.decide import Decision, Question, Rulebook
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What is to be authorized: a tool, its checked arguments, the places they name."""
+
+    tool: Registered
+    checked: Checked
+    resolved_paths: tuple[ResolvedPath, ...] = ()
+    enclosure: Enclosure | None = None
+    """What its commands run in, for a tool that does all by commands."""
+    named: tuple[ResolvedPath, ...] = ()
+    """Places in the words of its command that a rule asks about."""
+
+    @property
+    def policy_key(self) -> str:
+        """All that a decision without rules depends on, beside the mode and the caller."""
+        if self.enclosure is None:
+            return self.tool.policy_key
+        return f"{self.tool.policy_key} {self.enclosure.read_only} {self.enclosure.widened}"
+
+    @property
+    def widened(self) -> bool:
+        """It asks for more than the settings give to any command."""
+        return self.enclosure is not None and self.enclosure.widened
+
+    @property
+    def reaches_network(self) -> bool:
+        """Whether a yes to it is more than one to a command without the network: it asks for
+        that, or runs where nobody keeps it away."""
+        return self.enclosure is not None and (self.enclosure.widened or self.enclosure.delegated)
+
+
+class Findings(msgspec.Struct, frozen=True):
+    """What the stages found out about a call until it ended: all of it, or what came before the
+    stage that refused."""
+
+    tool: Registered | None = None
+    subject: Subject | None = None
+    decision: Decision | None = None
+
+
+def question(call: ToolCall, subject: Subject, book: Rulebook) -> Question:
+    """What the policy is asked about a call."""
+    tool, session = subject.tool, call.session
+    return Question(
+        tool=tool.name,
+        aliases=tool.definition.aliases,
+        effect=tool.effect,
+        destructive=tool.destructive,
+        mode=Mode(session.mode),  # both may have been given as words
+        caller=CallerKind(call.caller),
+        workspace=book.directory or session.workspace,
+        resolved_paths=(*subject.resolved_paths, *subject.named),
+        arguments=subject.checked.arguments,
+        arguments_sha256=subject.checked.sha256,
+        read_only_sandbox=subject.enclosure is not None and subject.enclosure.read_only,
+        network=subject.widened,
+    )
