@@ -21,6 +21,7 @@ from callgate.client.readers import Events
 from callgate.client.remote import RemoteGate
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
+from callgate.core.task_sets import TaskSet
 from callgate.dispatch.permission.confirmations import Answer, Receipt
 from callgate.events.bus import Gap
 from callgate.protocol.socket_v1.frames import Descriptor, Happening, Log, Question
@@ -71,7 +72,7 @@ class BlockingGate:
         )
         self._lock = threading.Lock()
         self._closed = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._thread.start()
         try:
             self._gate = self._run(open())
@@ -146,10 +147,8 @@ class BlockingGate:
         started: list[asyncio.Task[T]] = []
 
         def start() -> None:
-            task = self._loop.create_task(work)
+            task = self._tasks.start(work)
             started.append(task)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
             task.add_done_callback(inbox.end)
 
         with self._lock:
@@ -174,9 +173,7 @@ class BlockingGate:
 
     async def _settle(self) -> None:
         """Let everyone who waits hear of the end."""
-        others = self._tasks - {asyncio.current_task()}
-        if others:
-            await asyncio.wait(others, timeout=_STOP_S)
+        await self._tasks.wait(_STOP_S)
 
     def _end(self, work: Coroutine[Any, Any, None]) -> None:
         with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -21,6 +20,7 @@ from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.ids import ulid
 from callgate.core.sessions import Mode
 from callgate.core.stored import ConfirmationState
+from callgate.core.task_sets import start_task
 from callgate.core.tools import Preview
 from callgate.dispatch.clients import this_process
 from callgate.dispatch.journal import Journal
@@ -212,7 +212,7 @@ async def _preview(
     """What the call will do. Whoever is asked for it, an editor or a host, may never answer:
     a stop does not wait for that. Where a host was seen to write instead, the call is refused."""
     running.raise_if_stopped()
-    work = asyncio.get_running_loop().create_task(authority.preview(call, subject))
+    work = start_task(authority.preview(call, subject))
     try:
         preview: Preview | None = await running.until(work)
     except ToolPermissionDenied as error:

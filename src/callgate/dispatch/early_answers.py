@@ -21,6 +21,7 @@ from callgate.core.calls import ToolCall
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolError
 from callgate.core.results import ErrorInfo, ToolResult
+from callgate.core.task_sets import TaskSet
 from callgate.dispatch.running import Running, Stop
 
 STOP_S = 0.25
@@ -39,7 +40,7 @@ class EarlyAnswers:
         self._running = running
         self._waiting: dict[str, asyncio.Future[ToolResult | None]] = {}
         """By call id: what its caller waits for. None: its own task has the result."""
-        self._tasks: set[asyncio.Task[ToolResult]] = set()
+        self._tasks = TaskSet()
         running.listeners.append(self._stopping)
 
     async def run(self, call: ToolCall) -> ToolResult:
@@ -83,7 +84,6 @@ class EarlyAnswers:
         work: Coroutine[Any, Any, ToolResult],
         waiting: asyncio.Future[Any],
     ) -> None:
-        self._tasks.discard(task)
         work.close()  # where its task was cancelled before it could take over
         if not waiting.done():
             waiting.set_result(None)

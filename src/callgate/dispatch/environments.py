@@ -31,6 +31,7 @@ from callgate.core.environment import (
 )
 from callgate.core.errors import ToolValidationError
 from callgate.core.sessions import Session
+from callgate.core.task_sets import TaskSet
 from callgate.dispatch.raw_open import our_own
 from callgate.sandbox.leases import Leases
 from callgate.workspace import refusals
@@ -57,7 +58,7 @@ class Environments:
         """Without `leases` there are no sandboxed processes."""
         self._delegate_terminal = delegate_terminal
         self._leases = leases
-        self._unanswered: set[asyncio.Task[Any]] = set()
+        self._unanswered = TaskSet()
         self._offered: dict[str, tuple[Offered, asyncio.Lock]] = {}
 
     def offer(self, session_id: str, offered: Offered) -> None:
@@ -113,20 +114,14 @@ class Environments:
         """An editor may open a file also after nobody waits for it any more: the lease lasts
         until it has answered."""
         copy = os.dup(lease)
-        task = asyncio.get_running_loop().create_task(request)
-        self._unanswered.add(task)
+        task = self._unanswered.start(request)
         task.add_done_callback(lambda _: os.close(copy))
-        task.add_done_callback(self._answered)
+        task.add_done_callback(_answered)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             asyncio.get_running_loop().call_later(UNANSWERED_S, task.cancel)
             raise
-
-    def _answered(self, task: asyncio.Task[Any]) -> None:
-        self._unanswered.discard(task)
-        if not task.cancelled():
-            task.exception()  # who waits has it; if nobody does, nobody misses it
 
     def _find(self, session: Session) -> tuple[Offered, asyncio.Lock] | None:
         if not self._offered:
@@ -135,6 +130,11 @@ class Environments:
         if found is None and session.parent is not None:
             found = self._offered.get(session.parent)
         return found
+
+
+def _answered(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()  # who waits has it; if nobody does, nobody misses it
 
 
 class EditorEnvironment:

@@ -30,6 +30,7 @@ from callgate.core.errors import (
     ToolShuttingDown,
     ToolTimeout,
 )
+from callgate.core.task_sets import TaskSet
 from callgate.core.tools import Tool, ToolContext
 from callgate.dispatch.deadlines import Deadlines
 from callgate.dispatch.failures import log_failure
@@ -163,8 +164,8 @@ class Running:
         """Session to shown id; the ids of a session in flight are unique."""
         self._used: dict[str, dict[str, None]] = {}
         """Session to the newest ids that its agent gave to tool uses; each is good for one call."""
-        self._tasks: set[asyncio.Task[Any]] = set()
-        self._strays: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(_log, "a call could not be stopped")
+        self._strays = TaskSet(_log, "abandoned work failed")
         self.listeners: list[StopListener] = []
         self.deadlines = Deadlines()
 
@@ -226,25 +227,18 @@ class Running:
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         """Run something beside the calls; `close` waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+        return self._tasks.start(work)
 
     def let_go(self, work: Coroutine[Any, Any, Any]) -> None:
         """Run abandoned work to its end; nobody waits for it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._strays.add(task)
-        task.add_done_callback(self._strays.discard)
+        self._strays.start(work)
 
     async def close(self) -> None:
         """Refuse new calls, stop the ones under way, wait until each has been answered."""
         self.closing = True
         await self.stop_all(list(self._calls.values()), Stop.SHUTDOWN)
-        if self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-        for task in self._strays:
-            task.cancel()
+        await self._tasks.wait()
+        self._strays.cancel()
         self.deadlines.close()
 
     async def stop_all(self, calls: list[RunningCall], why: Stop) -> None:

@@ -40,6 +40,7 @@ from callgate.core.stores import (
     StoreError,
     StoreUnwritable,
 )
+from callgate.core.task_sets import start_task
 
 DELAY_S = 0.04
 """How long an event may wait for company: others must see it within a tenth of a second."""
@@ -211,7 +212,7 @@ class SessionLog:
 
     def _open(self) -> asyncio.Task[None]:
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._opened())
+            self._opening = start_task(self._opened())
         return self._opening
 
     async def _opened(self) -> None:

@@ -9,6 +9,8 @@ import traceback
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from callgate.core.task_sets import start_task
+
 T = TypeVar("T")
 Work = Callable[[], Coroutine[Any, Any, T]]
 
@@ -63,7 +65,7 @@ class Tasks(Generic[T]):
             then(result)
 
         self._waiting[id] = then
-        self._tasks[id] = asyncio.get_running_loop().create_task(run())
+        self._tasks[id] = start_task(run())
 
     def _cancel(self, id: str, first: Callable[[], object], then: Callable[[bool], None]) -> None:
         task = self._tasks.get(id)

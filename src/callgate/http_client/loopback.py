@@ -10,6 +10,8 @@ import secrets
 from typing import Self
 from urllib.parse import parse_qs, urlsplit
 
+from callgate.core.task_sets import TaskSet
+
 _LONGEST = 16 * 1024
 _VISIT_S = 10.0
 _MOST_SILENT = 32
@@ -32,7 +34,7 @@ class Loopback:
     async def __aenter__(self) -> Self:
         """`OSError` where the port is taken, or none."""
         self._query: asyncio.Future[dict[str, str]] = asyncio.get_running_loop().create_future()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet()
         self._silent: dict[asyncio.StreamWriter, None] = {}
         """The oldest first."""
         try:
@@ -47,7 +49,7 @@ class Loopback:
         self._server.close()
         for writer in self._silent:
             writer.transport.abort()
-        await asyncio.gather(*self._tasks, return_exceptions=True)  # the page is still on its way
+        await self._tasks.wait()  # the page is still on its way
         await self._server.wait_closed()
 
     @property
@@ -83,7 +85,6 @@ class Loopback:
         finally:
             self._silent.pop(writer, None)
             writer.close()
-            self._tasks.discard(task)
 
     def _take(self, head: bytes) -> tuple[str, str]:
         """Whoever does not know the state is not whom we wait for."""

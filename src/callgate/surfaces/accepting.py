@@ -13,6 +13,8 @@ import socket
 from collections.abc import Callable
 from typing import Protocol
 
+from callgate.core.task_sets import TaskSet
+
 BACKLOG = 512
 """Peers that wait for us before the system turns more away."""
 _MOST_AT_ONCE = 16
@@ -47,7 +49,7 @@ class Acceptor:
         self._retry: asyncio.TimerHandle | None = None
         self._is_full = False
         """The system had no room the last time."""
-        self._tasks: set[asyncio.Task[object]] = set()
+        self._tasks = TaskSet(_log, "a connection could not be made")
 
     def start(self) -> None:
         self._retry = None
@@ -86,13 +88,4 @@ class Acceptor:
 
     def _connect(self, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        task: asyncio.Task[object] = loop.create_task(
-            loop.connect_accepted_socket(self._factory, connection)
-        )
-        self._tasks.add(task)
-        task.add_done_callback(self._connected)
-
-    def _connected(self, task: asyncio.Task[object]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a connection could not be made", exc_info=task.exception())
+        self._tasks.start(loop.connect_accepted_socket(self._factory, connection))

@@ -18,6 +18,7 @@ import msgspec
 from callgate.core.effects import SideEffects
 from callgate.core.environment import Environment
 from callgate.core.errors import ToolCancelled
+from callgate.core.task_sets import start_task
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolFactory, ToolOutput
 from callgate.dispatch.raw_open import watched
 
@@ -71,7 +72,7 @@ class LoadedTool:
         # In a task of its own: it ends at once when it is told to, and what a library cancels of
         # itself while it connects does not look like a caller who went away.
         work = self._begin(input, context)
-        self._work = asyncio.get_running_loop().create_task(work)
+        self._work = start_task(work)
         self._at_work = True
         try:
             output = await self._work

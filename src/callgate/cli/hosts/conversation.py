@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream
+from callgate.core.task_sets import start_task
 from callgate.protocol import strict_json
 from callgate.protocol.host_v1 import answers
 from callgate.protocol.host_v1.answers import Breach
@@ -75,7 +76,7 @@ class HostConversation:
         loop = asyncio.get_running_loop()
         pipe = os.fdopen(ours, "wb", 0)
         self._stdin, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
-        self._watch = asyncio.create_task(self._await_end(self._running))
+        self._watch = start_task(self._await_end(self._running))
 
     def write(self, data: bytes) -> None:
         if self._stdin is not None and not self._stdin.is_closing():

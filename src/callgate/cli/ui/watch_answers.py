@@ -17,6 +17,7 @@ from callgate.cli.ui.terminal import Paint, wants_colour
 from callgate.cli.ui.tty import Tty
 from callgate.core.stored import ConfirmationState, StoredConfirmation
 from callgate.core.stores import ConfirmationNotFound, Store
+from callgate.core.task_sets import start_task
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Scope
 from callgate.policy.rules import Outcome
@@ -64,8 +65,8 @@ class Answers:
     async def _unless_closed(
         self, stored: StoredConfirmation, question: Confirmation
     ) -> Answer | None:
-        closed = asyncio.create_task(self._until_closed(stored.id, stored.session_id))
-        asking = asyncio.create_task(self._answer(question))
+        closed = start_task(self._until_closed(stored.id, stored.session_id))
+        asking = start_task(self._answer(question))
         try:
             await asyncio.wait({asking, closed}, return_when=asyncio.FIRST_COMPLETED)
             if asking.done():

@@ -25,6 +25,7 @@ from callgate.core.errors import ToolCancelled, ToolError, ToolPermissionDenied
 from callgate.core.sessions import Session
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, StoreError
+from callgate.core.task_sets import TaskSet
 from callgate.dispatch.failures import log_failure, unkept
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import (
@@ -60,6 +61,7 @@ class Confirmations:
         self._log = log
         self._pending: dict[str, _Pending] = {}
         self._confirmers: dict[str | None, list[Confirmer | None]] = {}
+        self._tasks = TaskSet(_log, "an answer was not heard")
 
     @contextmanager
     def attach(self, confirmer: Confirmer | None, session_id: str | None = None) -> Iterator[None]:
@@ -111,8 +113,8 @@ class Confirmations:
         left_s = max(0.0, question.expires_at - time.time())
         tasks = [
             *self._start_confirmers(pending),
-            loop.create_task(self._watch(pending)),
-            loop.create_task(self._expire(pending, left_s)),
+            self._tasks.start(self._watch(pending)),
+            self._tasks.start(self._expire(pending, left_s)),
         ]
         try:
             closed: Closed = await running.until(pending.future)
@@ -207,8 +209,7 @@ class Confirmations:
                 if pending.question.id in self._pending:
                     await self.answer(pending.question.id, answer)
 
-        loop = asyncio.get_running_loop()
-        return [loop.create_task(put(each)) for each in callables]
+        return [self._tasks.start(put(each)) for each in callables]
 
 
 def _settle(pending: _Pending, closed: Closed) -> None:

@@ -20,6 +20,7 @@ from ipaddress import ip_address
 
 import msgspec
 
+from callgate.core.task_sets import start_task
 from callgate.sandbox import allowed_hosts
 from callgate.sandbox.allowed_hosts import AllowedHost
 from callgate.sandbox.egress import requests as egress_requests
@@ -92,7 +93,7 @@ class Egress:
         self._patience = patience
         self._resolve = resolve
         self._blocked: dict[str, None] = {}
-        self._serving = asyncio.get_running_loop().create_task(self._serve())
+        self._serving = start_task(self._serve())
         self._serving.add_done_callback(lambda _: listener.close())
 
     @property

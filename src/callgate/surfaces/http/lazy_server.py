@@ -12,6 +12,7 @@ import logging
 import socket
 from typing import TYPE_CHECKING
 
+from callgate.core.task_sets import start_task
 from callgate.surfaces.http.dependencies import Dependencies
 
 if TYPE_CHECKING:  # heavy
@@ -45,7 +46,7 @@ class LazyHttpServer:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._listening)
         if self._loading is None:
-            self._loading = loop.create_task(self._load())
+            self._loading = start_task(self._load())
 
     async def _load(self) -> None:
         try:

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
+from callgate.core.task_sets import start_task
 from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp.client_sessions import SESSION_HEADER, Wish, session_key
@@ -67,7 +68,7 @@ class Endpoint:
                 ready.set()
                 await self._stopped.wait()
 
-        self._running = asyncio.get_running_loop().create_task(run())
+        self._running = start_task(run())
         await ready.wait()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

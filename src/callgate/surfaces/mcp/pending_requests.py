@@ -26,6 +26,7 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from callgate.core.errors import ToolExecutionError
+from callgate.core.task_sets import start_task
 from callgate.surfaces.mcp.answers import fits
 from callgate.surfaces.mcp.notifications import Line, Notifications, Step
 
@@ -105,7 +106,7 @@ class PendingRequest(Generic[T]):
         self._stop = stop
         self._changed = asyncio.Event()
         self._asks: list[Ask] = []
-        self.task: asyncio.Task[T] = asyncio.get_running_loop().create_task(work(self))
+        self.task: asyncio.Task[T] = start_task(work(self))
         self.task.add_done_callback(lambda _: self._wake())
 
     def can(self, kind: type) -> bool:
@@ -260,7 +261,7 @@ def _send(ctx: Context, ask: Ask) -> asyncio.Task[None]:
         except* Exception as group:  # the client's error, or one of the connection
             ask.fail(group.exceptions[0])
 
-    return asyncio.get_running_loop().create_task(all_of_them())
+    return start_task(all_of_them())
 
 
 def _lacks(capability: str) -> ToolExecutionError:

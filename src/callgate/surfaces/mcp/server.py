@@ -26,6 +26,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.events import COMPLETED, OUTPUT_DELTA, PROGRESS, Event
 from callgate.core.results import ToolResult
+from callgate.core.task_sets import TaskSet
 from callgate.core.version import __version__
 from callgate.runtime import Runtime
 from callgate.surfaces.mcp import logs, shapes, tasks
@@ -91,7 +92,7 @@ class McpServer:
         self._prompts = prompts
         self._naming = naming
         self._watches = watches
-        self._working: set[asyncio.Task[None]] = set()
+        self._working = TaskSet(_log, "work for an MCP client failed")
         self._in_flight = InFlightCalls(runtime, self._start_task, elicits=elicits)
         self._tasks = Tasks()
         self.client_sessions = ClientSessions(runtime, open_session, self._in_flight.confirm)
@@ -167,8 +168,7 @@ class McpServer:
         self._in_flight.close()
         self._tasks.close()
         await self.client_sessions.close()
-        if self._working:
-            await asyncio.wait(self._working)
+        await self._working.wait()
 
     # Tools.
 
@@ -372,14 +372,7 @@ class McpServer:
                 self.changes.updated(workspace_uri(path))
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._working.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._working.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("work for an MCP client failed", exc_info=task.exception())
+        self._working.start(work)
 
 
 def _plain(

@@ -18,6 +18,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from pydantic import ValidationError
 
+from callgate.core.task_sets import start_task
 from callgate.protocol.ndjson import Framer
 from callgate.surfaces.mcp.pipes import ClientGone, Pipes
 from callgate.surfaces.mcp.server import McpServer
@@ -36,8 +37,8 @@ async def serve(read_fd: int, write_fd: int, server: McpServer) -> None:
         loop.add_signal_handler(each, ended.set)
     pipes = Pipes(read_fd, write_fd)
     await pipes.open()
-    talking = loop.create_task(serve_pipes(pipes, server))
-    ending = loop.create_task(ended.wait())
+    talking = start_task(serve_pipes(pipes, server))
+    ending = start_task(ended.wait())
     try:
         await asyncio.wait([talking, ending], return_when=asyncio.FIRST_COMPLETED)
         for each in _SIGNALS:

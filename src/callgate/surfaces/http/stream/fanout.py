@@ -18,6 +18,7 @@ from typing import NamedTuple, Protocol
 
 from callgate.core.events import UNKEPT, Event
 from callgate.core.stores import POLL_S, EventPage, Store, StoreError
+from callgate.core.task_sets import start_task
 from callgate.core.turns import SLICE_S, Pace, fair_turns
 from callgate.runtime import Runtime
 from callgate.surfaces.http.stream.frames import event_head, event_tail, packed, wants
@@ -102,7 +103,7 @@ class Fanout:
                 if self._reading is None:
                     self.cursor = (await store.behind()).cursor
                     self._unlisten = self._runtime.listen(self._hear)
-                    self._reading = asyncio.get_running_loop().create_task(self._read(store))
+                    self._reading = start_task(self._read(store))
                 return store
         except BaseException:
             self.release()

@@ -1,0 +1,172 @@
+"""Tasks have an owner, who holds them, hears what they raise, and ends them."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from contextvars import Context, ContextVar
+from typing import Any
+
+import pytest
+
+from callgate.core.task_sets import TaskSet, start_task
+
+LOG = logging.getLogger("tests.task_sets")
+
+
+class Work:
+    """Runs until it is let go; tells when it runs and how it ended."""
+
+    def __init__(self, *, heeds: bool = True) -> None:
+        self.running = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.cancelled = 0
+        self._heeds = heeds
+
+    async def __call__(self) -> str:
+        self.running.set()
+        while True:
+            try:
+                await self.may_end.wait()
+                return "done"
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                if self._heeds:
+                    raise
+
+
+async def fail() -> None:
+    raise RuntimeError("boom")
+
+
+async def test_a_task_is_held_until_it_has_ended() -> None:
+    tasks, work = TaskSet(), Work()
+    task = weakref.ref(tasks.start(work()))
+    await work.running.wait()
+    gc.collect()
+    assert task() is not None and len(tasks) == 1
+    work.may_end.set()
+    await tasks.wait()
+    assert len(tasks) == 0
+
+
+async def test_whoever_has_the_task_gets_its_result() -> None:
+    work = Work()
+    work.may_end.set()
+    assert await TaskSet().start(work()) == "done"
+
+
+async def test_what_a_task_raises_is_logged_with_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+    tasks = TaskSet(LOG, "work for a peer failed")
+    tasks.start(fail())
+    await tasks.wait()
+    (record,) = caplog.records
+    assert (record.name, record.message) == (LOG.name, "work for a peer failed")
+    assert record.exc_info is not None and "boom" in str(record.exc_info[1])
+
+
+async def test_a_cancelled_task_is_nothing_to_log(caplog: pytest.LogCaptureFixture) -> None:
+    tasks, work = TaskSet(LOG, "failed"), Work()
+    tasks.start(work())
+    await work.running.wait()
+    tasks.cancel()
+    await tasks.wait()
+    assert (caplog.records, work.cancelled) == ([], 1)
+
+
+async def test_without_a_log_whoever_awaits_a_task_gets_what_it_raised(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(RuntimeError, match="boom"):
+        await TaskSet().start(fail())
+    gc.collect()
+    assert caplog.records == []
+
+
+async def test_closing_cancels_what_runs_and_waits_for_its_end() -> None:
+    tasks, works = TaskSet(), [Work(), Work()]
+    started = [tasks.start(each()) for each in works]
+    for each in works:
+        await each.running.wait()
+    await tasks.close()
+    assert [each.cancelled() for each in started] == [True, True]
+    assert len(tasks) == 0
+
+
+async def test_closing_twice_is_closing_once() -> None:
+    tasks, work = TaskSet(), Work()
+    tasks.start(work())
+    await work.running.wait()
+    await asyncio.gather(tasks.close(), tasks.close())
+    await tasks.close()
+    assert len(tasks) == 0
+
+
+async def test_closing_does_not_wait_forever_for_a_task_that_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    tasks, work = TaskSet(LOG, "failed"), Work(heeds=False)
+    tasks.start(work())
+    await work.running.wait()
+    await tasks.close(timeout_s=0)
+    assert len(tasks) == 1
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    work.may_end.set()
+    await tasks.wait()
+
+
+async def test_after_its_close_a_set_refuses_work_and_leaves_none_unawaited(recwarn: Any) -> None:
+    tasks, work = TaskSet(), Work()
+    await tasks.close()
+    with pytest.raises(RuntimeError):
+        tasks.start(work())
+    gc.collect()
+    assert not work.running.is_set()
+    assert [each for each in recwarn if "never awaited" in str(each.message)] == []
+
+
+async def test_a_task_may_close_the_set_that_owns_it() -> None:
+    tasks = TaskSet()
+
+    async def end() -> str:
+        await tasks.close()
+        return "closed"
+
+    assert await tasks.start(end()) == "closed"
+
+
+async def test_leaving_the_block_closes() -> None:
+    work = Work()
+    async with TaskSet() as tasks:
+        task = tasks.start(work())
+        await work.running.wait()
+    assert task.cancelled()
+
+
+async def test_a_task_that_somebody_else_made_can_be_added() -> None:
+    tasks, work = TaskSet(), Work()
+    task = start_task(work())
+    tasks.add(task)
+    assert len(tasks) == 1
+    await tasks.close()
+    assert task.cancelled() and len(tasks) == 0
+
+
+async def test_waiting_has_a_limit_and_cancels_nothing() -> None:
+    tasks, work = TaskSet(), Work()
+    tasks.start(work())
+    await work.running.wait()
+    await tasks.wait(timeout_s=0)
+    assert (len(tasks), work.cancelled) == (1, 0)
+    await tasks.close()
+
+
+async def test_a_task_runs_in_the_context_that_it_is_given() -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="none")
+    variable.set("ours")
+
+    async def read() -> str:
+        return variable.get()
+
+    tasks = TaskSet()
+    assert await tasks.start(read()) == "ours"
+    assert await tasks.start(read(), context=Context()) == "none"
+    assert await start_task(read(), context=Context()) == "none"
