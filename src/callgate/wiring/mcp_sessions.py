@@ -26,6 +26,7 @@ from callgate.config.mcp import McpTable, name_for
 from callgate.config.schema import Settings
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.sessions import Session
+from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.registry import Registry
@@ -167,8 +168,7 @@ class SessionServers:
         self._tell = tell
         self.when_closed: Callable[[], None] = lambda: None
         self._servers = [_SessionServer(each, asks, self) for each in chosen]
-        loop = asyncio.get_running_loop()
-        self._starting = {each.name: loop.create_task(each.start()) for each in self._servers}
+        self._starting = {each.name: start_task(each.start()) for each in self._servers}
         self._waiting: asyncio.Task[object] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._waited = False
@@ -188,7 +188,7 @@ class SessionServers:
             return
         self._waited = True
         waiting = asyncio.wait([self._starting[name] for name in self._slow], timeout=PATIENCE_S)
-        self._waiting = asyncio.get_running_loop().create_task(waiting)
+        self._waiting = start_task(waiting)
         await asyncio.wait([self._waiting])
         if self._slow and not self._waiting.cancelled():
             names = ", ".join(self._slow)
@@ -203,7 +203,7 @@ class SessionServers:
     async def close(self) -> None:
         """Nothing of them is left. It goes on also if nobody waits for it."""
         if self._closing is None:
-            self._closing = asyncio.get_running_loop().create_task(self._close())
+            self._closing = start_task(self._close())
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:

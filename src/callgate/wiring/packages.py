@@ -26,6 +26,7 @@ from callgate.config.mcp import McpTable
 from callgate.core.commands import Command, Exit, Launcher
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Root, Session
+from callgate.core.task_sets import start_task
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
 from callgate.sandbox import tool_chains
 from callgate.sandbox.jails import Network
@@ -180,7 +181,7 @@ class ServerPackages:
 
     async def _measured(self, work: Coroutine[Any, Any, None], directory: str) -> None:
         """Do the work, and end it once the directory takes more than it may."""
-        working = asyncio.get_running_loop().create_task(work)
+        working = start_task(work)
         try:
             while not working.done():
                 began = time.monotonic()
@@ -239,7 +240,7 @@ class ServerPackages:
                 seconds = time.monotonic() - began
                 self._say(f"still fetching: {seconds:.0f} s, {self._taken / 1e6:.0f} MB", log)
 
-        telling = asyncio.get_running_loop().create_task(tell())
+        telling = start_task(tell())
         try:
             yield
         finally:

@@ -21,6 +21,7 @@ import msgspec
 
 from callgate.core.commands import Command, Exit, Launcher
 from callgate.core.errors import ToolError, ToolHostUnavailable
+from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolContext
 from callgate.dispatch.raw_open import our_own
 from callgate.protocol.host_v1 import frames
@@ -305,7 +306,7 @@ class Host:
         delay = self.lifecycle.delay_s()
         if self._starting is None:
             with our_own():  # what is opened to start it, no tool opens
-                self._starting = asyncio.get_running_loop().create_task(self._start(delay))
+                self._starting = start_task(self._start(delay))
             self._starting.add_done_callback(self._has_started)
         return await self.lifecycle.started(self._starting)
 

@@ -19,6 +19,7 @@ import msgspec
 
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream, watch_writes
 from callgate.core.errors import ToolError, ToolExecutionError
+from callgate.core.task_sets import TaskSet
 from callgate.protocol.host_v1 import failures, frames
 from callgate.protocol.host_v1.excerpts import Passed
 from callgate.protocol.host_v1.requests import Fault
@@ -86,7 +87,7 @@ class Link:
         self._room = asyncio.Event()
         """Set while the host reads what it asked for."""
         self._room.set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet()
         self._leaving: asyncio.TimerHandle | None = None
         self._retired = False
         self.exit: Exit | None = None
@@ -180,7 +181,7 @@ class Link:
         """Wait until nothing of it is left."""
         if self._running is not None:
             await self._running.wait()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.wait()
 
     # --- out ---------------------------------------------------------------------------------
 
@@ -326,6 +327,4 @@ class Link:
                 each.outcome.set_exception(HostExited(self.exit))
 
     def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)

@@ -32,6 +32,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ConfigDict
 
 from callgate.core.errors import ToolError, ToolRegistrationError
+from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolContext, ToolDefinition
 from callgate.redaction.texts import redact
 from callgate.sources.lifecycle import ended
@@ -117,7 +118,7 @@ class Connection:
 
     async def open(self) -> None:
         """Raises what went wrong. Whoever gives up waiting closes it."""
-        self._owner = asyncio.get_running_loop().create_task(self._live())
+        self._owner = start_task(self._live())
         await asyncio.shield(self._ready)
 
     async def close(self) -> None:
@@ -373,7 +374,7 @@ class Connection:
             return await ask()
 
         try:
-            return await asyncio.get_running_loop().create_task(work())
+            return await start_task(work())
         finally:
             calls.remove(calling)
             if not calls:

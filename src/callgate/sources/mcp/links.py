@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from callgate.core.commands import Command, Exit, Launcher, Running, Stream, watch_writes
 from callgate.core.errors import ToolError
+from callgate.core.task_sets import start_task
 from callgate.protocol.host_v1.excerpts import excerpt
 from callgate.redaction.frame_log import FrameLog
 from callgate.sources.hosts.links import LEAVE_S, TERM_S
@@ -76,7 +77,7 @@ class Link:
             raise
         finally:
             os.close(theirs)
-        self._watching = asyncio.get_running_loop().create_task(self._await_end(self._running))
+        self._watching = start_task(self._await_end(self._running))
         await self._sink.open(ours)
 
     async def __aexit__(

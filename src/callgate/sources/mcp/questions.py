@@ -24,6 +24,7 @@ from callgate.core.json_schema.schemas import ForeignSchema
 from callgate.core.messages import Message
 from callgate.core.models import Model, ModelError, Prompt, Reply
 from callgate.core.results import ToolResult
+from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.raw_open import watched
@@ -225,7 +226,7 @@ class DispatchedAsks:
             return await self._call(call)
 
         variables = calling.variables.copy()
-        return await asyncio.get_running_loop().create_task(ask(), context=variables)
+        return await start_task(ask(), context=variables)
 
 
 def _prepared(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ import msgspec
 from callgate.core.commands import Exit
 from callgate.core.errors import ToolError, ToolHostUnavailable
 from callgate.core.sessions import Mode, Root
+from callgate.core.task_sets import TaskSet, start_task
 from callgate.core.tools import ToolContext
 from callgate.dispatch.contexts import CallContext
 from callgate.sources.lifecycle import Health, Kind, Lifecycle, ended
@@ -95,7 +96,7 @@ class Server:
         self.messages = MessageLog(settings.covered)
         self._open: dict[ServerLocation, Connection] = {}
         self._starting: dict[ServerLocation, asyncio.Task[Connection]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._ending = TaskSet()
 
     # --- what others may know -----------------------------------------------------------------
 
@@ -142,9 +143,7 @@ class Server:
         starting = self._starting.get(location)
         if starting is None:
             # In a context of its own: it outlives the call that happens to need it first.
-            starting = asyncio.get_running_loop().create_task(
-                self._start(location, delay), context=Context()
-            )
+            starting = start_task(self._start(location, delay), context=Context())
             self._starting[location] = starting
             starting.add_done_callback(lambda task: self._has_started(location, task))
         return await self.lifecycle.started(starting)
@@ -174,10 +173,8 @@ class Server:
             await asyncio.wait(starting.values())
         connections, self._open = self._open, {}
         await asyncio.gather(*(each.close() for each in connections.values()))
-        for ending in self._ending:
-            ending.cancel()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        self._ending.cancel()
+        await self._ending.wait()
         self.log.close()
 
     def died(self, connection: Connection) -> ToolHostUnavailable:
@@ -270,9 +267,7 @@ class Server:
         self._spawn(end())
 
     def _spawn(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work, context=Context())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+        self._ending.start(work, context=Context())
 
 
 def _until(settings: ServerSettings) -> str:
