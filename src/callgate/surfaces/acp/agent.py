@@ -36,6 +36,7 @@ from callgate.core.ops import Fork
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionLocked, SessionNotFound, StoreError
+from callgate.core.task_sets import start_task
 from callgate.core.turns import fair_turns
 from callgate.dispatch.clients import client_of
 from callgate.protocol.acp.initialize import Initialize
@@ -231,7 +232,7 @@ class AcpAgent:
     async def _to_end(self, opening: Coroutine[Any, Any, Session]) -> Session:
         """The session that is opened. If nobody wants it any more, it is closed again: half
         open, it would be locked and belong to nobody."""
-        work = asyncio.get_running_loop().create_task(opening)
+        work = start_task(opening)
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:

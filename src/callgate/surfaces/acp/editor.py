@@ -21,6 +21,7 @@ from typing import Any, Self
 
 from callgate.core.commands import GRACE_S, Command, Exit, OnOutput
 from callgate.core.errors import ToolExecutionError
+from callgate.core.task_sets import start_task
 from callgate.protocol.acp.client import (
     METHODS,
     CreateTerminal,
@@ -96,7 +97,7 @@ class EditorTerminals:
             cwd=command.cwd,
             output_byte_limit=MOST_OUTPUT,
         )
-        creation: asyncio.Future[TerminalMade] = asyncio.ensure_future(_ask(self._peer, request))
+        creation: asyncio.Future[TerminalMade] = start_task(_ask(self._peer, request))
         try:
             id = (await asyncio.shield(creation)).terminal_id
         except asyncio.CancelledError:
@@ -141,11 +142,11 @@ class EditorTerminal:
             self.stop()
         if self._killing is not None:
             await asyncio.wait([self._killing])
-        await asyncio.shield(asyncio.ensure_future(self.release()))
+        await asyncio.shield(start_task(self.release()))
 
     async def wait(self) -> Exit:
         """How it ended, once all that it wrote was passed on."""
-        self._waiting = asyncio.ensure_future(_ask(self._peer, WaitForExit(**self._ids)))
+        self._waiting = start_task(_ask(self._peer, WaitForExit(**self._ids)))
         try:
             await asyncio.wait([self._waiting])
             status = None if self._waiting.cancelled() else self._waiting.result()
@@ -171,7 +172,7 @@ class EditorTerminal:
         if self._ended is not None:
             return False
         if self._killing is None:
-            self._killing = asyncio.ensure_future(self._tell(KillTerminal(**self._ids)))
+            self._killing = start_task(self._tell(KillTerminal(**self._ids)))
             asyncio.get_running_loop().call_later(_PATIENCE_S, self._give_up)
         return True
 

@@ -18,6 +18,7 @@ from callgate.core.content import ToolResultBlock, ToolUseBlock
 from callgate.core.environment import Offered
 from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Event
 from callgate.core.sessions import Session
+from callgate.core.task_sets import TaskSet, start_task
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.protocol.acp.initialize import ClientCapabilities
 from callgate.protocol.acp.requests import McpServer, Prompted
@@ -88,7 +89,7 @@ class EditorSession:
         self._latched_until = 0.0
         self._stopped_at = -inf
         """When a prompt that was cancelled had ended."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskSet(_log, "work for an editor failed")
         self._given = ExitStack()
         self._given.enter_context(dependencies.runtime.attach(self._confirm, session.id))
         self._offer(client)
@@ -107,9 +108,7 @@ class EditorSession:
             self._given.callback(withdraw)
 
     def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(work)
 
     def bring(self, open_servers: OpenServers, wanted: Sequence[McpServer]) -> None:
         """Have MCP servers in this session, as long as it is held."""
@@ -255,7 +254,7 @@ class EditorSession:
         if latched:
             return None
         self._cancelled = False
-        self._work = loop.create_task(work())
+        self._work = start_task(work())
         self._work.add_done_callback(self._ended)
         return self._work
 

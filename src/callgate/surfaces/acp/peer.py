@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from callgate.core.task_sets import start_task
 from callgate.core.turns import SLICE_S, fair_turns
 from callgate.protocol import jsonrpc
 from callgate.protocol.jsonrpc import (
@@ -171,7 +172,7 @@ class Peer:
             invalid = Invalid(request.id, jsonrpc.INVALID_REQUEST, refusal)
             self._send(jsonrpc.failure(request.id, invalid))
             return
-        task = asyncio.get_running_loop().create_task(self._run(request))
+        task = start_task(self._run(request))
         self._answering[request.id] = task
 
     async def _run(self, request: Request) -> None:

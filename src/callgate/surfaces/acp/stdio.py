@@ -19,6 +19,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, Protocol
 
+from callgate.core.task_sets import start_task
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.jsonrpc import INVALID_REQUEST, METHOD_NOT_FOUND, Request, RpcError, shown
 from callgate.surfaces.acp.greeting import greet
@@ -139,7 +140,7 @@ class Served:
         info = self._client.client_info
         name = "a client without a name" if info is None else f"{info.name} {info.version}"
         _log.info("ACP client connected: %s", shown(name, 200))
-        self._making = asyncio.get_running_loop().create_task(self._make(self._client))
+        self._making = start_task(self._make(self._client))
         return answer
 
     async def _make(self, client: Initialize) -> Agent:
@@ -149,7 +150,7 @@ class Served:
     async def _agent(self, client: Initialize) -> Agent:
         """The agent; several requests may wait for it, and be cancelled meanwhile."""
         if self._making is None or (self._making.done() and not self._agent_if_open()):
-            self._making = asyncio.get_running_loop().create_task(self._make(client))
+            self._making = start_task(self._make(client))
         return await asyncio.shield(self._making)
 
     def _agent_if_open(self) -> Agent | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from callgate.core.errors import ToolErrorClass
+from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.problems import Problem
@@ -28,7 +29,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening = start_task(self._open())
         try:
             endpoint = await asyncio.shield(self._opening)
         except ImportError:

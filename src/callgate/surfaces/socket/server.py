@@ -10,6 +10,7 @@ from typing import Any
 
 from callgate.core.events import Event
 from callgate.core.ids import session_id
+from callgate.core.task_sets import TaskSet
 from callgate.dispatch.clients import client_of
 from callgate.runtime import Runtime, Stop
 from callgate.sandbox.processes.command_marks import inherited_mark
@@ -44,7 +45,7 @@ class SocketServer:
         """By session id."""
         self._followed: dict[str, tuple[Follower, str]] = {}
         """By call id: who is told what it says, under which request id."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(_log, "a connection's work failed")
         self._unlisten = runtime.listen(self._hear)
         self._acceptor: Acceptor | None = None
 
@@ -103,21 +104,13 @@ class SocketServer:
                 self.start_task(self.runtime.close_session(session, Stop.CALLER_GONE))
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
+        return self._tasks.start(work)
 
     def follow(self, call_id: str, follower: Follower, request_id: str) -> None:
         self._followed[call_id] = follower, request_id
 
     def unfollow(self, call_id: str) -> None:
         self._followed.pop(call_id, None)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("a connection's work failed", exc_info=task.exception())
 
     def _hear(self, event: Event) -> None:
         followed = self._followed.get(str(event.payload.get("call_id")))

@@ -22,6 +22,7 @@ from callgate.core.sessions import Session
 from callgate.core.stored import CallState as Stage
 from callgate.core.stored import ConfirmationState
 from callgate.core.stores import ConfirmationNotFound, Store
+from callgate.core.task_sets import start_task
 from callgate.core.turns import Pace
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
@@ -130,7 +131,7 @@ async def _event_stream(context: Context, request: Request, call: ToolCall) -> A
             queue.put_nowait(event)
 
     unlisten, pace = context.runtime.listen(hear, call.session.id), Pace()
-    running = asyncio.get_running_loop().create_task(_run(context, request, call))
+    running = start_task(_run(context, request, call))
     running.add_done_callback(lambda _: queue.put_nowait(None))
     try:
         while (event := await queue.get()) is not None:
@@ -161,7 +162,7 @@ async def while_connected(request: Request, work: Awaitable[T]) -> T:
     async def watch() -> None:
         await request.disconnected()
 
-    watching = asyncio.get_running_loop().create_task(watch())
+    watching = start_task(watch())
     watching.add_done_callback(on_disconnect)
     try:
         return await work
