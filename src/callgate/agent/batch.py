@@ -22,6 +22,7 @@ from callgate.core.content import ToolResultBlock
 from callgate.core.errors import ToolCancelled, ToolError, ToolParseError
 from callgate.core.ids import EXTERNAL_ID
 from callgate.core.sessions import Session
+from callgate.core.task_sets import start_task
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.journal import LEFT_OPEN
 
@@ -129,7 +130,7 @@ class Batch:
         self._room -= 1
         self._screen(Started(wanted.use))
         work = self._dispatched(self._call(wanted))
-        self._tasks[wanted.use.id] = asyncio.get_running_loop().create_task(work)
+        self._tasks[wanted.use.id] = start_task(work)
 
     async def _dispatched(self, call: ToolCall) -> ToolResultBlock | None:
         result = await self._dispatcher.run(call)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from callgate.agent.shows import Opened, Restarted, Said, Screen, Show, Spoken
@@ -17,8 +17,10 @@ from callgate.core.content import JsonBlock, TextBlock, ToolResultBlock
 from callgate.core.effects import SideEffects
 from callgate.core.events import CHAT, CHAT_DELTA, OPEN_URL, OUTPUT_DELTA, SPEECH
 from callgate.core.tools import ToolDefinition
-from callgate.dispatch.tool_output import OutputRedactor
 from callgate.protocol.toolcalls.values import VOICES
+
+if TYPE_CHECKING:
+    from callgate.dispatch.tool_output import OutputRedactor
 
 MOST_PASSED_ON = 50
 """What is to be heard and pages to be opened, in one turn: a client may do it at once."""
@@ -28,13 +30,21 @@ Emit = Callable[[str, Mapping[str, Any]], object]
 """Makes an event."""
 
 
+def _redactor() -> OutputRedactor:
+    from callgate.dispatch.tool_output import (  # lazy: with the first turn  # noqa: PLC0415
+        OutputRedactor,
+    )
+
+    return OutputRedactor()
+
+
 class Outputs:
     """Of one turn."""
 
     def __init__(self, screen: Screen, tell: Emit) -> None:
         self._screen = screen
         self._tell = tell
-        self._output = OutputRedactor()
+        self._output = _redactor()
         self._room = MOST_PASSED_ON
         self._passed: Counter[Show] = Counter()
         """What is heard or opened because of this reply."""
@@ -62,13 +72,13 @@ class Outputs:
     def chat(self, text: str, *, shown: int = 0) -> None:
         """Show what the model said to the user, but for what was shown as it came."""
         self._screen(Said(text[shown:], ends=True))
-        self._output = OutputRedactor()
+        self._output = _redactor()
         self.text = text
         self._tell(CHAT, {"content": text})
 
     def void(self, why: str) -> None:
         """What was shown of the reply so far does not count."""
-        self._output = OutputRedactor()
+        self._output = _redactor()
         self._again |= self._passed
         self._passed.clear()
         self._screen(Restarted(why))

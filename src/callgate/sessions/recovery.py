@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from itertools import islice
 
 from callgate.audit.log import AuditLog
-from callgate.audit.reading import newest_first
 from callgate.audit.records import CallRecord
 from callgate.core.errors import ToolErrorClass
 from callgate.core.ops import ExpireConfirmations
@@ -47,6 +46,8 @@ async def recover(store: Store) -> list[CallRecord]:
 def record(audit: AuditLog, interrupted: Iterable[CallRecord]) -> None:
     """Put these on record, but for what was recorded by its own process, which died between
     that and telling the store of the end."""
+    from callgate.audit.reading import newest_first  # lazy: few processes die  # noqa: PLC0415
+
     try:
         known = {line.call_id for line, _ in islice(newest_first(audit.path), _LOOKED_AT)}
         for each in interrupted:

@@ -7,8 +7,9 @@ import os
 import signal
 import sys
 from argparse import Namespace
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 from callgate.agent.agent import Agent
 from callgate.agent.shows import Noticed, Opened, Restarted, Said, Show, Spoken
@@ -32,6 +33,7 @@ from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import visible
 from callgate.core.events import TURN_STARTED, Event
 from callgate.core.sessions import Session
+from callgate.core.task_sets import start_task
 from callgate.wiring.runtime import Wired
 
 BY = "callgate run"
@@ -138,10 +140,10 @@ class _Run:
             raise CliError("no turn is under way: what is to be done?")
         return end
 
-    async def _until_the_end(self, work: Awaitable[TurnEnd]) -> TurnEnd:
+    async def _until_the_end(self, work: Coroutine[Any, Any, TurnEnd]) -> TurnEnd:
         """The first signal stops the turn, and it is waited for; the second is not waited for."""
         loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(work)
+        task = start_task(work)
 
         def stop(number: int) -> None:
             if self._signal is not None:
@@ -237,7 +239,7 @@ class _Run:
             except BrokenPipeError:
                 self._nobody_reads()
 
-        task = asyncio.create_task(stream())
+        task = start_task(stream())
         try:
             yield
         finally:

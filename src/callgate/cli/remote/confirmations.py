@@ -20,6 +20,7 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
 from callgate.core.sessions import Mode
 from callgate.core.stores import ConfirmationNotFound, StoreError
+from callgate.core.task_sets import start_task
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer
 from callgate.policy.rules import Outcome
@@ -92,7 +93,7 @@ async def _ask(call: PendingCall, question: Confirmation, stopped: int) -> Answe
         asker = confirmer(wired, tool_call, call.options)
         if asker is None:
             return None
-        return await _first(asyncio.ensure_future(_read(asker, question)), call, stopped)
+        return await _first(start_task(_read(asker, question)), call, stopped)
     finally:
         await wired.close()
 
