@@ -138,9 +138,10 @@ def start_eagerly(
 ) -> asyncio.Task[ToolResult] | _Finished:
     """Run the first step of a coroutine now, inside of the task that has the others.
 
-    As `eager_start` of Python 3.12: a task costs a turn of the event loop, which most calls do not
-    need. The task must be the current one in the first step already: `asyncio.timeout` and task
-    groups of the tool belong to it."""
+    A task costs a turn of the event loop, which most calls do not need. The task must be the
+    current one in the first step already: `asyncio.timeout` and task groups of the tool belong to
+    it. Python has this from 3.12 on (`asyncio.Task(..., eager_start=True)`); until that is the
+    oldest that we support, only asyncio's private `_enter_task` and `_leave_task` can do it."""
     loop, caller = asyncio.get_running_loop(), asyncio.current_task()
     assert caller is not None
     first: list[Any] = []

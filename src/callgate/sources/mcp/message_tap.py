@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from types import TracebackType
 from typing import Any, Self
 
 from mcp.shared.message import SessionMessage
@@ -33,14 +32,9 @@ class _Tap:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        left: bool | None = await self._stream.__aexit__(kind, error, traceback)
-        return left
+    async def __aexit__(self, *error: Any) -> bool | None:
+        suppressed: bool | None = await self._stream.__aexit__(*error)
+        return suppressed
 
     async def aclose(self) -> None:
         await self._stream.aclose()
