@@ -1,4 +1,5 @@
-"""Stage 3: do the paths among the arguments stay inside the workspace?
+"""Stage 3: do the paths among the arguments stay inside the workspace, and what is around the
+commands of the call?
 
 This check lets an escaping call fail before anyone is asked, and tells the later stages
 which places a call touches. It is not the wall: that is `workspace.files`, which checks
@@ -10,12 +11,123 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import msgspec
+
+from callgate.core.calls import ToolCall
+from callgate.core.commands import Launcher
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied, WorkspaceEscapeError
 from callgate.core.resolved_paths import ResolvedPath
+from callgate.dispatch.call_files import CallFiles, Policies
+from callgate.dispatch.command_rules import CommandRules
+from callgate.dispatch.commands.sandboxes import Sandbox
+from callgate.dispatch.environments import Environments
 from callgate.dispatch.registry import Registered
+from callgate.dispatch.subjects import Subject, question
+from callgate.policy.decide import Decision, lifts_protection
+from callgate.policy.rules import Outcome
 
 Locate = Callable[[str], ResolvedPath]
+Judge = Callable[[ToolCall, Subject], Decision]
+"""What the policy says of a call at this moment."""
+
+
+class Confinement:
+    """What calls may touch, by their paths and by their commands. Each method returns a new
+    subject, or refuses."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox | None,
+        files: CallFiles,
+        environments: Environments,
+        command_rules: CommandRules,
+        policies: Policies,
+        judge: Judge,
+    ) -> None:
+        self._sandbox = sandbox
+        self._files = files
+        self._environments = environments
+        self._command_rules = command_rules
+        self._policies = policies
+        self._judge = judge
+
+    async def ready(self) -> None:
+        """Have tried the machine out, before the first call that starts commands."""
+        if self._sandbox is not None:
+            await self._sandbox.ready()
+
+    def enclose(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with what its commands run in, where the tool does all by commands."""
+        tool = subject.tool
+        if not tool.definition.sandboxed or self._sandbox is None:
+            return subject
+        enclosure = self._sandbox.enclosure(
+            call.session,
+            subject.checked.arguments,
+            has_effects=tool.has_effects,
+            terminals=self._terminals(call, subject),
+        )
+        return Subject(tool, subject.checked, (), enclosure)
+
+    def confine(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with the places that it names, and with no more network than the policy
+        gives to its commands."""
+        if subject.tool.path_params:
+            subject = self._located(call, subject)
+        if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
+            return subject
+        most = self._policies(call.session.workspace).most_hosts
+        named = self._judge(call, subject).hosts
+        enclosure = self._sandbox.confined(subject.enclosure, named, most)
+        return msgspec.structs.replace(subject, enclosure=enclosure)
+
+    def _located(self, call: ToolCall, subject: Subject) -> Subject:
+        """The subject with the places in its arguments, and in its command where rules ask."""
+        book = self._policies(call.session.workspace)
+
+        def writable(resolved: ResolvedPath) -> bool:
+            if self._files.is_own(resolved):
+                return False
+            asking = question(call, subject, book)
+            return not resolved.protected or lifts_protection(resolved, asking, book.user)
+
+        locate = self._files.open(call).locate
+        resolved_paths = confine(subject.checked.arguments, subject.tool, locate, writable)
+        located = Subject(subject.tool, subject.checked, resolved_paths, subject.enclosure)
+        if subject.enclosure is None or not book.has_rules:
+            return located
+        named = self._command_rules.named(call, located, locate)
+        return msgspec.structs.replace(located, named=named)
+
+    def ensure(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
+        """Refuse what this machine cannot keep, before anyone is asked about it."""
+        if self._sandbox is None or subject.enclosure is None:
+            return
+        if decision.outcome is not Outcome.DENY or decision.reason == "mode_read":
+            self._sandbox.ensure(subject.enclosure, call.session)
+
+    def launcher(self, call: ToolCall, subject: Subject) -> Launcher | None:
+        """The one way to start a command of the call; None where it starts none."""
+        if self._sandbox is None or subject.enclosure is None:
+            return None
+        if subject.enclosure.delegated:
+            return self._sandbox.delegating(call.session, self._environments.terminals)
+        rules = self._command_rules.of(call, subject)
+        if not rules:
+            return self._sandbox.launcher(subject.enclosure, call.session)
+        allowed = (*subject.resolved_paths, *subject.named)
+        return self._sandbox.rule_launcher(subject.enclosure, call.session, rules, allowed)
+
+    def _terminals(self, call: ToolCall, subject: Subject) -> Launcher | None:
+        """The client's, for commands that belong to the session; other processes stay here, and
+        so do commands that path rules bind: nothing can be kept from them there."""
+        if subject.tool.definition.source != "builtin":
+            return None
+        terminals = self._environments.terminals(call.session)
+        if terminals is not None and self._command_rules.of(call, subject):
+            return None
+        return terminals
 
 
 def confine(

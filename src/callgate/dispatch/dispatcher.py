@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 
 from callgate.core.calls import CallerKind, ToolCall
-from callgate.core.commands import Launcher
 from callgate.core.content import ToolResultBlock, ToolUseBlock
 from callgate.core.errors import (
     ToolCancelled,
@@ -26,7 +25,6 @@ from callgate.core.errors import (
 )
 from callgate.core.events import EventSink
 from callgate.core.ids import EXTERNAL_ID, call_id, is_call_id
-from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.tools import ToolDefinition, ToolFactory, ToolOutput
@@ -40,7 +38,7 @@ from callgate.dispatch.authorize import (
 from callgate.dispatch.call_files import CallFiles
 from callgate.dispatch.command_rules import CommandRules
 from callgate.dispatch.commands.sandboxes import Sandbox
-from callgate.dispatch.confine import confine
+from callgate.dispatch.confine import Confinement
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.execute import Stopped, execute
@@ -53,10 +51,10 @@ from callgate.dispatch.raw_open import is_nested, watch_opens
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
-from callgate.dispatch.subjects import Findings, Subject, question
+from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.validate import validate
 from callgate.events.log import SessionLog
-from callgate.policy.decide import Decision, lifts_protection
+from callgate.policy.decide import Decision
 from callgate.policy.rules import Outcome
 
 _log = logging.getLogger("callgate.dispatch")
@@ -99,9 +97,16 @@ class ToolDispatcher:
         self._log = log
         self._audit = audit
         self._limits = limits
-        self._sandbox = sandbox
         self._lanes = Lanes(limits.concurrency)
         self.command_rules = CommandRules(authority.policies, self.registry)
+        self._confinement = Confinement(
+            sandbox,
+            files,
+            self.environments,
+            self.command_rules,
+            authority.policies,
+            lambda call, subject: judge(call, subject, authority),
+        )
         watch_opens()
 
     @property
@@ -128,15 +133,15 @@ class ToolDispatcher:
                 await journal.asked_before(confirmation)
             tool = resolve(call, self.registry)
             timeout_s = self._timeout(call, tool)
-            if tool.definition.sandboxed and self._sandbox is not None:
-                await self._sandbox.ready()
+            if tool.definition.sandboxed:
+                await self._confinement.ready()
             subject = Subject(tool, validate(call.arguments, tool))
             if tool.definition.sandboxed:
-                subject = self._enclose(call, subject)
-            subject = self._confine(call, subject)
+                subject = self._confinement.enclose(call, subject)
+            subject = self._confinement.confine(call, subject)
             decision = judge(call, subject, self.authority)
             if subject.enclosure is not None:
-                self._ensure_kept(call, subject, decision)
+                self._confinement.ensure(call, subject, decision)
             if confirmation is not None or decision.outcome is not Outcome.ALLOW:
                 hash = partial(_hash, tool)
                 answer = await authorize(
@@ -144,8 +149,8 @@ class ToolDispatcher:
                 )
                 if answer is not None and answer.arguments is not None:
                     subject = Subject(tool, validate(answer.arguments, tool))
-                    subject = self._enclose(call, subject)
-                    subject = self._confine(call, subject)
+                    subject = self._confinement.enclose(call, subject)
+                    subject = self._confinement.confine(call, subject)
                 if answer is not None:
                     accept(call, subject, decision, self.authority, answer)
             release = await self._enter_lane(call, subject, decision, journal, running)
@@ -172,56 +177,6 @@ class ToolDispatcher:
         if journal.is_stored:
             await journal.settled()
         return result
-
-    def _enclose(self, call: ToolCall, subject: Subject) -> Subject:
-        """The subject with what its commands run in, where the tool does all by commands."""
-        tool = subject.tool
-        if not tool.definition.sandboxed or self._sandbox is None:
-            return subject
-        enclosure = self._sandbox.enclosure(
-            call.session,
-            subject.checked.arguments,
-            has_effects=tool.has_effects,
-            terminals=self._terminals(call, subject),
-        )
-        return Subject(tool, subject.checked, (), enclosure)
-
-    def _confine(self, call: ToolCall, subject: Subject) -> Subject:
-        """The subject with the places that it names, and with no more network than the policy
-        gives to its commands."""
-        if subject.tool.path_params:
-            subject = self._locate(call, subject)
-        if self._sandbox is None or subject.enclosure is None or not subject.enclosure.is_online:
-            return subject
-        most = self.authority.policies(call.session.workspace).most_hosts
-        named = judge(call, subject, self.authority).hosts
-        enclosure = self._sandbox.confined(subject.enclosure, named, most)
-        return msgspec.structs.replace(subject, enclosure=enclosure)
-
-    def _locate(self, call: ToolCall, subject: Subject) -> Subject:
-        """The subject with the places in its arguments, and in its command where rules ask."""
-        book = self.authority.policies(call.session.workspace)
-
-        def writable(resolved: ResolvedPath) -> bool:
-            if self._files.is_own(resolved):
-                return False
-            asking = question(call, subject, book)
-            return not resolved.protected or lifts_protection(resolved, asking, book.user)
-
-        locate = self._files.open(call).locate
-        resolved_paths = confine(subject.checked.arguments, subject.tool, locate, writable)
-        located = Subject(subject.tool, subject.checked, resolved_paths, subject.enclosure)
-        if subject.enclosure is None or not book.has_rules:
-            return located
-        named = self.command_rules.named(call, located, locate)
-        return msgspec.structs.replace(located, named=named)
-
-    def _ensure_kept(self, call: ToolCall, subject: Subject, decision: Decision) -> None:
-        """Refuse what this machine cannot keep, before anyone is asked about it."""
-        if self._sandbox is None or subject.enclosure is None:
-            return
-        if decision.outcome is not Outcome.DENY or decision.reason == "mode_read":
-            self._sandbox.ensure(subject.enclosure, call.session)
 
     async def _enter_lane(
         self,
@@ -262,7 +217,8 @@ class ToolDispatcher:
         tool = subject.tool
         try:
             running.raise_if_stopped()
-            launcher = None if subject.enclosure is None else self._launcher(call, subject)
+            around = subject.enclosure
+            launcher = None if around is None else self._confinement.launcher(call, subject)
             context = CallContext(
                 call, subject, journal.published, self._files, self.environments, launcher
             )
@@ -279,27 +235,6 @@ class ToolDispatcher:
         )
         return context.diagnosed(output)
 
-    def _launcher(self, call: ToolCall, subject: Subject) -> Launcher | None:
-        if self._sandbox is None or subject.enclosure is None:
-            return None
-        if subject.enclosure.delegated:
-            return self._sandbox.delegating(call.session, self.environments.terminals)
-        rules = self.command_rules.of(call, subject)
-        if not rules:
-            return self._sandbox.launcher(subject.enclosure, call.session)
-        allowed = (*subject.resolved_paths, *subject.named)
-        return self._sandbox.rule_launcher(subject.enclosure, call.session, rules, allowed)
-
-    def _terminals(self, call: ToolCall, subject: Subject) -> Launcher | None:
-        """The client's, for commands that belong to the session; other processes stay here, and
-        so do commands that path rules bind: nothing can be kept from them there."""
-        if subject.tool.definition.source != "builtin":
-            return None
-        terminals = self.environments.terminals(call.session)
-        if terminals is not None and self.command_rules.of(call, subject):
-            return None
-        return terminals
-
     def _timeout(self, call: ToolCall, tool: Registered) -> float:
         if call.timeout_s is None:
             return min(tool.timeout_s, self._limits.max_timeout_s)
@@ -310,10 +245,11 @@ class ToolDispatcher:
     def examine(self, call: ToolCall) -> tuple[Subject, Decision]:
         """What the policy says of a call, without running it or asking anyone."""
         tool = resolve(call, self.registry)
-        subject = self._enclose(call, Subject(tool, validate(call.arguments, tool)))
-        subject = self._confine(call, subject)
+        subject = Subject(tool, validate(call.arguments, tool))
+        subject = self._confinement.enclose(call, subject)
+        subject = self._confinement.confine(call, subject)
         decision = judge(call, subject, self.authority)
-        self._ensure_kept(call, subject, decision)
+        self._confinement.ensure(call, subject, decision)
         return subject, decision
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
