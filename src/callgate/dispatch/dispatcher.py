@@ -169,8 +169,8 @@ class ToolDispatcher:
             result = journal.failed(internal, Findings(tool, subject, decision))
         except BaseException:
             if not journal.closed:
-                gone = ToolCancelled(reason=Stop.CALLER_GONE)
-                journal.failed(gone, Findings(tool, subject, decision))
+                cancelled = ToolCancelled(reason=Stop.CALLER_GONE)
+                journal.failed(cancelled, Findings(tool, subject, decision))
             raise
         finally:
             self.running.remove(running)
