@@ -1,7 +1,14 @@
 """The dispatcher: one road for every call, whoever makes it and whatever runs it.
 
-`run` is that road. Around it stands an interface that takes and returns an agent's blocks
-(`ToolUseBlock`, `ToolResultBlock`).
+    resolve -> validate -> confine -> authorize -> lane -> execute -> ToolResult
+       |          |           |           |                   |
+     a tool    arguments    places    an answer            an output
+       +----------+-----------+-----------+-------------------+--> Findings -> journal
+
+`run` is that road. Each stage is a module beside this one: it returns what the next one needs, or
+raises a `ToolError`, and knows no other. The order is a security property: nothing may run a tool
+before `authorize` has returned. Around `run` stands an interface that takes and returns an agent's
+blocks (`ToolUseBlock`, `ToolResultBlock`).
 """
 
 from __future__ import annotations
