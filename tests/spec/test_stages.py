@@ -31,7 +31,7 @@ def module(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def graph() -> grimp.ImportGraph:
-    return grimp.build_graph("callgate")
+    return grimp.build_graph("callgate", cache_dir=None)
 
 
 def test_there_is_a_module_for_each_stage() -> None:
