@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from callgate.cli import command_line as commands
-from callgate.cli.exit_codes import described
+from callgate.cli.errors import described_exit_codes
 from callgate.cli.families.command import Parser
 
 _HEAD = """\
@@ -86,7 +86,7 @@ def _value(action: argparse.Action) -> str:
 
 
 def _ends() -> Iterator[str]:
-    codes = described().splitlines()[1:]
+    codes = described_exit_codes().splitlines()[1:]
     rows = [line.strip().split(None, 1) for line in codes]
     yield "## Exit codes\n"
     yield "| code | how a call ended |\n|---|---|"

@@ -13,8 +13,7 @@ import msgspec
 from callgate.agent.agent import Agent
 from callgate.agent.turns import TurnEnd, TurnStop
 from callgate.cli.embedded import find_tool
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import EXIT_CODES, FAILED, OK
+from callgate.cli.errors import EXIT_CODES, FAILED, OK, CliError
 from callgate.cli.records.stores import explained, find_session, not_found
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from callgate import shipped
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import described
+from callgate.cli.errors import CliError, described_exit_codes
 from callgate.cli.families.command import Parser, add
 from callgate.cli.options import DEBUG, VERBOSE
 
@@ -163,7 +162,7 @@ def _help_on_all() -> str:
         "usage: callgate [--version] [--help] [--debug] COMMAND ...",
         "Every tool call of an AI agent through one guarded door.",
         *(_listed(_loaded(family).HEADING, of_family(family)) for family in FAMILIES),
-        described(),
+        described_exit_codes(),
         _ENVIRONMENT,
         "callgate help COMMAND says more.",
     ]

@@ -11,8 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import BROKEN_PIPE, FAILED, INTERRUPTED, OK
+from callgate.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, OK, CliError
 from callgate.cli.platforms import can_start_on, missing_on
 from callgate.cli.ui.terminal import is_terminal, say
 from callgate.core.errors import ToolErrorClass

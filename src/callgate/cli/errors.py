@@ -1,13 +1,42 @@
-"""A command that cannot be carried out: one line that says why, and one that says what helps."""
+"""How a command ends: the exit codes, and the error of a command that cannot be carried out.
+
+0 only if a call succeeded, else one code for each class of error.
+"""
 
 from __future__ import annotations
 
-from callgate.cli.exit_codes import EXIT_CODES
+from collections.abc import Mapping
+
 from callgate.core.errors import ToolErrorClass
+
+OK = 0
+FAILED = 1
+"""Also: a check of `doctor` or `audit verify` failed."""
+USAGE = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+EXIT_CODES: Mapping[ToolErrorClass, int] = {
+    ToolErrorClass.NOT_FOUND: 1,
+    ToolErrorClass.VALIDATION_ERROR: 2,
+    ToolErrorClass.PERMISSION_DENIED: 3,
+    ToolErrorClass.USER_DENIED: 3,
+    ToolErrorClass.CONFIRMATION_TIMEOUT: 3,
+    ToolErrorClass.TIMEOUT: 4,
+    ToolErrorClass.EXECUTION_ERROR: 1,
+    ToolErrorClass.CANCELLED: INTERRUPTED,
+    ToolErrorClass.SHUTTING_DOWN: 5,
+    ToolErrorClass.PROTOCOL_ERROR: 6,
+    ToolErrorClass.HOST_UNAVAILABLE: 5,
+    ToolErrorClass.PARSE_ERROR: 2,
+}
 
 
 class CliError(Exception):
-    """Ends the command. Its class is that of a call's error, so the exit code is the same."""
+    """Ends the command with one line that says why, and a `hint` that says what helps.
+
+    Its class is that of a call's error, so the exit code is the same.
+    """
 
     def __init__(
         self,
@@ -26,3 +55,12 @@ class CliError(Exception):
     @property
     def exit_code(self) -> int:
         return EXIT_CODES[self.error_class]
+
+
+def described_exit_codes() -> str:
+    """The table for `--help`: each code with the errors that end in it."""
+    by_code: dict[int, list[str]] = {}
+    for error_class, code in EXIT_CODES.items():
+        by_code.setdefault(code, []).append(error_class.value)
+    lines = [f"  {code:<4} {', '.join(names)}" for code, names in sorted(by_code.items())]
+    return "\n".join(["exit codes:", "  0    ok", *lines])

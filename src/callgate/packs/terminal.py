@@ -1,6 +1,6 @@
 """What a command prints, how it refuses, and the settings of its package."""
 
-from callgate.cli.exit_codes import OK as OK
+from callgate.cli.errors import OK as OK
 from callgate.cli.nested_calls import refuse_within_a_call as refuse_within_a_call
 from callgate.cli.ui.output import print_json as print_json
 from callgate.cli.ui.terminal import columns as columns

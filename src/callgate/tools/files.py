@@ -30,7 +30,6 @@ from callgate.workspace.excerpts import (
     matching,
 )
 from callgate.workspace.files import WorkspaceFileAPI
-from callgate.workspace.matching import LineMatcher
 from callgate.workspace.paths import readable, shown
 from callgate.workspace.spill import show
 
@@ -336,6 +335,8 @@ def _part(
     text = text_of(path, content)
     if regex is None:
         return excerpt(text, offset, limit)
+    from callgate.workspace.matching import LineMatcher  # lazy: with the first pattern  # noqa: PLC0415
+
     with LineMatcher(regex, should_stop=should_stop) as matcher:
         return matching(text, matcher.lines(content, MAX_MATCHES), offset, limit)
 

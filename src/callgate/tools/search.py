@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
@@ -14,8 +14,10 @@ from callgate.core.errors import ToolCancelled, ToolExecutionError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.paths import readable
-from callgate.workspace.search import MAX_FILE, Match, find, search
 from callgate.workspace.spill import show
+
+if TYPE_CHECKING:
+    from callgate.workspace.search import Match
 
 T = TypeVar("T")
 
@@ -100,6 +102,8 @@ class FindFiles:
         files, limit = local_files(context), input.get("limit", 1_000)
 
         def work(should_stop: Callable[[], bool]) -> ToolOutput:
+            from callgate.workspace.search import find  # lazy: with the first search  # noqa: PLC0415
+
             found = find(
                 files,
                 input["pattern"],
@@ -182,6 +186,8 @@ def _search_text(
     context: ToolContext,
     should_stop: Callable[[], bool],
 ) -> ToolOutput:
+    from callgate.workspace.search import MAX_FILE, search  # lazy: with the first search  # noqa: PLC0415
+
     limit = input.get("limit", 200)
     found = search(
         files,

@@ -15,7 +15,7 @@ import pytest
 
 from callgate.cli.editor import settings as acp_editors
 from callgate.cli.editor import setup as acp_setup
-from callgate.cli.exit_codes import USAGE
+from callgate.cli.errors import USAGE
 from callgate.cli.logs import set_up
 from callgate.cli.options import EDITORS
 from tests.unit.cli.running import CALLGATE, AtTerminal, Terminal, callgate, environment

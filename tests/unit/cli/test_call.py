@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.exit_codes import EXIT_CODES
+from callgate.cli.errors import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
 from tests.unit.cli.running import CALLGATE, Ran, callgate, environment, start, wait_until_gone
 

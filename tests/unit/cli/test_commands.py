@@ -13,7 +13,7 @@ import callgate as package
 from callgate import shipped
 from callgate.cli.command_line import FAMILIES, every, help_text, of_family, parser_of
 from callgate.cli.command_modules import command_module
-from callgate.cli.exit_codes import EXIT_CODES
+from callgate.cli.errors import EXIT_CODES
 from callgate.cli.families.permissions import CALLERS
 from callgate.cli.options import MODES
 from callgate.core.calls import CallerKind

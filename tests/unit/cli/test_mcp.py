@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import EXIT_CODES
+from callgate.cli.errors import EXIT_CODES, CliError
 from callgate.cli.hosts import reloads as host_reloads
 from callgate.cli.main import main
 from callgate.cli.mcp import import_servers as mcp_import

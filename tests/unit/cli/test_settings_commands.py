@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.exit_codes import EXIT_CODES
+from callgate.cli.errors import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
 from callgate_catalogue.google.catalogue import CATALOGUE
 from tests.unit.cli.running import callgate

@@ -25,7 +25,8 @@ from callgate.core.errors import (
 )
 from callgate.core.tools import Tool, ToolContext, ToolOutput
 from callgate.sandbox.launch import Command, Running
-from callgate.tools.shell import LONGEST_COMMAND, SHOWN, Shell
+from callgate.tools.shell import LONGEST_COMMAND, Shell
+from callgate.tools.streams import SHOWN
 from tests.support import UnwalledLauncher
 
 

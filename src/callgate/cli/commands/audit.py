@@ -15,8 +15,7 @@ from callgate.audit.reading import Filter, Follower
 from callgate.audit.reading import search as find
 from callgate.audit.records import CallRecord
 from callgate.audit.verify import verify as check
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.ui.output import print_json, print_json_line
 from callgate.cli.ui.terminal import columns, is_terminal, paint_for
 from callgate.cli.ui.visible import clip, visible

@@ -18,9 +18,8 @@ from callgate.cli.remote import call as remote
 from callgate.cli.serving.watchdog import watch_runtime
 from callgate.cli.ui import call_results
 from callgate.cli.ui.call_results import CallOutcome
-from callgate.cli.ui.confirmation_prompt import confirmer
 from callgate.cli.ui.progress_line import ProgressLine
-from callgate.cli.ui.terminal import say
+from callgate.cli.ui.terminal import has_terminal, say
 from callgate.cli.ui.visible import clip, visible_text
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
@@ -38,6 +37,8 @@ from callgate.wiring.runtime import Wired
 
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace
+
+    from callgate.dispatch.permission.confirmations import Confirmer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -102,7 +103,7 @@ async def _run(
         watch_runtime(wired)
         if unreadable is not None:
             return CallOutcome(runtime.refuse(call, unreadable))
-        answers = confirmer(wired, call, options)
+        answers = _confirmer(wired, call, options)
         attached: AbstractContextManager[None] = nullcontext()
         if answers is not None or options.wait:
             attached = runtime.attach(answers, call.session.id)
@@ -114,6 +115,15 @@ async def _run(
         return ended
     finally:
         await wired.close()
+
+
+def _confirmer(wired: Wired, call: ToolCall, options: Namespace) -> Confirmer | None:
+    """Who answers a question; None: nobody."""
+    if not options.yes and (options.no_input or options.wait or not has_terminal()):
+        return None
+    from callgate.cli.ui.confirmation_prompt import confirmer  # lazy: only where one can be asked  # noqa: PLC0415
+
+    return confirmer(wired, call, options)
 
 
 async def _until_the_end(wired: Wired, call: ToolCall) -> CallOutcome:

@@ -33,8 +33,7 @@ from callgate.cli.chat.screen import Screen
 from callgate.cli.commands import skills
 from callgate.cli.commands import slash_commands as chat_commands
 from callgate.cli.embedded import open_runtime
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import INTERRUPTED, OK
+from callgate.cli.errors import INTERRUPTED, OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.stores import short
 from callgate.cli.serving.watchdog import watch_runtime

@@ -9,8 +9,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from callgate.cli.command_line import beginning, every, parser_of
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.families.setup import SHELLS
 
 _TAKE_TOOLS = ("call", "policy explain")

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.stores import (
     alive,

@@ -8,8 +8,7 @@ from argparse import Namespace
 
 from callgate.cli.doctor.checks import CHECKS, Level, Patient, sandbox_of
 from callgate.cli.doctor.sandboxes import described, seen
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import paint_for
 from callgate.cli.ui.visible import visible

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.records.stores import find_session, settle, short, with_store, words
 from callgate.cli.ui.output import print_json_line
 from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import is_terminal, say

@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK, USAGE
+from callgate.cli.errors import OK, USAGE, CliError
 from callgate.cli.json_texts import dumps
 from callgate.cli.ui.output import print_json, print_text
 from callgate.cli.ui.terminal import say

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from callgate.cli.arguments import read_arguments
 from callgate.cli.embedded import find_tool, open_runtime
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.ui.decision_words import decided_by
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import Paint, paint_for

@@ -12,8 +12,7 @@ from datetime import datetime
 
 from callgate.cli.commands.audit import since_ms
 from callgate.cli.embedded import open_runtime
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.records.stores import with_store
 from callgate.cli.ui.decision_words import decided_by
 from callgate.cli.ui.output import print_json

@@ -12,8 +12,7 @@ from typing import Any
 
 from callgate.agent.skill_files import FILE, check_name
 from callgate.agent.skills import Skill, Skills, SkillUnreadable, Survey, UnknownSkill
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.logs import set_up
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json, print_text

@@ -17,8 +17,7 @@ from callgate.cli.chat.interrupts import Interrupts
 from callgate.cli.chat.loop_thread import BackgroundLoop
 from callgate.cli.chat.screen import Screen
 from callgate.cli.commands import sessions, skills, tools, undo
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.options import MODES
 from callgate.cli.records.stores import explained, find_session
 from callgate.core.content import TextBlock

@@ -6,8 +6,7 @@ import sys
 from argparse import Namespace
 from typing import Any
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.remote.tools import every_tool
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import columns, is_terminal, paint_for

@@ -9,8 +9,7 @@ from typing import Any
 
 from callgate.cli.commands.call import run_call
 from callgate.cli.embedded import find_tool, open_runtime
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.visible import visible

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 
 from callgate.audit.reading import newest_first
 from callgate.cli.commands.events import OfAll, OfOne, Placed, clock, follow, print_placed
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.event_words import event_words, text, went_wrong
 from callgate.cli.records.stores import find_session, short, span, with_store, words

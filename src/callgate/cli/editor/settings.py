@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from callgate.cli.errors import OK
 from callgate.cli.executable import this_program
-from callgate.cli.exit_codes import OK
 from callgate.cli.options import model_of
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home

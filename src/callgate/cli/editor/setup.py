@@ -9,8 +9,7 @@ import os
 import sys
 
 from callgate.cli.commands.keys import explained, typed
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.setup.model_choice import choose_model
 from callgate.cli.ui.terminal import is_terminal, say

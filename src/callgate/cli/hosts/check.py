@@ -21,8 +21,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from callgate.cli.arguments import read_arguments
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.hosts.conversation import HostConversation, HostLost, Notes, Unmet, describe
 from callgate.cli.hosts.probes import OPTIONAL, PROBES, Subject, init, optional, returned
 from callgate.cli.ui.output import print_json

@@ -12,8 +12,7 @@ from argparse import Namespace
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import EXIT_CODES, OK
+from callgate.cli.errors import EXIT_CODES, OK, CliError
 from callgate.cli.hosts.lists import described, print_table
 from callgate.cli.hosts.log_files import Log, show
 from callgate.cli.hosts.reloads import Reload, Reloaded, settings_of

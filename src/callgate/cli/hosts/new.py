@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import callgate
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.hosts import samples as host_samples
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say

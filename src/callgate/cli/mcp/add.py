@@ -12,8 +12,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.mcp.runners import around
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.stores import not_found, words

@@ -11,8 +11,7 @@ from argparse import Namespace
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import EXIT_CODES, OK
+from callgate.cli.errors import EXIT_CODES, OK, CliError
 from callgate.cli.hosts.reloads import Reload, Reloaded, settings_of, shown
 from callgate.cli.mcp.servers import about, ensure_known, servers_of, tell
 from callgate.cli.nested_calls import refuse_within_a_call

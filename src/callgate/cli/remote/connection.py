@@ -5,7 +5,6 @@ Light to import. What only an error or a question needs is loaded when there is 
 
 from __future__ import annotations
 
-import os
 import sys
 
 from callgate.cli.fast import arguments
@@ -24,7 +23,7 @@ from callgate.cli.handshake import (
 )
 from callgate.cli.stop_signals import StopSignals
 from callgate.cli.ui.output import print_json, print_text
-from callgate.cli.ui.terminal import is_terminal, safe, say
+from callgate.cli.ui.terminal import has_terminal, is_terminal, safe, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -157,13 +156,7 @@ class RemoteCall:
         """Whether a question would find anybody: `--yes`, `--wait`, or a person here."""
         if self.options.yes or self.options.wait:
             return True
-        if self.options.no_input:
-            return False
-        try:
-            os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
-        except OSError:
-            return False
-        return True
+        return not self.options.no_input and has_terminal()
 
     def _show_waiting(self) -> None:
         if not is_terminal(sys.stderr) or self.options.verbose or self.options.quiet:

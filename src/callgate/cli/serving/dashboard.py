@@ -9,8 +9,7 @@ from argparse import Namespace
 from typing import Any
 from urllib.parse import urlsplit
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui import provenance
 from callgate.cli.ui.output import print_json

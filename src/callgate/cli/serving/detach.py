@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK
 from callgate.cli.log_limits import write_to
 
 

@@ -15,8 +15,7 @@ from functools import partial
 from typing import Any
 
 from callgate.cli.embedded import open_runtime
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.serving.detach import detach
 from callgate.cli.serving.maintenance import Upkeep

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from datetime import datetime
 
-from callgate.cli.exit_codes import FAILED, OK
+from callgate.cli.errors import FAILED, OK
 from callgate.cli.instance_states import state_of
 from callgate.cli.ui import provenance
 from callgate.cli.ui.output import print_json

@@ -7,8 +7,7 @@ import signal
 import time
 from argparse import Namespace
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.ui import provenance
 from callgate.cli.ui.output import print_json

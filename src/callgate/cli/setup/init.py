@@ -7,8 +7,7 @@ import os
 import sys
 from argparse import Namespace
 
-from callgate.cli.errors import CliError
-from callgate.cli.exit_codes import OK
+from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.setup.samples import HELLO, SETTINGS, WORKSPACE_SETTINGS
 from callgate.cli.ui.output import print_json

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from callgate.cli.exit_codes import EXIT_CODES, OK
+from callgate.cli.errors import EXIT_CODES, OK
 from callgate.cli.handshake import answered_by_words
 from callgate.cli.ui.envelope import block_text, envelope, shown_blocks
 from callgate.cli.ui.output import print_json, print_text

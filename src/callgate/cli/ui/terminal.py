@@ -43,6 +43,15 @@ def is_terminal(stream: IO[str]) -> bool:
         return False
 
 
+def has_terminal() -> bool:
+    """Whether this process has a terminal, wherever its streams lead."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
+
+
 def columns(default: int = 80) -> int:
     """The width of stdout, where it is a terminal."""
     try:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.exit_codes import EXIT_CODES
+from callgate.cli.errors import EXIT_CODES
 from callgate.core.errors import ToolErrorClass
 from tests.needs import needs
 from tests.unit.cli.packages.registries import TOKEN, Registry, serving
