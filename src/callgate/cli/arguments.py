@@ -7,18 +7,29 @@
 
 Where a text is allowed it is taken as it is written; `--args` can say anything else. What
 does not fit is passed on as text, so that one place, the schema, finds all that is wrong.
+
+Light to import, for a call through an instance: what is plain is read here, and `strict_json` is
+loaded for what is not.
 """
 
 from __future__ import annotations
 
+import io
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
 
-from callgate.core.errors import ToolParseError, ToolValidationError
-from callgate.protocol.strict_json import MAX_BYTES, StrictJsonError, loads
+from callgate.protocol import json_texts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
 _TEXT: Mapping[str, Any] = {"type": "string"}
+_MOST_BYTES = 8 * 1024 * 1024 + 1
+"""Of stdin: one more than `strict_json` takes."""
+_LITERALS = {"true": True, "false": False, "null": None}
+_SHORT = 400
+_DIGITS = 15
 
 
 def read_arguments(words: Sequence[str], given: str | None, schema: Mapping[str, Any]) -> Any:
@@ -30,18 +41,54 @@ def read_arguments(words: Sequence[str], given: str | None, schema: Mapping[str,
     if not from_words:
         return document
     if not isinstance(document, dict):
-        raise ToolValidationError("--args must be an object where key=value is given beside it")
+        raise _invalid("--args must be an object where key=value is given beside it")
     if twice := sorted(document.keys() & from_words.keys()):
-        raise ToolValidationError(f"given twice, in --args and as key=value: {', '.join(twice)}")
+        raise _invalid(f"given twice, in --args and as key=value: {', '.join(twice)}")
     return document | from_words
 
 
 def _document(given: str) -> Any:
+    data = _stdin() if given == "-" else given
+    plain = _plain_object(data)
+    if plain is not None:
+        return plain
+    from callgate.core.errors import ToolParseError  # lazy: only for errors  # noqa: PLC0415
+    from callgate.protocol import strict_json  # lazy: heavy, most documents are plain  # noqa: PLC0415
+
     try:
-        return loads(sys.stdin.buffer.read(MAX_BYTES + 1) if given == "-" else given)
-    except StrictJsonError as error:
+        return strict_json.loads(data)
+    except strict_json.StrictJsonError as error:
         source = "stdin" if given == "-" else "--args"
         raise ToolParseError(f"{source} is not JSON: {error}", reason=error.refusal) from None
+
+
+def _stdin() -> bytes:
+    """What stdin says; it can be read again, by the next who is asked to make the call."""
+    data = sys.stdin.buffer.read(_MOST_BYTES)
+    sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
+    return data
+
+
+def _plain_object(data: str | bytes) -> dict[str, Any] | None:
+    """A short object that has one reading: without objects, escapes, fractions or large numbers,
+    and no key in it twice. None: `strict_json` has to look."""
+    if len(data) > _SHORT or not data.isascii():
+        return None
+    text = data.decode() if isinstance(data, bytes) else data
+    try:
+        value = None if "\\" in text else json_texts.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict):
+        return None
+    texts = 0
+    for each in value.values():
+        if isinstance(each, str):
+            texts += 1
+        elif each is not None and not (isinstance(each, int) and abs(each) < 10**_DIGITS):
+            return None
+    # Each text has two quotes, so a key that was dropped as a duplicate is missed here.
+    return value if text.count('"') == 2 * (len(value) + texts) else None
 
 
 def _read_words(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,7 +96,7 @@ def _read_words(words: Sequence[str], schema: Mapping[str, Any]) -> dict[str, An
     for word in words:
         key, equals, text = word.partition("=")
         if not equals or not key:
-            raise ToolValidationError(f"{word!r} is not key=value")
+            raise _invalid(f"{word!r} is not key=value")
         texts.setdefault(key, []).append(text)
     properties = {
         key: each for key, each in schema.get("properties", {}).items() if _is_schema(each)
@@ -65,7 +112,7 @@ def _value(key: str, texts: list[str], schema: Mapping[str, Any]) -> Any:
             return items
         return [_value(key, [text], schema.get("items", _TEXT)) for text in texts]
     if len(texts) > 1:
-        raise ToolValidationError(f"{key} is given {len(texts)} times")
+        raise _invalid(f"{key} is given {len(texts)} times")
     text = texts[0]
     if "string" in types:
         return text
@@ -85,15 +132,26 @@ def _types(schema: Mapping[str, Any]) -> set[str]:
 
 
 def _is_schema(value: Any) -> bool:
-    return isinstance(value, Mapping)
+    return isinstance(value, dict)
 
 
 def _json(text: str) -> Any:
     """The value, or the text itself where it is not JSON."""
+    if text in _LITERALS:
+        return _LITERALS[text]
+    if _is_whole_number(text):
+        return int(text)
+    from callgate.protocol import strict_json  # lazy: heavy, most values are plain  # noqa: PLC0415
+
     try:
-        return loads(text)
-    except StrictJsonError:
+        return strict_json.loads(text)
+    except strict_json.StrictJsonError:
         return text
+
+
+def _is_whole_number(text: str) -> bool:
+    short = text.isascii() and text.isdecimal() and len(text) <= _DIGITS
+    return short and (text == "0" or text[0] != "0")
 
 
 def _fits(value: Any, types: set[str], schema: Mapping[str, Any]) -> bool:
@@ -108,3 +166,9 @@ def _fits(value: Any, types: set[str], schema: Mapping[str, Any]) -> bool:
         type(None): {"null"},
     }
     return bool(types & kinds.get(type(value), set()))
+
+
+def _invalid(message: str) -> Exception:
+    from callgate.core.errors import ToolValidationError  # lazy: only for errors  # noqa: PLC0415
+
+    return ToolValidationError(message)

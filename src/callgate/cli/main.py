@@ -1,9 +1,9 @@
 """The entry point. `callgate call` takes the fast path if an instance can make the call.
 
-    call -> fast (its options) -> remote (an instance)
-    acp  -> fast               -> acp       |
-               |                            |
-               +-- unusual, wrong ----------+-- none there --> dispatch: every command
+    call -> options.read_call -> remote.call (an instance)
+    acp  -> options.read_acp  -> editor.acp     |
+               |                                |
+               +-- unusual, wrong --------------+-- none there --> dispatch: every command
 
 Nothing is imported here that a call through an instance, or an editor, would have to wait for.
 """
@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if given[:1] != ["call"]:
         return _full(given)
     try:
-        from callgate.cli.fast import read  # lazy: not for other commands  # noqa: PLC0415
+        from callgate.cli.options import read_call  # lazy: not for other commands  # noqa: PLC0415
 
-        options = read(given[1:])
+        options = read_call(given[1:])
         if options is None:
             return _full(given)
         code = None if options.no_instance else _call_instance(options)
@@ -55,7 +55,7 @@ def _call_instance(options: Any) -> int | None:
 
 
 def _acp(given: list[str]) -> int:
-    from callgate.cli.fast import read_acp  # lazy: not for other commands  # noqa: PLC0415
+    from callgate.cli.options import read_acp  # lazy: not for other commands  # noqa: PLC0415
 
     options = read_acp(given[1:])
     if options is None:

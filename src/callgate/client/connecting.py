@@ -12,11 +12,10 @@ from typing import Literal
 
 from callgate.client.blocking import BlockingGate
 from callgate.client.errors import InstanceGone, NoInstance
+from callgate.client.reaching import pauses, why_not
 from callgate.client.remote import Peer, RemoteGate
+from callgate.config import instance_records
 from callgate.config.home import Home
-from callgate.surfaces.socket import instances
-from callgate.surfaces.socket.listening import peer as who_is_at
-from callgate.surfaces.socket.reaching import pauses, why_not
 
 PATIENCE_S = 15.0
 """How long an instance may say nothing before it is asked whether it lives, and then again."""
@@ -74,8 +73,8 @@ class Connecting:
 
     def _find(self) -> str:
         try:
-            path = instances.find(self._home, socket=self._socket, instance=self._instance)
-        except instances.NoInstance:
+            path = instance_records.find(self._home, socket=self._socket, instance=self._instance)
+        except instance_records.NoInstance:
             raise NoInstance(
                 f"No instance {self._instance!r} runs (`callgate status` shows those that do)."
             ) from None
@@ -123,8 +122,7 @@ async def _reach(path: str, patience_s: float) -> sockets.socket:
     connection.setblocking(False)
     try:
         await _connect(connection, path, patience_s)
-        uid, _ = who_is_at(connection)
-        if uid not in (os.getuid(), 0):  # root may listen for us, and could do all of this anyway
+        if not instance_records.is_own_peer(connection):
             raise NoInstance(f"What listens at {path} belongs to another user.")
     except OSError as error:
         connection.close()

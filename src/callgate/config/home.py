@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from callgate.config.home_check import ensure_safe
+from callgate.config.home_check import ensure_safe, home_path
 from callgate.core.directories import make_private_directory
 
 
@@ -16,8 +16,7 @@ class Home(NamedTuple):
 
     @classmethod
     def from_environment(cls) -> Home:
-        chosen = os.environ.get("CALLGATE_HOME") or "~/.callgate"
-        return cls.at(os.path.expanduser(chosen))
+        return cls(home_path())
 
     @classmethod
     def at(cls, path: str) -> Home:

@@ -1,7 +1,7 @@
 """Whether a home is the user's alone: nobody else owns it, writes to it, or can replace it.
 
 Whoever can put files there writes the settings, the rules and the trust under which calls are
-made. Light to import: also the short way of `callgate call` begins with it.
+made. Light to import: every `callgate call` begins with it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,14 @@ class UnsafeHome(Exception):
     def __init__(self, message: str, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+def home_path() -> str:
+    """The home that the environment names. `UnsafeHome` if others control it."""
+    chosen = os.environ.get("CALLGATE_HOME") or "~/.callgate"
+    path = os.path.abspath(os.path.expanduser(chosen))
+    ensure_safe(path)
+    return path
 
 
 def ensure_safe(path: str) -> None:

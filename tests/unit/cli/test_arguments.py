@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from callgate.cli.arguments import read_arguments
 from callgate.core.errors import ToolParseError, ToolValidationError
+from callgate.protocol import strict_json
 
 SCHEMA: dict[str, Any] = {
     "type": "object",
@@ -137,3 +142,67 @@ def test_what_contradicts_itself_is_refused(words: list[str], document: str | No
 def test_a_document_that_is_not_strict_json_is_refused(document: str) -> None:
     with pytest.raises(ToolParseError):
         read_arguments([], document, SCHEMA)
+
+
+PLAIN_AND_ODD = ["0", "-0", "007", "12", "-3", "1e3", "1.5", "true", "false", "null", "٣", "[1]", "", "a=b", "9" * 20]
+NO_TEXT = {"properties": {"value": {"type": ["integer", "boolean", "null", "object"]}}}
+
+
+def strictly(text: str) -> Any:
+    try:
+        return strict_json.loads(text)
+    except strict_json.StrictJsonError as error:
+        return error.refusal, str(error)
+
+
+def typed(value: Any) -> Any:
+    return value, [(key, type(each)) for key, each in value.items()] if isinstance(value, dict) else type(value)
+
+
+@given(st.one_of(st.sampled_from(PLAIN_AND_ODD), st.integers().map(str), st.text(max_size=5)))
+def test_a_plain_value_is_what_strict_json_reads(text: str) -> None:
+    value = strictly(text)
+    expected = text if isinstance(value, str | list | tuple) else value
+    assert typed(read_arguments([f"value={text}"], None, NO_TEXT)["value"]) == typed(expected)
+
+
+DOCUMENTS = st.one_of(
+    st.sampled_from(
+        [
+            "{",
+            "[]",
+            "5",
+            '{"text": 1, "text": 2}',
+            '{"a": "\\u0061"}',
+            '{"a": 1e400}',
+            '{"a": NaN}',
+            '{"n": 1' + "0" * 30 + "}",
+            '{"a": {"b": 1}}',
+            ' {"a":"x","b":true,"c":null,"d":-7} ',
+            '{"a":"b:c","d":":"}',
+            '{"a": 1.0}',
+            '{"ä": 1}',
+            "\x0b{}",
+        ]
+    ),
+    st.dictionaries(
+        st.text(max_size=3), st.one_of(st.text(max_size=3), st.integers(), st.booleans(), st.none()), max_size=4
+    ).map(json.dumps),
+)
+
+
+@given(DOCUMENTS)
+def test_a_plain_document_is_what_strict_json_reads(document: str) -> None:
+    expected = strictly(document)
+    if isinstance(expected, tuple):
+        with pytest.raises(ToolParseError) as raised:
+            read_arguments([], document, SCHEMA)
+        assert (raised.value.reason, str(raised.value)) == (expected[0], f"--args is not JSON: {expected[1]}")
+    else:
+        assert typed(read_arguments([], document, SCHEMA)) == typed(expected)
+
+
+@pytest.mark.parametrize("document", ['{"text": "x"}', '{"text": "\u00e4", "at": {"x": 1}}'])
+def test_stdin_can_be_read_again_by_the_next_who_makes_the_call(monkeypatch: Any, document: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(document.encode())))
+    assert read_arguments([], "-", SCHEMA) == read_arguments([], "-", SCHEMA) == json.loads(document)

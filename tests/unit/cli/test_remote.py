@@ -16,11 +16,10 @@ from typing import Any
 
 import pytest
 
-from callgate.cli import handshake
-from callgate.cli.fast.instances import candidates
 from callgate.cli.main import main
-from callgate.cli.remote import connection as remote_calls
-from callgate.surfaces.socket.instances import find
+from callgate.cli.remote import call as remote_calls
+from callgate.cli.remote import handshake
+from callgate.config.instance_records import candidates, find
 from tests.unit.cli.instances import PIDS, Peer, Script, fake, publish, says, short_directory
 from tests.unit.cli.running import CALLGATE, callgate, environment, start
 
@@ -459,24 +458,17 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
     assert json.loads(ran.stdout)["value"] == "instance"
     assert loaded & HEAVY == set()
     assert {name for name in loaded if name.startswith("callgate.")} == {
-        "callgate.config",
-        "callgate.config.home_check",
         "callgate.cli",
         *(
             f"callgate.cli.{name}"
             for name in (
-                "fast",
-                "fast.arguments",
-                "fast.connection",
-                "fast.instances",
-                "handshake",
-                "json_texts",
+                "arguments",
                 "main",
                 "options",
                 "remote",
                 "remote.call",
                 "remote.connection",
-                "stop_signals",
+                "remote.handshake",
                 "ui",
                 "ui.output",
                 "ui.terminal",
@@ -484,6 +476,9 @@ def test_the_cli_adds_nothing_heavy_to_a_call_through_an_instance(ws: Path, usua
         ),
         "callgate.config",
         "callgate.config.home_check",  # whose home it is
+        "callgate.config.instance_records",
+        "callgate.protocol",
+        "callgate.protocol.json_texts",
     }
 
 

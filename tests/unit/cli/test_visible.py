@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callgate.cli.ui.terminal import safe
 from callgate.cli.ui.visible import clip, excerpt, visible, visible_text
 
 CHARACTERS = [*range(0x20000), *range(0xE0000, 0xE1000), *range(0x20000, 0x110000, 97)]
@@ -124,3 +125,8 @@ def test_a_clipped_text_fits(text: str, columns: int) -> None:
 
 def test_a_clipped_text_keeps_both_ends() -> None:
     assert clip("begin" + "x" * 1_000_000 + "end\n", 20) == "beginxxxx...xxxend\\n"
+
+
+@given(st.text())
+def test_a_text_is_as_safe_where_most_are_plain(text: str) -> None:
+    assert safe(text) == visible_text(text)

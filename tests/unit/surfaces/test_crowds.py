@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
+from callgate.cli.remote.connection import ConnectionLost, InstanceConnection
 from callgate.client.connecting import connect
 from callgate.client.errors import NoInstance
 from callgate.surfaces.accepting import Acceptor

@@ -12,17 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.surfaces.socket.instances import (
-    Instance,
-    NoInstance,
-    _process_start,
-    find,
-    live,
-    publish,
-    reap,
-    usual_socket,
-    withdraw,
-)
+from callgate.config.instance_records import NoInstance, find, process_start, usual_socket
+from callgate.surfaces.socket.instances import Instance, live, publish, reap, withdraw
 
 
 def instance(home: Path, pid: int, started_at: int = 1, label: str = "work") -> Instance:
@@ -54,7 +45,7 @@ def test_what_is_published_can_be_found_and_is_private(tmp_path: Path) -> None:
         "startedAt": 1,
         "cwd": "/w",
         "label": "work",
-        "processStart": _process_start(os.getpid()),
+        "processStart": process_start(os.getpid()),
     }
     config = json.loads((tmp_path / "config.json").read_text())
     assert (config["socketPath"], config["instancePath"]) == (ours.socket, str(record))
@@ -108,9 +99,9 @@ def test_a_record_that_is_no_file_does_not_hold_anyone_up(tmp_path: Path) -> Non
 
 
 def test_the_way_to_an_instance_is_light() -> None:
-    code = "import sys, callgate.surfaces.socket.instances; print(*sys.modules)"
+    code = "import sys, callgate.config.instance_records; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert {"asyncio", "msgspec", "socket", "logging", "callgate.runtime"} & set(loaded) == set()
+    assert {"asyncio", "msgspec", "socket", "logging", "json", "typing", "callgate.runtime"} & set(loaded) == set()
     assert socket  # only here
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.surfaces.socket.listening import CannotListen, fitting, listen, peer
+from callgate.config.instance_records import peer
+from callgate.surfaces.socket.listening import CannotListen, fitting, listen
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import sys
 from argparse import Namespace
 
 from callgate.cli.errors import OK, USAGE, CliError
-from callgate.cli.json_texts import dumps
 from callgate.cli.ui.output import print_json, print_text
 from callgate.cli.ui.terminal import say
+from callgate.protocol.json_texts import dumps
 from callgate.protocol.toolcalls.parse import parse as read
 from callgate.protocol.toolcalls.values import (
     MAX_BYTES,

@@ -25,8 +25,8 @@ from callgate.cli.doctor.python_bugs import PythonBug, bugs_here
 from callgate.cli.doctor.sandboxes import limits_here, path_rules_here, profiles_here, promises
 from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import CliError
-from callgate.cli.instance_states import state_of
 from callgate.cli.platforms import missing_on
+from callgate.cli.remote.instance_states import state_of
 from callgate.cli.ui.terminal import is_terminal, wants_colour
 from callgate.cli.ui.tty import open_tty
 from callgate.config.home import Home, workspace_settings

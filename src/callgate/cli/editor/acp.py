@@ -39,9 +39,9 @@ def acp(options: Any) -> int:
         say("callgate acp is started by an editor, which speaks with it over stdin and stdout.")
         say("callgate acp --print-config zed (or neovim, jetbrains, emacs, vscode) sets one up.")
         return _USAGE
-    from callgate.cli.fast.instances import home  # lazy: not for what only prints  # noqa: PLC0415
+    from callgate.config.home_check import home_path  # lazy: not for what only prints  # noqa: PLC0415
 
-    home()  # refuses one that others control
+    home_path()  # refuses one that others control
     requests, answers = take_streams()
     return _serve(requests, answers, options)
 

@@ -13,8 +13,10 @@ from typing import Any, Protocol
 import msgspec
 
 from callgate.cli.embedded import open_runtime
-from callgate.cli.fast.connection import ConnectionLost, InstanceConnection, UnexpectedPeer
+from callgate.cli.remote.connection import ConnectionLost, InstanceConnection, UnexpectedPeer
 from callgate.cli.ui.confirmation_prompt import confirmer
+from callgate.cli.ui.terminal import say
+from callgate.cli.ui.visible import clip
 from callgate.config.home import Home
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import CONFIRMATION_RESOLVED
@@ -42,11 +44,31 @@ class AnswerNotDelivered(Exception):
     """The answer could not be stored with the question."""
 
 
-def ask(call: PendingCall, question: dict[str, Any], stopped: int) -> None:
+def listed(frame: dict[str, Any]) -> list[dict[str, Any]]:
+    """The questions of a `confirmations_list`."""
+    entries = frame.get("confirmations")
+    questions = entries if isinstance(entries, list) else []
+    for each in questions:
+        keys = ("id", "tool", "argumentsSha256")
+        if not isinstance(each, dict) or not all(isinstance(each.get(key), str) for key in keys):
+            raise UnexpectedPeer("a question that cannot be read")
+    return questions
+
+
+def answer(call: PendingCall, question: dict[str, Any], stopped: int) -> None:
+    """Answer by `--yes`, or have the person answer. Raises `AnswerNotDelivered`."""
+    if call.options.yes and not question.get("alwaysAsk"):
+        summary = question.get("commandSummary") or question.get("inputSummary")
+        say(f"--yes allows {question['tool']}: {clip(str(summary), 200)}")
+        _allow(question)
+    else:
+        _ask_person(call, question, stopped)
+
+
+def _ask_person(call: PendingCall, question: dict[str, Any], stopped: int) -> None:
     """Ask the person, and give their answer, unless the question went away before.
 
-    `stopped`: a descriptor that becomes readable when the person wants to stop the call. Raises
-    `AnswerNotDelivered`.
+    `stopped`: a descriptor that becomes readable when the person wants to stop the call.
     """
     try:
         confirmation = _confirmation(msgspec.convert(question, Question))
@@ -57,8 +79,8 @@ def ask(call: PendingCall, question: dict[str, Any], stopped: int) -> None:
         asyncio.run(_give(confirmation.id, confirmation.arguments_sha256, answer))
 
 
-def allow(question: dict[str, Any]) -> None:
-    """Give the answer of `--yes`. Raises `AnswerNotDelivered`."""
+def _allow(question: dict[str, Any]) -> None:
+    """Give the answer of `--yes`."""
     answer = Answer(decision=Outcome.ALLOW, by="--yes")
     asyncio.run(_give(question["id"], question["argumentsSha256"], answer))
 

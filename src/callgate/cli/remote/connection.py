@@ -1,353 +1,185 @@
-"""One call over one connection to an instance: greeted, sent, followed, shown.
+"""A blocking connection to an instance, and the signals that interrupt waiting for it.
 
-Light to import. What only an error or a question needs is loaded when there is one.
+JSON objects out, JSON objects in, a line each; what they mean is not looked at here. Light to
+import, as a command makes one connection and ends; `client.link` is for programs that live on, on
+their event loop, with any number of requests in flight.
 """
 
 from __future__ import annotations
 
-import sys
+import _signal  # type: ignore[import-not-found]  # `signal` itself is four times as large
+import os
+import select
+from _socket import AF_UNIX, SOCK_STREAM, socket
 
-from callgate.cli.fast import arguments
-from callgate.cli.fast.connection import (
-    ConnectionLost,
-    FrameTooLong,
-    InstanceConnection,
-    UnexpectedPeer,
-)
-from callgate.cli.handshake import (
-    InstanceDeclined,
-    answered_by_words,
-    greet,
-    settings_of,
-    workspace_of,
-)
-from callgate.cli.stop_signals import StopSignals
-from callgate.cli.ui.output import print_json, print_text
-from callgate.cli.ui.terminal import has_terminal, is_terminal, safe, say
+from callgate.config.instance_records import is_own_peer
+from callgate.protocol.json_texts import dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from callgate.cli.ui.progress_line import ProgressLine
-
-PATIENCE_S = 30.0
-"""After how long a silence it is asked whether it still lives, and how long it has then."""
-_MOST_MS = 86_400_000
-_LONGEST_NAME = 128
-_REQUESTED, _RESOLVED = "tool.confirmation_requested", "tool.confirmation_resolved"
-_CALL, _ASK = "call", "ask"
-"""Our ids of a call, and of what follows a question; a number comes behind the second."""
+MAX_LINE = 8 * 1024 * 1024
+_PIECE = 256 * 1024
+_STOP_SIGNALS = tuple(getattr(_signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 
-class Interrupted(Exception):
-    """A second signal ended the command before the call had ended."""
-
-    def __init__(self, signal: int) -> None:
-        self.exit_code = 128 + signal
+class ConnectionLost(Exception):
+    """No instance listens, or the connection broke."""
 
 
-class RemoteCall:
-    """One call over one connection."""
+class UnexpectedPeer(ConnectionLost):
+    """The peer is not an instance of this user, or does not speak our protocol."""
 
-    def __init__(
-        self, connection: InstanceConnection, path: str, options: Any, *, named: bool
-    ) -> None:
-        self.connection = connection
-        self.options = options
-        self.tool = options.words[0]
-        self.arguments: Any = {}
-        self.mode: str | None = options.mode
-        self._path = path
-        self._named = named
-        self._schema: dict[str, Any] | None = None
-        self._policy: str | None = None
-        self._streamed = False
-        self._heard = False
-        """Something was said of the call, so it was taken."""
-        self._questions = 0
-        self._waiting: ProgressLine | None = None
-        """At a terminal: what runs, and since when."""
 
-    def run(self) -> int:
-        limit_ms = self._limit_ms()
-        self._greet()
-        self._read_arguments()
-        with StopSignals() as stops:
-            try:
-                self._send(limit_ms)
-                self._show_waiting()
-                frame = self._until_the_end(stops)
-            except (ConnectionLost, FrameTooLong) as error:
-                raise problem(
-                    f"the instance at {self._path} went away during the call: {error}",
-                    "protocol_error" if isinstance(error, UnexpectedPeer) else "host_unavailable",
-                    "instance_lost",
-                    "Whether it ran is on record: callgate audit tail, callgate events.",
-                ) from None
-            finally:
-                self._hide_waiting()
-            return self._show(frame, stops.first)
+class FrameTooLong(ValueError):
+    """A frame exceeds the length of a line."""
 
-    # Before the call.
 
-    def _limit_ms(self) -> int | None:
-        """The time limit as the protocol has it; and whether we can be asked for at all."""
-        given = self.options.timeout
-        limit = None if given is None else round(given * 1000)
-        if limit is not None and not 1 <= limit <= _MOST_MS:
-            raise InstanceDeclined(
-                "--timeout: an instance takes a millisecond to a day", "validation_error"
-            )
-        if not 1 <= len(self.tool) <= _LONGEST_NAME:
-            raise InstanceDeclined("a name of a tool has 1 to 128 characters", "validation_error")
-        return limit
-
-    def _greet(self) -> None:
-        """Learn under which mode the directory is served, and what the tool takes."""
-        names = list(dict.fromkeys([self.tool, self.tool.replace("-", "_")]))
-        answer = greet(self.connection, self._path, self.options, named=self._named, names=names)
-        self.mode = answer.get("mode")
-        self._policy = settings_of(answer)["version"]
-        for tool in answer["tools"][:1]:
-            self.tool, self._schema = tool["name"], tool["inputSchema"]
-
-    def _read_arguments(self) -> None:
+class InstanceConnection:
+    def __init__(self, path: str, patience_s: float) -> None:
+        """Connect. Nothing is sent for longer than `patience_s` to a peer that does not read."""
+        self._socket = socket(AF_UNIX, SOCK_STREAM)
+        self._received = bytearray()
+        self._searched = 0
+        """Bytes of what was received in which no line ends."""
+        self._frames: list[dict[str, Any]] = []
         try:
-            read = arguments.read(self.options.words[1:], self.options.args, self._schema or {})
-        except Exception as error:  # whichever it is, it is one of ours, with its class
-            raise InstanceDeclined(
-                str(error), getattr(error, "error_class", "parse_error")
-            ) from error
-        if not isinstance(read, dict):
-            raise InstanceDeclined("arguments are an object", "validation_error")
-        self.arguments = read
+            self._socket.settimeout(patience_s)
+            self._connect(path, patience_s)
+            if not is_own_peer(self._socket):
+                raise UnexpectedPeer("it belongs to another user")
+        except (OSError, ValueError) as error:
+            self._socket.close()
+            from callgate.client.reaching import why_not  # lazy: not where all is well  # noqa: PLC0415
 
-    # The call.
+            raise ConnectionLost(why_not(error)) from error
+        except ConnectionLost:
+            self._socket.close()
+            raise
 
-    def _send(self, limit_ms: int | None) -> None:
-        info = {"caller": "cli", "cwd": workspace_of(self.options)}
-        call = {
-            "type": "tool_call",
-            "protocol": 1,
-            "requestId": _CALL,
-            "toolName": self.tool,
-            "arguments": self.arguments,
-            "clientInfo": info,
-            "whole": True,
-        }
-        if limit_ms is not None:
-            call["timeoutMs"] = limit_ms
-        watch = {
-            "type": "subscribe",
-            "protocol": 1,
-            "requestId": "watch",
-            "confirmer": True,
-            "types": [_REQUESTED, _RESOLVED],
-        }
+    def _connect(self, path: str, patience_s: float) -> None:
         try:
-            self.connection.send(*([watch] if self._someone_answers() else []), call)
-        except (ConnectionLost, FrameTooLong, ValueError) as error:
-            raise InstanceDeclined(
-                f"the call could not be sent: {error}", "host_unavailable"
-            ) from None
+            self._socket.connect(path)
+        except BlockingIOError:
+            from callgate.client import reaching  # lazy: not where all is well  # noqa: PLC0415
 
-    def _someone_answers(self) -> bool:
-        """Whether a question would find anybody: `--yes`, `--wait`, or a person here."""
-        if self.options.yes or self.options.wait:
-            return True
-        return not self.options.no_input and has_terminal()
+            reaching.connect_again(self._socket, path, patience_s)
 
-    def _show_waiting(self) -> None:
-        if not is_terminal(sys.stderr) or self.options.verbose or self.options.quiet:
-            return
-        if self._waiting is None:
-            from callgate.cli.ui.progress_line import ProgressLine  # lazy: only at a terminal  # noqa: PLC0415
+    def __enter__(self) -> InstanceConnection:
+        return self
 
-            self._waiting = ProgressLine(wanted=True)
-        self._waiting.start(self.tool)
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
 
-    def _hide_waiting(self) -> None:
-        if self._waiting is not None:
-            self._waiting.stop()
+    def fileno(self) -> int:
+        return self._socket.fileno()
 
-    def _until_the_end(self, stops: StopSignals) -> dict[str, Any]:
-        asked_if_alive = False
-        while True:
-            frame = self.connection.next()
-            if frame is not None:
-                if frame.get("type") == "tool_result" and frame.get("requestId") == _CALL:
-                    return frame
-                self._take(frame, stops)
-                continue
-            received = self.connection.wait(PATIENCE_S, stops.descriptor)
-            while (number := stops.take()) is not None:
-                self._stop(number, again=stops.count > 1)
-            if not received and asked_if_alive:
-                raise ConnectionLost("it says nothing")
-            if not received:
-                self.connection.send({"type": "check_alive", "protocol": 1, "requestId": "alive"})
-            asked_if_alive = not received
-
-    def _stop(self, number: int, *, again: bool) -> None:
-        self._hide_waiting()
-        if again:
-            raise Interrupted(number)
-        say("callgate: stopping the call")
-        self._cancel()
-
-    def _cancel(self) -> None:
-        self.connection.send({"type": "cancel_tool_call", "protocol": 1, "requestId": _CALL})
-
-    def _take(self, frame: dict[str, Any], stops: StopSignals) -> None:
-        """Handle a frame that comes before the result. Unknown types are ignored."""
-        match frame.get("type"):
-            case "tool_event":
-                self._heard = True
-                self._live(_object(frame.get("event")))
-            case "event":
-                self._heard = True
-                self._request_question(_object(frame.get("event")))
-            case "confirmations_list":
-                for question in _questions(frame):
-                    self._answer(question, stops)
-            case "error" if str(frame.get("requestId")).startswith(_ASK):
-                say(f"callgate: the question cannot be shown: {frame.get('message')}")
-                self._cancel()
-            case "error" if not self._heard and frame.get("requestId") in (None, _CALL):
-                raise InstanceDeclined(str(frame.get("message")), "protocol_error")
-
-    def _live(self, event: dict[str, Any]) -> None:
-        if not self.options.verbose:
-            return
-        match event.get("kind"):
-            case "partial_text" if event.get("stream") is not None:
-                self._streamed = True
-                sys.stderr.write(safe(str(event.get("text"))))
-                sys.stderr.flush()
-            case "progress":
-                fraction = event.get("fraction")
-                percent = f" {fraction:.0%}" if isinstance(fraction, float | int) else ""
-                say(f"progress:{percent} {event.get('message') or ''}".rstrip())
-
-    # Questions.
-
-    def _request_question(self, event: dict[str, Any]) -> None:
-        if event.get("type") != _REQUESTED:
-            return
-        self._hide_waiting()
-        id = _object(event.get("payload")).get("confirmation_request_id")
-        if self.options.wait and not self.options.yes:
-            say(f"callgate: waiting for an answer: callgate confirmations allow {id}")
-            return
-        self._questions += 1
-        self.connection.send(
-            {
-                "type": "list_confirmations",
-                "protocol": 1,
-                "confirmationId": id,
-                "requestId": f"{_ASK}{self._questions}",
-            }
-        )
-
-    def _answer(self, question: dict[str, Any], stops: StopSignals) -> None:
-        from callgate.cli.remote import (  # lazy: heavy, only where one is asked  # noqa: PLC0415
-            confirmations as remote_confirmations,
-        )
-
+    def send(self, *frames: dict[str, Any]) -> None:
+        """Send frames. `ConnectionLost` means that the last one did not arrive as a whole."""
+        lines = [dumps(frame, compact=True).encode() + b"\n" for frame in frames]
+        if any(len(line) > MAX_LINE for line in lines):
+            raise FrameTooLong
         try:
-            if self.options.yes and not question.get("alwaysAsk"):
-                summary = question.get("commandSummary") or question.get("inputSummary")
-                from callgate.cli.ui.visible import clip  # lazy: the same  # noqa: PLC0415
+            self._socket.sendall(b"".join(lines))
+        except OSError as error:
+            raise ConnectionLost(error.strerror or str(error)) from error
 
-                say(f"--yes allows {question['tool']}: {clip(str(summary), 200)}")
-                remote_confirmations.allow(question)
-            else:
-                remote_confirmations.ask(self, question, stops.descriptor)
-        except remote_confirmations.AnswerNotDelivered as error:
-            say(f"callgate: the question cannot be answered here: {error}")
-            self._cancel()
-        self._show_waiting()
+    def next(self) -> dict[str, Any] | None:
+        """Take the next frame that has arrived; None if none is complete."""
+        arrived = self.arrived()
+        return arrived.pop(0) if arrived else None
 
-    # The end.
+    def arrived(self) -> list[dict[str, Any]]:
+        """The frames that wait to be taken."""
+        while (end := self._received.find(b"\n", self._searched)) >= 0:
+            line = bytes(self._received[:end]).strip(b" \t\r")
+            del self._received[: end + 1]
+            self._searched = 0
+            if line:
+                self._frames.append(_read(line))
+        self._searched = len(self._received)
+        if self._searched > MAX_LINE:
+            raise UnexpectedPeer("a line without end")
+        return self._frames
 
-    def _show(self, frame: dict[str, Any], signal: int | None) -> int:
-        options, result = self.options, frame.get("whole")
-        if isinstance(result, dict):
-            result = frame["whole"] = _with_value(result)
-        if isinstance(result, dict) and _is_plain(result):
-            if options.json:
-                print_json({"ok": True, **result, "answered_by": self._answered_by})
-            elif not (self._streamed and is_terminal(sys.stdout) and is_terminal(sys.stderr)):
-                text = "\n".join(block["text"] for block in result["content"])
-                if text or not options.quiet:
-                    print_text(text or "ok")
-            if not options.verbose:
-                return 0
-            did, ms = self._answered_by, f"{result['duration_ms']:.0f} ms"
-            say(f"callgate: {answered_by_words(did)}, call {result['call_id']}, {ms}")
-            return 0
-        from callgate.cli.remote.results import ended  # lazy: the same  # noqa: PLC0415
-        from callgate.cli.ui.call_results import show  # lazy: not for a plain text  # noqa: PLC0415
+    def wait(self, limit_s: float, also: int | None = None) -> bool:
+        """Take what arrives within a time; False where nothing did.
 
-        return show(
-            ended(frame, self.tool, signal),
-            self._schema,
-            options,
-            streamed=self._streamed,
-            answered_by=self._answered_by,
-        )
+        A byte at the descriptor `also` ends the waiting, too.
+        """
+        waiting = select.poll()
+        waiting.register(self._socket.fileno(), select.POLLIN)
+        if also is not None:
+            waiting.register(also, select.POLLIN)
+        ready = [number for number, _ in waiting.poll(limit_s * 1000)]
+        if self._socket.fileno() in ready:
+            self.take()
+        return bool(ready)
 
-    @property
-    def _answered_by(self) -> dict[str, str | None]:
-        return {"instance": self._path, "policy": self._policy}
-
-
-def _with_value(result: dict[str, Any]) -> dict[str, Any]:
-    """A value that is the text of the only block was not sent twice."""
-    blocks = result.get("content")
-    if "value" in result or not isinstance(blocks, list) or len(blocks) != 1:
-        return result
-    filled = {}
-    for key, each in result.items():
-        filled[key] = each
-        if key == "content":
-            filled["value"] = blocks[0].get("text") if isinstance(blocks[0], dict) else None
-    return filled
+    def take(self) -> None:
+        """Take what is there."""
+        try:
+            piece = self._socket.recv(_PIECE)
+        except OSError as error:
+            raise ConnectionLost(error.strerror or str(error)) from error
+        if not piece:
+            raise ConnectionLost("it hung up")
+        self._received += piece
 
 
-def _is_plain(result: dict[str, Any]) -> bool:
-    """It went well, and there is text to show and nothing beside it."""
-    blocks = result.get("content")
-    if result.get("ok") is not True or result.get("diagnostics") or not isinstance(blocks, list):
-        return False
-    typed = (
-        isinstance(result.get("call_id"), str),
-        isinstance(result.get("duration_ms"), float | int),
-    )
-    return all(typed) and all(map(_is_text, blocks))
+class StopSignals:
+    """Ctrl-C, SIGTERM and SIGHUP, from the entry of the `with` to its end.
+
+    Nothing happens in the middle of something else: a byte arrives at `descriptor`, and whoever
+    waits there takes the signal.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[int] = []
+        self.first: int | None = None
+        """The first that was taken."""
+        self.count = 0
+        """How many were taken."""
+
+    def __enter__(self) -> StopSignals:
+        self.descriptor, self._wakeup = os.pipe()
+        for each in (self.descriptor, self._wakeup):
+            os.set_blocking(each, False)
+        self._woke = _signal.set_wakeup_fd(self._wakeup, warn_on_full_buffer=False)
+        self._before = [(each, _signal.signal(each, self._hear)) for each in _STOP_SIGNALS]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each, handler in self._before:
+            _signal.signal(each, handler if handler is not None else _signal.SIG_DFL)
+        _signal.set_wakeup_fd(self._woke)
+        os.close(self.descriptor)
+        os.close(self._wakeup)
+
+    def take(self) -> int | None:
+        """The signal that came next; None if none did."""
+        try:
+            os.read(self.descriptor, 64)
+        except BlockingIOError:
+            pass
+        if not self._waiting:
+            return None
+        number = self._waiting.pop(0)
+        self.count += 1
+        if self.first is None:
+            self.first = number
+        return number
+
+    def _hear(self, number: int, _: Any) -> None:
+        self._waiting.append(number)
 
 
-def _is_text(block: Any) -> bool:
-    is_text = isinstance(block, dict) and block.get("type") == "text"
-    return is_text and isinstance(block.get("text"), str)
-
-
-def _object(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _questions(frame: dict[str, Any]) -> list[dict[str, Any]]:
-    listed = frame.get("confirmations")
-    questions = list(map(_object, listed)) if isinstance(listed, list) else []
-    for each in questions:
-        if not all(isinstance(each.get(key), str) for key in ("id", "tool", "argumentsSha256")):
-            raise UnexpectedPeer("a question that cannot be read")
-    return questions
-
-
-def problem(message: str, error_class: str, reason: str, hint: str | None) -> Exception:
-    from callgate.cli.errors import CliError  # lazy: only for errors  # noqa: PLC0415
-    from callgate.core.errors import ToolErrorClass  # lazy: only for errors  # noqa: PLC0415
-
-    return CliError(message, hint=hint, error_class=ToolErrorClass(error_class), reason=reason)
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        value = loads(line.decode())
+    except (ValueError, RecursionError):
+        raise UnexpectedPeer("what it says is not JSON") from None
+    if not isinstance(value, dict):
+        raise UnexpectedPeer("what it says is not a frame")
+    return value

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
-from callgate.cli.ui import provenance
+from callgate.cli.remote.connection import ConnectionLost, InstanceConnection
+from callgate.cli.remote.instance_states import note_provenance
 from callgate.cli.ui.terminal import say
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.surfaces.socket.instances import Instance, live
@@ -47,7 +47,7 @@ def _ask(instance: Instance, request: dict[str, Any], patience_s: float) -> Answ
         with InstanceConnection(instance.socket, patience_s) as connection:
             connection.send({"protocol": 1, "requestId": _ID, **request})
             frame = _answer(connection, time.monotonic() + patience_s)
-        provenance.from_instance(instance)
+        note_provenance(instance)
         if frame["type"] == "error":
             return Answer(instance, [], str(frame.get("message")))
         entries = frame["hosts"] if "hosts" in frame else [frame["host"]]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from callgate.cli.fast.connection import InstanceConnection
-from callgate.cli.handshake import InstanceDeclined, greet, settings_of
-from callgate.cli.remote import call as remote
+from callgate.cli.remote.connection import InstanceConnection
+from callgate.cli.remote.handshake import InstanceDeclined, greet, settings_of, through
 from callgate.cli.ui import provenance
 
 _TEXTS = ("name", "side_effects", "description")
@@ -14,7 +13,7 @@ _TEXTS = ("name", "side_effects", "description")
 
 def every_tool(options: Any) -> list[dict[str, Any]] | None:
     """Every tool, visible or not. None: no instance says, and none was named."""
-    return remote.through(options, _listed)
+    return through(options, _listed)
 
 
 def _listed(

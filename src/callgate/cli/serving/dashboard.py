@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.ui import provenance
+from callgate.cli.remote.instance_states import note_provenance
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
@@ -28,7 +28,7 @@ def dashboard(options: Namespace) -> int:
         raise CliError(f"dashboard takes no {options.words[0]!r}")
     home = Home.from_environment().path
     instance = _instance(home, options.instance)
-    provenance.from_instance(instance)
+    note_provenance(instance)
     if options.rotate:
         _ask(home, instance, "/v1/token/rotate")
     link = _ask(home, instance, "/v1/login")

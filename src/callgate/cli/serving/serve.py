@@ -22,6 +22,7 @@ from callgate.cli.serving.maintenance import Upkeep
 from callgate.cli.serving.watchdog import watch_runtime
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
+from callgate.config.instance_records import usual_socket
 from callgate.config.load import SettingsError
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass, ToolPermissionDenied
@@ -40,7 +41,7 @@ from callgate.surfaces.http.addresses import (
 )
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
-from callgate.surfaces.socket.instances import Instance, publish, reap, usual_socket, withdraw
+from callgate.surfaces.socket.instances import Instance, publish, reap, withdraw
 from callgate.surfaces.socket.listening import (
     CannotListen,
     Listener,

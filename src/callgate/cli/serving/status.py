@@ -6,7 +6,7 @@ from argparse import Namespace
 from datetime import datetime
 
 from callgate.cli.errors import FAILED, OK
-from callgate.cli.instance_states import state_of
+from callgate.cli.remote.instance_states import state_of
 from callgate.cli.ui import provenance
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.visible import visible

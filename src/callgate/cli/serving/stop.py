@@ -9,11 +9,12 @@ from argparse import Namespace
 
 from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.ui import provenance
+from callgate.cli.remote.instance_states import note_provenance
 from callgate.cli.ui.output import print_json
 from callgate.config.home import Home
+from callgate.config.instance_records import is_alive
 from callgate.core.errors import ToolErrorClass
-from callgate.surfaces.socket.instances import Instance, is_alive, running
+from callgate.surfaces.socket.instances import Instance, running
 
 _PATIENCE_S = 5.0
 _LOOK_EVERY_S = 0.02
@@ -25,7 +26,7 @@ def stop(options: Namespace) -> int:
         raise CliError(f"{options.words[1]!r} is one word too many")
     home = Home.from_environment().path
     instance = _find(home, options.words[0] if options.words else None)
-    provenance.from_instance(instance)
+    note_provenance(instance)
     os.kill(instance.pid, signal.SIGTERM)
     until = time.monotonic() + _PATIENCE_S
     while any(each.pid == instance.pid for each in running(home)) or is_alive(instance.pid):

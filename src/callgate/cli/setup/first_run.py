@@ -55,9 +55,9 @@ def guide(home: Home) -> None:
     print("\nOne call, which changes nothing ($ callgate call list_dir):")
     sys.stdout.flush()
     from callgate.cli.commands.call import call  # lazy: heavy, and only at the end  # noqa: PLC0415
-    from callgate.cli.fast import read  # lazy: with it  # noqa: PLC0415
+    from callgate.cli.options import read_call  # lazy: with it  # noqa: PLC0415
 
-    call(read(["list_dir"]))
+    call(read_call(["list_dir"]))
     print("It is on record: callgate audit tail. callgate help lists the rest.")
 
 

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from callgate.cli.errors import EXIT_CODES, OK
-from callgate.cli.handshake import answered_by_words
 from callgate.cli.ui.envelope import block_text, envelope, shown_blocks
 from callgate.cli.ui.output import print_json, print_text
-from callgate.cli.ui.terminal import is_terminal, say
+from callgate.cli.ui.terminal import answered_by_words, is_terminal, say
 from callgate.core.content import ImageBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.results import ErrorInfo, ToolResult

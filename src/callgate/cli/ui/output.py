@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 
-from callgate.cli.json_texts import dumps
 from callgate.cli.ui.terminal import is_terminal, safe
+from callgate.protocol.json_texts import dumps
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """Who answered a command, an instance or a runtime of its own, and by which policy.
 
-    full                    -> begin            a command begins, with or without -v and --json
-    embedded, remote_tools  -> from_...         whoever finds out; with -v it is said on stderr
-    output                  -> known, current   what an object that --json prints carries
+    dispatch          -> begin            a command begins, with or without -v and --json
+    embedded, remote  -> from_...         whoever finds out; with -v it is said on stderr
+    output            -> known, current   what an object that --json prints carries
 
 A command that reads records, and asks nobody, is answered by no instance; the policy is the one
 that its directory has now.
@@ -12,12 +12,10 @@ from __future__ import annotations
 
 import os
 
-from callgate.cli.handshake import answered_by_words
-from callgate.cli.ui.terminal import say
+from callgate.cli.ui.terminal import answered_by_words, say
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from callgate.surfaces.socket.instances import Instance
     from callgate.wiring.runtime import Wired
 
     AnsweredBy = dict[str, str | None]
@@ -45,11 +43,9 @@ def from_records() -> None:
         say(f"callgate: no instance was asked, policy {_policy_here()}")
 
 
-def from_instance(instance: Instance) -> None:
-    if _Command.wanted:
-        from callgate.cli.instance_states import state_of  # lazy: only where somebody asks  # noqa: PLC0415
-
-        from_instance_at(instance.socket, state_of(instance).policy)
+def is_wanted() -> bool:
+    """Whether anybody wants to know."""
+    return _Command.wanted
 
 
 def from_instance_at(path: str, policy: str | None) -> None:

@@ -78,5 +78,12 @@ def say(text: str) -> None:
     print(safe(text), file=sys.stderr, flush=True)
 
 
+def answered_by_words(answered_by: Mapping[str, str | None]) -> str:
+    """Who made a call, and by which policy, for a person."""
+    where = answered_by["instance"]
+    runtime = "embedded runtime" if where is None else f"instance at {where}"
+    return f"{runtime}, policy {answered_by['policy']}"
+
+
 _LINES = {ord("\n"): None, ord("\t"): None}
 """What stays as it is although it is not printable."""

@@ -17,7 +17,6 @@ import resource
 import select
 import socket
 import stat
-import struct
 import tempfile
 
 from callgate.core.directories import make_private_directory
@@ -135,18 +134,6 @@ def fitting(path: str) -> str:
     base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     return os.path.join(base, f"callgate-{os.getuid()}", f"{name}.sock")
-
-
-def peer(connection: socket.socket) -> tuple[int, int]:
-    """User and process at the other end, as the system knows them; process 0 if it does not."""
-    if hasattr(socket, "SO_PEERCRED"):
-        size = struct.calcsize("3i")
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        pid, uid, _ = struct.unpack("3i", credentials)
-        return uid, pid
-    peercred, local = 0x001, 0  # LOCAL_PEERCRED at SOL_LOCAL: version, uid, ... (macOS)
-    credentials = connection.getsockopt(local, peercred, 76)
-    return int(struct.unpack_from("Ii", credentials)[1]), 0
 
 
 def has_hung_up(connection: socket.socket) -> bool:

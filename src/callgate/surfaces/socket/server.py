@@ -8,6 +8,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
+from callgate.config.instance_records import peer
 from callgate.core.events import Event
 from callgate.core.ids import session_id
 from callgate.core.task_sets import TaskSet
@@ -19,7 +20,7 @@ from callgate.surfaces.socket.callers import OpenSession
 from callgate.surfaces.socket.calls import Follower
 from callgate.surfaces.socket.connections import Connection
 from callgate.surfaces.socket.hosting import Hosting
-from callgate.surfaces.socket.listening import Listener, file_limit, peer
+from callgate.surfaces.socket.listening import Listener, file_limit
 from callgate.surfaces.unfinished import Unfinished
 
 _DRAIN_S = 0.7

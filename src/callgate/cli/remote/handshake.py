@@ -1,24 +1,32 @@
-"""Asks an instance whether it serves a directory, and under which mode, before anything else.
+"""Finds an instance that takes a request: asks whether it serves the directory, in which mode.
 
-Light to import. Raises `InstanceDeclined` if the instance cannot or should not make the call;
-another instance, or an embedded runtime, may make it then.
+    named by hand -> that one, or an error
+    else          -> the first of the candidates that takes it, or none
+
+Light to import. `InstanceDeclined` says that an instance cannot or should not do the work;
+another instance, or an embedded runtime, may do it then.
 """
 
 from __future__ import annotations
 
 import os
 
-from callgate.cli.fast.connection import (
+from callgate.cli.remote.connection import (
     ConnectionLost,
     FrameTooLong,
     InstanceConnection,
     UnexpectedPeer,
 )
+from callgate.cli.ui.terminal import say
+from callgate.config import instance_records
+from callgate.config.home_check import home_path
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 GREETING_S = 2.0
 """How long an instance may take to say whether it serves a directory."""
@@ -36,6 +44,52 @@ class InstanceDeclined(Exception):
         self.error_class = error_class
         self.hint = hint
         self.aloud = aloud
+
+
+def through(options: Any, work: Callable[..., T]) -> T | None:
+    """Have `work(connection, path, options, named=...)` done with the instance that was named, or
+    with the first that takes it. None: none takes it, and none was named."""
+    if options.socket is None and options.instance is None:
+        for path in instance_records.candidates(home_path()):
+            try:
+                return _with(path, options, work, named=False)
+            except InstanceDeclined as refusal:
+                if refusal.aloud or getattr(options, "verbose", False):
+                    say(f"callgate: {refusal}; a runtime of its own is used")
+        return None
+    try:
+        path = options.socket
+        if path is None:
+            path = _socket_of(options.instance)
+        return _with(path, options, work, named=True)
+    except InstanceDeclined as refusal:
+        raise problem(str(refusal), refusal.error_class, "not_taken", refusal.hint) from None
+
+
+def _socket_of(instance: str) -> str:
+    """Where an instance listens that was named by its pid or label."""
+    try:
+        return instance_records.named_socket(home_path(), instance)
+    except instance_records.NoInstance:
+        raise InstanceDeclined(
+            f"no instance {instance!r} runs",
+            "host_unavailable",
+            "callgate status shows what runs.",
+        ) from None
+
+
+def _with(path: str, options: Any, work: Callable[..., T], *, named: bool) -> T:
+    try:
+        connection = InstanceConnection(path, GREETING_S)
+    except ConnectionLost as error:
+        raise InstanceDeclined(
+            f"no instance answers at {path}: {error}",
+            "host_unavailable",
+            "callgate status shows what runs.",
+            aloud=instance_records.is_live_socket(home_path(), path),
+        ) from None
+    with connection:
+        return work(connection, path, options, named=named)
 
 
 def workspace_of(options: Any) -> str:
@@ -81,13 +135,6 @@ def settings_of(answer: dict[str, Any]) -> dict[str, Any]:
     if isinstance(answer.get("settings"), dict):
         found.update(answer["settings"])
     return found
-
-
-def answered_by_words(answered_by: Mapping[str, str | None]) -> str:
-    """Who made a call, and by which policy, for a person."""
-    where = answered_by["instance"]
-    runtime = "embedded runtime" if where is None else f"instance at {where}"
-    return f"{runtime}, policy {answered_by['policy']}"
 
 
 def ask(connection: InstanceConnection, path: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -151,3 +198,10 @@ def _is_tool(tool: Any) -> bool:
         return False
     schema = tool.get("inputSchema")
     return isinstance(schema, dict) and isinstance(schema.get("properties", {}), dict)
+
+
+def problem(message: str, error_class: str, reason: str, hint: str | None) -> Exception:
+    from callgate.cli.errors import CliError  # lazy: only for errors  # noqa: PLC0415
+    from callgate.core.errors import ToolErrorClass  # lazy: only for errors  # noqa: PLC0415
+
+    return CliError(message, hint=hint, error_class=ToolErrorClass(error_class), reason=reason)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from callgate.cli.fast.connection import ConnectionLost, InstanceConnection
-from callgate.cli.handshake import GREETING_S, InstanceDeclined, ask, settings_of
+from callgate.cli.remote.connection import ConnectionLost, InstanceConnection
+from callgate.cli.remote.handshake import GREETING_S, InstanceDeclined, ask, settings_of
+from callgate.cli.ui import provenance
 from callgate.surfaces.socket.instances import Instance
 
 
@@ -39,3 +40,9 @@ def state_of(instance: Instance) -> InstanceState:
     if problem is not None:
         problem = f"the settings cannot be used, calls with effects are refused: {problem}"
     return InstanceState(found["version"], problem, tuple(found["restartFor"]))
+
+
+def note_provenance(instance: Instance) -> None:
+    """Note that an instance answers this command, and by which policy, if that is wanted."""
+    if provenance.is_wanted():
+        provenance.from_instance_at(instance.socket, state_of(instance).policy)

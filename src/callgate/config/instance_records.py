@@ -1,0 +1,180 @@
+"""Which instances run, where each listens, and whether it is one of this user.
+
+    config.json              the last one that was started
+    instances/<pid>.json     each one, for as long as it runs
+
+Files in the home; `surfaces.socket.instances` writes them. A record is a claim, not a proof: a
+process that died leaves its own behind, so whoever uses one connects, and checks who listens.
+Light to import, because every `callgate call` begins here.
+"""
+
+from __future__ import annotations
+
+import _socket  # `socket` itself takes longer than finding an instance
+import os
+import sys
+
+from callgate.protocol.json_texts import loads
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_END_OF_TIME = 253_000_000_000_000
+"""Milliseconds: in the year 9987."""
+_LARGEST = 65_536
+_MOST = 8
+"""Sockets that are tried."""
+_SOL_LOCAL, _LOCAL_PEERCRED = 0, 1  # macOS: version, uid, ...
+
+
+class NoInstance(Exception):
+    """The instance that was asked for does not run."""
+
+
+def find(home: str, *, socket: str | None = None, instance: str | None = None) -> str | None:
+    """The socket to connect to; None where nobody is known to listen.
+
+    An explicit socket, an explicit instance (its pid or label; `NoInstance` if it does not
+    run), or the first of the `candidates`.
+    """
+    if socket is not None:
+        return socket
+    if instance is not None:
+        return named_socket(home, instance)
+    return next(iter(candidates(home)), None)
+
+
+def named_socket(home: str, instance: str) -> str:
+    """The socket of an instance, by its pid or label; `NoInstance` if it does not run."""
+    for record in live(home):
+        if instance in (str(record["pid"]), str(record.get("label", ""))):
+            return str(record["socketPath"])
+    raise NoInstance(instance)
+
+
+def candidates(home: str) -> list[str]:
+    """The newest instance and those before it, the one in the config file, the usual place."""
+    configured = (read(config_path(home)) or {}).get("socketPath")
+    others = [configured, usual_socket(home)]
+    paths = [record["socketPath"] for record in live(home)]
+    paths += [path for path in others if isinstance(path, str) and os.path.exists(path)]
+    return list(dict.fromkeys(paths))[:_MOST]
+
+
+def is_live_socket(home: str, path: str) -> bool:
+    """Whether a living process has recorded this socket as its own, so that it is not stale."""
+    return any(path == record["socketPath"] for record in live(home))
+
+
+def live(home: str) -> list[dict[str, Any]]:
+    """The records of instances that run and whose socket is there, newest first."""
+    return [record for record in running(home) if os.path.exists(record["socketPath"])]
+
+
+def running(home: str) -> list[dict[str, Any]]:
+    """The records of instances whose process lives, newest first."""
+    found = [record for pid, record in read_all(home) if is_current(pid, record)]
+    return sorted(found, key=lambda record: record["startedAt"], reverse=True)
+
+
+def read_all(home: str) -> list[tuple[int, dict[str, Any]]]:
+    """Every record by the pid that its file is named after; an empty one if it is unreadable."""
+    try:
+        names = os.listdir(os.path.dirname(record_path(home, 0)))
+    except OSError:
+        return []
+    pids = [int(stem) for name in names if (stem := name.removesuffix(".json")).isdecimal()]
+    return [(pid, read(record_path(home, pid)) or {}) for pid in pids]
+
+
+def is_current(pid: int, record: dict[str, Any]) -> bool:
+    """Whether a record is complete, and the process that wrote it lives."""
+    started = record.get("processStart")
+    return (
+        _is_complete(pid, record)
+        and is_alive(pid)
+        and (started is None or started == process_start(pid))  # the pid may be another's by now
+    )
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this user lives. A zombie does not."""
+    try:
+        os.kill(pid, 0)
+    except (OSError, OverflowError):  # none, or another user's, who cannot write here
+        return False
+    return _process(pid)[:1] not in (["Z"], ["X"])
+
+
+def process_start(pid: int) -> str | None:
+    """When a process began, in the system's own count; None where the system does not say."""
+    fields = _process(pid)
+    return fields[19] if len(fields) > 19 else None
+
+
+def peer(connection: _socket.socket) -> tuple[int, int]:
+    """User and process at the other end, as the system knows them; process 0 if it does not."""
+    if hasattr(_socket, "SO_PEERCRED"):  # Linux: pid, uid, gid
+        credentials = connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        return _integer(credentials[4:8]), _integer(credentials[:4])
+    return _integer(connection.getsockopt(_SOL_LOCAL, _LOCAL_PEERCRED, 76)[4:8]), 0
+
+
+def is_own_peer(connection: _socket.socket) -> bool:
+    """Whether this user is at the other end, or root, who can do all that this user can.
+
+    The other end of a client's connection reads its arguments.
+    """
+    return peer(connection)[0] in (os.getuid(), 0)
+
+
+def usual_socket(home: str) -> str:
+    return os.path.join(home, "run", "callgate.sock")
+
+
+def config_path(home: str) -> str:
+    return os.path.join(home, "config.json")
+
+
+def record_path(home: str, pid: int) -> str:
+    return os.path.join(home, "instances", f"{pid}.json")
+
+
+def read(path: str) -> dict[str, Any] | None:
+    """An object that a file holds; None where there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            value = loads(os.read(descriptor, _LARGEST).decode())
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _is_complete(pid: int, record: dict[str, Any]) -> bool:
+    """Whether it says what it must, of the process that it is named after."""
+    started = record.get("startedAt")
+    return (
+        record.get("pid") == pid
+        and pid > 1  # a signal to 0, to 1 or to less means others than one process of ours
+        and type(started) is int
+        and 0 <= started < _END_OF_TIME
+        and isinstance(record.get("socketPath"), str)
+        and "appVersion" in record
+    )
+
+
+def _process(pid: int) -> list[str]:
+    """What the system says of a process, from its state on; nothing where it says nothing."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].decode().split()
+    except (OSError, ValueError):
+        return []
+
+
+def _integer(data: bytes) -> int:
+    return int.from_bytes(data, sys.byteorder)
