@@ -1,122 +1,91 @@
-"""The module of a command, loaded when the command runs."""
+"""The function of a command, whose module is loaded when the command runs."""
+
+# ruff: noqa: PLC0415
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
     from types import ModuleType
 
 
-def command_module(first: str) -> ModuleType:
-    """The module that is called like the first word of a command, and has a function for each of
-    its last words."""
-    match first:
-        case "acp":
-            from callgate.cli.editor import acp  # lazy: this command alone  # noqa: PLC0415
-
-            return acp
-        case "audit":
-            from callgate.cli.commands import audit  # lazy: this command alone  # noqa: PLC0415
-
-            return audit
-        case "call":
-            from callgate.cli.commands import call  # lazy: this command alone  # noqa: PLC0415
-
-            return call
-        case "chat":
-            from callgate.cli.commands import chat  # lazy: this command alone  # noqa: PLC0415
-
-            return chat
-        case "completion":
-            from callgate.cli.commands import completion  # lazy: this command alone  # noqa: PLC0415
-
-            return completion
-        case "confirmations":
-            from callgate.cli.commands import confirmations  # lazy: this command alone  # noqa: PLC0415
-
-            return confirmations
-        case "dashboard":
-            from callgate.cli.serving import dashboard  # lazy: this command alone  # noqa: PLC0415
-
-            return dashboard
-        case "doctor":
-            from callgate.cli.commands import doctor  # lazy: this command alone  # noqa: PLC0415
-
-            return doctor
-        case "events":
-            from callgate.cli.commands import events  # lazy: this command alone  # noqa: PLC0415
-
-            return events
-        case "host":
-            from callgate.cli.hosts import host  # lazy: this command alone  # noqa: PLC0415
-
-            return host
-        case "hosts":
-            from callgate.cli.hosts import hosts  # lazy: this command alone  # noqa: PLC0415
-
-            return hosts
-        case "init":
-            from callgate.cli.setup import init  # lazy: this command alone  # noqa: PLC0415
-
-            return init
-        case "keys":
-            from callgate.cli.commands import keys  # lazy: this command alone  # noqa: PLC0415
-
-            return keys
-        case "mcp":
-            from callgate.cli.mcp import subcommands  # lazy: this command alone  # noqa: PLC0415
-
-            return subcommands
-        case "parse":
-            from callgate.cli.commands import parse  # lazy: this command alone  # noqa: PLC0415
-
-            return parse
-        case "policy":
-            from callgate.cli.commands import policy  # lazy: this command alone  # noqa: PLC0415
-
-            return policy
-        case "preview":
-            from callgate.cli.commands import preview  # lazy: this command alone  # noqa: PLC0415
-
-            return preview
-        case "run":
-            from callgate.cli.commands import run  # lazy: this command alone  # noqa: PLC0415
-
-            return run
-        case "serve":
-            from callgate.cli.serving import serve  # lazy: this command alone  # noqa: PLC0415
-
-            return serve
-        case "sessions":
-            from callgate.cli.commands import sessions  # lazy: this command alone  # noqa: PLC0415
-
-            return sessions
-        case "skills":
-            from callgate.cli.commands import skills  # lazy: this command alone  # noqa: PLC0415
-
-            return skills
-        case "status":
-            from callgate.cli.serving import status  # lazy: this command alone  # noqa: PLC0415
-
-            return status
-        case "stop":
-            from callgate.cli.serving import stop  # lazy: this command alone  # noqa: PLC0415
-
-            return stop
-        case "tools":
-            from callgate.cli.commands import tools  # lazy: this command alone  # noqa: PLC0415
-
-            return tools
-        case "trust":
-            from callgate.cli.commands import trust  # lazy: this command alone  # noqa: PLC0415
-
-            return trust
-        case "undo":
-            from callgate.cli.commands import undo  # lazy: this command alone  # noqa: PLC0415
-
-            return undo
-        case "watch":
-            from callgate.cli.commands import watch  # lazy: this command alone  # noqa: PLC0415
-
-            return watch
-    raise ValueError(first)
+def command_function(name: str) -> Callable[[Namespace], int]:
+    """The function that is called like the last word of a command, in the module of its first."""
+    module: ModuleType
+    match name.split():
+        case ["acp"]:
+            from callgate.cli.editor import acp as module  # lazy: when it runs
+        case ["audit", _]:
+            from callgate.cli.commands import audit as module  # lazy: when it runs
+        case ["call"]:
+            from callgate.cli.commands import call as module  # lazy: when it runs
+        case ["chat"]:
+            from callgate.cli.commands import chat as module  # lazy: when it runs
+        case ["completion"]:
+            from callgate.cli.commands import completion as module  # lazy: when it runs
+        case ["confirmations", *_]:
+            from callgate.cli.commands import confirmations as module  # lazy: when it runs
+        case ["dashboard"]:
+            from callgate.cli.serving import dashboard as module  # lazy: when it runs
+        case ["doctor"]:
+            from callgate.cli.commands import doctor as module  # lazy: when it runs
+        case ["events"]:
+            from callgate.cli.commands import events as module  # lazy: when it runs
+        case ["host"]:
+            from callgate.cli.hosts import host as module  # lazy: when it runs
+        case ["host", "check"]:
+            from callgate.cli.hosts import check as module  # lazy: when it runs
+        case ["host", "new"]:
+            from callgate.cli.hosts import new as module  # lazy: when it runs
+        case ["hosts", _]:
+            from callgate.cli.hosts import hosts as module  # lazy: when it runs
+        case ["init"]:
+            from callgate.cli.setup import init as module  # lazy: when it runs
+        case ["keys", _]:
+            from callgate.cli.commands import keys as module  # lazy: when it runs
+        case ["mcp", "add" | "remove"]:
+            from callgate.cli.mcp import add as module  # lazy: when it runs
+        case ["mcp", "approve" | "login" | "update"]:
+            from callgate.cli.mcp import approve as module  # lazy: when it runs
+        case ["mcp", "import"]:
+            from callgate.cli.mcp import import_servers as module  # lazy: when it runs
+        case ["mcp", "list" | "logs" | "restart"]:
+            from callgate.cli.mcp import servers as module  # lazy: when it runs
+        case ["mcp", "serve"]:
+            from callgate.cli.mcp import serve as module  # lazy: when it runs
+        case ["mcp", "wrap"]:
+            from callgate.cli.mcp import wrap as module  # lazy: when it runs
+        case ["parse"]:
+            from callgate.cli.commands import parse as module  # lazy: when it runs
+        case ["policy", "explain"]:
+            from callgate.cli.commands import policy as module  # lazy: when it runs
+        case ["policy", "test"]:
+            from callgate.cli.commands import policy_test as module  # lazy: when it runs
+        case ["preview"]:
+            from callgate.cli.commands import preview as module  # lazy: when it runs
+        case ["run"]:
+            from callgate.cli.commands import run as module  # lazy: when it runs
+        case ["serve"]:
+            from callgate.cli.serving import serve as module  # lazy: when it runs
+        case ["sessions", _]:
+            from callgate.cli.commands import sessions as module  # lazy: when it runs
+        case ["skills", _]:
+            from callgate.cli.commands import skills as module  # lazy: when it runs
+        case ["status"]:
+            from callgate.cli.serving import status as module  # lazy: when it runs
+        case ["stop"]:
+            from callgate.cli.serving import stop as module  # lazy: when it runs
+        case ["tools"]:
+            from callgate.cli.commands import tools as module  # lazy: when it runs
+        case ["trust"]:
+            from callgate.cli.commands import trust as module  # lazy: when it runs
+        case ["undo"]:
+            from callgate.cli.commands import undo as module  # lazy: when it runs
+        case ["watch"]:
+            from callgate.cli.commands import watch as module  # lazy: when it runs
+        case _:
+            raise ValueError(name)
+    function: Callable[[Namespace], int] = getattr(module, name.split()[-1])
+    return function

@@ -68,7 +68,7 @@ def _run(given: list[str]) -> int:
     if not given and is_terminal(sys.stdin) and is_terminal(sys.stdout):
         given = _at_a_terminal()
     from callgate.cli import command_line as commands  # lazy: not for --version  # noqa: PLC0415
-    from callgate.cli.command_modules import command_module  # lazy: the same  # noqa: PLC0415
+    from callgate.cli.command_modules import command_function  # lazy: the same  # noqa: PLC0415
 
     if (text := commands.help_text(given)) is not None:
         print(text)
@@ -78,7 +78,7 @@ def _run(given: list[str]) -> int:
     run = commands.beginning(name.split()[0])[name].run
     if run is not None:
         return int(run(options))
-    work = getattr(command_module(name.split()[0]), name.split()[-1])
+    work = command_function(name)
     if commands.is_local(name):
         return int(work(options))
     from callgate.cli.ui import provenance  # lazy: local commands need none  # noqa: PLC0415

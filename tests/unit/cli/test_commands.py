@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 import callgate as package
-from callgate import shipped
 from callgate.cli.command_line import FAMILIES, every, help_text, of_family, parser_of
-from callgate.cli.command_modules import command_module
+from callgate.cli.command_modules import command_function
 from callgate.cli.errors import EXIT_CODES
 from callgate.cli.families.permissions import CALLERS
 from callgate.cli.options import MODES
@@ -85,8 +85,8 @@ def test_a_call_that_starts_no_command_loads_nothing_that_would(ws: Path) -> Non
 @pytest.mark.parametrize("words", [["tools"], ["call", "read_file", "path=a.txt"]], ids=lambda words: words[0])
 def test_a_call_loads_only_what_it_needs(words: list[str], ws: Path) -> None:
     modules = loaded_by(*words, cwd=ws)
-    others = {command_module(name).__name__ for name in {each.split()[0] for each in every()} - shipped.COMMANDS.keys()}
-    others -= {command_module(words[0]).__name__}
+    others = {command_function(name).__module__ for name, each in every().items() if each.run is None}
+    others -= {command_function(words[0]).__module__}
     unneeded = {
         "callgate.gate",
         "callgate.sources.functions",
@@ -162,6 +162,12 @@ def test_each_command_has_a_help_of_its_own(ws: Path) -> None:
     for name in every():
         assert parser_of(name).format_help().startswith(f"usage: callgate {name} ")
     assert callgate("call", "--help", cwd=ws).out == parser_of("call").format_help()
+
+
+@pytest.mark.parametrize("name", [name for name, each in every().items() if each.run is None])
+def test_each_command_of_ours_has_a_function_of_its_own(name: str) -> None:
+    function = command_function(name)
+    assert function.__module__.startswith("callgate.cli.") and list(signature(function).parameters) == ["options"]
 
 
 def test_the_choices_are_those_of_the_core() -> None:

@@ -85,12 +85,6 @@ def explain(options: Namespace) -> int:
     return OK
 
 
-def test(options: Namespace) -> int:
-    from callgate.cli.commands import policy_test  # lazy: heavy, and for this command alone  # noqa: PLC0415
-
-    return policy_test.test(options)
-
-
 def _show_end(tool: str, error: ToolError, as_json: bool) -> None:
     """The call would end before the policy is asked."""
     if as_json:

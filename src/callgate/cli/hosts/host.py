@@ -1,4 +1,4 @@
-"""`callgate host`: the process in which the tools of a file run, and what its author needs."""
+"""`callgate host`: the process in which the tools of a file run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,3 @@ def host(options: Namespace) -> int:
     if len(options.words) > 1 and not options.script:
         raise CliError(f"{options.words[1]!r} is one word too many")
     return main([*(["--script"] if options.script else []), *options.words])
-
-
-def new(options: Namespace) -> int:
-    from callgate.cli.hosts import new as host_new  # lazy: not for a host at work  # noqa: PLC0415
-
-    return host_new.new(options)
-
-
-def check(options: Namespace) -> int:
-    from callgate.cli.hosts import check as host_check  # lazy: not for a host at work  # noqa: PLC0415
-
-    return host_check.check(options)

@@ -191,7 +191,6 @@ def test_the_sdk_is_loaded_by_nothing_but_mcp_itself() -> None:
         "callgate",
         "callgate.wiring.runtime",
         "callgate.cli.dispatch",
-        "callgate.cli.mcp.subcommands",
         "callgate.cli.mcp.serve",
         "callgate.cli.mcp.wrap",
         "callgate.cli.serving.serve",
