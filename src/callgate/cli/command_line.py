@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 from callgate import shipped
 from callgate.cli.errors import CliError, described_exit_codes
@@ -17,6 +18,8 @@ from callgate.cli.options import DEBUG, VERBOSE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from callgate.cli.families.command import Command, Family
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
@@ -184,36 +187,25 @@ def _listed(heading: str, found: Mapping[str, Command]) -> str:
 
 
 def _loaded(family: str) -> Family:
+    module: ModuleType
     match family:
         case "work":
-            from callgate.cli.families import work  # lazy: this family alone  # noqa: PLC0415
-
-            return work
+            from callgate.cli.families import work as module  # lazy: this family alone  # noqa: PLC0415
         case "permissions":
-            from callgate.cli.families import permissions  # lazy: this family alone  # noqa: PLC0415
-
-            return permissions
+            from callgate.cli.families import permissions as module  # lazy: this family alone  # noqa: PLC0415
         case "records":
-            from callgate.cli.families import records  # lazy: this family alone  # noqa: PLC0415
-
-            return records
+            from callgate.cli.families import records as module  # lazy: this family alone  # noqa: PLC0415
         case "setup":
-            from callgate.cli.families import setup  # lazy: this family alone  # noqa: PLC0415
-
-            return setup
+            from callgate.cli.families import setup as module  # lazy: this family alone  # noqa: PLC0415
         case "sources":
-            from callgate.cli.families import sources  # lazy: this family alone  # noqa: PLC0415
-
-            return sources
+            from callgate.cli.families import sources as module  # lazy: this family alone  # noqa: PLC0415
         case "knowledge":
-            from callgate.cli.families import knowledge  # lazy: this family alone  # noqa: PLC0415
-
-            return knowledge
+            from callgate.cli.families import knowledge as module  # lazy: this family alone  # noqa: PLC0415
         case "instances":
-            from callgate.cli.families import instances  # lazy: this family alone  # noqa: PLC0415
-
-            return instances
-    raise ValueError(family)
+            from callgate.cli.families import instances as module  # lazy: this family alone  # noqa: PLC0415
+        case _:
+            raise ValueError(family)
+    return cast("Family", module)
 
 
 def _shipped(first: str) -> Mapping[str, Command]:

@@ -22,7 +22,7 @@ def command_function(name: str) -> Callable[[Namespace], int]:
         case ["call"]:
             from callgate.cli.commands import call as module  # lazy: when it runs
         case ["chat"]:
-            from callgate.cli.commands import chat as module  # lazy: when it runs
+            from callgate.cli.chat import chat as module  # lazy: when it runs
         case ["completion"]:
             from callgate.cli.commands import completion as module  # lazy: when it runs
         case ["confirmations", *_]:
@@ -66,7 +66,7 @@ def command_function(name: str) -> Callable[[Namespace], int]:
         case ["preview"]:
             from callgate.cli.commands import preview as module  # lazy: when it runs
         case ["run"]:
-            from callgate.cli.commands import run as module  # lazy: when it runs
+            from callgate.cli.chat import run as module  # lazy: when it runs
         case ["serve"]:
             from callgate.cli.serving import serve as module  # lazy: when it runs
         case ["sessions", _]:

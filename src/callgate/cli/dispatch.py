@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any
 
 from callgate.cli.errors import BROKEN_PIPE, FAILED, INTERRUPTED, OK, CliError
-from callgate.cli.platforms import can_start_on, missing_on
 from callgate.cli.ui.terminal import is_terminal, say
 from callgate.core.errors import ToolErrorClass
 from callgate.core.version import __version__
@@ -64,7 +63,7 @@ def _run(given: list[str]) -> int:
     if given and given[0] in ("--version", "-V"):
         print(f"callgate {__version__}")
         return OK
-    _tell_what_is_missing()
+    _tell_what_is_missing(sys.platform)
     if not given and is_terminal(sys.stdin) and is_terminal(sys.stdout):
         given = _at_a_terminal()
     from callgate.cli import command_line as commands  # lazy: not for --version  # noqa: PLC0415
@@ -98,12 +97,16 @@ def _run(given: list[str]) -> int:
         provenance.from_records()
 
 
-def _tell_what_is_missing() -> None:
+def _tell_what_is_missing(platform: str) -> None:
     """Where callgate is not supported: no start without a word, and none at all on Windows."""
-    lacking = missing_on(sys.platform)
+    if platform == "linux":
+        return
+    from callgate.cli.platforms import can_start_on, missing_on  # lazy: not on Linux  # noqa: PLC0415
+
+    lacking = missing_on(platform)
     if lacking is None:
         return
-    if not can_start_on(sys.platform):
+    if not can_start_on(platform):
         raise CliError(lacking, hint="Use Linux, also in a virtual machine.")
     say(f"warning: {lacking}.")
 

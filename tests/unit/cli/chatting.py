@@ -22,7 +22,7 @@ _FORKS = """
 import gc, json, os, sys
 from importlib import import_module
 from callgate.cli.main import main
-for name in ("cli.commands.chat", "cli.commands.run", "models.scripted", "wiring.agents", "storage.sqlite.store"):
+for name in ("cli.chat.chat", "cli.chat.run", "models.scripted", "wiring.agents", "storage.sqlite.store"):
     import_module(f"callgate.{name}")
 gc.freeze()  # else each child copies every page to look at it
 while line := sys.stdin.buffer.readline():

@@ -75,9 +75,11 @@ _FORKS = """
 import gc, json, os, sys
 from importlib import import_module
 from callgate.cli.main import main
-for name in ("audit", "call", "chat", "completion", "doctor", "policy", "run", "tools", "trust"):
+for name in ("audit", "call", "completion", "doctor", "policy", "tools", "trust"):
     import_module(f"callgate.cli.commands.{name}")
-for name in ("cli.setup.init", "sources.modules", "models.scripted", "storage.sqlite.store", "wiring.agents"):
+for name in ("cli.chat.chat", "cli.chat.run", "cli.setup.init"):
+    import_module(f"callgate.{name}")
+for name in ("sources.modules", "models.scripted", "storage.sqlite.store", "wiring.agents"):
     import_module(f"callgate.{name}")
 gc.freeze()  # else each child copies every page to look at it
 while line := sys.stdin.buffer.readline():

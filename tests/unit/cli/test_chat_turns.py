@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
-from callgate.cli.commands.chat import Chat
+from callgate.cli.chat.chat import Chat
 
 
 class Background:

@@ -1,1 +1,1 @@
-"""One module a command, named like it, with a function for each subcommand."""
+"""Commands that are one module each, named like it, with a function for each subcommand."""

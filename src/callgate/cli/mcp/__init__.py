@@ -1,1 +1,1 @@
-"""`callgate mcp`: a module for each group of subcommands; `subcommands.py` picks it."""
+"""`callgate mcp ...`: a module for each group of subcommands."""

@@ -23,6 +23,7 @@ from callgate.agent.shows import Noticed, Opened, Restarted, Said, Show, Spoken,
 from callgate.agent.turns import TurnEnd
 from callgate.cli import agents
 from callgate.cli.agents import Chosen
+from callgate.cli.chat import slash_commands
 from callgate.cli.chat.answers import Answers, here
 from callgate.cli.chat.cards import Cards
 from callgate.cli.chat.input_lines import open_lines
@@ -31,7 +32,6 @@ from callgate.cli.chat.loop_thread import BackgroundLoop
 from callgate.cli.chat.process_exit import close_and_exit, exit_now
 from callgate.cli.chat.screen import Screen
 from callgate.cli.commands import skills
-from callgate.cli.commands import slash_commands as chat_commands
 from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import INTERRUPTED, OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
@@ -119,7 +119,7 @@ class Chat:
         mark = "●" if fancy else "*"
         self._cards = Cards(self.screen, running, mark=mark, here=here(BY))
         self._waits = "…" if fancy else "..."
-        names = chat_commands.names(self)
+        names = slash_commands.names(self)
         self._lines = open_lines(wired.home, self.paint, names, plain=dumb)
         self.interrupts = Interrupts()
         self.interrupts.at_empty = lambda: self._lines.is_empty
@@ -166,7 +166,7 @@ class Chat:
         """False: the user leaves."""
         self.screen.width = columns() if is_terminal(sys.stdout) else None
         try:
-            return chat_commands.run(self, line)
+            return slash_commands.run(self, line)
         except CliError as error:
             self.note(error.message)
         except KeyboardInterrupt:
