@@ -12,9 +12,8 @@ import sys
 
 from callgate.cli.errors import CliError
 from callgate.cli.log_limits import LimitedLog
-from callgate.cli.ui.visible import visible_text
+from callgate.cli.ui.terminal import safe
 from callgate.redaction.frame_log import TRACE
-from callgate.redaction.texts import redact
 
 _LEVELS = {
     "trace": TRACE,
@@ -34,7 +33,11 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
-        return visible_text(redact(text) if self._full else text.split("\n")[0])
+        if not self._full:
+            return safe(text.split("\n")[0])
+        from callgate.redaction.texts import redact  # lazy: most commands log nothing  # noqa: PLC0415
+
+        return safe(redact(text))
 
 
 def set_up(debug: bool, least: str = "error") -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from callgate.config.instance_records import NoInstance, find, process_start, usual_socket
+from callgate.config.instance_records import NoInstance, candidates, find, process_start, usual_socket
 from callgate.surfaces.socket.instances import Instance, live, publish, reap, withdraw
 
 
@@ -128,6 +128,14 @@ def test_a_record_that_speaks_of_others_or_of_no_time_is_no_instance(
     record = tmp_path / "instances" / f"{os.getpid()}.json"
     record.write_text(json.dumps(json.loads(record.read_text()) | planted))
     assert live(str(tmp_path)) == []
+
+
+def test_a_record_whose_number_another_process_has_by_now_is_no_instance(tmp_path: Path) -> None:
+    publish(str(tmp_path), instance(tmp_path, os.getpid()))
+    record = tmp_path / "instances" / f"{os.getpid()}.json"
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"processStart": "1"}))
+    (tmp_path / "config.json").unlink()
+    assert live(str(tmp_path)) == candidates(str(tmp_path)) == []
 
 
 @pytest.mark.parametrize("pid", [0, 1])

@@ -1,1 +1,1 @@
-"""The local socket: `instances` says where one is, `listening` makes it, safely."""
+"""The local socket: `listening` makes it, safely, `instances` says where it is to those who look."""
