@@ -1,4 +1,4 @@
-"""Any command: find it, read its options, load its module, turn errors into words.
+"""Runs any command: finds it, reads its options, loads its module, and reports errors.
 
 Nothing is imported here that `callgate --version` would have to wait for.
 """
@@ -30,7 +30,7 @@ def run(given: list[str], options: Any = None) -> int:
 
 
 def guarded(given: list[str], work: Callable[[], int]) -> int:
-    """Do the work of a command line: whatever happens, there is an exit code, and words."""
+    """Run `work`; whatever it raises becomes a message and an exit code."""
     debug = "--debug" in _options(given)
     try:
         try:
@@ -98,7 +98,7 @@ def _run(given: list[str]) -> int:
 
 
 def _tell_what_is_missing(platform: str) -> None:
-    """Where callgate is not supported: no start without a word, and none at all on Windows."""
+    """Where callgate is not supported: a warning, and on Windows an error."""
     if platform == "linux":
         return
     from callgate.cli.platforms import can_start_on, missing_on  # lazy: not on Linux  # noqa: PLC0415
@@ -152,7 +152,7 @@ def _unexpected(error: Exception) -> CliError:
 
 
 def _options(given: list[str]) -> list[str]:
-    """What may be an option, to know how an error is to be shown before options are read."""
+    """The words before `--`: an error may have to be shown before options are parsed."""
     return given[: given.index("--")] if "--" in given else given
 
 
@@ -174,7 +174,7 @@ def _show_traceback() -> None:
 
 
 def _discard_stdout() -> None:
-    """So that the interpreter's own last flush has nothing to complain about."""
+    """Make the flush at the interpreter's exit succeed."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

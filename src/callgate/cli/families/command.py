@@ -56,10 +56,10 @@ class Command(NamedTuple):
     usage: str
     """What follows the command's name."""
     describe: Callable[[Parser], None]
-    """ArgumentGroup the options."""
+    """Adds the options to its parser."""
     more: str = ""
     run: Callable[[argparse.Namespace], int] | None = None
-    """Does it. None for a command of ours: the module of its first word does."""
+    """None for a command of ours: `command_modules` has its function."""
 
 
 def add(parser: ArgumentGroup, *added: Option) -> None:

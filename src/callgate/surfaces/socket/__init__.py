@@ -1,1 +1,1 @@
-"""The local socket: `listening` makes it, safely, `instances` says where it is to those who look."""
+"""The local socket: `listening` makes it, safely, `instances` records where it is."""
