@@ -8,7 +8,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from typing import NamedTuple
 
 from callgate.redaction.assignments import STEM, take, take_quoted
 from callgate.redaction.names import Weight, weigh
@@ -18,7 +19,10 @@ from callgate.redaction.programs import (
     FORMS,
     READS_STDIN,
     SEPARATE,
+    attached_options,
     command_words,
+    is_attached,
+    separate_options,
 )
 from callgate.redaction.quotations import QUOTE
 from callgate.redaction.scans import Scan, literally
@@ -46,35 +50,36 @@ _COMMAND = re.compile(r"""[^\n;|&"']*(?:(?:"[^"\n]*"|'[^'\n]*'|["'])[^\n;|&"']*)
 _LONGEST = 600
 
 
-def _options(separate: str, attached: str) -> re.Pattern[str]:
+def _options(separate: tuple[str, ...], attached: tuple[str, ...]) -> re.Pattern[str]:
     """Options of one program, and their value; in the case in which they are written."""
     behind = r"(?:[ \t]+|=|\\{0,7}[\"'],\s{0,20})(?!-)"
-    kinds = [(each, behind) for each in separate.split()]
-    kinds += [(each, "") for each in attached.split()]
+    kinds = [(each, behind) for each in separate]
+    kinds += [(each, "") for each in attached]
     # What they begin with stands first, so that `re` can look for it.
     first = f"[{''.join({re.escape(each[0]) for each, _ in kinds})}]"
     rest = "|".join(f"{re.escape(each[1:])}{behind}" for each, behind in kinds)
     return re.compile(rf"{first}(?<![^\s\"',]{first})(?:{rest}){_VALUE}")
 
 
-def _by_program(table: Mapping[str, str], program: str) -> str:
-    return " ".join(
-        options for programs, options in table.items() if program in programs.split(", ")
-    )
+class _Program(NamedTuple):
+    start: re.Pattern[str]
+    options: re.Pattern[str]
+    attached: tuple[str, ...]
 
 
-def _programs() -> Iterator[tuple[str, re.Pattern[str], re.Pattern[str]]]:
+def _programs() -> Iterator[tuple[str, _Program]]:
     names = [name for table in (SEPARATE, ATTACHED) for key in table for name in key.split(", ")]
     for name in dict.fromkeys(names):
         exact = re.escape(name)  # first, so that `re` can look for it
         start = re.compile(rf"{exact}(?<![\w-]{exact})(?:\.exe)?(?=[ \t\"'\\,])")
-        yield name, start, _options(_by_program(SEPARATE, name), _by_program(ATTACHED, name))
+        attached = attached_options(name)
+        yield name, _Program(start, _options(separate_options(name), attached), attached)
 
 
-_PROGRAMS: dict[bytes, list[tuple[re.Pattern[str], re.Pattern[str]]]] = {}
+_PROGRAMS: dict[bytes, list[_Program]] = {}
 """By their first words."""
-for _name, *_patterns in _programs():
-    _PROGRAMS.setdefault(_name.split()[0].encode(), []).append((_patterns[0], _patterns[1]))
+for _name, _program in _programs():
+    _PROGRAMS.setdefault(_name.split()[0].encode(), []).append(_program)
 _FORMS = [
     (word, re.compile(form.replace("%STEM%", STEM).replace("§", _ARGUMENT))) for word, form in FORMS
 ]
@@ -87,16 +92,17 @@ _HERE_STRING = re.compile(rf"(?P<reader>[^|\n<]{{1,160}})<<<[ \t]*{_ARGUMENT}")
 
 
 def find_in_commands(text: str, low: str, spans: Spans) -> None:
+    attached: set[int] = set()
+    for program in _PROGRAMS.keys() & command_words(low):
+        for each in _PROGRAMS[program]:
+            attached |= _find_options(text, low, each, spans)
     if "-" in low:
-        _find_flags(text, low, spans)
+        _find_flags(text, low, attached, spans)
         if any(word in low for word in _CURLED):
             for match in each_match(_USER, text, spans):
                 _mask(text, match.span("password"), spans)
             for match in each_match(_SENT_COOKIES, text, spans):
                 find_cookies(text, match, spans)
-    for program in _PROGRAMS.keys() & command_words(low):
-        for start, options in _PROGRAMS[program]:
-            _find_options(text, low, start, options, spans)
     if _ANY_FORM.finds(low):
         _find_forms(text, low, spans)
     _find_piped(text, low, spans)
@@ -109,8 +115,12 @@ def _find_forms(text: str, low: str, spans: Spans) -> None:
                 _mask(text, match.span(match.lastindex or 0), spans)
 
 
-def _find_flags(text: str, low: str, spans: Spans) -> None:
+def _find_flags(text: str, low: str, attached: set[int], spans: Spans) -> None:
+    """Values behind a telling option. `attached`: where an option and its value are one word,
+    which names nothing, whatever the value looks like."""
     for match in each_match(_FLAG, low, spans):
+        if match.start() in attached:
+            continue
         weight = weigh(text[match.start("name") : match.end("name")])
         if not weight:
             continue
@@ -120,21 +130,24 @@ def _find_flags(text: str, low: str, spans: Spans) -> None:
             take(text, match.span("word"), weight, spans, quoted=False)
 
 
-def _find_options(
-    text: str, low: str, start: re.Pattern[str], options: re.Pattern[str], spans: Spans
-) -> None:
+def _find_options(text: str, low: str, program: _Program, spans: Spans) -> set[int]:
+    """Mask the values of a program's options, and return where the attached ones begin."""
     seen = 0
-    for program in each_match(start, low, spans):
-        if program.start() < seen:  # in the command that was looked at last
+    attached = set()
+    for name in each_match(program.start, low, spans):
+        if name.start() < seen:  # in the command that was looked at last
             continue
-        command = _COMMAND.match(text, program.end(), program.end() + _LONGEST)
+        command = _COMMAND.match(text, name.end(), name.end() + _LONGEST)
         assert command is not None
         seen = command.end()
-        for match in options.finditer(text, program.end(), command.end()):
+        for match in program.options.finditer(text, name.end(), command.end()):
+            if is_attached(match.group(), program.attached):
+                attached.add(match.start())
             if match.group("quote") is not None:
                 take_quoted(text, match.end(), match.group("quote"), Weight.SECRET, spans)
             else:
                 _mask(text, match.span("word"), spans)
+    return attached
 
 
 def _find_piped(text: str, low: str, spans: Spans) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from callgate.redaction.names import Weight, holds_many, identifies, weigh
-from callgate.redaction.programs import FLAGGED
+from callgate.redaction.programs import FLAGGED, attached_options, is_attached
 from callgate.redaction.suspicion import suspicious
 from callgate.redaction.texts import thoroughly
 from callgate.redaction.values import MASK, looks_random, words
@@ -127,13 +127,15 @@ def _walk_list(
 ) -> list[Any]:
     shown: list[Any] = []
     items = _masked_command(list(value))
+    attached = _attached_options(items)
     before: Any = None
     for number, item in enumerate(items):
         if number == limits.items:
             shown.append(f"[{len(items) - number} more]")
             break
         child_weight, child = weight, item
-        if isinstance(before, str) and before.startswith("-") and isinstance(item, str):
+        is_flag = isinstance(before, str) and before.startswith("-")
+        if is_flag and isinstance(item, str) and not is_attached(before, attached):
             child, child_weight = _after_flag(before, item, weight)
         shown.append(_walk(child, limits, depth + 1, name, child_weight))
         before = item
@@ -150,6 +152,12 @@ def _masked_command(items: list[Any]) -> list[Any]:
     return [each if shlex.quote(each) in masked else _masked_word(each) for each in items]
 
 
+def _attached_options(items: list[Any]) -> tuple[str, ...]:
+    """The options that are one word with their value, where the items are a command."""
+    names = (os.path.basename(each) for each in items[:3] if isinstance(each, str))
+    return tuple(option for name in names if name in FLAGGED for option in attached_options(name))
+
+
 def _masked_word(word: str) -> str:
     """A word that is masked on a command line; a name or an option that it begins with stays."""
     begin = _BEGIN.match(word)
@@ -161,7 +169,7 @@ def _after_flag(flag: str, item: str, weight: Weight) -> tuple[str, Weight]:
     if flag in ("-u", "--user", "--proxy-user"):
         user, colon, password = item.partition(":")
         return (f"{user}:{MASK}" if colon and password else item), weight
-    if "=" in flag or item.startswith("-"):
+    if "=" in flag or item.startswith("-") or (flag.startswith("-u") and ":" in flag):
         return item, weight
     return item, max(weight, weigh(flag.strip("-")))
 

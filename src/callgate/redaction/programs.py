@@ -43,6 +43,15 @@ ATTACHED: dict[str, str] = {
 }
 """By programs: the options with which a secret is one word."""
 
+_NAMING = ("-pass", "-pw", "-psk", "-pin")
+
+
+def is_attached(word: str, options: tuple[str, ...]) -> bool:
+    """Whether a word is one of these options with its value, as `-phunter2` is. `-password` is
+    not: as the name of an option, it may be followed by its value."""
+    return word.startswith(options) and not word.lower().startswith(_NAMING)
+
+
 _S = r"[ \t]+"
 _OPTIONS = rf"(?:{_S}-{{1,2}}[\w-]+(?:=\S+)?)*"
 _LATER = r"[^\n|;&]{0,200}?"
@@ -134,6 +143,22 @@ _WORDS = bytes(
 def command_words(low: str) -> set[bytes]:
     """The words of a text in lower case, as names of programs are spelt."""
     return set(low.encode("utf-8", "replace").translate(_WORDS).split())
+
+
+def attached_options(program: str) -> tuple[str, ...]:
+    """The options of a program with which a secret is one word."""
+    return tuple(_by_program(ATTACHED, program).split())
+
+
+def separate_options(program: str) -> tuple[str, ...]:
+    """The options of a program whose next word is a secret."""
+    return tuple(_by_program(SEPARATE, program).split())
+
+
+def _by_program(table: dict[str, str], program: str) -> str:
+    return " ".join(
+        options for programs, options in table.items() if program in programs.split(", ")
+    )
 
 
 NAMES = frozenset(name.encode() for name in FLAGGED)

@@ -113,3 +113,24 @@ def test_a_password_in_a_list_of_words_is_masked(words: list[str]) -> None:
     shown = redact_value({"argv": words})
     assert "hunter2" not in str(shown)
     assert shown["argv"][0] == words[0]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["mysql", "-uroot", "-p%s", "shop"],
+        ["sudo", "mysqldump", "-p%s", "shop", "orders"],
+        ["7z", "x", "-p%s", "a.7z", "out"],
+        ["unzip", "-P%s", "a.zip", "notes.txt"],
+        ["ldapsearch", "-w%s", "filter"],
+    ],
+)
+@pytest.mark.parametrize("secret", ["hunter2", "secret1", "mytoken", "secret"])
+def test_the_words_behind_an_attached_password_stay_in_a_list(words: list[str], secret: str) -> None:
+    masked = secret if secret == "secret" else "[REDACTED]"  # a word for one is none
+    shown = redact_value([word.replace("%s", secret) for word in words])
+    assert shown == [word.replace("%s", masked) for word in words]
+
+
+def test_the_word_behind_an_attached_user_and_password_stays() -> None:
+    assert redact_value(["curl", "-ualice:password", "page"]) == ["curl", "-ualice:password", "page"]

@@ -434,6 +434,40 @@ def test_a_password_on_a_command_line_is_hidden(frame: str, secret: str) -> None
     assert redact(shown) == shown
 
 
+ATTACHED = [
+    ("mysql -uroot -p%s ", "shop"),
+    ("mysqldump -u root -p'%s' ", "shop orders"),
+    ("sudo mariadb -p%s -h db ", "shop < dump.sql"),
+    ("7z x -p%s ", "a.7z out"),
+    ("rar a -hp%s ", "a.rar notes"),
+    ("unzip -P%s ", "a.zip notes.txt"),
+    ("ldapsearch -x -w%s ", "filter"),
+    ("sshpass -p%s ", "ssh host"),
+    ("mongo -p%s ", "shop"),
+    ("ipmitool -P%s ", "chassis status"),
+    ("ncftp -p%s ", "host"),
+]
+
+
+@pytest.mark.parametrize("secret", ["hunter2", "secret1", "mytoken", "my-secret", "a_password_9"])
+@pytest.mark.parametrize(("command", "arguments"), ATTACHED)
+def test_the_words_behind_an_attached_password_stay(command: str, arguments: str, secret: str) -> None:
+    shown = command % "[REDACTED]" + arguments
+    assert redact(command % secret + arguments) == shown
+    assert redact(shown) == shown
+
+
+@pytest.mark.parametrize("program", ["mysql", "7z x", "sshpass", "unzip", "mongo", "tool"])
+@pytest.mark.parametrize("option", ["-password", "-passwd", "-pass", "-pwd", "--password"])
+def test_an_option_with_a_telling_name_still_hides_the_next_word(program: str, option: str) -> None:
+    assert "hunter2" not in redact(f"{program} {option} hunter2 x")
+
+
+def test_an_attached_value_counts_only_with_a_program_that_has_the_option() -> None:
+    assert redact("tool -psecret hunter2") == "tool -psecret [REDACTED]"
+    assert redact("mysql shop; tool -psecret hunter2") == "mysql shop; tool -psecret [REDACTED]"
+
+
 SENTENCES = [
     "my password is: %s",
     "My password is %s.",
