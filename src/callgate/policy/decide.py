@@ -32,6 +32,13 @@ from callgate.policy.rules import (
     rule_applies,
 )
 
+_HAPPENS = {
+    PolicyMode.AUTO: "allowed",
+    PolicyMode.PROMPT_ONCE: "asked about once",
+    PolicyMode.PROMPT: "asked about",
+    PolicyMode.DENY: "refused",
+}
+"""What becomes of a call, by mode."""
 _REMEMBERED = 20_000
 _STRICT = {mode: at for at, mode in enumerate(PolicyMode)}
 """auto, prompt_once, prompt, deny: of several words about one tool the strictest counts."""
@@ -232,7 +239,9 @@ def _network_opinion(question: Question, policy: Policy) -> Decision | None:
         setting = policy.trusted_workspace_overrides.get(SideEffects.NETWORK, setting)
     if not question.network or setting is None:
         return None
-    sentence = f"{_NEEDS_NETWORK} Effect network is set to {setting.mode}."
+    sentence = (
+        f"{_NEEDS_NETWORK} {_by_effect(SideEffects.NETWORK, setting.mode, 'by the settings')}"
+    )
     return _from_mode(setting.mode, "network", sentence, setting.origin)
 
 
@@ -287,13 +296,18 @@ def _table(question: Question, policy: Policy) -> Decision | None:
     stated = policy.default.get(question.effect)
     if stated is None:
         return None
-    sentence = f"Effect {question.effect} is set to {stated.mode}."
+    sentence = _by_effect(question.effect, stated.mode, "by the settings")
     return _destructive(question, _from_mode(stated.mode, "class_default", sentence, stated.origin))
+
+
+def _by_effect(effect: SideEffects, mode: PolicyMode, where: str) -> str:
+    """The sentence of a decision that follows from the effect of a call alone."""
+    return f"Calls with effect {effect} are {_HAPPENS[mode]} {where}."
 
 
 def _class_default(question: Question) -> Decision:
     setting = CLASS_DEFAULTS[question.effect]
-    sentence = f"Effect {question.effect} is {setting.mode} by default."
+    sentence = _by_effect(question.effect, setting.mode, "by default")
     return _destructive(
         question, _from_mode(setting.mode, "class_default", sentence, setting.origin)
     )
@@ -307,7 +321,7 @@ def _trusted(question: Question, policy: Policy) -> Decision | None:
         return None
     setting = policy.trusted_workspace_overrides.get(question.effect)
     if setting is not None:
-        sentence = f"In the trusted workspace {root}, {question.effect} is {setting.mode}."
+        sentence = _by_effect(question.effect, setting.mode, f"in the trusted workspace {root}")
         return _destructive(
             question, _from_mode(setting.mode, "trusted_override", sentence, setting.origin)
         )

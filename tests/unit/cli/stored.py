@@ -49,7 +49,7 @@ async def ask(store: Store, session: str, **more: Any) -> Confirmation:
         "arguments": {"command": "make test"},
         "arguments_sha256": "a" * 64,
         "workspace": "/w",
-        "why": "Effect execute is prompt by default.",
+        "why": "Calls with effect execute are asked about by default.",
         "input_summary": "",
         "expires_at": time.time() + 300,
         "turn_id": None,

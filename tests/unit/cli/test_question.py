@@ -37,7 +37,7 @@ def question(arguments: dict[str, Any], **more: Any) -> Confirmation:
         "arguments": arguments,
         "arguments_sha256": "0" * 64,
         "workspace": "/ws",
-        "why": "Effect execute is prompt by default.",
+        "why": "Calls with effect execute are asked about by default.",
         "input_summary": "",
         "expires_at": 0.0,
     }
@@ -232,7 +232,8 @@ HEAD = (
     "callgate: may this run?\n"
     "  tool       shell (execute)\n"
     "  from       unknown\n"
-    "  why        Effect execute is prompt by default.\n"
+    "  why        Calls with effect execute are asked about by d\n"
+    "             efault.\n"
     "  workspace  /ws\n"
 )
 

@@ -167,13 +167,13 @@ def test_what_changes_is_grouped_and_what_is_loosened_comes_first(trial: Trial) 
             "old": {
                 "outcome": "ask",
                 "reason": "class_default",
-                "sentence": "Effect write is prompt by default.",
+                "sentence": "Calls with effect write are asked about by default.",
                 "origin": {"file": "built-in default", "line": None},
             },
             "new": {
                 "outcome": "allow",
                 "reason": "class_default",
-                "sentence": "Effect write is set to auto.",
+                "sentence": "Calls with effect write are allowed by the settings.",
                 "origin": {"file": "new.toml", "line": 2},
             },
         },
@@ -190,7 +190,7 @@ def test_what_changes_is_grouped_and_what_is_loosened_comes_first(trial: Trial) 
             "old": {
                 "outcome": "allow",
                 "reason": "class_default",
-                "sentence": "Effect read is auto by default.",
+                "sentence": "Calls with effect read are allowed by default.",
                 "origin": {"file": "built-in default", "line": None},
             },
             "new": {

@@ -568,7 +568,7 @@ async def test_the_question_says_that_nothing_is_around_the_command(tmp_path: Pa
     assert not (await bench.run("shell", {"command": "make", "network": True})).ok
     (question,) = human.questions
     assert question.sandbox == "the editor's terminal, outside the sandbox"
-    assert (question.why, terminals.commands) == ("Effect execute is prompt by default.", [])
+    assert (question.why, terminals.commands) == ("Calls with effect execute are asked about by default.", [])
 
 
 async def test_what_the_settings_say_of_the_network_is_for_commands_in_the_sandbox(

@@ -213,8 +213,8 @@ async def test_the_question_says_what_the_command_runs_in(base: Path, sandbox: S
     await run.run("shell", {"command": "true"})
     await run.run("shell", {"command": "true", "network": True})
     assert [(asked.sandbox, asked.why) for asked in human.questions] == [
-        ("workspace", "Effect execute is prompt by default."),
-        ("workspace, with network", "Effect execute is prompt by default. It needs the network."),
+        ("workspace", "Calls with effect execute are asked about by default."),
+        ("workspace, with network", "Calls with effect execute are asked about by default. It needs the network."),
     ]
 
 

@@ -1,7 +1,7 @@
 """`callgate watch`: every call of every client of this home, a line when it starts and ends.
 
     12:03:11  9QK3M7Z2ABCD  start    shell  {"command": "make test"}
-    12:03:11  9QK3M7Z2ABCD  ASKS     shell  {"command": "make test"}  Effect execute is ...
+    12:03:11  9QK3M7Z2ABCD  ASKS     shell  {"command": "make test"}  Calls with ...
               callgate confirmations allow 01JCK3...  (or deny)
     12:03:19  9QK3M7Z2ABCD  ok       shell  {"command": "make test"}  8.1 s
 

@@ -3,7 +3,7 @@
     callgate: may this run?
       tool       shell (execute)
       from       command line, session 01JCK3, process 4711 (/usr/bin/python3), in /home/me/project
-      why        Effect execute is prompt by default.
+      why        Calls with effect execute are asked about by default.
       workspace  /home/me/project
       sandbox    workspace
       arguments
