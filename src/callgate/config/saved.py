@@ -3,6 +3,9 @@
 A saved rule is bound to a pattern of the arguments, never to the tool alone: what a command
 or a path generalises to is decided by `policy.commands`, anything else is remembered as
 exactly these arguments.
+
+The values are texts and `true`, so they are written without tomlkit: importing that takes 50 ms,
+in which a server would answer nobody.
 """
 
 from __future__ import annotations

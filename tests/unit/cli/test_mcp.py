@@ -19,9 +19,11 @@ from callgate.cli.errors import EXIT_CODES, CliError
 from callgate.cli.hosts import reloads as host_reloads
 from callgate.cli.main import main
 from callgate.cli.mcp import import_servers as mcp_import
-from callgate.cli.mcp.add import Settings, changing, written
+from callgate.cli.mcp.add import changing
 from callgate.cli.mcp.import_servers import Found, covered, read
 from callgate.config.home import Home
+from callgate.config.settings_file import SettingsFile
+from callgate.config.toml_edits import NotATableError, table_text
 from callgate.core.errors import ToolErrorClass
 from tests.needs import needs
 from tests.unit.cli.instances import short_directory
@@ -353,13 +355,13 @@ def test_an_import_shows_no_secret_and_writes_for_its_owner_alone(place: Place) 
 def test_who_changes_the_settings_does_it_alone(home: Path) -> None:
     place = Home(str(home))
     with changing(place) as settings:
-        settings.add({"a": {"command": "a"}})
+        settings.add("mcp", "a", table={"command": "a"})
         directory = os.open(home, os.O_RDONLY)
         with pytest.raises(BlockingIOError):
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(directory)
-    assert Settings(place).servers == {"a": {"command": "a"}}
+    assert SettingsFile(place).servers == {"a": {"command": "a"}}
 
 
 def test_settings_that_are_a_link_stay_one(home: Path, tmp_path: Path) -> None:
@@ -367,7 +369,7 @@ def test_settings_that_are_a_link_stay_one(home: Path, tmp_path: Path) -> None:
     kept.write_text("# mine\n")
     (home / "settings.toml").symlink_to(kept)
     with changing(Home(str(home))) as settings:
-        settings.add({"odd": {"command": "odd"}})
+        settings.add("mcp", "odd", table={"command": "odd"})
     assert (home / "settings.toml").readlink() == kept
     assert kept.read_text() == '# mine\n\n[mcp.odd]\ncommand = "odd"\n'
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
@@ -377,17 +379,25 @@ def test_only_a_table_of_its_own_is_taken_out_of_the_settings(home: Path) -> Non
     place = Home(str(home))
     text = '[mcp.a]\ncommand = "a"\n[mcp.a.set_env]\nX = "1"\n[mcp.ab]\ncommand = "ab" # [mcp.a]\n'
     (home / "settings.toml").write_text(text)
-    settings = Settings(place)
-    settings.remove("a")
+    settings = SettingsFile(place)
+    settings.remove("mcp", "a")
     assert settings.text == '[mcp.ab]\ncommand = "ab" # [mcp.a]\n'
     (home / "settings.toml").write_text('mcp.a = { command = "a" }\n')
-    with pytest.raises(CliError):
-        Settings(place).remove("a")
+    with pytest.raises(NotATableError):
+        SettingsFile(place).remove("mcp", "a")
+
+
+def test_a_server_that_is_not_a_table_of_its_own_is_taken_out_by_hand(place: Place) -> None:
+    place.settings.write_text('mcp.a = { command = "a" }\n')
+    refused = place.run("mcp", "remove", "a")
+    assert refused.code == 2
+    assert f"[mcp.a] is not a table of its own in {place.settings}" in refused.err
+    assert place.settings.read_text() == 'mcp.a = { command = "a" }\n'
 
 
 def test_a_table_is_written_as_it_is_read() -> None:
     table = {"command": 'a "b"\x7f\n', "args": ["é", "\\"], "set_env": {"A.b": "x"}}
-    assert tomllib.loads(written("s", table)) == {"mcp": {"s": table}}
+    assert tomllib.loads(table_text(("mcp", "s"), table)) == {"mcp": {"s": table}}
 
 
 def test_a_flag_that_allows_calls_answers_no_form_of_a_server(place: Place) -> None:

@@ -7,7 +7,6 @@ The settings go to stdout and everything else to stderr, so that they can be app
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from callgate.cli.hosts import samples as host_samples
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
+from callgate.config.toml_edits import table_text
 from callgate.core.errors import ToolErrorClass
 
 # As in the settings, and short enough for a tool to be named after it.
@@ -141,8 +141,7 @@ def _write(directory: str, files: Mapping[str, str]) -> list[str]:
 
 
 def _settings(name: str, tool: str, command: list[str]) -> str:
-    words = ", ".join(json.dumps(word, ensure_ascii=False) for word in command)
-    return f'\n[hosts.{name}]\ncommand = [{words}]\neffects = {{ {tool} = "none" }}\n'
+    return "\n" + table_text(("hosts", name), {"command": command, "effects": {tool: "none"}})
 
 
 def _next(tool: str, command: list[str], test: list[str]) -> str:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from callgate.cli.errors import OK, CliError
-from callgate.cli.mcp.add import Settings, changing, written
+from callgate.cli.mcp.add import add_servers, changing, read_settings
 from callgate.cli.mcp.runners import around
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.stores import words
@@ -33,6 +33,7 @@ from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import visible, visible_text
 from callgate.config.home import Home
 from callgate.config.mcp import McpTable, name_for
+from callgate.config.toml_edits import table_text
 from callgate.core.errors import ToolErrorClass
 from callgate.protocol.strict_json import StrictJsonError, loads
 from callgate.redaction.texts import redact
@@ -61,10 +62,10 @@ def import_(options: Namespace) -> int:
     refuse_within_a_call("callgate mcp import")
     (path,) = words(options, "file")
     home = Home.from_environment()
-    settings = Settings(home)
-    found = [_refused_if_there(each, settings) for each in read(_content(path))]
+    servers = read_settings(home).servers
+    found = [_refused_if_there(each, servers) for each in read(_content(path))]
     tables = {each.name: each.table for each in found if each.table is not None}
-    shown = "".join(written(name, covered(table)) for name, table in tables.items())
+    shown = "\n".join(table_text(("mcp", name), covered(table)) for name, table in tables.items())
     if options.json:
         print_json(
             {
@@ -74,16 +75,16 @@ def import_(options: Namespace) -> int:
             }
         )
     else:
-        print(visible_text(shown.lstrip("\n")), end="", flush=True)
+        print(visible_text(shown), end="", flush=True)
     for each in found:
         if each.problem is not None:
             say(f"{visible(each.name)} is left out: {each.problem}")
     if not tables or (options.json and not options.yes):
         return OK
     if not options.yes:
-        _ask(home, shown.lstrip("\n"))
+        _ask(home, shown)
     with changing(home) as settings:
-        settings.add(tables)
+        add_servers(settings, tables)
     say(f"added to {home.settings}; callgate mcp approve looks at their tools")
     return OK
 
@@ -219,8 +220,8 @@ def _refused_if_among(found: Found, before: list[Found]) -> Found:
     return found
 
 
-def _refused_if_there(found: Found, settings: Settings) -> Found:
-    if found.table is not None and found.name in settings.servers:
+def _refused_if_there(found: Found, servers: Mapping[str, Any]) -> Found:
+    if found.table is not None and found.name in servers:
         return Found(found.name, None, "there is an MCP server of that name already")
     return found
 

@@ -8,7 +8,6 @@ Ollama of this machine is asked.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
@@ -43,7 +42,7 @@ class ModelChoice(NamedTuple):
     name: str
     """As the settings name it."""
     why: str
-    table: str = ""
+    table: Mapping[str, str] | None = None
     """Of the settings, for a model that needs one."""
 
 
@@ -100,8 +99,7 @@ def _ollama_models(environ: Mapping[str, str]) -> list[ModelChoice]:
         ModelChoice(
             "ollama",
             f"{name}, from the Ollama at {address}",
-            f'[models.ollama]\nkind = "openai"\nbase_url = {json.dumps(f"{address}/v1")}\n'
-            f"model = {json.dumps(name)}\n",
+            {"kind": "openai", "base_url": f"{address}/v1", "model": name},
         )
         for name in names
     ]
