@@ -1,4 +1,5 @@
-"""Reads what stands between two lines of `---` at the top of a file: a strict, small part of YAML.
+"""Reads what stands between two lines of `---` at the top of a file: known keys, whose values are
+texts.
 
     ---
     description: >
@@ -8,8 +9,11 @@
     ---
     The text itself.
 
-A key that is asked for must be understood completely, or the whole is refused with a reason;
-under any other key anything may stand. Pure: text goes in, values come out.
+A known key must be understood completely, or the whole is refused with a reason; under any other
+key anything may stand, even what is not YAML. PyYAML reads quoted texts and blocks, each alone and
+only up to its events: no alias, anchor, tag or type is ever resolved, so `no` stays the text `no`.
+A plain text is taken as written: a colon in it (`description: use it when: ...`) is an error in
+YAML, and common in skills. Pure.
 """
 
 from __future__ import annotations
@@ -23,29 +27,28 @@ MOST_CHARS = 16_000
 _MARK = "---"
 
 _KEY = re.compile(r"([A-Za-z][A-Za-z0-9_-]*):(?:[ ]+(.*))?\Z")
-_BLOCK = re.compile(r"([>|])[+-]?(?:[ ]+#.*)?\Z")
-_SINGLE = re.compile(r"'((?:[^']|'')*)'[ ]*(?:(?<=[ ])#.*)?\Z")
-_DOUBLE = re.compile(r'"((?:[^"\\]|\\.)*)"[ ]*(?:(?<=[ ])#.*)?\Z')
-_ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}|.)")
-_ESCAPED = {'"': '"', "\\": "\\", "/": "/", "n": "\n", "r": "\r", "t": "\t", " ": " "}
+_BLOCK = re.compile(r"[>|][+-]?(?:[ ]+#.*)?\Z")
 _COMMENT = re.compile(r"(?:\A|(?<=[ ]))#.*\Z")
 _NOT_PLAIN = tuple("&*!|>%@`[]{},'\"")
 """With these begins what is not simply text."""
+_ONE_PAIR = 8
+"""Events of a document that is a mapping of one key to one scalar."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class FrontMatterError(ValueError):
     """It is not there, or cannot be understood; the text says why."""
 
 
-class Parted(NamedTuple):
+class Document(NamedTuple):
     fields: dict[str, str]
     quoted: frozenset[str]
-    """Those of the fields that stand in quotes: text, whatever they look like."""
+    """The fields written in quotes: texts, whatever they look like."""
     body: str
 
 
-def part(text: str, keys: Collection[str]) -> Parted:
-    """Take the front matter off a text, and read these keys of it."""
+def parse_document(text: str, keys: Collection[str]) -> Document:
+    """Split a text into the front matter, of which these keys are read, and the body."""
     lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
     if lines[0].rstrip(" ") != _MARK:
         raise FrontMatterError("it does not begin with a line ---")
@@ -69,7 +72,7 @@ def part(text: str, keys: Collection[str]) -> Parted:
             raise FrontMatterError(f"line {number}: {key}: {error}") from None
         if in_quotes:
             quoted.add(key)
-    return Parted(fields, frozenset(quoted), "\n".join(lines[end + 1 :]).strip("\n").rstrip())
+    return Document(fields, frozenset(quoted), "\n".join(lines[end + 1 :]).strip("\n").rstrip())
 
 
 Entry = tuple[str, str, list[str], int]
@@ -93,35 +96,34 @@ def _entries(head: list[str]) -> list[Entry]:
 
 
 def _value(first: str, more: list[str]) -> tuple[str, bool]:
-    if block := _BLOCK.match(first):
-        return _block(more, folded=block[1] == ">"), False
+    if _BLOCK.match(first):
+        text = _scalar("\n".join([first, *more]), "its lines are not indented alike")
+        return text.strip("\n"), False
     lines = [line for line in more if line.strip()]
     if first.startswith(("'", '"')):
         if lines:
             raise FrontMatterError("a text in quotes must end in its line")
-        return _quoted(first), True
+        return _scalar(first, "its quotes do not close, or something follows them"), True
     return _plain([first, *lines]), False
 
 
-def _quoted(text: str) -> str:
-    if single := _SINGLE.match(text):
-        return single[1].replace("''", "'")
-    double = _DOUBLE.match(text)
-    if double is None:
-        raise FrontMatterError("its quotes do not close, or something follows them")
-    return _ESCAPE.sub(_unescaped, double[1])
+def _scalar(written: str, problem: str) -> str:
+    """A quoted text or a block. Refused with the problem where it is not exactly one scalar."""
+    import yaml  # type: ignore[import-untyped]  # lazy: 20 ms, many need none  # noqa: PLC0415
 
-
-def _unescaped(escape: re.Match[str]) -> str:
-    code = escape[1]
-    if len(code) == 1:
-        if code not in _ESCAPED:
-            raise FrontMatterError(f"it has an escape \\{code}, which is not understood")
-        return _ESCAPED[code]
-    char = chr(int(code[1:], 16))
-    if "\ud800" <= char <= "\udfff":
+    try:
+        # A value of a key, as it was in the file: what a block is indented by depends on it.
+        events = list(yaml.parse(f"key: {written}\n", Loader=yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        found = str(getattr(error, "problem", ""))
+        raise FrontMatterError(found if "escape" in found else problem) from None
+    scalars = [event.value for event in events if isinstance(event, yaml.ScalarEvent)]
+    if len(scalars) != 2 or len(events) != _ONE_PAIR:
+        raise FrontMatterError(problem)
+    text = str(scalars[1])
+    if _SURROGATE.search(text):
         raise FrontMatterError("it has half a character")
-    return char
+    return text
 
 
 def _plain(lines: list[str]) -> str:
@@ -135,20 +137,3 @@ def _plain(lines: list[str]) -> str:
     if text.startswith(_NOT_PLAIN) or text.startswith(("- ", "? ")):
         raise FrontMatterError(f"it begins with {text[0]}, and must be text: put it in quotes")
     return text
-
-
-def _block(more: list[str], *, folded: bool) -> str:
-    """The lines below a `>` or `|`, without what they are indented by."""
-    indent = 0
-    lines = []
-    for line in more:
-        if not line.strip(" "):
-            lines.append("")
-            continue
-        depth = len(line) - len(line.lstrip(" "))
-        indent = indent or depth
-        if depth < indent or not depth:
-            raise FrontMatterError("its lines are not indented alike")
-        lines.append(line[indent:])
-    text = "\n".join(lines).strip("\n")
-    return re.sub(r"\n+", lambda ends: ends[0][1:] or " ", text) if folded else text

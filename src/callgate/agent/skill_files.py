@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from callgate.agent.front_matter import FrontMatterError, Parted, part
+from callgate.agent.front_matter import Document, FrontMatterError, parse_document
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Root
 from callgate.core.text.characters import escape, is_seen
@@ -151,9 +151,9 @@ class Shelf:
             if warned.get(directory) != why:
                 _log.warning("skipped the skill in %s: %s", directory, why)
 
-    def read(self, name: str) -> Parted:
+    def read(self, name: str) -> Document:
         """A skill as it is now. Raises `SkillUnreadable`."""
-        return part_skill(name, read_text(self.root, os.path.join(name, FILE), name))
+        return parse_skill(name, read_text(self.root, os.path.join(name, FILE), name))
 
     def _names(self) -> tuple[list[str], str | None]:
         """Directories that could be skills, and what keeps us from looking."""
@@ -224,13 +224,13 @@ def check_name(name: str) -> None:
         raise SkillUnreadable(name, "this name is reserved")
 
 
-def part_skill(name: str, text: str) -> Parted:
-    """Take a SKILL.md apart; `SkillUnreadable` where it is not as it must be."""
+def parse_skill(name: str, text: str) -> Document:
+    """Parse a SKILL.md. Raises `SkillUnreadable`."""
     try:
-        parted = part(text, _KEYS)
+        document = parse_document(text, _KEYS)
     except FrontMatterError as error:
         raise SkillUnreadable(name, str(error)) from None
-    fields = parted.fields
+    fields = document.fields
     description = fields.get("description", "").strip()
     problem = None
     if not description:
@@ -239,13 +239,13 @@ def part_skill(name: str, text: str) -> Parted:
         problem = f"its description is longer than {MAX_DESCRIPTION:,} characters"
     elif fields.get("name", name) != name:
         problem = f"it calls itself {shown(fields['name'][:64])!r}, and its directory is {name!r}"
-    elif fields.get("delegate", "true") not in ("true", "false") or "delegate" in parted.quoted:
+    elif fields.get("delegate", "true") not in ("true", "false") or "delegate" in document.quoted:
         problem = "delegate must be true or false"
-    elif not parted.body.strip():
+    elif not document.body.strip():
         problem = "there is nothing below its front matter"
     if problem is not None:
         raise SkillUnreadable(name, problem)
-    return parted
+    return document
 
 
 def read_text(root: SkillDirectory, relative: str, name: str) -> str:

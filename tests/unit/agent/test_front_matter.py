@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callgate.agent.front_matter import MOST_CHARS, MOST_LINES, FrontMatterError, part
+from callgate.agent.front_matter import MOST_CHARS, MOST_LINES, FrontMatterError, parse_document
 
 KEYS = ("name", "description", "delegate")
 
 
 def fields(head: str) -> dict[str, str]:
-    return part(f"---\n{head}\n---\nbody", KEYS).fields
+    return parse_document(f"---\n{head}\n---\nbody", KEYS).fields
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,16 @@ def fields(head: str) -> dict[str, str]:
         ("metadata:\n  any: [thing]\n  - !!python/object x\ndescription: x", "x"),
         ("allowed-tools: [a, *b, &c d]\ntags:\n- one\n- two\ndescription: x", "x"),
         ("description: true", "true"),
+        ("description: no", "no"),
+        ("description: 2026-01-02", "2026-01-02"),
+        ("description: 0x1F # hex", "0x1F"),
+        ("description: ~", "~"),
+        ("description: '1e3'", "1e3"),
+        ("description: |\n  on", "on"),
+        ('description: "\\U0001F600 \\e"', "😀 \x1b"),
+        ("description: >\n  a list\n    - one\n    - two\n  ends", "a list\n  - one\n  - two\nends"),
+        ("description: >+ # kept\n\n  x\n\n", "x"),
+        ('description: "a: b" # c: d', "a: b"),
     ],
 )
 def test_what_is_understood(written: str, read: str) -> None:
@@ -64,6 +74,14 @@ def test_what_is_understood(written: str, read: str) -> None:
         "description:\n  - a",
         "description: a\n\tb",
         "description: x\ndescription: y",
+        "description: 'x'\ndescription: 'x'",
+        "description: 'x'\x85delegate: true",
+        'description: "x"\u2028delegate: true',
+        "description: 'x', 'y'",
+        'description: "x": y',
+        "description: >\n  x\n y: z",
+        "description: |\n  x\n--- |\n  y\n  z\x00",
+        'description: "\\ud83d\\ude00"',
         "description : x",
         "description:x",
         "description",
@@ -85,12 +103,12 @@ def test_what_is_not_understood_is_refused(head: str) -> None:
 @pytest.mark.parametrize("text", ["", "no", "----\na: b\n---\n", "---\na: b\n", " ---\n---\n", "\n---\n---"])
 def test_without_both_its_lines_there_is_none(text: str) -> None:
     with pytest.raises(FrontMatterError):
-        part(text, KEYS)
+        parse_document(text, KEYS)
 
 
 def test_the_body_begins_below_and_keeps_its_own_rules() -> None:
     text = "\ufeff---\r\ndescription: x\r\n--- \r\n\r\n# Title\r\n\r\n---\r\nname: y\r\n\r\n"
-    assert part(text, KEYS) == ({"description": "x"}, frozenset(), "# Title\n\n---\nname: y")
+    assert parse_document(text, KEYS) == ({"description": "x"}, frozenset(), "# Title\n\n---\nname: y")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +127,7 @@ def test_bombs_are_refused_unread(head: str) -> None:
 @given(st.text(alphabet="ab:-#'\"\\>|&*[]{} \t\n\r\x00é\u2028", max_size=60))
 def test_nothing_breaks_the_reader(head: str) -> None:
     try:
-        read = part(f"---\n{head}\n---\nbody", KEYS)
+        read = parse_document(f"---\n{head}\n---\nbody", KEYS)
     except FrontMatterError:
         return
     assert set(read.fields) <= set(KEYS)
@@ -122,3 +140,11 @@ def test_a_long_row_of_anything_is_read_at_once(char: str) -> None:
             fields(f"description: {quote}{char * (MOST_CHARS // len(char) - 20)}x")
         except FrontMatterError:
             pass
+
+
+def test_aliases_are_never_followed() -> None:
+    laughs = "a: &a [x, x]\n" + "".join(f"{b}: &{b} [*{a}, *{a}, *{a}, *{a}]\n" for a, b in zip("abcdefgh", "bcdefghi"))
+    assert fields(f"{laughs}description: 'x'") == {"description": "x"}
+    for value in ("*i", "[*i]", "&j x", '&j "x"', "!!python/name:os.system x"):
+        with pytest.raises(FrontMatterError):
+            fields(f"{laughs}description: {value}")
