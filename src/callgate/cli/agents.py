@@ -134,7 +134,7 @@ async def _newest(store: Store, workspace: str) -> StoredSession:
                 return each
         cursor = page.cursor
         if cursor is None:
-            raise not_found(f"there is no conversation in {workspace} to go on with")
+            raise not_found(f"there is no conversation in {workspace} to continue")
 
 
 def exit_code(end: TurnEnd, signal: int | None = None) -> int:

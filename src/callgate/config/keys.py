@@ -140,7 +140,9 @@ def check_name(name: str) -> str:
     """ValueError where no model or provider could be called so."""
     if not _NAME.match(name) or redact(name) != name:
         shown = redact(name)  # it may be the key itself, typed in the wrong place
-        raise ValueError(f"{shown!r} is no name of a model: a-z, 0-9, '.', '_' and '-', at most 64")
+        raise ValueError(
+            f"{shown!r} is not a name of a model: a-z, 0-9, '.', '_' and '-', at most 64"
+        )
     return name
 
 

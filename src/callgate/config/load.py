@@ -213,7 +213,7 @@ def _explain(error: msgspec.ValidationError, file: _File) -> SettingsError:
     near = nearest(key, _known_keys(path))
     hint = f"; did you mean {near!r}?" if near else ""
     if near == key:  # it is one, but not here
-        hint = "; only your own settings may say it"
+        hint = "; only your own settings may have it"
     where = ".".join(map(str, path))
     return file.error((*path, key), f"unknown key {key!r}{f' in {where}' if where else ''}{hint}")
 
@@ -330,7 +330,7 @@ def _network(table: RuleTable, file: _File, at: Path) -> bool | tuple[str, ...] 
     if not isinstance(table.network, list):
         return table.network
     if table.decision is Outcome.DENY:
-        raise file.error(at, "a deny is about the whole network: true, and no list of hosts")
+        raise file.error(at, "a deny covers the whole network: write true, not a list of hosts")
     if not table.network:
         raise file.error(at, "names no host")
     return _hosts(table.network, file, at)

@@ -168,7 +168,7 @@ def ask_because_repaired(decision: Decision) -> Decision:
     return Decision(
         outcome=Outcome.ASK,
         reason="repaired",
-        sentence="The model's text had to be mended to read this call.",
+        sentence="The model's text had to be repaired to read this call.",
         hosts=decision.hosts,
     )
 
@@ -338,7 +338,7 @@ def _destructive(question: Question, decision: Decision) -> Decision:
     return Decision(
         outcome=Outcome.ASK,
         reason="destructive",
-        sentence=f"{question.tool} is destructive: it asks although its class would not.",
+        sentence=f"{question.tool} is destructive, so it is asked about in any case.",
         origin=decision.origin,
     )
 

@@ -68,7 +68,7 @@ def _prompt(options: Namespace) -> str | None:
         return words or piped
     if options.go_on or options.resume is not None:
         return None
-    raise CliError("what is to be done? callgate run PROMPT", hint="- reads it from stdin.")
+    raise CliError("a prompt is missing: callgate run PROMPT", hint="- reads it from stdin.")
 
 
 def _stdin() -> str:
@@ -130,14 +130,14 @@ class _Run:
         """Go on with what was under way, then take the turn that was asked for."""
         end = None
         if chosen.session.turn_id is not None:
-            say("callgate: the turn that was under way goes on")
+            say("callgate: the interrupted turn continues")
             end = await self._agent.go_on(chosen.session, chosen.calls, self._show)
         if prompt is not None and (end is None or end.stop == "end_turn"):
             with skills.explained():
                 message = self._wired.skills.compose(prompt, chosen.session).text
             end = await self._agent.turn(chosen.session, message, self._show)
         if end is None:
-            raise CliError("no turn is under way: what is to be done?")
+            raise CliError("no turn is running: give a prompt")
         return end
 
     async def _until_the_end(self, work: Coroutine[Any, Any, TurnEnd]) -> TurnEnd:

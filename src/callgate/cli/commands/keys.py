@@ -57,7 +57,7 @@ def delete(options: Namespace) -> int:
 
 def list(options: Namespace) -> int:
     if options.words:
-        raise CliError("keys list takes no words")
+        raise CliError("keys list takes no arguments")
     with explained():
         rows = _rows(Home.from_environment())
     if options.json:

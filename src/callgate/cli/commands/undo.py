@@ -51,7 +51,7 @@ def _arguments(options: Namespace, history: History) -> dict[str, Any] | None:
     by_turn = options.session is not None or options.to is not None
     if options.last:
         if options.words or by_turn:
-            raise CliError("--last names the call: nothing else does beside it")
+            raise CliError("--last names the call: name no other")
         return {"call_id": _last(history, options.workspace)}
     if len(options.words) > 1 or (options.words and by_turn):
         raise CliError("undo takes one call, or --session and --to")

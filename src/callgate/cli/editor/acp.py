@@ -26,7 +26,7 @@ def acp(options: Any) -> int:
     if options.words:
         from callgate.cli.errors import CliError  # lazy: only for errors  # noqa: PLC0415
 
-        raise CliError("acp takes no words")
+        raise CliError("acp takes no arguments")
     if options.print_config:
         from callgate.cli.editor.settings import show  # lazy: not for an editor  # noqa: PLC0415
 

@@ -12,5 +12,5 @@ def host(options: Namespace) -> int:
     if not options.words:
         raise CliError("which file or module?", hint="See callgate host --help.")
     if len(options.words) > 1 and not options.script:
-        raise CliError(f"{options.words[1]!r} is one word too many")
+        raise CliError(f"{options.words[1]!r} is one argument too many")
     return main([*(["--script"] if options.script else []), *options.words])

@@ -62,7 +62,7 @@ def logs(options: Namespace) -> int:
 def reload(options: Namespace) -> int:
     refuse_within_a_call("callgate hosts reload")
     if len(options.words) > 1:
-        raise CliError(f"{options.words[1]!r} is one word too many")
+        raise CliError(f"{options.words[1]!r} is one argument too many")
     home = Home.from_environment()
     settings = settings_of(home)
     _ensure_known(settings, options.words)

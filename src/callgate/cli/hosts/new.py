@@ -78,7 +78,7 @@ def new(options: Namespace) -> int:
         raise CliError("it needs one name", hint="See callgate host new --help.")
     (name,) = options.words
     if not _NAME.match(name):
-        raise CliError(f"{name!r} is no name for a host: a-z, then a-z, 0-9, _ and -")
+        raise CliError(f"{name!r} is not a name for a host: a-z, then a-z, 0-9, _ and -")
     language = _LANGUAGES[options.lang]
     directory = _directory(options.dir, name)
     tool = f"{name.replace('-', '_')}_count"
@@ -105,7 +105,7 @@ def _directory(given: str, name: str) -> str:
     if os.path.commonpath([directory, home]) == home:
         raise CliError("the sandbox hides callgate's home from hosts", hint="Choose another --dir.")
     if not directory.isprintable():
-        raise CliError("the path has characters that nobody sees", hint="Choose another --dir.")
+        raise CliError("the path has invisible characters", hint="Choose another --dir.")
     return directory
 
 

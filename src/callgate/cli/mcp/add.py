@@ -60,7 +60,7 @@ def remove(options: Namespace) -> int:
     if options.json:
         print_json({"ok": True, "removed": name})
     else:
-        say(f"removed from {home.settings}, with what was approved and how it knew you")
+        say(f"removed from {home.settings}, with its approval and its tokens")
     return OK
 
 

@@ -81,7 +81,7 @@ def login(options: Namespace) -> int:
             error_class=ToolErrorClass.HOST_UNAVAILABLE,
             reason="mcp_login",
         )
-    say(f"MCP server {name} knows you now")
+    say(f"logged in to MCP server {name}")
     return OK
 
 

@@ -143,7 +143,7 @@ def _keys(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if "sse" in (entry.get("type"), entry.get("transport"), entry.get("transportType")):
         raise ValueError("it speaks the old SSE transport, which we do not")
     if entry.get("disabled") is True or entry.get("enabled") is False:
-        raise ValueError("it is switched off there")
+        raise ValueError("it is disabled there")
     url = entry.get("url") or entry.get("serverUrl") or entry.get("httpUrl")
     if url is not None:
         yield "url", _literal(url)
@@ -156,7 +156,9 @@ def _keys(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if not isinstance(command, str) or not command:
         raise ValueError("it has neither a command nor an address")
     if entry.get("envFile"):
-        raise ValueError("it takes variables from a file (envFile), which we do not: name them")
+        raise ValueError(
+            "it reads variables from a file (envFile), which callgate does not support: name them"
+        )
     yield "command", _literal(command)
     yield "args", [_literal(each) for each in entry.get("args") or []]
     yield "set_env", _texts(entry.get("env"))
@@ -188,7 +190,9 @@ def _text(value: Any) -> str:
     text = _VARIABLE.sub(r"${\1}", _HERE.sub(".", text))
     unknown = _INPUT.search(text)
     if unknown is not None:
-        raise ValueError(f"it needs {visible(text[unknown.start() :][:40])}, which only it knows")
+        raise ValueError(
+            f"it needs {visible(text[unknown.start() :][:40])}, which only that program fills in"
+        )
     return text
 
 

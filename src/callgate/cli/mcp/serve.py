@@ -25,7 +25,7 @@ _USAGE = 2
 
 def serve(options: Namespace) -> int:
     if options.words:
-        raise CliError("mcp serve takes no words")
+        raise CliError("mcp serve takes no arguments")
     if options.print_config:
         return _print_config(options)
     if os.isatty(0):

@@ -162,7 +162,7 @@ def words(options: Namespace, *names: str) -> Sequence[str]:
     """The words behind a command's name, exactly as many as there are names for."""
     given: Sequence[str] = options.words
     if len(given) > len(names):
-        raise CliError(f"{given[len(names)]!r} is one word too many")
+        raise CliError(f"{given[len(names)]!r} is one argument too many")
     if len(given) < len(names):
         raise CliError(f"which {names[len(given)]}?")
     return given

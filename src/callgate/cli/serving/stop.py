@@ -23,7 +23,7 @@ _LOOK_EVERY_S = 0.02
 def stop(options: Namespace) -> int:
     refuse_within_a_call("callgate stop")
     if len(options.words) > 1:
-        raise CliError(f"{options.words[1]!r} is one word too many")
+        raise CliError(f"{options.words[1]!r} is one argument too many")
     home = Home.from_environment().path
     instance = _find(home, options.words[0] if options.words else None)
     note_provenance(instance)
