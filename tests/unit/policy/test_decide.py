@@ -50,6 +50,25 @@ def test_the_defaults_are_conservative(effect: SideEffects, expected: Outcome) -
 
 
 @pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        (PolicyMode.AUTO, "allowed"),
+        (PolicyMode.PROMPT, "asked about"),
+        (PolicyMode.PROMPT_ONCE, "asked about once"),
+        (PolicyMode.DENY, "refused"),
+    ],
+)
+def test_a_decision_by_effect_is_a_plain_sentence(mode: PolicyMode, words: str) -> None:
+    assert decide(question(effect=R), Policy()).sentence == "Calls with effect read are allowed by default."
+    assert decide(question(effect=W), Policy()).sentence == "Calls with effect write are asked about by default."
+    stated = Policy(default={W: Setting(mode)})
+    assert decide(question(), stated).sentence == f"Calls with effect write are {words} by the settings."
+    trusting = Policy(trusted_workspaces=("/ws",), trusted_workspace_overrides={W: Setting(mode)})
+    expected = f"Calls with effect write are {words} in the trusted workspace /ws."
+    assert decide(question(workspace="/ws"), trusting).sentence == expected
+
+
+@pytest.mark.parametrize(
     ("mode", "effect", "expected"),
     [(Mode.NONE, effect, DENY) for effect in SideEffects]
     + [(Mode.READ, N, ALLOW), (Mode.READ, R, ALLOW), (Mode.READ, W, DENY), (Mode.READ, NET, DENY), (Mode.READ, X, DENY)]
