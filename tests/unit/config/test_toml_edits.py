@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -173,3 +175,18 @@ def test_a_model_is_chosen_while_nobody_else_edits(home: Home) -> None:
         settings.put_first("model", "a")
     fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(directory)
+
+
+@pytest.mark.parametrize("words", ["--version", "call list_dir", "tools", "acp", "mcp list", "host --help"])
+def test_commands_that_edit_no_settings_load_neither_tomlkit_nor_yaml(words: str, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "callgate", *words.split()],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    modules = {line.rpartition("|")[2].strip() for line in ran.stderr.splitlines()}
+    assert "callgate.cli" in modules, ran.stderr
+    assert modules.isdisjoint({"tomlkit", "yaml"})
