@@ -18,6 +18,7 @@ from callgate.surfaces.http.mcp_endpoint import MCP
 from callgate.surfaces.http.openapi import describe
 from callgate.surfaces.http.operations import Endpoint, Operation, Request
 from callgate.surfaces.http.problems import not_found
+from callgate.surfaces.http.responses import problem_response, respond
 from callgate.surfaces.http.routes import (
     audit,
     calls,
@@ -81,7 +82,7 @@ def make_application(
     if mcp is not None:
         routes.append(Route(MCP, mcp, methods=None))
     serve_file = Files(files)
-    router = Router(routes, redirect_slashes=False, default=_Nothing())
+    router = Router(routes, redirect_slashes=False, default=_no_route)
 
     async def inside(scope: Scope, receive: Receive, send: Send) -> None:
         is_file = scope["type"] == "http" and scope["path"] in files
@@ -91,17 +92,5 @@ def make_application(
     return Guard(inside, context.access, context.names, [*unlocked, *files])
 
 
-class _Nothing:
-    """Answers where there is no route."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = "websocket.http" if scope["type"] == "websocket" else "http"
-        body = encode(not_found("path").body)
-        head = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(body)).encode()),
-        ]
-        if scope["type"] == "websocket":
-            await receive()
-        await send({"type": f"{kind}.response.start", "status": 404, "headers": head})
-        await send({"type": f"{kind}.response.body", "body": body})
+async def _no_route(scope: Scope, receive: Receive, send: Send) -> None:
+    await respond(problem_response(not_found("path")), scope, receive, send)

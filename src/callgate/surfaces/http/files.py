@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
+from callgate.surfaces.http.responses import HttpResponse, content_length, respond
+
 STATIC = os.path.join(os.path.dirname(__file__), "static")
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -55,38 +57,25 @@ class Files:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await respond(self._response(scope), scope, receive, send)
+
+    def _response(self, scope: Scope) -> HttpResponse:
         file = self._files[scope["path"]]
         if scope["method"] not in ("GET", "HEAD"):
-            await _send(send, 405, [(b"allow", b"GET, HEAD")])
-            return
+            return HttpResponse(405, [(b"allow", b"GET, HEAD"), content_length(b"")])
         try:
             with open(file.path, "rb") as opened:
                 content = opened.read()
         except OSError:  # taken away since
-            await _send(send, 404, [])
-            return
+            return HttpResponse(404, [content_length(b"")])
         tag = b'"' + hashlib.sha256(content).hexdigest()[:32].encode() + b'"'
-        head = [(b"etag", tag), (b"cache-control", b"no-cache")]
+        headers = [(b"etag", tag), (b"cache-control", b"no-cache")]
         if tag in _known(scope):
-            await _send(send, 304, head)
-            return
-        head.append((b"content-type", file.media_type.encode()))
-        await _send(send, 200, head, content, empty=scope["method"] == "HEAD")
+            return HttpResponse(304, headers)
+        headers += [(b"content-type", file.media_type.encode()), content_length(content)]
+        return HttpResponse(200, headers, b"" if scope["method"] == "HEAD" else content)
 
 
 def _known(scope: Scope) -> list[bytes]:
     given = [value for key, value in scope["headers"] if key == b"if-none-match"]
     return [each.strip().removeprefix(b"W/") for line in given for each in line.split(b",")]
-
-
-async def _send(
-    send: Send,
-    status: int,
-    head: list[tuple[bytes, bytes]],
-    content: bytes = b"",
-    *,
-    empty: bool = False,
-) -> None:
-    sized = head if status == 304 else [*head, (b"content-length", str(len(content)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": sized})
-    await send({"type": "http.response.body", "body": b"" if empty else content})

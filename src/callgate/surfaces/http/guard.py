@@ -3,36 +3,30 @@
     Host ours? -> Origin ours? -> file or open route? -> token, cookie or attach token -> inside
        403           403              inside                       401
 
-It is the outermost application: no route can forget it. What comes out again carries the headers
-that keep a page of ours from being framed, sniffed or cached.
+It is the outermost application: no route can forget it. What comes out again carries the security
+headers (`responses`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
 from urllib.parse import parse_qs
 
-import msgspec
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from callgate.surfaces.http.access import BROWSER, USER, Access, Visitor
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.problems import Problem, forbidden, unauthorized
+from callgate.surfaces.http.responses import (
+    problem_response,
+    respond,
+    with_security_headers,
+)
 from callgate.surfaces.http.unauthenticated import CONNECTION
 
 STREAM = "/v1/stream"
 VISITOR = "callgate.visitor"
 """Where in the scope an application finds who was let in."""
-_POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"
-HEADERS = [
-    (b"content-security-policy", _POLICY.encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cross-origin-opener-policy", b"same-origin"),  # who opened our window cannot steer it
-]
-_NO_STORE = (b"cache-control", b"no-store")
 _OWN_SITES = (b"same-origin", b"none")
 
 
@@ -49,12 +43,13 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
             return
+        send = with_security_headers(send)
         try:
             scope[VISITOR] = self._judge(scope)
         except Problem as problem:
-            await _refuse(problem, scope, receive, send)
+            await respond(problem_response(problem), scope, receive, send)
             return
-        await self._inside(scope, receive, _with_headers(send))
+        await self._inside(scope, receive, send)
 
     def _judge(self, scope: Scope) -> Visitor | None:
         """Who it is; None where nobody needs to know. Raises `Problem`."""
@@ -113,31 +108,3 @@ def _only(scope: Scope, name: bytes) -> bytes | None:
     """The one value of a header; None where there is none, or where there are two."""
     found = _all(scope, name)
     return found[0] if len(found) == 1 else None
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] in ("http.response.start", "websocket.http.response.start"):
-            headers: list[Any] = [*message.get("headers", ()), *HEADERS]
-            if not any(key == b"cache-control" for key, _ in headers):
-                headers.append(_NO_STORE)
-            message["headers"] = headers
-        await send(message)
-
-    return sending
-
-
-async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
-    kind = "websocket.http" if scope["type"] == "websocket" else "http"
-    if scope["type"] == "websocket":
-        await receive()
-    body = msgspec.json.encode(problem.body)
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-        *problem.headers,
-        *HEADERS,
-        _NO_STORE,
-    ]
-    await send({"type": f"{kind}.response.start", "status": problem.status, "headers": headers})
-    await send({"type": f"{kind}.response.body", "body": body})

@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 from callgate.core.errors import ToolErrorClass
 from callgate.core.task_sets import start_task
 from callgate.surfaces.http.contexts import Context
-from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.problems import Problem
+from callgate.surfaces.http.responses import HttpResponse, problem_response, respond
 
 if TYPE_CHECKING:  # heavy
     from callgate.surfaces.mcp.http import Endpoint
@@ -33,11 +33,13 @@ class McpEndpoint:
         try:
             endpoint = await asyncio.shield(self._opening)
         except ImportError:
-            await _refuse(send, "The package mcp is not installed here: pip install 'mcp>=2.3'.")
+            missing = "The package mcp is not installed here: pip install 'mcp>=2.3'."
+            await respond(_unavailable(missing), scope, receive, send)
             return
         except Exception:  # the instance goes on without it
             _log.exception("MCP could not be started")
-            await _refuse(send, "MCP could not be started; the log says why.")
+            broken = "MCP could not be started; the log says why."
+            await respond(_unavailable(broken), scope, receive, send)
             return
         await endpoint(scope, receive, send)
 
@@ -62,12 +64,9 @@ class McpEndpoint:
             await self._opening.result().close()
 
 
-async def _refuse(send: Send, message: str) -> None:
+def _unavailable(message: str) -> HttpResponse:
     problem = Problem(503, ToolErrorClass.EXECUTION_ERROR, message, "mcp_unavailable")
-    body = encode(problem.body)
-    head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": problem.status, "headers": head})
-    await send({"type": "http.response.body", "body": body})
+    return problem_response(problem)
 
 
 def _load() -> Callable[..., Awaitable[Endpoint]]:

@@ -9,7 +9,7 @@ From the same values the router is made, and the description of it (`openapi`).
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -21,15 +21,22 @@ from callgate.core.errors import ToolErrorClass
 from callgate.protocol import strict_json
 from callgate.redaction.texts import redact
 from callgate.surfaces.http.contexts import Context
-from callgate.surfaces.http.encoding import encode
 from callgate.surfaces.http.guard import VISITOR
 from callgate.surfaces.http.problems import Problem, bad_request, invalid, problem_of
+from callgate.surfaces.http.responses import (
+    JSON,
+    HttpResponse,
+    Streamed,
+    json_response,
+    problem_response,
+    respond,
+    stream,
+)
 
 _LONGEST_NAME = 80
 DASHBOARD = "dashboard"
 """The client of whoever is logged in to the page."""
 MAX_BODY = 8 * 1024 * 1024
-_JSON = b"application/json"
 _log = logging.getLogger("callgate.http")
 
 Method = Literal["GET", "POST", "PATCH", "DELETE"]
@@ -47,25 +54,6 @@ class Request(NamedTuple):
     client: Client
     browser: bool
     """Somebody is logged in to our page."""
-
-
-class Streamed(NamedTuple):
-    """An answer in pieces."""
-
-    pieces: AsyncIterator[bytes]
-    media_type: str
-
-
-class Page(NamedTuple):
-    """An answer for a person who looks at it in a browser."""
-
-    status: int
-    html: str
-
-
-class Redirect(NamedTuple):
-    location: str
-    cookie: str
 
 
 class Operation(NamedTuple):
@@ -114,43 +102,14 @@ class Endpoint:
                 _log.exception("a request met a defect: %s %s", scope["method"], scope["path"])
                 problem = _defect()
             problem.__traceback__ = problem.__context__ = None  # its frames hold what was sent
-            body = encode(problem.body)
-            await _send(send, problem.status, body, [*problem.headers])
+            await respond(problem_response(problem), scope, receive, send)
             return
-        await _answer(send, operation.status, answer)
-
-
-async def _answer(send: Send, status: int, answer: Any) -> None:
-    if isinstance(answer, Streamed):
-        await _stream(send, answer)
-    elif isinstance(answer, Page):
-        await _send(send, answer.status, answer.html.encode(), [], b"text/html; charset=utf-8")
-    elif isinstance(answer, Redirect):
-        headers = [(b"location", answer.location.encode()), (b"set-cookie", answer.cookie.encode())]
-        await _send(send, 303, b"", headers)
-    else:
-        await _send(send, status, encode(answer), [])
-
-
-async def _send(
-    send: Send,
-    status: int,
-    body: bytes,
-    headers: list[tuple[bytes, bytes]],
-    media_type: bytes = _JSON,
-) -> None:
-    length = str(len(body)).encode()
-    head = [(b"content-type", media_type), (b"content-length", length), *headers]
-    await send({"type": "http.response.start", "status": status, "headers": head})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def _stream(send: Send, answer: Streamed) -> None:
-    head = [(b"content-type", answer.media_type.encode())]
-    await send({"type": "http.response.start", "status": 200, "headers": head})
-    async for piece in answer.pieces:
-        await send({"type": "http.response.body", "body": piece, "more_body": True})
-    await send({"type": "http.response.body", "body": b""})
+        if isinstance(answer, Streamed):
+            await stream(answer, send)
+            return
+        if not isinstance(answer, HttpResponse):
+            answer = json_response(operation.status, answer)
+        await respond(answer, scope, receive, send)
 
 
 # Reading a request.
@@ -211,7 +170,7 @@ def _query(operation: Operation, raw: bytes) -> Any:
 def _ensure_json(scope: Scope) -> None:
     kind, _, more = _header(scope, b"content-type").partition(b";")
     charset = more.strip().lower().replace(b'"', b"")
-    if kind.strip().lower() != _JSON or charset not in (b"", b"charset=utf-8"):
+    if kind.strip().lower() != JSON or charset not in (b"", b"charset=utf-8"):
         message = "Send application/json."
         raise Problem(415, ToolErrorClass.PROTOCOL_ERROR, message, "content_type")
 

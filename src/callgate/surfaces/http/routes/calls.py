@@ -28,8 +28,9 @@ from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.dispatch.permission.questions import closed, read_question
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.encoding import encode
-from callgate.surfaces.http.operations import Operation, Request, Streamed
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import Problem, bad_request, conflict, not_found
+from callgate.surfaces.http.responses import Streamed
 from callgate.surfaces.http.routes.rows import open_rows, row_of_record, state_of
 from callgate.surfaces.http.routes.values import (
     CallRow,

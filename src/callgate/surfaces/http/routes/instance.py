@@ -11,8 +11,9 @@ from callgate.core.sessions import Mode
 from callgate.surfaces.http.access import SHORT_S
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.guard import cookie_name
-from callgate.surfaces.http.operations import Operation, Page, Redirect, Request
+from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import unauthorized
+from callgate.surfaces.http.responses import HttpResponse, html_response, redirect
 from callgate.surfaces.http.routes.values import Input, Value
 
 
@@ -104,15 +105,15 @@ _USED_LINK = """<!doctype html>
 """
 
 
-async def log_in(context: Context, request: Request) -> Redirect | Page:
+async def log_in(context: Context, request: Request) -> HttpResponse:
     query: Code = request.query
     cookie = context.access.log_in(query.code)
     if cookie is None:
         if "text/html" in request.accepts:
-            return Page(401, _USED_LINK)
+            return html_response(401, _USED_LINK)
         raise unauthorized()
     name = cookie_name(context.names)
-    return Redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")
+    return redirect("/", f"{name}={cookie}; HttpOnly; SameSite=Strict; Path=/")
 
 
 async def rotate_token(context: Context, request: Request) -> Rotated:
