@@ -3,6 +3,8 @@
     bytes -> `intakes` -> call, list, cancel, subscribe, answer -> Runtime
     results, events    -> `outboxes`, within bounds             -> bytes
 
+What may happen next is its state (`states`, with the drawing): each method asks it or moves it.
+
 A peer is local and not trusted: who it is, is what the system says (its user), what it may say
 of itself is `cli` or `plugin`, and its session is given to it. It sees its own calls, questions
 and events and nobody else's. What it does not read in time is its loss alone.
@@ -14,16 +16,13 @@ import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any, Protocol, cast
 
-from msgspec import structs
-
 from callgate.core.errors import ToolCancelled, ToolError, ToolShuttingDown
 from callgate.core.events import Event
-from callgate.core.results import Diagnostic, ToolResult
+from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
 from callgate.core.turns import SLICE_S, fair_turns
 from callgate.protocol.socket_v1 import frames
 from callgate.protocol.socket_v1.requests import Fault
-from callgate.protocol.socket_v1.results import envelope, uncut
 from callgate.protocol.socket_v1.server import ServerWire
 from callgate.protocol.socket_v1.tool_events import happened, happening
 from callgate.surfaces.socket import calls
@@ -33,6 +32,15 @@ from callgate.surfaces.socket.intakes import requests
 from callgate.surfaces.socket.listening import has_hung_up
 from callgate.surfaces.socket.listings import list_tools
 from callgate.surfaces.socket.outboxes import Outbox
+from callgate.surfaces.socket.replies import Replies
+from callgate.surfaces.socket.states import (
+    LOOKED_AT,
+    OPEN,
+    PAUSED,
+    ConnectionState,
+    Transition,
+    next_state,
+)
 from callgate.surfaces.socket.watchers import Watcher
 from callgate.surfaces.unfinished import REFUSAL, Unfinished
 
@@ -70,40 +78,54 @@ class Connection(asyncio.Protocol):
         self._out = Outbox(self._wire, self._hang_up_if_done)
         self._calls = calls.Calls(host, self, self._result)
         self._turns = fair_turns()
+        self._state = ConnectionState.NEW
         self._floods = False
-        """It sends more than fits a slice ..."""
-        self._has_turn = False
-        """... and waits for its next one."""
+        """What came last is more than fits a slice."""
         self._received = 0
         """Bytes of what came last ..."""
         self._incoming: Iterator[frames.Request | Fault | None] | None = None
         """... and the requests in it that have not been taken."""
         self._waiting_bytes = 0
         """Bytes that came since calls have to wait."""
-        self._full = False
-        """So much waits that no more is read."""
         self._pending = 0
         """Requests beside calls that are being answered."""
-        self._uncut: set[str] = set()
-        """The requests in flight whose result is wanted whole."""
-        self._notes: dict[str, Diagnostic] = {}
-        """By request in flight: what is to be said beside its result."""
+        self._replies = Replies()
         self.has_asked = False
         """Whether any request came."""
-        self._half = False
-        """The peer says no more, and still listens."""
         self._looking: asyncio.TimerHandle | None = None
         self.transport: asyncio.Transport | None = None
+
+    @property
+    def state(self) -> ConnectionState:
+        """Asks the transport too: the outbox and the system close it before `connection_lost`."""
+        if self._state in OPEN and self._transport.is_closing():
+            self._move(Transition.CLOSE)
+        return self._state
+
+    def _move(self, taken: Transition) -> None:
+        self._state = next_state(self._state, taken)
+
+    @property
+    def _transport(self) -> asyncio.Transport:
+        assert self.transport is not None
+        return self.transport
 
     # The transport's side.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class
         self._out.open(self.transport)
+        self._move(Transition.OPEN)
         if not self._host.joined(self):
+            self.abort()
+
+    def abort(self) -> None:
+        """Close at once; what was not written is lost. Idempotent."""
+        if self.transport is not None:
             self.transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._move(Transition.LOST)
         self.transport = self._incoming = None
         self._wire.drop()
         self._host.unfinished.hold(self, 0)
@@ -115,10 +137,11 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """A peer that says no more may still listen, as in `echo ... | socat - UNIX:...`."""
-        self._half = not self._peer_is_gone() and self._is_busy
-        if self._looking is None:
-            self._look()
-        return self._half
+        if self.state not in OPEN or self._peer_is_gone() or not self._is_busy:
+            return False  # the transport closes
+        self._move(Transition.EOF)
+        self._watch()
+        return True
 
     def pause_writing(self) -> None:
         self._out.paused = True
@@ -128,61 +151,74 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._out.frames.received(data)
+        if self.state not in OPEN:
+            return
+        self._move(Transition.RECEIVE)
         self._received = len(data)
         self._incoming = requests(self._wire, data)
-        self._read_on()
+        self._take_requests()
 
-    def _read_later(self) -> None:
-        if self._incoming is not None and not self._has_turn:
-            self._has_turn = True
-            self._turns.wait(self._read_in_turn)
+    def _wait_for_turn(self) -> None:
+        self._turns.wait(self._take_in_turn)
 
-    def _read_in_turn(self) -> None:
-        self._has_turn = False
-        self._read_on()
+    def _take_in_turn(self) -> None:
+        if self.state is ConnectionState.WAITING:
+            self._move(Transition.TURN)
+            self._take_requests()
 
-    def _read_on(self) -> None:
+    def _take_requests(self) -> None:
         """Take requests; where there are many, the others take their turn in between."""
-        if self._incoming is None:
-            return
+        assert self._incoming is not None
         until = self._turns.now() + SLICE_S
-        while self._incoming is not None and self._out.is_open:
-            if self._pending >= _MOST_PENDING:  # the first that is answered goes on from here
+        while self.state is ConnectionState.TAKING:
+            if self._pending >= _MOST_PENDING:
+                self._move(Transition.BLOCK)
                 self._pace()
                 return
             request = next(self._incoming, _END)
             if request is _END:
-                self._incoming = None
-            elif isinstance(request, Fault):
+                break
+            if isinstance(request, Fault):
                 self._send(request)
             elif request is not None:
                 self._take(cast(frames.Request, request))
-            if self._incoming is not None and (self._turns.now() > until or self._out.is_high):
+            is_over = self._turns.now() > until or self._out.is_high
+            if is_over and self.state is ConnectionState.TAKING:
                 self._floods = True
+                self._move(Transition.YIELD)
                 self._pace()
-                self._read_later()
+                self._wait_for_turn()
                 return
+        self._end_taking()
+
+    def _end_taking(self) -> None:
+        """Everything that came is taken, or the connection is closing."""
+        self._incoming = None
         if not self._floods:
             self._turns.note_light()
         self._floods = False
         self._host.unfinished.hold(self, self._wire.unfinished)
         if self._wire.hopeless:
             self._out.end("protocol", "A line went on without end.")
-        elif self._calls.waits:
-            self._waiting_bytes += self._received
-            self._full = self._calls.is_full or self._waiting_bytes > _MOST_WAITING_BYTES
-        self._pace()
+        if self.state is ConnectionState.TAKING:
+            self._move(Transition.FILL if self._fills() else Transition.TAKEN)
+            self._pace()
+
+    def _fills(self) -> bool:
+        """Count what came while calls wait for others; whether that is too much."""
+        if not self._calls.waits:
+            return False
+        self._waiting_bytes += self._received
+        return self._calls.is_full or self._waiting_bytes > _MOST_WAITING_BYTES
 
     def _pace(self) -> None:
         """Read on, or not yet."""
-        if self.transport is None or self.transport.is_closing():
-            return
-        if self._incoming is None and not self._full:
-            self.transport.resume_reading()
-            return
-        self.transport.pause_reading()
-        if self._looking is None:
-            self._look()
+        state = self.state
+        if state is ConnectionState.READING:
+            self._transport.resume_reading()
+        elif state in PAUSED:
+            self._transport.pause_reading()
+            self._watch()
 
     def overflow(self) -> None:
         """It began more than there is room for: nothing that it says after that makes sense."""
@@ -191,19 +227,22 @@ class Connection(asyncio.Protocol):
 
     # A peer that goes away where nobody tells us: what it sends is not read.
 
+    def _watch(self) -> None:
+        if self._looking is None:
+            self._look()
+
     def _look(self) -> None:
         self._looking = None
-        if self.transport is None or not (self._half or self._full):
+        if self.state not in LOOKED_AT:
             return
         if self._peer_is_gone():
-            self.transport.abort()
+            self.abort()
             return
         self._hang_up_if_done()
         self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
 
     def _peer_is_gone(self) -> bool:
-        assert self.transport is not None
-        return has_hung_up(self.transport.get_extra_info("socket"))
+        return has_hung_up(self._transport.get_extra_info("socket"))
 
     @property
     def sessions(self) -> list[Session]:
@@ -211,11 +250,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def _is_busy(self) -> bool:
-        return bool(self._calls) or self._pending > 0 or self._incoming is not None
+        return bool(self._calls) or self._pending > 0
 
     def _hang_up_if_done(self) -> None:
-        if self._half and not self._is_busy and self.transport is not None:
-            self.transport.close()
+        if self.state is ConnectionState.HALF_CLOSED and not self._is_busy:
+            self._transport.close()
 
     # Requests.
 
@@ -242,10 +281,7 @@ class Connection(asyncio.Protocol):
 
     def _take_call(self, request: frames.ToolCall) -> None:
         call, refusal, note = self.caller.call(request)
-        if request.whole:
-            self._uncut.add(request.request_id)
-        if note is not None:
-            self._notes[request.request_id] = note
+        self._replies.expect(request, note)
         if refusal is not None:
             self._calls.refuse(request.request_id, call, refusal)
         else:
@@ -268,7 +304,9 @@ class Connection(asyncio.Protocol):
             reply = await work
         finally:
             self._pending -= 1
-            self._read_later()
+            if self.state is ConnectionState.BLOCKED:
+                self._move(Transition.ANSWER)
+                self._wait_for_turn()
         self._send(reply)
 
     # Answers.
@@ -287,15 +325,12 @@ class Connection(asyncio.Protocol):
 
     def _result(self, request_id: str, result: ToolResult) -> None:
         if self._waiting_bytes and not self._calls.waits:
-            self._waiting_bytes, self._full = 0, False
-            self._pace()
-        note = self._notes.pop(request_id, None)
-        if note is not None:
-            result = structs.replace(result, diagnostics=(*result.diagnostics, note))
-        is_whole = request_id in self._uncut
-        self._uncut.discard(request_id)
+            self._waiting_bytes = 0
+            if self.state is ConnectionState.FULL:
+                self._move(Transition.DRAIN)
+                self._pace()
+        reply = self._replies.of(request_id, result)
         if request_id in self._wire.in_flight:
-            reply = uncut(request_id, result) if is_whole else _shown(request_id, result)
             self._send(reply)
 
     def _send(self, reply: frames.Reply | Fault) -> None:
@@ -306,7 +341,3 @@ class Connection(asyncio.Protocol):
         self._calls.close(ToolShuttingDown())
         self._calls.give_up_all(ToolShuttingDown())
         self._out.end("shutting_down")
-
-
-def _shown(request_id: str, result: ToolResult) -> frames.ToolResult:
-    return frames.ToolResult(request_id=request_id, result=envelope(result))

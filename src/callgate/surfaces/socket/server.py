@@ -94,8 +94,8 @@ class SocketServer:
         """Let the oldest peer go that never asked for anything; whether there was one."""
         silent = (each for each in self._connections.values() if not each.has_asked)
         oldest = next(silent, None)
-        if oldest is not None and oldest.transport is not None:
-            oldest.transport.abort()
+        if oldest is not None:
+            oldest.abort()
             self.left(oldest)
         return oldest is not None
 
