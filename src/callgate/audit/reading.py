@@ -44,6 +44,14 @@ def newest_first(path: str) -> Iterator[tuple[CallRecord, bytes]]:
             yield from _records_in(raw)
 
 
+def newest_calls(path: str, since_ms: int, limit: int | None = None) -> Iterator[CallRecord]:
+    """The newest records, at most `limit`, until one is older than `since_ms`."""
+    for number, (record, _) in enumerate(newest_first(path)):
+        if record.ts < since_ms or number == limit:
+            return
+        yield record
+
+
 def _records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:
     for part in (raw, after_remains(raw)):
         try:

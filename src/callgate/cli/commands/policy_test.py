@@ -10,6 +10,7 @@ import time
 from argparse import Namespace
 from datetime import datetime
 
+from callgate.audit.reading import newest_calls
 from callgate.cli.commands.audit import since_ms
 from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import FAILED, OK, CliError
@@ -18,10 +19,11 @@ from callgate.cli.ui.decision_words import decided_by
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for, say
 from callgate.cli.ui.visible import clip, visible
-from callgate.config.backtests import Backtest, Change, backtest
+from callgate.config.backtest_inputs import changed_settings, lookups, settings_in_force
 from callgate.config.load import SettingsError
-from callgate.config.rejudging import Doubt
 from callgate.core.errors import ToolErrorClass
+from callgate.policy.backtesting.backtests import Backtest, Change, backtest
+from callgate.policy.backtesting.rejudging import Doubt
 from callgate.policy.decide import Decision
 from callgate.sessions.deleting import all_sessions
 from callgate.wiring.runtime import register_known
@@ -55,15 +57,15 @@ def test(options: Namespace) -> int:
     data, name = _read(options.words[0])
     options.mode = None
     wired, _ = open_runtime(options, register=register_known)
+    home = wired.home
     modes = {session.id: session.mode for session in with_store(options, all_sessions)}
     try:
         found = backtest(
-            wired.home,
-            data,
-            name,
+            settings_in_force(home),
+            changed_settings(home, data, name),
+            newest_calls(home.audit, since, options.limit),
             since_ms=since,
-            limit=options.limit,
-            tools=wired.dispatcher.registry.find,
+            lookups=lookups(home, wired.dispatcher.registry.find),
             modes=modes,
             report=_Progress(),
         )

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, structs
 
-from callgate.config.backtests import backtest
+from callgate.audit.reading import newest_calls
+from callgate.config.backtest_inputs import changed_settings, lookups, settings_in_force
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.core.calls import CallerKind, ToolCall
@@ -19,6 +20,7 @@ from callgate.core.errors import ToolError
 from callgate.core.results import ErrorInfo
 from callgate.core.sessions import Mode, Session
 from callgate.core.stores import Store
+from callgate.policy.backtesting.backtests import Backtest, backtest
 from callgate.policy.rules import CLASS_DEFAULTS, Origin, Outcome, PolicyMode, Rule, Setting
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
@@ -176,22 +178,27 @@ class Tested(Value, frozen=True, kw_only=True):
 
 async def backtest_policy(context: Context, request: Request) -> Tested:
     body: OtherSettings = request.body
-    since = time.time() - _WEEK_S if body.since is None else body.since
-    work = partial(
-        backtest,
-        Home(context.served.home),
-        await asyncio.to_thread(_text, body, Home(context.served.home)),
-        "settings",
-        since_ms=int(since * 1000),
-        limit=body.limit,
-        tools=context.runtime.find_tool,
-        modes=await _modes(await context.runtime.store()),
-    )
+    modes = await _modes(await context.runtime.store())
     try:
-        found = await asyncio.to_thread(work)
+        found = await asyncio.to_thread(_backtest, context, body, modes)
     except SettingsError as error:
         raise invalid(str(error), "settings_invalid") from None
     return Tested(**found.described())
+
+
+def _backtest(context: Context, body: OtherSettings, modes: Mapping[str, Mode]) -> Backtest:
+    """In a thread: it reads files, and takes a while for a long record."""
+    home = Home(context.served.home)
+    since = time.time() - _WEEK_S if body.since is None else body.since
+    since_ms = int(since * 1000)
+    return backtest(
+        settings_in_force(home),
+        changed_settings(home, _text(body, home), "settings"),
+        newest_calls(home.audit, since_ms, body.limit),
+        since_ms=since_ms,
+        lookups=lookups(home, context.runtime.find_tool),
+        modes=modes,
+    )
 
 
 def _text(body: OtherSettings, home: Home) -> bytes:

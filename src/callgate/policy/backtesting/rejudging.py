@@ -8,20 +8,17 @@ a decision; else there is a `Doubt`. An allow is never guessed.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from callgate.config.home import Home
-from callgate.config.lines import key_lines, line_of
-from callgate.config.load import load_changed, load_user
-from callgate.config.recorded_calls import RecordedCall, resolve_recorded
-from callgate.config.schema import SandboxTable, Settings
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode, Root
+from callgate.policy.backtesting.inputs import Lookups, PolicySettings
+from callgate.policy.backtesting.recorded_calls import RecordedCall, resolve_recorded
 from callgate.policy.decide import (
     Decision,
     Question,
@@ -43,56 +40,17 @@ class Doubt(StrEnum):
     WORKSPACE = "workspace_settings"
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two settings."""
-
-    settings: Settings
-    user: Policy
-    roots: tuple[Root, ...]
-    disabled: Mapping[str, Origin]
-
-
-def in_force(home: Home) -> Side:
-    """What the user's files say."""
-    settings, user = load_user(home)
-    try:
-        with open(home.settings, "rb") as file:
-            data = file.read()
-    except OSError:  # there is none
-        data = b""
-    return _side(settings, user, data, home.settings)
-
-
-def other(home: Home, data: bytes, name: str) -> Side:
-    """What would hold with another `settings.toml`, and the same saved answers."""
-    return _side(*load_changed(home, data, name), data, name)
-
-
-def _side(settings: Settings, user: Policy, data: bytes, name: str) -> Side:
-    line = line_of(key_lines(data.decode("utf-8", "replace")), ("tools", "disable"))
-    return Side(
-        settings=settings,
-        user=user,
-        roots=tuple(
-            Root(os.path.realpath(os.path.expanduser(root.path)), root.access == "write")
-            for root in settings.workspace.extra_roots
-        ),
-        disabled=dict.fromkeys(settings.tools.disable, Origin(name, line)),
-    )
-
-
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """One side as it looks at a kind of call: with the rules that can speak of it."""
 
-    side: Side
+    settings: PolicySettings
+    lookups: Lookups
     mode: Mode
     user: Policy
     workspace: Policy | None
     directory: str
     """The workspace with links resolved."""
     roots: tuple[Root, ...]
-    own: str
-    """Our home, in which no tool writes."""
     needs_paths: bool = True
     """Whether it matters where exactly a call went that was found inside."""
 
@@ -105,20 +63,20 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         written."""
         user, classes = self.user, (call.effect, SideEffects.NETWORK)
         names = (call.record.tool, *call.aliases)
-        settings = [
+        words = [
             *(user.per_tool.get(name) for name in names),
             *(user.default.get(effect) for effect in classes),
             *(user.trusted_workspace_overrides.get(effect) for effect in classes),
         ]
         return (
             self.mode,
-            [None if setting is None else setting.mode for setting in settings],
+            [None if setting is None else setting.mode for setting in words],
             any(is_within(self.directory, root) for root in user.trusted_workspaces),
             user.confirm_destructive,
             [msgspec.structs.replace(rule, origin=BUILT_IN) for rule in self.rules],
             self.roots,
-            self.side.settings.sandbox if call.sandboxed else None,
-            call.record.tool in self.side.disabled,
+            self.settings.sandbox if call.sandboxed else None,
+            call.record.tool in self.settings.disabled,
         )
 
 
@@ -142,14 +100,14 @@ def narrowed(policy: Policy, question: Question) -> Policy:
 
 def decision_of(view: View, call: RecordedCall) -> Decision | Doubt:
     """What one side decides, if it is the same in every way the call can have been."""
-    disabled = view.side.disabled.get(call.record.tool)
+    disabled = view.settings.disabled.get(call.record.tool)
     if disabled is not None:
         return _refusal("disabled", f"{call.record.tool} is disabled.", disabled)
     known = not call.path_params or call.knows_paths
     if not known and (view.needs_paths or call.refused_by_path):
         return Doubt.ARGUMENTS
     paths = call.paths() if known else []
-    resolved_paths = [resolve_recorded(path, call.record.cwd, _roots(view, call)) for path in paths]
+    resolved_paths = [_resolved(view, call, path) for path in paths]
     inside = tuple(resolved for resolved in resolved_paths if resolved is not None)
     if len(inside) < len(resolved_paths):
         return _refusal("workspace_escape", "A path leads out of the workspace.")
@@ -174,9 +132,14 @@ def _doubt(view: View, call: RecordedCall) -> Doubt:
     return Doubt.TOOL if call.tool is None else Doubt.SANDBOX
 
 
+def _resolved(view: View, call: RecordedCall, path: str) -> ResolvedPath | None:
+    roots = _roots(view, call)
+    return resolve_recorded(path, call.record.cwd, roots, view.lookups.is_protected)
+
+
 def _roots(view: View, call: RecordedCall) -> tuple[Root, ...]:
     """With the directory in which the output of the session is kept, where that is meant."""
-    artifacts = os.path.join(view.own, "artifacts", call.record.session)
+    artifacts = os.path.join(view.lookups.home, "artifacts", call.record.session)
     return (*view.roots, Root(artifacts)) if artifacts in call.record.args else view.roots
 
 
@@ -197,7 +160,7 @@ def _confined(view: View, question: Question, user: Policy) -> Decision | None:
         if not resolved.writable:
             sentence = f"{resolved.root} is open for reading only."
             return _refusal("read_only_root", sentence)
-        if is_within(resolved.real, view.own) or (
+        if is_within(resolved.real, view.lookups.home) or (
             resolved.protected and not lifts_protection(resolved, without_paths, user)
         ):
             return _refusal("protected_path", "What is written there runs later by itself.")
@@ -234,8 +197,8 @@ def _questions(
 
 def _surroundings(view: View, call: RecordedCall) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     """Whether its commands ask for the network, and whether they run where nothing changes."""
-    sandbox = view.side.settings.sandbox
-    if not call.sandboxed or not isinstance(sandbox, SandboxTable):
+    sandbox = view.settings.sandbox
+    if not call.sandboxed or sandbox is None:
         return (False,), (False,)
     asks: tuple[bool, ...] = (False, True)
     if call.arguments.knows("network"):
@@ -244,7 +207,7 @@ def _surroundings(view: View, call: RecordedCall) -> tuple[tuple[bool, ...], tup
         # What this machine can promise is tried out only where a command is to run.
         confined = call.record.sandbox == "read" and call.record.decision == Outcome.ALLOW
         return asks, (True,) if confined else (True, False)
-    if sandbox.profile == "open" or sandbox.network == "all":
+    if sandbox.grants_network:
         asks = (False,)
     return asks, (False,)
 

@@ -5,30 +5,28 @@
                  decided alike by both    the same | a change | not decidable
 
 A call is judged by what its record says (`recorded_calls`), in every way that the record leaves
-open (`rejudging`). Modes and tools are given by whoever asks; files in a workspace are not read,
-but for its own settings, where the user trusts it.
+open (`rejudging`). Records, settings, modes and tools are given by whoever asks (`inputs`).
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from callgate.audit.reading import newest_first
-from callgate.audit.records import CallRecord
-from callgate.config.home import Home
-from callgate.config.load import SettingsError, load_workspace
-from callgate.config.recorded_calls import REFUSED_PLACES, RecordedCall, read_arguments, recall
-from callgate.config.rejudging import Doubt, Side, View, decision_of, in_force, narrowed, other
-from callgate.config.trust import is_trusted
 from callgate.core.sessions import Mode, Root
-from callgate.dispatch.registry import Registered
+from callgate.policy.backtesting.inputs import Lookups, PolicySettings, Record, WorkspacePolicy
+from callgate.policy.backtesting.recorded_calls import (
+    REFUSED_PLACES,
+    RecordedCall,
+    read_arguments,
+    recall,
+)
+from callgate.policy.backtesting.rejudging import Doubt, View, decision_of, narrowed
 from callgate.policy.decide import Decision, Question
-from callgate.policy.rules import Outcome, Policy, Rule
+from callgate.policy.rules import Outcome, Rule
 
 _REPORT_EVERY = 2_000
 _REMEMBERED = 50_000
@@ -37,7 +35,7 @@ _REMEMBERED = 50_000
 class Change(msgspec.Struct, frozen=True, kw_only=True):
     """Calls of one tool that are decided otherwise, all for the same reasons."""
 
-    newest: CallRecord
+    newest: Record
     old: Decision
     new: Decision
     count: int
@@ -98,26 +96,25 @@ class Backtest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def backtest(
-    home: Home,
-    changed: bytes,
-    name: str,
+    old: PolicySettings,
+    new: PolicySettings,
+    records: Iterable[Record],
     *,
     since_ms: int,
-    limit: int | None = None,
-    tools: Callable[[str], Registered | None],
+    lookups: Lookups,
     modes: Mapping[str, Mode],
     report: Callable[[int], None] = lambda count: None,
 ) -> Backtest:
-    """Judge the newest calls on record by the home's settings and by changed ones.
+    """Judge calls on record by the settings in force and by changed ones.
 
-    `changed` is TOML, which errors and origins call `name`; `modes` are those of the sessions
-    in the store. Reads files, and takes a while for a long record. Raises `SettingsError`.
+    `records` are those since `since_ms`, newest first; `modes` are those of the sessions in the
+    store. Takes a while for a long record.
     """
-    judge = _Comparison(home, in_force(home), other(home, changed, name), tools, modes)
+    judge = _Comparison(old, new, lookups, modes)
     same = unjudged = 0
     doubts: Counter[Doubt] = Counter()
     groups: dict[tuple[object, ...], list[Any]] = {}
-    for number, record in enumerate(_records(home, since_ms, limit), start=1):
+    for number, record in enumerate(records, start=1):
         if number % _REPORT_EVERY == 0:
             report(number)
         answer = judge(record)
@@ -131,8 +128,8 @@ def backtest(
             key = (record.tool, *(d.policy_reason + d.outcome for d in answer))
             groups.setdefault(key, [record, answer, 0])[2] += 1
     changes = [
-        Change(newest=newest, old=old, new=new, count=count)
-        for newest, (old, new), count in groups.values()
+        Change(newest=newest, old=before, new=after, count=count)
+        for newest, (before, after), count in groups.values()
     ]
     changes.sort(key=lambda each: (not each.loosened, -each.count, each.newest.tool))
     return Backtest(
@@ -142,13 +139,6 @@ def backtest(
         undecidable=dict(doubts.most_common()),
         unjudged=unjudged,
     )
-
-
-def _records(home: Home, since_ms: int, limit: int | None) -> Iterator[CallRecord]:
-    for number, (record, _) in enumerate(newest_first(home.audit)):
-        if record.ts < since_ms or number == limit:
-            return
-        yield record
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -172,23 +162,21 @@ class _Comparison:
 
     def __init__(
         self,
-        home: Home,
-        old: Side,
-        new: Side,
-        tools: Callable[[str], Registered | None],
+        old: PolicySettings,
+        new: PolicySettings,
+        lookups: Lookups,
         modes: Mapping[str, Mode],
     ) -> None:
-        self._home = home
         self._sides = (old, new)
-        self._tools = tools
+        self._lookups = lookups
         self._modes = modes
-        self._workspaces: dict[str, tuple[str, Policy | None] | None] = {}
+        self._workspaces: dict[str, WorkspacePolicy | None] = {}
         self._kinds: dict[tuple[object, ...], _Kind | None] = {}
         self._answers: dict[tuple[object, ...], _Answer] = {}
 
-    def __call__(self, record: CallRecord) -> _Answer | None:
+    def __call__(self, record: Record) -> _Answer | None:
         """Both decisions, or why there are none; None for a call that no policy has to judge."""
-        call = recall(record, self._tools(record.tool))
+        call = recall(record, self._lookups.tool(record.tool))
         if call is None:
             return None
         key = (
@@ -230,7 +218,7 @@ class _Comparison:
         found = self._workspace(call.record.cwd)
         if found is None:
             return None
-        old, new = (self._view(side, call, *found) for side in self._sides)
+        old, new = (self._view(side, call, found) for side in self._sides)
         rules = [*old.rules, *new.rules]
         if old.roots == new.roots and all(rule.path is None for rule in rules):
             old, new = (msgspec.structs.replace(view, needs_paths=False) for view in (old, new))
@@ -238,43 +226,36 @@ class _Comparison:
         looks = bool(call.path_params) or call.sandboxed or any(map(_looks, rules))
         return _Kind(old, new, alike, looks)
 
-    def _workspace(self, path: str) -> tuple[str, Policy | None] | None:
-        """Where a workspace really is, and its own settings; None if they cannot be used."""
+    def _workspace(self, path: str) -> WorkspacePolicy | None:
         if path not in self._workspaces:
-            try:
-                policy = load_workspace(path) if is_trusted(self._home, path) else None
-                self._workspaces[path] = (os.path.realpath(path), policy)
-            except SettingsError:
-                self._workspaces[path] = None
+            self._workspaces[path] = self._lookups.workspace(path)
         return self._workspaces[path]
 
-    def _view(
-        self, side: Side, call: RecordedCall, directory: str, workspace: Policy | None
-    ) -> View:
-        mode = self._mode(side, call.record.session)
+    def _view(self, side: PolicySettings, call: RecordedCall, workspace: WorkspacePolicy) -> View:
+        mode, policy = self._mode(side, call.record.session), workspace.policy
         question = Question(
             tool=call.record.tool,
             aliases=call.aliases,
             effect=call.effect,
             mode=mode,
             caller=call.caller,
-            workspace=directory,
+            workspace=workspace.directory,
         )
         return View(
-            side=side,
+            settings=side,
+            lookups=self._lookups,
             mode=mode,
             user=narrowed(side.user, question),
-            workspace=None if workspace is None else narrowed(workspace, question),
-            directory=directory,
-            roots=(Root(directory, writable=True), *side.roots),
-            own=os.path.realpath(self._home.path),
+            workspace=None if policy is None else narrowed(policy, question),
+            directory=workspace.directory,
+            roots=(Root(workspace.directory, writable=True), *side.roots),
         )
 
-    def _mode(self, side: Side, session: str) -> Mode:
+    def _mode(self, side: PolicySettings, session: str) -> Mode:
         """A session whose mode is the default in force is taken to have it from there."""
         stored = self._modes.get(session)
-        if stored is None or stored is self._sides[0].settings.mode:
-            return side.settings.mode
+        if stored is None or stored is self._sides[0].mode:
+            return side.mode
         return stored
 
 

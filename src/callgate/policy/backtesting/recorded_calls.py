@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 
-from callgate.audit.records import CallRecord
 from callgate.core.calls import CallerKind
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
-from callgate.dispatch.registry import Registered
+from callgate.policy.backtesting.inputs import KnownTool, Record
 from callgate.policy.rules import is_within
 from callgate.redaction.values import MASK
-from callgate.workspace.protected import is_protected
 
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _TOUCHED = re.compile(re.escape(MASK) + r"|…|\[\d+ (?:characters|bytes|more)\]")
@@ -54,8 +52,8 @@ class RecordedArguments(msgspec.Struct, frozen=True):
 
 
 class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
-    record: CallRecord
-    tool: Registered | None
+    record: Record
+    tool: KnownTool | None
     """As it is registered now, if it is."""
     caller: CallerKind
     effect: SideEffects
@@ -94,7 +92,7 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def recall(record: CallRecord, tool: Registered | None) -> RecordedCall | None:
+def recall(record: Record, tool: KnownTool | None) -> RecordedCall | None:
     """The call of a record, its arguments not yet read; None where it ended before it could be
     judged at all, because there was no such tool or its arguments were wrong."""
     invalid = record.policy is None and record.error_class == ToolErrorClass.VALIDATION_ERROR
@@ -115,7 +113,7 @@ def recall(record: CallRecord, tool: Registered | None) -> RecordedCall | None:
     )
 
 
-def read_arguments(record: CallRecord) -> RecordedArguments:
+def read_arguments(record: Record) -> RecordedArguments:
     try:
         values = _decode(record.args)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
@@ -131,7 +129,9 @@ def _untouched(value: Any) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def resolve_recorded(path: str, spelled: str, roots: tuple[Root, ...]) -> ResolvedPath | None:
+def resolve_recorded(
+    path: str, spelled: str, roots: tuple[Root, ...], is_protected: Callable[[str], bool]
+) -> ResolvedPath | None:
     """Where a path leads by its text; None if out of all roots, of which the first is the
     workspace. `spelled` is the workspace as its session names it."""
     workspace = roots[0].path

@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callgate.audit.reading import newest_calls
 from callgate.audit.records import CallRecord, encode
-from callgate.config.backtests import Backtest, backtest
+from callgate.config.backtest_inputs import changed_settings, lookups, settings_in_force
 from callgate.config.home import Home
 from callgate.config.load import SettingsError
-from callgate.config.rejudging import Doubt
 from callgate.config.trust import trust
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode
 from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.validate import validate
+from callgate.policy.backtesting.backtests import Backtest, backtest
+from callgate.policy.backtesting.rejudging import Doubt
 from callgate.policy.rules import Outcome
 from callgate.redaction.summaries import summarize
 from callgate.sandbox.plans import CannotGuarantee
@@ -95,12 +97,11 @@ class Trial:
         Path(self.home.settings).write_text(old)
         Path(self.home.audit).write_bytes(b"".join(encode(each) + b"\n" for each in records))
         return backtest(
-            self.home,
-            new.encode(),
-            "new.toml",
+            settings_in_force(self.home),
+            changed_settings(self.home, new.encode(), "new.toml"),
+            newest_calls(self.home.audit, since_ms, limit),
             since_ms=since_ms,
-            limit=limit,
-            tools=REGISTRY.find,
+            lookups=lookups(self.home, REGISTRY.find),
             modes=modes or {},
         )
 
@@ -462,7 +463,7 @@ def test_saved_answers_hold_under_both(trial: Trial) -> None:
 @pytest.mark.parametrize(("text", "line"), [("[policy]\nrulez = 1", 2), ("mode = \n", 1), ("x = '\xff'", 1)])
 def test_wrong_settings_are_refused_with_their_line(text: str, line: int, trial: Trial) -> None:
     with pytest.raises(SettingsError) as raised:
-        backtest(trial.home, text.encode("latin-1"), "new.toml", since_ms=0, tools=REGISTRY.find, modes={})
+        changed_settings(trial.home, text.encode("latin-1"), "new.toml")
     assert (raised.value.file, raised.value.line) == ("new.toml", line)
 
 
