@@ -39,10 +39,6 @@ class Verification(msgspec.Struct, frozen=True, kw_only=True):
     def ok(self) -> bool:
         return not self.problems
 
-    @property
-    def first_problem(self) -> Problem | None:
-        return self.problems[0] if self.problems else None
-
 
 class _Link(msgspec.Struct):
     """What ties a record to others."""

@@ -58,8 +58,6 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
     """Had started; what they did is not known."""
     closed: Sequence[StoredCall] = ()
     """Had not started and never will."""
-    released: Sequence[str] = ()
-    """Sessions."""
 
 
 # The ops.

@@ -11,11 +11,12 @@ from ipaddress import ip_address
 import httpx2
 
 CONNECT_S = 10.0
+_MOST_CONNECTIONS = 100
 _TRUSTS_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 def open_client(
-    url: httpx2.URL, *, silent_s: float, proxy: str | None = None, at_once: int = 100
+    url: httpx2.URL, *, silent_s: float, proxy: str | None = None
 ) -> httpx2.AsyncClient:
     """A client for a server and others like it. Raises what httpx2 does where the proxy's
     address cannot be used.
@@ -23,7 +24,6 @@ def open_client(
     Args:
         silent_s: how long a server may be silent.
         proxy: an address, or `none`; without it the environment decides.
-        at_once: connections.
     """
     host = url.host
     origin = f"{url.scheme}://{f'[{host}]' if ':' in host else host}"
@@ -31,7 +31,7 @@ def open_client(
     direct = proxy == "none" or (proxy is None and is_loopback(host))
     return httpx2.AsyncClient(
         timeout=httpx2.Timeout(silent_s, connect=min(CONNECT_S, silent_s)),
-        limits=httpx2.Limits(max_connections=at_once, max_keepalive_connections=20),
+        limits=httpx2.Limits(max_connections=_MOST_CONNECTIONS, max_keepalive_connections=20),
         proxy=None if proxy == "none" else proxy,
         mounts={origin: None} if direct else None,
         follow_redirects=False,

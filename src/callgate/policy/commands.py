@@ -57,8 +57,6 @@ class Verdict(msgspec.Struct, frozen=True):
     """None where no rule speaks about it."""
     rule: int | None = None
     """The position of the rule that matched; None where no rule made the outcome."""
-    seen_as: tuple[str, ...] = ()
-    """The words that the rule matched, where they stand inside the segment."""
     reason: str = ""
     """For a person, where no rule made the outcome."""
 
@@ -119,7 +117,7 @@ def _judge_segment(segment: Segment, rules: list[tuple[CommandPattern, Outcome]]
         for argv in commands_within(segment):
             for at, (pattern, outcome) in restricting:
                 if (outcome == "deny" or asking is None) and touches(pattern, argv):
-                    verdict = Verdict(segment, outcome, at, argv)
+                    verdict = Verdict(segment, outcome, at)
                     if outcome == "deny":
                         return verdict
                     asking = verdict
@@ -130,7 +128,7 @@ def _judge_segment(segment: Segment, rules: list[tuple[CommandPattern, Outcome]]
             uncovered = _uncovered(segment)
             if uncovered:
                 return Verdict(segment, "ask", reason=uncovered)
-            return Verdict(segment, "allow", at, segment.argv)
+            return Verdict(segment, "allow", at)
     return Verdict(segment)
 
 

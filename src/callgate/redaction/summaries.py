@@ -27,6 +27,8 @@ __all__ = [
     "summarize_text",
 ]
 
+_MOST = 2_000
+"""Characters of a whole summary."""
 LONGEST = 240
 """Characters of one text within a value."""
 _BODIES = words(
@@ -50,7 +52,7 @@ _TOO_SHORT = 6
 _encode = msgspec.json.Encoder().encode
 
 
-def summarize(value: Any, *, limit: int = 2_000) -> str:
+def summarize(value: Any, *, limit: int = _MOST) -> str:
     """A value as bounded text without secrets: a text as it is, anything else as JSON."""
     if isinstance(value, str):
         return summarize_text(value, limit=limit)
@@ -85,9 +87,9 @@ class ArgumentSummary:
             for name, kinds in names.items()
         )
 
-    def of(self, arguments: dict[str, Any], canonical: bytes, *, limit: int = 2_000) -> str:
+    def of(self, arguments: dict[str, Any], canonical: bytes) -> str:
         """The summary of checked arguments, whose canonical JSON is at hand."""
-        if len(canonical) <= limit:
+        if len(canonical) <= _MOST:
             if self._only_numbers:
                 return canonical.decode()
             if len(canonical) <= LONGEST or not self._has_bodies:
@@ -95,7 +97,7 @@ class ArgumentSummary:
                 # What is escaped may be invisible where it is shown, and cut a name in two.
                 if "\\u00" not in text and not suspicious(text):
                     return text
-        return summarize(arguments, limit=limit)
+        return summarize(arguments)
 
 
 def _properties(schema: Mapping[str, Any]) -> Iterator[tuple[str, frozenset[str]]]:

@@ -210,7 +210,6 @@ def reap(op: Reap, view: View) -> Reaped:
         owner=op.owner,
         interrupted=tuple(interrupted),
         closed=tuple(closed),
-        released=tuple(session.id for session in owned),
     )
 
 

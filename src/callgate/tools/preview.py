@@ -25,7 +25,7 @@ from callgate.core.errors import (
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.sandbox import machines
 from callgate.sandbox.dry_runs import differences, overlays
-from callgate.sandbox.dry_runs.overlays import Stage, Way
+from callgate.sandbox.dry_runs.overlays import Stage
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.plans import Backend, Bubblewrap
 from callgate.sandbox.processes.broker_client import BrokerProcess
@@ -87,7 +87,6 @@ class PreviewCommand:
         keep: Callable[[Preview], None],
         *,
         parents: Sequence[str],
-        ways: Sequence[Way] = ("overlay", "copy"),
         hidden: Callable[[str], tuple[str, ...]] = lambda command: (),
     ) -> None:
         """`parents`: directories, outside the workspace, of which the first that can holds what is
@@ -97,7 +96,6 @@ class PreviewCommand:
         self._paths = paths
         self._keep = keep
         self._parents = parents
-        self._ways = ways
         self._running: Running | None = None
         self._cancelled = False
 
@@ -110,7 +108,7 @@ class PreviewCommand:
         try:
             backends = await machines.look(process)
             parents = self._parents if _has_namespaces(backends) else self._parents[-1:]
-            stage = await overlays.prepare(context.workspace_path, parents, self._ways)
+            stage = await overlays.prepare(context.workspace_path, parents)
             hidden = await overlays.in_thread(self._hidden, input["command"])
             stage, ended = await self._run(stage, process, backends, command, output, hidden)
             if ended.stopped:

@@ -94,8 +94,7 @@ def test_what_two_writers_wrote_cannot_be_taken_apart(path: str, kind: str) -> N
     assert verify(path).ok
     change, line = TAMPERING[kind]
     Path(path).write_bytes(b"".join(change(lines(path))))
-    problem = verify(path).first_problem
-    assert problem is not None
+    problem = verify(path).problems[0]
     assert (problem.file, problem.line) == (path, line)
 
 
@@ -128,8 +127,7 @@ def test_the_first_lines_of_the_oldest_file_are_missed(path: str) -> None:
     rotated(path, 80, keep=4)
     oldest = closed_segments(path)[0]
     Path(oldest).write_bytes(b"".join(lines(oldest)[2:]))
-    problem = verify(path).first_problem
-    assert problem is not None
+    problem = verify(path).problems[0]
     assert (problem.file, problem.line) == (oldest, 1)
 
 

@@ -324,7 +324,7 @@ def test_tampering_is_found_at_its_line(path: str, kind: str) -> None:
     Path(path).write_bytes(b"\n".join(change(Path(path).read_bytes().splitlines())) + b"\n")
     found = verify(path)
     assert not found.ok
-    assert (found.first_problem.file, found.first_problem.line) == (path, line)
+    assert (found.problems[0].file, found.problems[0].line) == (path, line)
 
 
 def test_search_finds_by_every_field_newest_last(path: str) -> None:

@@ -654,7 +654,6 @@ def test_the_prompt_teaches_what_is_read() -> None:
         "read_file",
     ]
     assert entries[-1] == '- read_file: Read # a file. {"type": "object", "properties": {}}'
-    assert "send_chat:" not in teach([tool], outputs=False)
 
 
 def test_behind_very_many_brackets_nothing_is_read() -> None:

@@ -15,13 +15,14 @@ from callgate.protocol.toolcalls.values import TYPES, ContentDelta, Parsed
 from tests.unit.protocol.test_toolcalls_parse import CHAT, END, document, found
 from tests.unit.protocol.test_toolcalls_stream import pieces, replies, texts, values
 
-SHOWN = {"send_chat": "content", "say": "utterance"}
+TEXTS = {"send_chat": "content", "say": "utterance"}
+"""The parameter that holds the text, by type; what is to be spoken is not shown."""
 OPENING = '{"toolCalls": [{"type": "send_chat", "id": "c", "operation": "x", "parameters": {"content": "'
 
 
 def shown(chunks: list[str], **how: Any) -> tuple[dict[int | None, str], Parsed]:
     """The texts that were visible before the end, joined, and the last word."""
-    stream = CallStream(speech=True, **how)
+    stream = CallStream(**how)
     seen: dict[int | None, str] = {}
     for chunk in chunks:
         stream.push(chunk)
@@ -37,7 +38,8 @@ def begins(seen: dict[int | None, str], parsed: Parsed) -> None:
     assert parsed.text.startswith(seen.get(None, ""))
     for call in parsed.calls:
         if call.index in seen:
-            assert str(call.parameters[SHOWN[call.type]]).startswith(seen[call.index])
+            assert call.type == "send_chat"
+            assert str(call.parameters["content"]).startswith(seen[call.index])
 
 
 members = st.tuples(st.sampled_from(["id", "operation", "more", "priority"]) | texts, values)
@@ -46,7 +48,7 @@ chats = st.builds(
         {
             "type": kind,
             **{key: value for key, value in before if key not in ("type", "parameters")},
-            "parameters": {**inside, SHOWN[kind]: content},
+            "parameters": {**inside, TEXTS[kind]: content},
             **{f"{key} after": value for key, value in after},
         },
         ensure_ascii=ascii,
@@ -108,7 +110,7 @@ scraps = st.lists(
 @settings(deadline=None)
 def test_a_message_is_all_there_when_its_text_is(chunks: list[str]) -> None:
     written = json.loads("".join(chunks))["toolCalls"]
-    contents = [call["parameters"][SHOWN[call["type"]]] for call in written]
+    contents = [call["parameters"]["content"] if call["type"] == "send_chat" else "" for call in written]
     for how in (chunks, list("".join(chunks))):
         seen, parsed = shown(how)
         assert seen == {index: text for index, text in enumerate(contents) if text}
@@ -161,12 +163,12 @@ def test_each_character_of_a_message_is_seen_as_it_comes() -> None:
     "call",
     [
         '{"type": "send_chat", "parameters": {"utterance": "no", "content": "yes"}}',
-        '{"id": "c", "priority": 2, "type": "say", "operation": "o", "parameters": {"utterance": "yes"}}',
+        '{"id": "c", "priority": 2, "type": "send_chat", "operation": "o", "parameters": {"content": "yes"}}',
         '{"type": "send_chat", "x": {"parameters": {"content": "no"}}, "parameters": {"content": "yes"}}',
         '{"t\\u0079pe":"send\\u005fchat","parameters":{"\\u0063ontent":"yes"}}',
-        '{"operation": "parameters", "type": "say", "parameters": {"a": ["no"], "utterance": "yes"}}',
+        '{"operation": "parameters", "type": "send_chat", "parameters": {"a": ["no"], "content": "yes"}}',
         '{"type": "send_chat", "parameters": {"a": {"content": "no", "b": [1, {}]}, "content": "yes"}}',
-        '{ "type"\n:\t"say" ,\r "parameters" : { "utterance" : "yes" } }',
+        '{ "type"\n:\t"send_chat" ,\r "parameters" : { "content" : "yes" } }',
     ],
 )
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -176,11 +178,11 @@ def test_a_message_is_found_however_its_call_is_written(call: str, size: int) ->
 
 
 @pytest.mark.parametrize("before", ["", '"x": 1, '])
-def test_what_is_to_be_spoken_is_given_only_where_it_is_wanted_and_is_marked(before: str) -> None:
-    text = f'{{"toolCalls": [{{{before}"type": "say", "id": "s", "parameters": {{"utterance": "Hi'
-    silent, speaking = CallStream(), CallStream(speech=True)
-    assert silent.push(text) == speaking.push(text) == []
-    assert (silent.shown(), speaking.shown()) == ([], [ContentDelta(0, "Hi", spoken=True)])
+@pytest.mark.parametrize("name", ["utterance", "content"])
+def test_what_is_to_be_spoken_is_not_shown(before: str, name: str) -> None:
+    stream = CallStream()
+    assert stream.push(f'{{"toolCalls": [{{{before}"type": "say", "id": "s", "parameters": {{"{name}": "Hi') == []
+    assert stream.shown() == []
 
 
 @pytest.mark.parametrize(

@@ -72,7 +72,8 @@ def preview(
     async def work() -> dict[str, Any]:
         process = BrokerProcess(PYTHON)
         said = bytearray()
-        stage = await overlays.prepare(str(world.workspace), [scratch(world)], [way] if way else WAYS)
+        stage = await overlays.prepare(str(world.workspace), [scratch(world)])
+        assert way in (None, stage.way)
         try:
             found = await machines.look(process, bwrap=shutil.which("bwrap"))
             backends = [each for each in found if only(each)]
@@ -95,7 +96,15 @@ def preview(
             process.close()
             overlays.remove(stage)
 
-    return Seen(as_user(world.user, lambda: asyncio.run(work())))
+    with pytest.MonkeyPatch.context() as patch:
+        if way == "copy":
+            take_no_overlay(patch)
+        return Seen(as_user(world.user, lambda: asyncio.run(work())))
+
+
+def take_no_overlay(patch: pytest.MonkeyPatch) -> None:
+    """As on a file system that an overlay cannot lie on."""
+    patch.setattr(overlays, "_takes_attributes", lambda directory: False)
 
 
 def scratch(world: World) -> str:
@@ -335,12 +344,13 @@ async def test_a_workspace_with_too_many_bytes_is_not_copied(tmp_path: Path, mon
     (tmp_path / "ws").mkdir()
     (tmp_path / "ws" / "large").write_bytes(bytes(1000))
     monkeypatch.setattr(overlays, "MOST_COPIED", 999)
+    take_no_overlay(monkeypatch)
     with pytest.raises(ToolExecutionError) as refused:
-        await overlays.prepare(str(tmp_path / "ws"), [str(tmp_path / "s")], ["copy"])
+        await overlays.prepare(str(tmp_path / "ws"), [str(tmp_path / "s")])
     assert (refused.value.reason, os.listdir(tmp_path / "s")) == ("workspace_too_large", [])
 
 
-async def test_a_copy_has_contents_modes_times_and_links(tmp_path: Path) -> None:
+async def test_a_copy_has_contents_modes_times_and_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "ws"
     (root / "d").mkdir(parents=True)
     (root / "d" / "f").write_bytes(os.urandom(3_000_000))
@@ -349,7 +359,8 @@ async def test_a_copy_has_contents_modes_times_and_links(tmp_path: Path) -> None
     os.mkfifo(root / "p")
     os.utime(root / "d" / "f", ns=(1, 2))
     (root / "d").chmod(0o500)
-    stage = await overlays.prepare(str(root), [str(tmp_path / "s")], ["copy"])
+    take_no_overlay(monkeypatch)
+    stage = await overlays.prepare(str(root), [str(tmp_path / "s")])
     try:
         copied = {path.removeprefix(stage.tree): facts for path, facts in everything(Path(stage.tree)).items()}
         original = {path.removeprefix(str(root)): facts for path, facts in everything(root).items()}

@@ -90,17 +90,8 @@ class ClientCapabilities(_Forgiving, frozen=True, kw_only=True):
         return self.session is not None and self.session.compaction is not None
 
     @property
-    def takes_booleans(self) -> bool:
-        options = self.session.config_options if self.session is not None else None
-        return options is not None and options.boolean is not None
-
-    @property
     def shows_forms(self) -> bool:
         return self.elicitation is not None and self.elicitation.form is not None
-
-    @property
-    def opens_urls(self) -> bool:
-        return self.elicitation is not None and self.elicitation.url is not None
 
     @property
     def shows_output(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-import msgspec
 from msgspec import UNSET, UnsetType
 
 from callgate.protocol.acp.reading import Sent
@@ -160,9 +159,3 @@ class SessionUpdate(Sent, frozen=True, kw_only=True):
 
     session_id: str
     update: Update
-
-
-class ElicitationDone(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The parameters of `elicitation/complete`: what a URL was opened for has happened."""
-
-    elicitation_id: str

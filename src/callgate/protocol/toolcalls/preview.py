@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection
 
-_SHOWN = {"send_chat": "content", "say": "utterance"}
-"""The parameter that is shown, by type."""
-BEFORE = len('{"type":"say","parameters":{"utterance":"')
+SHOWN_TYPE = "send_chat"
+_PARAMETER = "content"
+"""What is shown of it."""
+BEFORE = len('{"type":"send_chat","parameters":{"content":"')
 """Characters of a call at least before there is something to show."""
 
 STRING = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
@@ -29,10 +29,10 @@ _NESTED = re.compile(
 _WS = r"[ \t\r\n]*"
 _PLAIN = rf'"(?:id|operation|priority)"{_WS}:{_WS}(?:"[^"\\]*"|[0-9.]+){_WS}'
 _TYPE = rf'\{{{_WS}(?:{_PLAIN},{_WS})*"type"{_WS}:{_WS}"'
-_OTHER_TYPE = re.compile(rf'{_TYPE}(?!(?:send_chat|say)")\w+"')
+_OTHER_TYPE = re.compile(rf'{_TYPE}(?!{SHOWN_TYPE}")\w+"')
 _USUAL = re.compile(
-    rf'{_TYPE}(?P<type>send_chat|say)"{_WS}(?:,{_WS}{_PLAIN})*,{_WS}"parameters"{_WS}:{_WS}'
-    rf'\{{{_WS}"(?P<key>content|utterance)"{_WS}:{_WS}"'
+    rf'{_TYPE}{SHOWN_TYPE}"{_WS}(?:,{_WS}{_PLAIN})*,{_WS}"parameters"{_WS}:{_WS}'
+    rf'\{{{_WS}"{_PARAMETER}"{_WS}:{_WS}"'
 )
 """All there is before the text, as most write it."""
 _LONGEST_HEAD = 512
@@ -68,12 +68,9 @@ def _is_short(text: str, at: int) -> bool:
 class Preview:
     """One call as it arrives, from its opening brace on."""
 
-    def __init__(self, types: Collection[str], *, strict: bool) -> None:
+    def __init__(self, *, strict: bool) -> None:
         self.over = False
         """Nothing more of this call is shown early."""
-        self.spoken = False
-        """The text is for the ear."""
-        self._types = types
         self._legible = _LEGIBLE[strict]
         self._plain = _PLAIN_TEXT.fullmatch
         self._head = ""
@@ -82,8 +79,8 @@ class Preview:
         self._last = ""
         """The separator, bracket or quotation mark before this place."""
         self._key = ""
-        self._wanted = ""
-        """The parameter to show: known when the type is."""
+        self._is_shown_type = False
+        """Known when the type is."""
         self._inside = False
         """In the parameters."""
         self._string = ""
@@ -105,8 +102,8 @@ class Preview:
                 self._head = piece[at:]
                 return ""
             usual = _USUAL.match(piece, at)
-            if usual and usual["type"] in self._types and _SHOWN[usual["type"]] == usual["key"]:
-                self._string, self.spoken = "shown", usual["type"] == "say"
+            if usual:
+                self._string = "shown"
                 return self._show(piece, usual.end())
         while at < len(piece) and not self.over:
             pass_next = self._pass_string if self._string else self._pass_structure
@@ -163,8 +160,8 @@ class Preview:
         if role == "key":
             self._key = text
         elif role == "type":
-            self._wanted = _SHOWN.get(text, "") if text in self._types else ""
-            self.over, self.spoken = not self._wanted, text == "say"
+            self._is_shown_type = text == SHOWN_TYPE
+            self.over = not self._is_shown_type
 
     def _pass_structure(self, piece: str, at: int) -> int:
         near = self._at_members()
@@ -200,7 +197,7 @@ class Preview:
         if self._last != ":":
             self.over = True
         elif self._inside:
-            return "shown" if self._key == self._wanted else "other"
+            return "shown" if self._key == _PARAMETER else "other"
         elif self._key == "type":
             return "type"
         return "other"
@@ -209,6 +206,6 @@ class Preview:
         if near and self._last != ":":
             self.over = True
         elif near and not self._inside and self._key == "parameters":
-            self._inside = char == "{" and bool(self._wanted)
+            self._inside = char == "{" and self._is_shown_type
             self.over = not self._inside
         self._depth += 1

@@ -25,7 +25,7 @@ from callgate.protocol import strict_json
 from callgate.protocol.toolcalls import quick
 from callgate.protocol.toolcalls.judge import Unfit, judge
 from callgate.protocol.toolcalls.parse import parse, too_long
-from callgate.protocol.toolcalls.preview import BEFORE, STRING, Preview, is_silent
+from callgate.protocol.toolcalls.preview import BEFORE, SHOWN_TYPE, STRING, Preview, is_silent
 from callgate.protocol.toolcalls.prose import Prose
 from callgate.protocol.toolcalls.values import (
     MAX_BYTES,
@@ -69,12 +69,9 @@ class CallStream:
         strict: bool = False,
         types: Collection[str] = TYPES,
         max_bytes: int = MAX_BYTES,
-        speech: bool = False,
     ) -> None:
-        """`speech`: `shown` also gives what is to be spoken."""
         self._strict = strict
         self._types = types
-        self._visible = frozenset(types) & ({"send_chat", "say"} if speech else {"send_chat"})
         self._max_bytes = max_bytes
         self._room = max_bytes
         self._chunks: list[str] = []
@@ -165,14 +162,14 @@ class CallStream:
         return self._calls[before:]
 
     def _start_showing(self, call: str, at: int) -> None:
-        if not is_silent(call, at):
-            self._preview = Preview(self._visible, strict=self._strict)
+        if SHOWN_TYPE in self._types and not is_silent(call, at):
+            self._preview = Preview(strict=self._strict)
             self._show(self._preview, call, at)
 
     def _show(self, preview: Preview, piece: str, at: int = 0) -> None:
         text = preview.feed(piece, at)
         if text:
-            self._shown.append(ContentDelta(self._count, text, preview.spoken))
+            self._shown.append(ContentDelta(self._count, text))
         if preview.over:
             self._preview = None
 

@@ -74,14 +74,12 @@ Use the exact names that the user gives. Answer only what the results say."""
 def teach(
     tools: Iterable[ToolDefinition],
     *,
-    outputs: bool = True,
     speech: bool = True,
     short: bool = False,
 ) -> str:
     """The part of a prompt that explains the format and these tools.
 
     Args:
-        outputs: also explain the types that speak to the user and end the turn.
         speech: also `say`, for a user who can hear it.
         short: for a small model: see `document_schema`.
     """
@@ -89,7 +87,7 @@ def teach(
     form = _SHORT_FORMAT if short else _FORMAT
     entry = _line if short else _entry
     entries = []
-    if outputs and not short:
+    if not short:
         entries += [
             f"- {name}: {line} {_schema(_OUTPUT_SCHEMAS[name])}"
             for name, line in _OUTPUT_LINES.items()

@@ -135,8 +135,6 @@ class ContentDelta(msgspec.Struct, frozen=True):
     index: int | None
     """Of the call whose text it is; None: words beside the documents."""
     text: str
-    spoken: bool = False
-    """It is for the ear: of a `say`."""
 
 
 class Parsed(msgspec.Struct, frozen=True, kw_only=True):

@@ -32,7 +32,7 @@ from callgate.sandbox import profiles
 from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.dry_runs.copies import copy_tree, remove_tree
 from callgate.sandbox.dry_runs.manifests import Manifest, take
-from callgate.sandbox.jails import Guarantee, Jail, Limits, below_any, is_below
+from callgate.sandbox.jails import Guarantee, Jail, below_any, is_below
 from callgate.sandbox.plans import Backend, CannotGuarantee, choose
 from callgate.sandbox.processes import ordering
 from callgate.sandbox.processes.broker_client import (
@@ -75,14 +75,12 @@ class Stage(msgspec.Struct, frozen=True):
         return os.path.join(self.scratch, "work")
 
 
-async def prepare(
-    workspace: str, parents: Sequence[str], ways: Sequence[Way] = ("overlay", "copy")
-) -> Stage:
+async def prepare(workspace: str, parents: Sequence[str]) -> Stage:
     """Get a stage ready in the first of the directories that can hold one.
 
-    An overlay if it looks possible, else a copy; `ways` can leave one out.
+    An overlay if it looks possible, else a copy.
     """
-    return await in_thread(_prepare, os.path.realpath(workspace), parents, ways)
+    return await in_thread(_prepare, os.path.realpath(workspace), parents)
 
 
 async def start(
@@ -93,7 +91,6 @@ async def start(
     paths: profiles.SandboxPaths,
     on_output: OnOutput,
     *,
-    limits: Limits | None = None,
     bwrap: str | None = None,
 ) -> tuple[Stage, BrokeredProcess]:
     """Start a command over a stage; the stage comes back, as a copy if no overlay could be made.
@@ -101,7 +98,7 @@ async def start(
     It has no network, and nothing but the stand-in to write to. Raises `CannotGuarantee`, or
     OSError if the command itself cannot be started. Whoever prepared the stage removes it.
     """
-    jail = _jail(stage, paths, limits)
+    jail = _jail(stage, paths)
     plan = choose(jail, backends)
     output = jail.limits.output_bytes
     if "namespaces" not in plan.backends:
@@ -140,7 +137,7 @@ async def in_thread(work: Callable[[*_A], _R], *arguments: *_A) -> _R:
     return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
 
 
-def _jail(stage: Stage, paths: profiles.SandboxPaths, limits: Limits | None) -> Jail:
+def _jail(stage: Stage, paths: profiles.SandboxPaths) -> Jail:
     """The jail of commands in this workspace, less what is outside it and could be written."""
     inside = msgspec.structs.replace(
         paths,
@@ -149,7 +146,7 @@ def _jail(stage: Stage, paths: profiles.SandboxPaths, limits: Limits | None) -> 
         write_roots=(),
         protected=(),  # what would be changed there is shown, and not applied
     )
-    jail = profiles.workspace(inside, limits=limits or default_limits())
+    jail = profiles.workspace(inside, limits=default_limits())
     return msgspec.structs.replace(jail, hidden=tuple(sorted({*jail.hidden, stage.scratch})))
 
 
@@ -173,7 +170,7 @@ def _around_copy(jail: Jail, stage: Stage) -> Jail:
     )
 
 
-def _prepare(workspace: str, parents: Sequence[str], ways: Sequence[Way]) -> Stage:
+def _prepare(workspace: str, parents: Sequence[str]) -> Stage:
     before = take(workspace, most=MOST_ENTRIES, seconds=MOST_SECONDS)
     if before.unlisted:
         path, why = next(iter(before.unlisted.items()))
@@ -187,20 +184,18 @@ def _prepare(workspace: str, parents: Sequence[str], ways: Sequence[Way]) -> Sta
             scratch, lock = _scratch(parent)
         except OSError:
             continue
-        if "overlay" in ways and not _has_mounts(workspace) and _takes_attributes(scratch):
+        if not _has_mounts(workspace) and _takes_attributes(scratch):
             stage = Stage(workspace, scratch, lock, "overlay", before)
             os.mkdir(stage.tree)
             os.mkdir(stage.work, 0o700)
             os.chmod(stage.tree, stat.S_IMODE(os.stat(workspace).st_mode))  # the overlay's root
             return stage
         stage = Stage(workspace, scratch, lock, "copy", before)
-        if "copy" in ways:
-            try:
-                return _as_copy(stage)
-            except BaseException:
-                remove(stage)
-                raise
-        remove(stage)
+        try:
+            return _as_copy(stage)
+        except BaseException:
+            remove(stage)
+            raise
     raise ToolExecutionError(
         "There is no directory outside the workspace in which a preview can be made.",
         reason="no_scratch",

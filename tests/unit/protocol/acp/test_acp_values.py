@@ -190,9 +190,7 @@ ABILITIES = (
     "signs_in_at_a_terminal",
     "shows_notices",
     "shows_compaction",
-    "takes_booleans",
     "shows_forms",
-    "opens_urls",
     "shows_output",
 )
 
@@ -207,8 +205,8 @@ ABILITIES = (
         ({"fs": {"writeTextFile": True}, "terminal": True}, ["writes_files", "has_terminals"]),
         ({"auth": {"terminal": True}}, ["signs_in_at_a_terminal"]),
         ({"session": {"notices": {}, "compaction": {}}}, ["shows_notices", "shows_compaction"]),
-        ({"session": {"configOptions": {"boolean": {}}}}, ["takes_booleans"]),
-        ({"elicitation": {"form": {}, "url": {}}}, ["shows_forms", "opens_urls"]),
+        ({"session": {"configOptions": {"boolean": {}}}}, []),
+        ({"elicitation": {"form": {}, "url": {}}}, ["shows_forms"]),
         ({"_meta": {"terminal_output": True}}, ["shows_output"]),
         ({"_meta": {"terminal_output": 1}}, []),
         ("all", []),
