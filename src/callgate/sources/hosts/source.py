@@ -80,12 +80,6 @@ class Hosts:
         known = {name: position for position, name in enumerate(self._pins.known())}
         return sorted(self._specs, key=lambda name: known.get(name, len(known)))
 
-    async def learn(self, name: str) -> Pinned:
-        """Start a host and pin what it says. Raises a `ToolError`."""
-        pinned = await self.ask(name)
-        self.pin_first(name, pinned)
-        return pinned
-
     def pin(self, name: str, pinned: Pinned) -> None:
         self._pins.write(name, pinned)
 

@@ -73,7 +73,7 @@ class Stand:
 
     async def open(self) -> None:
         if self.hosts.unknown():
-            await self.hosts.learn("plain")
+            self.hosts.pin_first("plain", await self.hosts.ask("plain"))
         for factory in self.hosts.factories("plain"):
             self.bench.dispatcher.register(factory)
 
@@ -356,7 +356,7 @@ async def test_a_host_that_cannot_be_started_says_why(make: Make, process: Broke
     )
     hosts = Hosts([spec], Shelf())
     with pytest.raises(ToolError) as refused:
-        await hosts.learn("none")
+        hosts.pin_first("none", await hosts.ask("none"))
     assert refused.value.error_class is ToolErrorClass.HOST_UNAVAILABLE
     await hosts.close()
 

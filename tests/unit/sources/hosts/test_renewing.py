@@ -89,7 +89,7 @@ class Stand:
         return self.hosts.hosts["plain"]
 
     async def open(self) -> None:
-        await self.hosts.learn("plain")
+        self.hosts.pin_first("plain", await self.hosts.ask("plain"))
         for factory in self.hosts.factories("plain"):
             self.bench.dispatcher.register(factory)
 

@@ -54,7 +54,7 @@ class Stand:
         hosts = Hosts([self.spec], self.shelf)
         try:
             if hosts.unknown():
-                await hosts.learn("small")
+                hosts.pin_first("small", await hosts.ask("small"))
             bench = Bench(self.workspace, mode=Mode.WRITE)
             for factory in hosts.factories("small"):
                 bench.dispatcher.register(factory)
@@ -119,6 +119,6 @@ async def test_the_message_names_the_required_method_that_was_not_answered(
     spec = HostSpec(settings=settings, launcher=lambda: BrokerLauncher(process, None))
     hosts = Hosts([spec], Shelf())
     with pytest.raises(ToolError) as refused:
-        await hosts.learn("mute")
+        hosts.pin_first("mute", await hosts.ask("mute"))
     await hosts.close()
     assert "did not answer init" in refused.value.message

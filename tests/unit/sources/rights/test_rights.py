@@ -87,7 +87,7 @@ class Lab:
         servers = make_servers(home, settings, sandbox, str(self.ws))
         try:
             for name in hosts.hosts:
-                await hosts.learn(name)
+                hosts.pin_first(name, await hosts.ask(name))
             for name in servers.hosts:
                 servers.pin(name, await servers.ask(name, ServerLocation(str(self.ws))))
         finally:
