@@ -20,6 +20,8 @@ from callgate.runtime import Runtime
 
 MOST_AT_ONCE = 64
 MOST_WAITING = 1_024
+_MOST_WAITING_BYTES = 16 * 1024 * 1024
+"""Bytes of calls that wait for others before no more are read."""
 
 
 class Follower(Protocol):
@@ -49,6 +51,8 @@ class Calls:
         self._running: dict[str, str] = {}
         """By request id: our id of the call."""
         self._waiting: dict[str, ToolCall] = {}
+        self._waiting_bytes = 0
+        """Bytes that came since calls have to wait."""
         self._cancelled: set[str] = set()
         """The ids of running calls that are being stopped."""
         self._closed: ToolError | None = None
@@ -62,7 +66,12 @@ class Calls:
 
     @property
     def is_full(self) -> bool:
-        return len(self._waiting) >= MOST_WAITING
+        many = len(self._waiting) >= MOST_WAITING
+        return many or (self.waits and self._waiting_bytes > _MOST_WAITING_BYTES)
+
+    def count_bytes(self, received: int) -> None:
+        """Count what came, if calls wait."""
+        self._waiting_bytes = self._waiting_bytes + received if self.waits else 0
 
     def take(self, request_id: str, call: ToolCall) -> None:
         if len(self._running) < MOST_AT_ONCE:
@@ -76,6 +85,7 @@ class Calls:
     def cancel(self, request_id: str) -> None:
         call = self._waiting.pop(request_id, None)
         if call is not None:
+            self._forget_bytes()
             self.refuse(request_id, call, ToolCancelled())
             return
         call_id = self._running.get(request_id)
@@ -96,6 +106,10 @@ class Calls:
             if self._end(request_id, call_id):
                 self._host.unfollow(call_id)
                 self._answer(request_id, self._runtime.give_up(call_id, error))
+
+    def _forget_bytes(self) -> None:
+        if not self._waiting:
+            self._waiting_bytes = 0
 
     def _start(self, request_id: str, call: ToolCall) -> None:
         self._running[request_id] = call.id
@@ -123,4 +137,5 @@ class Calls:
         if self._waiting:
             following = next(iter(self._waiting))
             self._start(following, self._waiting.pop(following))
+            self._forget_bytes()
         return True

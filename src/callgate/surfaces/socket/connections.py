@@ -32,6 +32,7 @@ from callgate.surfaces.socket.intakes import requests
 from callgate.surfaces.socket.listening import has_hung_up
 from callgate.surfaces.socket.listings import list_tools
 from callgate.surfaces.socket.outboxes import Outbox
+from callgate.surfaces.socket.presence import PresenceCheck
 from callgate.surfaces.socket.replies import Replies
 from callgate.surfaces.socket.states import (
     LOOKED_AT,
@@ -44,12 +45,8 @@ from callgate.surfaces.socket.states import (
 from callgate.surfaces.socket.watchers import Watcher
 from callgate.surfaces.unfinished import REFUSAL, Unfinished
 
-_MOST_WAITING_BYTES = 16 * 1024 * 1024
-"""Bytes of calls that wait for others before no more are read."""
 _MOST_PENDING = 64
 """Requests beside calls that are answered at once."""
-_LOOK_S = 0.1
-"""How often a peer that says no more, or is not read, is looked at: whether it is still there."""
 _END = object()
 
 
@@ -85,14 +82,12 @@ class Connection(asyncio.Protocol):
         """Bytes of what came last ..."""
         self._incoming: Iterator[frames.Request | Fault | None] | None = None
         """... and the requests in it that have not been taken."""
-        self._waiting_bytes = 0
-        """Bytes that came since calls have to wait."""
         self._pending = 0
         """Requests beside calls that are being answered."""
         self._replies = Replies()
         self.has_asked = False
         """Whether any request came."""
-        self._looking: asyncio.TimerHandle | None = None
+        self._presence = PresenceCheck(self._look)
         self.transport: asyncio.Transport | None = None
 
     @property
@@ -129,8 +124,7 @@ class Connection(asyncio.Protocol):
         self.transport = self._incoming = None
         self._wire.drop()
         self._host.unfinished.hold(self, 0)
-        if self._looking is not None:
-            self._looking.cancel()
+        self._presence.stop()
         self.watcher.close()
         self._calls.close(ToolCancelled(reason="caller_gone"))
         self._host.left(self)
@@ -140,7 +134,7 @@ class Connection(asyncio.Protocol):
         if self.state not in OPEN or self._peer_is_gone() or not self._is_busy:
             return False  # the transport closes
         self._move(Transition.EOF)
-        self._watch()
+        self._presence.start()
         return True
 
     def pause_writing(self) -> None:
@@ -157,9 +151,6 @@ class Connection(asyncio.Protocol):
         self._received = len(data)
         self._incoming = requests(self._wire, data)
         self._take_requests()
-
-    def _wait_for_turn(self) -> None:
-        self._turns.wait(self._take_in_turn)
 
     def _take_in_turn(self) -> None:
         if self.state is ConnectionState.WAITING:
@@ -187,7 +178,7 @@ class Connection(asyncio.Protocol):
                 self._floods = True
                 self._move(Transition.YIELD)
                 self._pace()
-                self._wait_for_turn()
+                self._turns.wait(self._take_in_turn)
                 return
         self._end_taking()
 
@@ -201,15 +192,9 @@ class Connection(asyncio.Protocol):
         if self._wire.hopeless:
             self._out.end("protocol", "A line went on without end.")
         if self.state is ConnectionState.TAKING:
-            self._move(Transition.FILL if self._fills() else Transition.TAKEN)
+            self._calls.count_bytes(self._received)
+            self._move(Transition.FILL if self._calls.is_full else Transition.TAKEN)
             self._pace()
-
-    def _fills(self) -> bool:
-        """Count what came while calls wait for others; whether that is too much."""
-        if not self._calls.waits:
-            return False
-        self._waiting_bytes += self._received
-        return self._calls.is_full or self._waiting_bytes > _MOST_WAITING_BYTES
 
     def _pace(self) -> None:
         """Read on, or not yet."""
@@ -218,7 +203,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         elif state in PAUSED:
             self._transport.pause_reading()
-            self._watch()
+            self._presence.start()
 
     def overflow(self) -> None:
         """It began more than there is room for: nothing that it says after that makes sense."""
@@ -227,19 +212,15 @@ class Connection(asyncio.Protocol):
 
     # A peer that goes away where nobody tells us: what it sends is not read.
 
-    def _watch(self) -> None:
-        if self._looking is None:
-            self._look()
-
-    def _look(self) -> None:
-        self._looking = None
+    def _look(self) -> bool:
+        """End what nobody waits for any more; whether to look again."""
         if self.state not in LOOKED_AT:
-            return
+            return False
         if self._peer_is_gone():
             self.abort()
-            return
+            return False
         self._hang_up_if_done()
-        self._looking = asyncio.get_running_loop().call_later(_LOOK_S, self._look)
+        return True
 
     def _peer_is_gone(self) -> bool:
         return has_hung_up(self._transport.get_extra_info("socket"))
@@ -306,7 +287,7 @@ class Connection(asyncio.Protocol):
             self._pending -= 1
             if self.state is ConnectionState.BLOCKED:
                 self._move(Transition.ANSWER)
-                self._wait_for_turn()
+                self._turns.wait(self._take_in_turn)
         self._send(reply)
 
     # Answers.
@@ -324,11 +305,9 @@ class Connection(asyncio.Protocol):
             self._out.show(subscription_id, happened(event))
 
     def _result(self, request_id: str, result: ToolResult) -> None:
-        if self._waiting_bytes and not self._calls.waits:
-            self._waiting_bytes = 0
-            if self.state is ConnectionState.FULL:
-                self._move(Transition.DRAIN)
-                self._pace()
+        if self.state is ConnectionState.FULL and not self._calls.waits:
+            self._move(Transition.DRAIN)
+            self._pace()
         reply = self._replies.of(request_id, result)
         if request_id in self._wire.in_flight:
             self._send(reply)
