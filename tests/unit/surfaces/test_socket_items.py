@@ -27,9 +27,12 @@ from callgate.dispatch.permission.grants import Grant
 from callgate.policy.rules import Outcome
 from callgate.protocol.socket_v1.results import envelope
 from callgate.protocol.socket_v1.server import ServerWire
+from callgate.surfaces.socket import connections
+from callgate.surfaces.socket.calls import MOST_AT_ONCE, MOST_WAITING
 from callgate.surfaces.socket.intakes import requests
 from callgate.surfaces.socket.listening import Listener, listen
 from callgate.surfaces.socket.server import SocketServer
+from callgate.surfaces.socket.states import ConnectionState, Transition, next_state
 
 SEEN: list[tuple[str, Any]] = []
 
@@ -632,3 +635,89 @@ async def test_a_peer_that_floods_has_one_slice_in_a_turn_of_the_loop(door: Door
 
 async def _lines(peer: Peer, count: int) -> list[bytes]:
     return [await peer.reader.readline() for _ in range(count)]
+
+
+# --- the states of a connection ------------------------------------------------------------------
+
+
+@pytest.fixture
+def states(monkeypatch: pytest.MonkeyPatch) -> list[ConnectionState]:
+    """The states that connections came into, in order."""
+    found: list[ConnectionState] = []
+
+    def following(state: ConnectionState, transition: Transition) -> ConnectionState:
+        found.append(next_state(state, transition))
+        return found[-1]
+
+    monkeypatch.setattr(connections, "next_state", following)
+    return found
+
+
+async def reached(states: list[ConnectionState], wanted: ConnectionState) -> None:
+    async with asyncio.timeout(60):
+        while wanted not in states:
+            await asyncio.sleep(0)
+
+
+async def test_a_peer_that_asks_and_leaves_is_read_and_closed(door: Door, states: list[ConnectionState]) -> None:
+    peer = await door.peer()
+    peer.send(type="check_alive", requestId="a")
+    assert (await peer.read())["type"] == "alive"
+    peer.writer.close()
+    await reached(states, ConnectionState.CLOSED)
+    served = [ConnectionState.READING, ConnectionState.TAKING, ConnectionState.READING]
+    assert [each for each in states if each is not ConnectionState.CLOSING] == [*served, ConnectionState.CLOSED]
+
+
+async def test_a_peer_that_says_no_more_has_its_answer_and_is_closed(door: Door, states: list[ConnectionState]) -> None:
+    peer = await door.peer()
+    peer.start("deaf")
+    peer.writer.write_eof()
+    await reached(states, ConnectionState.HALF_CLOSED)
+    Freed.event.set()
+    while (frame := await peer.read())["type"] != "tool_result":
+        pass
+    assert frame["requestId"] == "r1"
+    assert await peer.read() is None
+    await reached(states, ConnectionState.CLOSED)
+    half = states.index(ConnectionState.HALF_CLOSED)
+    assert set(states[half:]) <= {ConnectionState.HALF_CLOSED, ConnectionState.CLOSING, ConnectionState.CLOSED}
+
+
+async def test_with_too_many_calls_waiting_nothing_is_read_until_they_have_begun(
+    door: Door, states: list[ConnectionState]
+) -> None:
+    peer = await door.peer()
+    ids = {str(n) for n in range(MOST_AT_ONCE + MOST_WAITING + 100)}
+    for id in ids:
+        peer.start("deaf", id=id)
+    await reached(states, ConnectionState.FULL)
+    assert states[-1] is ConnectionState.FULL
+    Freed.event.set()
+    while ids:
+        frame = await peer.read()
+        if frame["type"] == "tool_result":
+            ids.remove(frame["requestId"])
+    full = states.index(ConnectionState.FULL)
+    assert states[full + 1] is ConnectionState.READING
+
+
+@pytest.mark.parametrize(("slice_s", "state"), [(3600.0, ConnectionState.BLOCKED), (-1.0, ConnectionState.WAITING)])
+async def test_many_requests_at_once_are_taken_in_turns_and_all_answered(
+    door: Door,
+    states: list[ConnectionState],
+    slice_s: float,
+    state: ConnectionState,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "SLICE_S", slice_s)
+    peer = await door.peer()
+    ids = {str(n) for n in range(200)}
+    lines = [json.dumps({"type": "list_confirmations", "requestId": id}) for id in ids]
+    peer.writer.write("\n".join([*lines, ""]).encode())
+    while ids:
+        ids.remove((await peer.read())["requestId"])
+    assert state in states
+    async with asyncio.timeout(60):
+        while states[-1] is not ConnectionState.READING:
+            await asyncio.sleep(0)
