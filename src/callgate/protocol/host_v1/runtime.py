@@ -91,6 +91,11 @@ class RuntimeWire:
         return self._in_flight
 
     @property
+    def host_requests(self) -> Mapping[str, type]:
+        """The requests of the host that have no answer yet."""
+        return self._host_requests
+
+    @property
     def agreed(self) -> Iterable[str]:
         """The methods that the host may ask for: what was offered, and it announced."""
         return self._agreed.keys()
