@@ -187,7 +187,7 @@ class Ground:
         settings, runtime = self._settings(command), self.gate.runtime
         spec = HostSpec(settings=settings, effect=SideEffects.NONE, launcher=self.launcher)
         hosts = Hosts([spec], PinFiles(str(self.directory / "home")))
-        await hosts.learn(settings.name)
+        hosts.pin_first(settings.name, await hosts.ask(settings.name))
         factories = [
             each for each in hosts.factories(settings.name) if each().definition.name == tool
         ]
