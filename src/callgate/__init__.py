@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # `typing` would cost every command line more than its own st
 _EXPORTS = {
     "callgate.core.version": ("__version__",),
     "callgate.gate": ("Gate",),
+    "callgate.instance.serving": ("serve",),
+    "callgate.instance.instance": ("Instance",),
+    "callgate.instance.errors": ("CannotServe",),
     "callgate.client.connecting": ("connect",),
     "callgate.client.errors": ("ClientError", "NoInstance", "InstanceGone", "RequestRefused"),
     "callgate.client.remote": ("RemoteGate",),
@@ -54,7 +57,7 @@ _EXPORTS = {
         "ConfirmationTimeout",
         "ToolRegistrationError",
     ),
-    "callgate.standalone": ("ToolDispatcher",),
+    "callgate.wiring.standalone": ("ToolDispatcher",),
     "callgate.dispatch.permission.confirmations": ("Confirmation", "Answer", "Scope"),
     "callgate.policy.rules": ("Outcome", "Policy"),
     "callgate.workspace.files": ("WorkspaceFileAPI",),
@@ -115,14 +118,17 @@ if TYPE_CHECKING:
     from callgate.dispatch.permission.confirmations import Confirmation as Confirmation
     from callgate.dispatch.permission.confirmations import Scope as Scope
     from callgate.gate import Gate as Gate
+    from callgate.instance.errors import CannotServe as CannotServe
+    from callgate.instance.instance import Instance as Instance
+    from callgate.instance.serving import serve as serve
     from callgate.policy.rules import Outcome as Outcome
     from callgate.policy.rules import Policy as Policy
     from callgate.sources.functions import tool as tool
     from callgate.sources.outputs import error_result as error_result
     from callgate.sources.outputs import ok_result as ok_result
-    from callgate.standalone import ToolDispatcher as ToolDispatcher
     from callgate.wiring.runtime import BUILT_IN as BUILT_IN
     from callgate.wiring.runtime import Wired as Wired
+    from callgate.wiring.standalone import ToolDispatcher as ToolDispatcher
     from callgate.workspace.files import WorkspaceFileAPI as WorkspaceFileAPI
 
 

@@ -20,7 +20,7 @@ STARTERS = {
     "sandbox/meters.py": "forks a child that tries whether it may fork, and ends",
     "config/keys.py": "runs the user's own key_command, which no model and no workspace can set",
     "callgate_catalogue/memory/command_line.py": "the user's own EDITOR, at their terminal",
-    "cli/serving/watchdog.py": "forks what watches our own loop: it runs no command",
+    "instance/watchdog.py": "forks what watches our own loop: it runs no command",
     "cli/serving/detach.py": "callgate itself, into the background",
     "sandbox/backends/cgroups.py": "forks a keeper into its group",
     "host/scripts.py": "runs scripts inside a host's own jail",

@@ -8,16 +8,14 @@ doing more.
 
 from __future__ import annotations
 
-import os
-
 from callgate.cli.errors import CliError
 from callgate.core.errors import ToolErrorClass
-from callgate.sandbox.processes.command_marks import MARK, inherited_mark
+from callgate.sandbox.processes.command_marks import is_within_a_call
 
 
 def refuse_within_a_call(command: str) -> None:
     """End the command if a running call started it."""
-    if os.environ.get(MARK) or inherited_mark():
+    if is_within_a_call():
         raise CliError(
             f"{command} is refused inside a running call: a tool cannot approve itself",
             error_class=ToolErrorClass.PERMISSION_DENIED,

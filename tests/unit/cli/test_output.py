@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from callgate.cli.log_limits import LARGEST, Repeats
+from callgate.cli.logs import Repeats
+from callgate.instance.log_file import LARGEST
 from tests.unit.surfaces.test_serving import Served
 
 LIMIT_S = 60.0

@@ -36,7 +36,6 @@ from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import INTERRUPTED, OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.stores import short
-from callgate.cli.serving.watchdog import watch_runtime
 from callgate.cli.ui.terminal import Paint, columns, is_terminal, say, wants_colour
 from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import clip, excerpt, visible, visible_text
@@ -45,6 +44,7 @@ from callgate.core.events import LLM_CALLED, Event
 from callgate.core.models import Usage
 from callgate.core.sessions import Session
 from callgate.core.stores import StoreError
+from callgate.instance.watchdog import watch_runtime
 from callgate.wiring.runtime import Wired
 
 BY = "callgate chat"

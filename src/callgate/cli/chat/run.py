@@ -26,7 +26,6 @@ from callgate.cli.embedded import open_runtime
 from callgate.cli.errors import CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.records.stores import explained
-from callgate.cli.serving.watchdog import watch_runtime
 from callgate.cli.ui.output import print_json, print_text
 from callgate.cli.ui.terminal import columns, is_terminal, paint_for, say
 from callgate.cli.ui.tty import open_tty
@@ -34,6 +33,7 @@ from callgate.cli.ui.visible import visible
 from callgate.core.events import TURN_STARTED, Event
 from callgate.core.sessions import Session
 from callgate.core.task_sets import start_task
+from callgate.instance.watchdog import watch_runtime
 from callgate.wiring.runtime import Wired
 
 BY = "callgate run"

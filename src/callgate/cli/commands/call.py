@@ -15,7 +15,6 @@ from callgate.cli.embedded import find_tool, open_runtime
 from callgate.cli.errors import CliError
 from callgate.cli.nested_calls import refuse_within_a_call
 from callgate.cli.remote import call as remote
-from callgate.cli.serving.watchdog import watch_runtime
 from callgate.cli.ui import call_results
 from callgate.cli.ui.call_results import CallOutcome
 from callgate.cli.ui.progress_line import ProgressLine
@@ -32,6 +31,7 @@ from callgate.core.events import (
     Event,
 )
 from callgate.dispatch.registry import Registered
+from callgate.instance.watchdog import watch_runtime
 from callgate.redaction.summaries import summarize
 from callgate.wiring.runtime import Wired
 

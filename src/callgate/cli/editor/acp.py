@@ -57,48 +57,18 @@ def _serve(requests: int, answers: int, options: Any) -> int:
 
     from callgate.cli.logs import set_up  # lazy: the same  # noqa: PLC0415
     from callgate.cli.nested_calls import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
-    from callgate.surfaces.acp import stdio  # lazy: the same  # noqa: PLC0415
+    from callgate.instance.editor import serve_editor  # lazy: the same  # noqa: PLC0415
+    from callgate.surfaces.acp.stdio import AcpOptions  # lazy: the same  # noqa: PLC0415
 
     refuse_within_a_call("callgate acp")
     set_up(options.debug, _level(options))
-    chosen = stdio.AcpOptions(model_of(options), options.mode, options.unstable)
+    chosen = AcpOptions(model_of(options), options.mode, options.unstable)
+    verbose = options.v or options.vv
 
-    async def make_agent(peer: Any, client: Any) -> Any:
-        await asyncio.to_thread(_load_agent)
-        wired = await asyncio.to_thread(_open, options.v or options.vv)
-        from callgate.cli.editor.dependencies import (  # lazy: after the greeting  # noqa: PLC0415
-            make_dependencies,
-        )
-        from callgate.cli.serving.watchdog import watch_runtime  # lazy: after the greeting  # noqa: PLC0415
-        from callgate.surfaces.acp.agent import AcpAgent  # lazy: after the greeting  # noqa: PLC0415
+    def report(wired: Wired) -> None:
+        from callgate.cli.ui import provenance  # lazy: after the greeting  # noqa: PLC0415
 
-        agent = AcpAgent(make_dependencies(wired, chosen), peer, client)
-        watch_runtime(wired)
-        return agent
-
-    return asyncio.run(stdio.serve(requests, answers, chosen, make_agent))
-
-
-def _load_agent() -> None:
-    """Load all that an agent needs, in a thread: the event loop goes on meanwhile."""
-    import callgate.cli.editor.dependencies  # lazy: after the greeting  # noqa: PLC0415
-    import callgate.surfaces.acp.agent  # lazy: after the greeting  # noqa: PLC0415
-    import callgate.wiring.agents  # lazy: after the greeting  # noqa: F401, PLC0415
-
-
-def _open(verbose: bool) -> Wired:
-    """A runtime with every configured tool. `RpcError` says why there is none."""
-    from callgate.cli.ui import provenance  # lazy: after the greeting  # noqa: PLC0415
-    from callgate.config.home import Home  # lazy: after the greeting  # noqa: PLC0415
-    from callgate.config.load import SettingsError  # lazy: after the greeting  # noqa: PLC0415
-    from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError  # lazy: after the greeting  # noqa: PLC0415
-    from callgate.wiring.runtime import Wired, register_configured  # lazy: after the greeting  # noqa: PLC0415
-
-    try:
-        wired = Wired(Home.from_environment())
-        register_configured(wired, os.getcwd())
         provenance.begin(verbose=verbose)
         provenance.from_own_runtime(wired, os.getcwd())
-    except (SettingsError, OSError) as error:
-        raise RpcError(INTERNAL_ERROR, f"callgate cannot start: {error}") from error
-    return wired
+
+    return asyncio.run(serve_editor(requests, answers, chosen, report))

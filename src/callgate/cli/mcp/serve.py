@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from typing import Any
 
-    from callgate.core.sessions import Session
-    from callgate.wiring.runtime import Wired
-
 _USAGE = 2
 
 
@@ -41,7 +38,9 @@ def serve(options: Namespace) -> int:
     refuse_within_a_call("callgate mcp serve")
     ensure_installed()
     wired, session = open_runtime(options, audit=True, log="warning")
-    asyncio.run(_serve(requests, answers, wired, session, not options.no_elicit))
+    from callgate.instance.mcp import serve_mcp  # lazy: the same  # noqa: PLC0415
+
+    asyncio.run(serve_mcp(requests, answers, wired, session, elicits=not options.no_elicit))
     return 0
 
 
@@ -71,25 +70,3 @@ def ensure_installed() -> None:
             "the package mcp, which belongs to callgate, is not installed",
             hint="pip install 'mcp>=2.3'",
         ) from error
-
-
-async def _serve(
-    requests: int, answers: int, wired: Wired, session: Session, elicits: bool
-) -> None:
-    from callgate.cli.serving.watchdog import watch_runtime  # lazy: after the streams were taken  # noqa: PLC0415
-    from callgate.surfaces.mcp import stdio  # lazy: the same  # noqa: PLC0415
-    from callgate.surfaces.mcp.local import local_server  # lazy: the same  # noqa: PLC0415
-
-    try:
-        watch_runtime(wired)
-        wired.warm()
-        server = local_server(
-            wired.runtime,
-            session,
-            home=wired.home.path,
-            skills=lambda: wired.skills,
-            elicits=elicits,
-        )
-        await stdio.serve(requests, answers, server)
-    finally:
-        await wired.close()

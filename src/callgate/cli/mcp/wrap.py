@@ -125,7 +125,7 @@ def _settings(options: Namespace, settings: Settings) -> Settings:
 async def _serve(
     requests: int, answers: int, wired: Wired, session: Session, options: Namespace
 ) -> None:
-    from callgate.cli.serving.watchdog import watch_runtime  # lazy: after the streams were taken  # noqa: PLC0415
+    from callgate.instance.watchdog import watch_runtime  # lazy: after the streams were taken  # noqa: PLC0415
     from callgate.surfaces.mcp import stdio  # lazy: the same  # noqa: PLC0415
 
     try:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 from callgate.cli.errors import FAILED, OK
-from callgate.cli.log_limits import write_to
+from callgate.instance.log_file import write_to
 
 
 def detach(log: str) -> Callable[[], None]:

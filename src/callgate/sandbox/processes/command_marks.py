@@ -39,3 +39,8 @@ def inherited_mark(pid: int = 0) -> bool:
     except OSError:
         return True
     return _LEAST_NUMBER <= soft < 1 << _BITS
+
+
+def is_within_a_call() -> bool:
+    """Whether we ourselves belong to a command of some runtime, by either mark."""
+    return bool(os.environ.get(MARK)) or inherited_mark()

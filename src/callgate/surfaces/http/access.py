@@ -59,6 +59,11 @@ class Access:
         self._rotated: list[Callable[[], None]] = []
         write_private(path, self._token + "\n")
 
+    @property
+    def token(self) -> str:
+        """The one that is good now."""
+        return self._token
+
     def close(self) -> None:
         """Take the token back. Idempotent."""
         try:

@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from callgate.cli.editor.dependencies import make_dependencies
 from callgate.config.home import Home
+from callgate.instance.editor_agent import make_dependencies
 from callgate.surfaces.acp.agent import AcpAgent
 from callgate.surfaces.acp.stdio import AcpOptions, Served
 from callgate.wiring.runtime import Wired, register_configured

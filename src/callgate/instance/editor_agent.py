@@ -1,26 +1,53 @@
-"""Builds the `Dependencies` of the ACP surface from a runtime."""
+"""The agent of an editor: its runtime, and what the ACP surface is given to work with."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from callgate.config.home import Home
 from callgate.config.keys import delete_key
 from callgate.config.load import SettingsError
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.models import ModelError
 from callgate.core.sessions import Mode, Session
+from callgate.instance.watchdog import watch_runtime
 from callgate.live_sessions import MODES, LiveSessions
 from callgate.models.make import find_table, key_name
+from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
+from callgate.surfaces.acp.agent import AcpAgent
 from callgate.surfaces.acp.dependencies import Dependencies, OpenServers
 from callgate.surfaces.acp.options import nearest
+from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp.stdio import AcpOptions
-from callgate.wiring.runtime import Wired
+from callgate.wiring.runtime import Wired, register_configured
 
 if TYPE_CHECKING:  # most sessions have none
     from callgate.wiring.mcp_sessions import EditorServers
+
+
+async def make_agent(
+    options: AcpOptions, report: Callable[[Wired], None], peer: Peer, client: Initialize
+) -> AcpAgent:
+    """Who answers a client from now on. `RpcError` says why there is nobody."""
+    wired = await asyncio.to_thread(_open, report)
+    agent = AcpAgent(make_dependencies(wired, options), peer, client)
+    watch_runtime(wired)
+    return agent
+
+
+def _open(report: Callable[[Wired], None]) -> Wired:
+    """A runtime with every configured tool."""
+    try:
+        wired = Wired(Home.from_environment())
+        register_configured(wired, os.getcwd())
+        report(wired)
+    except (SettingsError, OSError) as error:
+        raise RpcError(INTERNAL_ERROR, f"callgate cannot start: {error}") from error
+    return wired
 
 
 def make_dependencies(wired: Wired, options: AcpOptions) -> Dependencies:

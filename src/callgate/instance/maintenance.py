@@ -1,4 +1,4 @@
-"""What an instance looks after while it serves: that it can be found, its memory and its log.
+"""What an instance looks after while it serves: that it can be found, its settings, its memory.
 
     each second -> the home is another, or gone  --------> it ends, and says so
                    its socket is gone            -> made again, or it ends, and says so
@@ -13,11 +13,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from callgate.cli.log_limits import rotate
-from callgate.cli.serving.memory_release import Memory
-from callgate.surfaces.socket.instances import Instance, publish
+from callgate.surfaces.socket.instances import Instance as Record
+from callgate.surfaces.socket.instances import publish
 from callgate.surfaces.socket.listening import CannotListen, Listener
 from callgate.surfaces.socket.server import SocketServer
 
@@ -25,34 +24,29 @@ LOOK_EVERY_S = 1.0
 _log = logging.getLogger("callgate.serve")
 
 
-class Upkeep:
+class Maintenance:
     def __init__(
         self,
         home: str,
-        instance: Instance,
+        record: Record,
         server: SocketServer,
         listener: Listener,
-        log: str,
-        refresh: Callable[[], None],
+        chores: Sequence[Callable[[], object]],
     ) -> None:
-        """`log` is the file that an instance in the background writes to; `refresh` looks at the
-        settings."""
+        """`chores` are done each second, too."""
         self._home = home
         self._directory = os.stat(home)
-        self._instance = instance
+        self._record = record
         self._server = server
-        self._memory = Memory()
-        self._log = log
-        self._refresh = refresh
-        self.listener = listener
+        self._chores = chores
+        self._listener = listener
 
-    async def watch(self) -> str:
+    async def run(self) -> str:
         """Look after it all until that is not possible; returns why not."""
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
-            self._memory.tidy()
-            rotate(self._log)
-            self._refresh()
+            for chore in self._chores:
+                chore()
             try:
                 self._stay_known()
             except CannotListen as error:
@@ -64,9 +58,13 @@ class Upkeep:
         """Raises `CannotListen` or OSError."""
         if not os.path.samestat(os.stat(self._home), self._directory):
             raise CannotListen(f"{self._home} is another directory than it was")
-        if not self.listener.is_reachable:
+        if not self._listener.is_reachable:
             self._server.stop_accepting()
-            self.listener = self.listener.renew()
-            self._server.start(self.listener)
-            _log.error("%s was gone and has been made again", self.listener.path)
-        publish(self._home, self._instance, anew=False)
+            self._listener = self._listener.renew()
+            self._server.start(self._listener)
+            _log.error("%s was gone and has been made again", self._listener.path)
+        publish(self._home, self._record, anew=False)
+
+    def close(self) -> None:
+        """Stop listening: at the socket that there was, or the one that was made again."""
+        self._listener.close()

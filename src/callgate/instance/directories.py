@@ -1,0 +1,73 @@
+"""Which directory a peer may work in. It says where it is; it does not decide where it may be.
+
+    none named                           the first directory that is served
+    in a directory that is served        that one
+    trusted by the user (`trust.json`)   that one
+    any other                            refused
+
+A path counts as where it leads, after all links.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from callgate.config.load import SettingsError
+from callgate.config.trust import is_trusted
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.sessions import Mode, Session
+from callgate.instance.errors import CannotServe
+from callgate.policy.rules import is_within
+from callgate.wiring.runtime import Wired
+
+
+def served_roots(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """Where the directories to serve really are; none means here. Raises `CannotServe`."""
+    roots = [os.path.realpath(os.path.expanduser(each)) for each in paths] or [os.getcwd()]
+    for root in roots:
+        if not os.path.isdir(root):
+            raise CannotServe(f"{root} is not a directory")
+    return roots
+
+
+def peer_directory(cwd: str | None, roots: Sequence[str], is_trusted: Callable[[str], bool]) -> str:
+    """The directory in which a peer works that names `cwd`. Raises `ToolPermissionDenied`."""
+    if cwd is not None and not os.path.isabs(cwd):
+        raise ToolPermissionDenied("clientInfo.cwd must be absolute.", reason="cwd_relative")
+    if cwd is not None and "\0" in cwd:
+        raise ToolPermissionDenied("clientInfo.cwd is not a path.", reason="cwd_invalid")
+    real = roots[0] if cwd is None else os.path.realpath(cwd)
+    if not any(is_within(real, root) for root in roots) and not is_trusted(real):
+        raise ToolPermissionDenied(
+            f"{real} is not served here. Start callgate serve with --workspace for it, or "
+            "trust it with callgate trust.",
+            reason="workspace_not_served",
+        )
+    if not os.path.isdir(real):
+        raise ToolPermissionDenied(f"{real} is not a directory.", reason="workspace_gone")
+    return real
+
+
+class ServedDirectories:
+    def __init__(self, wired: Wired, roots: Sequence[str], mode: Mode) -> None:
+        """`roots` as of `served_roots`; sessions begin in `mode`."""
+        self.roots = tuple(roots)
+        self.mode = mode
+        self._wired = wired
+
+    def open_session(self, cwd: str | None, id: str) -> Session:
+        """A session in the directory of a peer. Raises `ToolPermissionDenied`."""
+        try:
+            directory = peer_directory(cwd, self.roots, partial(is_trusted, self._wired.home))
+            session = self._wired.session(directory, self.mode)
+        except SettingsError as error:
+            raise ToolPermissionDenied(str(error), reason="settings_invalid") from error
+        except OSError as error:
+            raise ToolPermissionDenied(
+                f"{cwd or self.roots[0]} cannot be used: {error.strerror or error}",
+                reason="workspace_gone",
+            ) from error
+        session.id = id
+        return session

@@ -1,0 +1,60 @@
+"""The HTTP surface of an instance, put together. Nothing of it is loaded before a visitor comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from callgate.core.sessions import Mode
+from callgate.instance.directories import ServedDirectories
+from callgate.instance.listeners import listen_http
+from callgate.surfaces.http.access import Access, private_name, token_path
+from callgate.surfaces.http.addresses import Address, Names
+from callgate.surfaces.http.dependencies import Dependencies, Served
+from callgate.surfaces.http.lazy_server import LazyHttpServer
+from callgate.surfaces.socket.instances import Instance as Record
+from callgate.surfaces.unfinished import Unfinished
+from callgate.wiring.runtime import Wired
+
+
+def open_http(
+    addresses: Sequence[Address],
+    wired: Wired,
+    directories: ServedDirectories,
+    record: Record,
+    ceiling: Mode | None,
+    unfinished: Unfinished,
+) -> tuple[LazyHttpServer, Access]:
+    """A server that listens, and who may come in. Raises `CannotServe`."""
+    listening, bound = listen_http(addresses)
+    home, settings = wired.home, wired.settings
+    try:
+        access = Access(token_path(home.path, record.pid))
+        names = Names(bound, private_name(home.path) if bound.is_local else None)
+    except BaseException:
+        listening.close()
+        raise
+    served = Served(
+        pid=record.pid,
+        version=record.version,
+        started_at=record.started_at / 1000,
+        workspaces=list(directories.roots),
+        mode=directories.mode,
+        ceiling=ceiling,
+        model=settings.model,
+        models=sorted(settings.models),
+        home=home.path,
+        audit=home.audit,
+    )
+    dependencies = Dependencies(
+        runtime=wired.runtime,
+        open_session=directories.open_session,
+        open_agent=wired.open_agent,
+        hosts=wired.hosting,
+        served=served,
+        access=access,
+        names=names,
+        skills=lambda: wired.skills,
+        refresh=wired.policies.refresh,
+        unfinished=unfinished,
+    )
+    return LazyHttpServer(listening, dependencies), access

@@ -1,0 +1,163 @@
+"""An instance: a runtime that others reach through a socket and HTTP, and find by its records.
+
+    made ---async with---> listening, published, maintained ---end---> withdrawn, drained, closed
+
+Its end takes the record back first, then no more peers are taken, what runs is stopped, answers
+go out, and the runtime is closed. If it cannot begin, nothing of it is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+
+from callgate.core.sessions import Mode
+from callgate.core.task_sets import start_task
+from callgate.core.version import __version__
+from callgate.instance.directories import ServedDirectories
+from callgate.instance.errors import CannotServe
+from callgate.instance.http import open_http
+from callgate.instance.listeners import Endpoints, listen_local
+from callgate.instance.log_file import LOG, rotate
+from callgate.instance.maintenance import Maintenance
+from callgate.instance.memory_release import Memory
+from callgate.policy.rules import is_within
+from callgate.surfaces.http.access import Access, reap_tokens
+from callgate.surfaces.http.lazy_server import LazyHttpServer
+from callgate.surfaces.socket.instances import Instance as Record
+from callgate.surfaces.socket.instances import publish, reap, running, withdraw
+from callgate.surfaces.socket.listening import Listener, expect_many
+from callgate.surfaces.socket.server import SocketServer
+from callgate.surfaces.unfinished import Unfinished
+from callgate.wiring.runtime import Wired
+
+
+class Instance:
+    """What runs and where; made by `callgate.serve`."""
+
+    def __init__(
+        self,
+        wired: Wired,
+        directories: ServedDirectories,
+        endpoints: Endpoints,
+        *,
+        label: str | None = None,
+        ceiling: Mode | None = None,
+        owns_process: bool = False,
+    ) -> None:
+        """It closes `wired` at its end. No session gets a wider mode than `ceiling`. With
+        `owns_process` it sets limits and memory of the process as suits an instance alone."""
+        self.pid = os.getpid()
+        self.label = label or os.path.basename(directories.roots[0]) or "root"
+        self.workspaces = directories.roots
+        self.runtime = wired.runtime
+        self._wired = wired
+        self._directories = directories
+        self._endpoints = endpoints
+        self._ceiling = ceiling
+        self._owns_process = owns_process
+        self._http: LazyHttpServer | None = None
+        self._access: Access | None = None
+
+    @property
+    def socket(self) -> str:
+        """Where it listens."""
+        return self._record.socket
+
+    @property
+    def url(self) -> str | None:
+        """Where it answers HTTP."""
+        return self._record.http
+
+    @property
+    def token(self) -> str | None:
+        """What a client has to show over HTTP; another one once it was rotated."""
+        return None if self._access is None else self._access.token
+
+    async def wait(self) -> str:
+        """Wait until it can serve no longer, its home being gone, say; returns why."""
+        await asyncio.wait({self._maintaining})
+        return self._maintaining.result()
+
+    def warm(self) -> None:
+        """Have hosts in Python forked from a warm process, where there may be any."""
+        self._wired.warm()
+
+    async def __aenter__(self) -> Instance:
+        async with AsyncExitStack() as closing:
+            closing.push_async_callback(self._wired.close)
+            self._start(closing)
+            self._closing = closing.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._closing.aclose()
+
+    def _start(self, closing: AsyncExitStack) -> None:
+        """Nothing here waits: of two who start in one process, one is first."""
+        home, unfinished = self._wired.home.path, Unfinished()
+        listener = self._listen()
+        closing.callback(listener.close)
+        self._record = self._describe(listener)
+        if self._endpoints.http:
+            self._http, self._access = self._open_http(unfinished)
+            closing.push_async_callback(self._http.close)
+            self._record = self._record._replace(http=self._http.url)
+        server = SocketServer(
+            self.runtime, self._directories.open_session, self._wired.hosting, unfinished
+        )
+        chores = [*self._process_chores(), self._wired.policies.refresh]
+        maintenance = Maintenance(home, self._record, server, listener, chores)
+        closing.callback(maintenance.close)  # before HTTP has drained
+        closing.push_async_callback(server.close)
+        server.start(listener)
+        reap(home)
+        reap_tokens(home)
+        if self._http is not None:
+            closing.callback(self._http.stop_accepting)
+            self._http.start()
+        closing.callback(withdraw, home, self._record)
+        publish(home, self._record)
+        self._maintaining = start_task(maintenance.run())
+        closing.callback(self._maintaining.cancel)
+
+    def _listen(self) -> Listener:
+        home = self._wired.home.path
+        if any(each.pid == self.pid for each in running(home)):  # one record a process
+            raise CannotServe(f"this process serves {home} already")
+        listener = listen_local(self._endpoints.socket, home, self.workspaces)
+        if not is_within(listener.path, home):  # which is hidden anyway
+            self._wired.sandbox.hide(os.path.dirname(listener.path))
+        return listener
+
+    def _describe(self, listener: Listener) -> Record:
+        return Record(
+            pid=self.pid,
+            socket=listener.path,
+            label=self.label,
+            cwd=self.workspaces[0],
+            version=__version__,
+            started_at=time.time_ns() // 1_000_000,
+        )
+
+    def _open_http(self, unfinished: Unfinished) -> tuple[LazyHttpServer, Access]:
+        return open_http(
+            self._endpoints.http,
+            self._wired,
+            self._directories,
+            self._record,
+            self._ceiling,
+            unfinished,
+        )
+
+    def _process_chores(self) -> list[Callable[[], object]]:
+        """What a process needs that is nothing but an instance."""
+        if not self._owns_process:
+            return []
+        expect_many()
+        log = os.path.join(self._wired.home.path, LOG)
+        return [Memory().tidy, partial(rotate, log)]
