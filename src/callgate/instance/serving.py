@@ -60,7 +60,14 @@ async def serve(
     endpoints = Endpoints(path, _addresses(http, allow_remote=http_allow_remote))
     ceiling = None if mode is None else Mode(mode)
     resolved_home = Home.from_environment() if home is None else Home.at(os.fspath(home))
-    wired = await asyncio.to_thread(_open, resolved_home, roots[0], tuple(tools))
+    wired = await asyncio.to_thread(_open, resolved_home, roots[0])
+    try:
+        for factory in tools:
+            wired.register(factory)
+        wired.check_workspace(roots[0])
+    except BaseException:
+        await wired.close()
+        raise
     directories = ServedDirectories(wired, roots, ceiling or wired.settings.mode)
     instance = Instance(wired, directories, endpoints, label=label, ceiling=ceiling)
     with ExitStack() as attached:
@@ -71,14 +78,11 @@ async def serve(
             yield instance
 
 
-def _open(home: Home, workspace: str, tools: Sequence[ToolFactory]) -> Wired:
+def _open(home: Home, workspace: str) -> Wired:
     """In a thread: hosts that are new are started and asked."""
     home.make()
     wired = Wired(home)
     register_configured(wired, workspace)
-    for factory in tools:
-        wired.register(factory)
-    wired.check_workspace(workspace)
     return wired
 
 

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 import callgate
-from callgate import CannotServe, Instance, NoInstance, tool
+from callgate import CannotServe, Instance, NoInstance, ToolRegistrationError, tool
 from callgate.sandbox.processes.command_marks import MARK
 from callgate.surfaces.socket.instances import running
 from tests.support import descriptors
@@ -181,6 +181,14 @@ async def test_a_record_that_cannot_be_written_leaves_nothing_open(place: Place)
     with pytest.raises(OSError):
         await place.serve(http="127.0.0.1:0").__aenter__()
     assert not list((place.home / "run").glob("*.token")) and not (place.home / "run/callgate.sock").exists()
+    assert len(descriptors()) <= len(before)
+
+
+async def test_a_tool_that_cannot_be_registered_leaves_nothing_open(place: Place) -> None:
+    before = descriptors()
+    with pytest.raises(ToolRegistrationError):
+        await place.serve(tools=[shout, shout]).__aenter__()
+    assert running(str(place.home)) == []
     assert len(descriptors()) <= len(before)
 
 
