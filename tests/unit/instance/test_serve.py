@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,11 @@ async def test_it_can_be_served_again_and_nothing_stays_open(place: Place) -> No
     assert len(descriptors()) <= len(before)
 
 
+async def test_other_machines_reach_it_only_where_that_is_allowed(place: Place) -> None:
+    async with place.serve(http="0.0.0.0:0", http_allow_remote=True) as instance:
+        assert (await post_call(instance, "shout", text="hi"))["value"] == "HI"
+
+
 async def test_a_peer_works_only_in_a_directory_that_is_served(place: Place) -> None:
     elsewhere = place.base / "elsewhere"
     elsewhere.mkdir()
@@ -160,15 +166,18 @@ async def test_one_process_serves_a_home_once(place: Place) -> None:
     [
         {"http": "0.0.0.0:0"},
         {"http": "nonsense"},
-        {"http": "192.0.2.1:1", "http_allow_remote": True},
+        {"http": "127.0.0.1:{taken}"},
         {"socket": "{ws}/../x.sock"},
         {"socket": "{base}/" + "x" * 120},
     ],
 )
-async def test_where_it_cannot_or_must_not_listen_nothing_is_left(place: Place, options: dict[str, Any]) -> None:
-    given = {k: v.format(base=place.base, ws=place.ws) if isinstance(v, str) else v for k, v in options.items()}
-    with pytest.raises(CannotServe):
-        await place.serve(**given).__aenter__()
+async def test_where_it_cannot_or_must_not_listen_nothing_is_left(place: Place, options: dict[str, str]) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        names = {"base": place.base, "ws": place.ws, "taken": other.getsockname()[1]}
+        with pytest.raises(CannotServe):
+            await place.serve(**{key: value.format(**names) for key, value in options.items()}).__aenter__()
     assert running(str(place.home)) == []
     async with place.serve(), place.connect() as gate:  # the home is free
         assert (await gate.call("shout", {"text": "hi"})).value == "HI"
