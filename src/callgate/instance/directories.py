@@ -22,9 +22,13 @@ from callgate.instance.errors import CannotServe
 from callgate.policy.rules import is_within
 from callgate.wiring.runtime import Wired
 
+Path = str | os.PathLike[str]
 
-def served_roots(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
+
+def served_roots(paths: Path | Iterable[Path]) -> list[str]:
     """Where the directories to serve really are; none means here. Raises `CannotServe`."""
+    if isinstance(paths, str | os.PathLike):  # whose first character may be a directory, too: /
+        paths = (paths,)
     roots = [os.path.realpath(os.path.expanduser(each)) for each in paths] or [os.getcwd()]
     for root in roots:
         if not os.path.isdir(root):

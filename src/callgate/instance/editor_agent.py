@@ -34,7 +34,11 @@ async def make_agent(
 ) -> AcpAgent:
     """Who answers a client from now on. `RpcError` says why there is nobody."""
     wired = await asyncio.to_thread(_open, report)
-    agent = AcpAgent(make_dependencies(wired, options), peer, client)
+    try:
+        agent = AcpAgent(make_dependencies(wired, options), peer, client)
+    except BaseException:  # it is asked for again with the next request
+        await wired.close()
+        raise
     watch_runtime(wired)
     return agent
 

@@ -26,7 +26,7 @@ from callgate.wiring.runtime import Wired, register_configured
 
 @asynccontextmanager
 async def serve(
-    workspaces: Iterable[str | os.PathLike[str]] = (),
+    workspaces: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = (),
     *,
     tools: Iterable[ToolFactory] = (),
     socket: str | os.PathLike[str] | None = None,
@@ -42,7 +42,7 @@ async def serve(
     Raises `CannotServe` where that is not possible.
 
     Args:
-        workspaces: the directories that peers may work in; default: here.
+        workspaces: the directory or directories that peers may work in; default: here.
         tools: beside the built-in ones and those of the settings.
         socket: default: the one that systemd passed, or `run/callgate.sock` in the home.
         http: `"HOST:PORT"`, or True for 127.0.0.1:4177, or any port where that is taken.

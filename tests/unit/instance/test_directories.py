@@ -116,5 +116,6 @@ def test_roots_are_real_directories(root: Path, tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(root)
     assert served_roots([str(tmp_path / "link"), "."]) == [str(root), str(root)]
     assert served_roots([]) == [os.getcwd()]
+    assert served_roots(str(root)) == served_roots(root) == [str(root)]  # and not "/", "t", "m", "p"
     with pytest.raises(CannotServe, match="gone is not a directory"):
         served_roots([str(root), str(root / "gone")])
