@@ -56,11 +56,14 @@ def _serve(requests: int, answers: int, options: Any) -> int:
     import asyncio  # lazy: after the streams were taken  # noqa: PLC0415
 
     from callgate.cli.logs import set_up  # lazy: the same  # noqa: PLC0415
-    from callgate.cli.nested_calls import refuse_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.instance.editor import serve_editor  # lazy: the same  # noqa: PLC0415
+    from callgate.sandbox.processes.command_marks import is_within_a_call  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.acp.stdio import AcpOptions  # lazy: the same  # noqa: PLC0415
 
-    refuse_within_a_call("callgate acp")
+    if is_within_a_call():
+        from callgate.cli.nested_calls import refuse_within_a_call  # lazy: only for errors  # noqa: PLC0415
+
+        refuse_within_a_call("callgate acp")
     set_up(options.debug, _level(options))
     chosen = AcpOptions(model_of(options), options.mode, options.unstable)
     verbose = options.v or options.vv
