@@ -138,7 +138,7 @@ def ours(base_url: str, tools: Literal["native", "text"], home: Path) -> Ask:
         async with Gate(place, home=home, mode="write", confirm=yes) as gate:
             runtime = gate.runtime
             limits = TurnLimits(cycles=6)
-            agent = Agent(runtime.dispatcher, runtime.conversations, model, limits=limits)
+            agent = Agent(runtime.dispatcher, runtime.turns, model, limits=limits)
             end = await agent.turn(gate.session, prompt)
             await model.close()
         return end.text or f"({end.stop} after {end.cycles} replies: {end.notice})"

@@ -114,7 +114,7 @@ async def ours(directory: Path, tools: int, *, native: bool) -> AsyncIterator[On
     made = [tool(side_effects=SideEffects.NONE)(make(number)) for number in range(tools)]
     async with Gate(workspace, made, home=directory / f"home-{native}") as gate:
         runtime = gate.runtime
-        agent = Agent(runtime.dispatcher, runtime.conversations, Instant(native=native))
+        agent = Agent(runtime.dispatcher, runtime.turns, Instant(native=native))
 
         async def once() -> None:
             session = gate._wired.session(str(workspace))  # a new one: no history to carry

@@ -152,15 +152,15 @@ class Gate:
 
         It is completed at the end of the `with`, and cancelled by an exception."""
         user_message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
-        conversations = self.runtime.conversations
-        turn = await conversations.begin_turn(self.session, user_message)
-        try:
-            yield turn
-        except BaseException as error:
-            why = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
-            await conversations.end_turn(self.session, cancelled=why)
-            raise
-        await conversations.end_turn(self.session)
+        with self.runtime.turns.reserve(self.session, stop=_only_by_the_program) as turn:
+            id = await turn.begin(user_message)
+            try:
+                yield id
+            except BaseException as error:
+                why = "cancelled" if isinstance(error, asyncio.CancelledError) else "error"
+                await turn.end(cancelled=why)
+                raise
+            await turn.end()
 
     async def run(
         self,
@@ -182,7 +182,7 @@ class Gate:
 
     async def end_turn(self, cancelled: str | None = None) -> None:
         """End the turn that was under way when the session was resumed; why, if it is given up."""
-        await self.runtime.conversations.end_turn(self.session, cancelled=cancelled)
+        await self.runtime.turns.end(self.session, cancelled=cancelled)
 
     async def say(self, message: str | Message) -> None:
         """Add what the model said, or what it was told, to the session's conversation."""
@@ -272,6 +272,11 @@ class Gate:
             caller=CallerKind.LIBRARY,
             turn_id=self.session.turn_id,
         )
+
+
+def _only_by_the_program() -> bool:
+    """Nobody else can stop a turn that the program itself takes."""
+    return False
 
 
 def _shapes(dialect: str) -> _Shapes:

@@ -31,6 +31,7 @@ from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook
 from callgate.sessions.conversations import Conversations
 from callgate.sessions.deleting import all_sessions, delete_session, family_of
+from callgate.sessions.turns import SessionTurns
 
 # What its methods take and return is imported from here; the dispatcher's modules are its own.
 __all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
@@ -54,6 +55,7 @@ class Runtime:
         """`settings_state`: by what the calls in a workspace are decided."""
         self.dispatcher = dispatcher
         self.conversations = conversations
+        self.turns = SessionTurns(conversations)
         self.settings_state = settings_state
         self._bus = bus
         self._confirmations = dispatcher.authority.confirmations
@@ -200,3 +202,4 @@ class Runtime:
 
     async def close(self) -> None:
         await self.dispatcher.close()
+        await self.turns.close()

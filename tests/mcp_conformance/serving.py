@@ -15,7 +15,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from callgate.config.home import Home
 from callgate.core.sessions import Mode, Session
-from callgate.live_sessions import LiveSessions
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.application import make_application
@@ -23,6 +22,7 @@ from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Served
 from callgate.surfaces.http.server import HttpServer
 from callgate.surfaces.http.stream.fanout import Fanout
+from callgate.surfaces.live_sessions import LiveSessions
 from callgate.surfaces.mcp.client_sessions import Wish
 from callgate.surfaces.mcp.http import Endpoint
 from callgate.surfaces.mcp.server import McpServer

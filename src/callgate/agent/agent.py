@@ -1,11 +1,11 @@
-"""The agent: turns of many sessions, each cancelled or resumed on its own."""
+"""The agent: what a model does in the turns of many sessions, which `SessionTurns` owns."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from callgate.agent.context import Context
@@ -19,31 +19,9 @@ from callgate.core.models import Model
 from callgate.core.sessions import Session
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.failures import log_failure
-from callgate.sessions.conversations import Conversations
-
-_SHUTDOWN = "shutdown"
+from callgate.sessions.turns import SHUTDOWN, USER_CANCEL, SessionTurn, SessionTurns
 
 _log = logging.getLogger("callgate.agent")
-
-
-class _Conversation:
-    """A session as the agent knows it between turns."""
-
-    def __init__(self) -> None:
-        self.history: History | None = None
-        """None: to be read before the next turn."""
-        self.task: asyncio.Task[TurnEnd] | None = None
-        self.why = "user_cancel"
-
-    @property
-    def is_busy(self) -> bool:
-        return self.task is not None and not self.task.done()
-
-    def cancel(self, why: str) -> None:
-        """Only once: a second time would end the wait until what was started has stopped."""
-        if self.task is not None and not self.task.cancelling():
-            self.why = why
-            self.task.cancel()
 
 
 class Agent:
@@ -52,7 +30,7 @@ class Agent:
     def __init__(
         self,
         dispatcher: ToolDispatcher,
-        conversations: Conversations,
+        turns: SessionTurns,
         model: Model,
         *,
         limits: TurnLimits = TurnLimits(),  # noqa: B008  # frozen
@@ -61,34 +39,38 @@ class Agent:
         client_speaks: bool = False,
         subagents: Subagents | None = None,
     ) -> None:
-        """`own` is what the user adds to the instructions of a session; `speaker` makes heard
+        """`extra_instructions` are those that the user adds in a session; `speaker` makes heard
         what the model says aloud, unless the client does; `subagents` knows who is at work in
         the runtime."""
         self.model = model
         self.limits = limits
         self._dispatcher = dispatcher
-        self._conversations = conversations
+        self._turns = turns
+        self._conversations = turns.conversations
         self._extra_instructions = extra_instructions
         self._speaker = speaker
         self._speech = speaker is not None or client_speaks
-        self._subagents = subagents or Subagents(dispatcher, conversations)
-        self._running: dict[str, _Conversation] = {}
+        self._subagents = subagents or Subagents(dispatcher, turns)
+        self._histories: dict[str, History] = {}
+        """By session, between turns."""
 
     async def turn(
         self, session: Session, prompt: str | Message, screen: Screen = nobody
     ) -> TurnEnd:
-        """One turn with what the user says. `ValueError` while another is under way.
+        """One turn with what the user says. `TurnInProgress` while there is one.
 
         Cancelling this cancels the turn, and waits until what it started has stopped."""
         message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
+        turn = self._turns.reserve(session)
 
-        async def work(conversation: _Conversation) -> TurnEnd:
-            history = await self._history(session, conversation)
-            written = self._conversations.open_turn(session, message)
-            history.messages.append(message)
-            return await self._work(session, conversation, history, screen, written)
+        async def work() -> TurnEnd | None:
+            with self._at_work(turn, screen):
+                history = await self._history(session)
+                written = turn.open(message)
+                history.messages.append(message)
+                return await turn.run(lambda: self._loop(turn, history, screen, written))
 
-        return await self._run(session, screen, work)
+        return _end_of(turn, await turn.complete(work))
 
     async def go_on(
         self,
@@ -97,42 +79,41 @@ class Agent:
         screen: Screen = nobody,
     ) -> TurnEnd | None:
         """Go on with the turn that was under way when the session's process ended; None if
-        there was none. `calls` are those about which a person is still asked. `ValueError`
+        there was none. `calls` are those about which a person is still asked. `TurnInProgress`
         while the turn is under way here."""
         if session.turn_id is None:
             return None
         await asyncio.gather(*calls.values(), return_exceptions=True)
+        turn = self._turns.reserve_open(session)
+        if turn is None:
+            return None
+        turn.idle_payload = _NOTHING_DONE
 
-        async def work(conversation: _Conversation) -> TurnEnd:
-            conversation.history = None  # their results are in the conversation now
-            history = await self._history(session, conversation)
-            if (words := last_words(history.messages)) is not None:
-                end = TurnEnd(stop="end_turn", text=words)
-                self._end(session, None, _end_payload(end))
-                return end
-            return await self._work(session, conversation, history, screen, None)
+        async def work() -> TurnEnd | None:
+            with self._at_work(turn, screen):
+                history = await self._reread(session)  # or it stays open
+                return await turn.run(lambda: self._continue(turn, history, screen))
 
-        return await self._run(session, screen, work)
+        return _end_of(turn, await turn.complete(work))
 
-    def cancel(self, session_id: str, why: str = "user_cancel") -> bool:
-        """Stop the turn of a session; False if there is none. A second time changes nothing."""
-        conversation = self._running.get(session_id)
-        if conversation is None or not conversation.is_busy:
-            return False
-        conversation.cancel(why)
-        return True
+    async def work(self, turn: SessionTurn, screen: Screen = nobody) -> TurnEnd | None:
+        """Do all the work of a turn that is open and whose owner waits for its end. None if a
+        cancel was quicker."""
+        turn.idle_payload = _NOTHING_DONE
+
+        async def work() -> TurnEnd:
+            history = await self._reread(turn.session)
+            return await self._continue(turn, history, screen)
+
+        with self._at_work(turn, screen):
+            return await turn.run(work)
+
+    def cancel(self, session_id: str, why: str = USER_CANCEL) -> bool:
+        """Stop the turn of a session; False if there is none. Idempotent."""
+        return self._turns.cancel(session_id, why)
 
     async def close(self) -> None:
-        """The runtime goes away: leave the turns under way as they are, to be resumed."""
-        running = [
-            conversation.task
-            for conversation in self._running.values()
-            if conversation.task is not None
-        ]
-        for id in list(self._running):
-            self.cancel(id, _SHUTDOWN)
-        if running:
-            await asyncio.wait(running)
+        """The runtime goes away, and has left the turns that were open to be resumed."""
         if self._speaker is not None:
             await self._speaker.close()
         await self.model.close()
@@ -149,63 +130,33 @@ class Agent:
 
     def forget(self, session_id: str) -> None:
         """Read the conversation anew before the next turn."""
-        conversation = self._running.get(session_id)
-        if (
-            conversation is not None and conversation.is_busy
-        ):  # it must stay one that can be cancelled
-            conversation.history = None
-        else:
-            self._running.pop(session_id, None)
+        self._histories.pop(session_id, None)
 
-    async def _history(self, session: Session, conversation: _Conversation) -> History:
-        if conversation.history is None:
-            messages = await self._conversations.messages(session)
-            conversation.history = History(
-                messages, lambda message: self._conversations.say(session, message)
-            )
-        return conversation.history
+    async def _history(self, session: Session) -> History:
+        history = self._histories.get(session.id)
+        return await self._reread(session) if history is None else history
 
-    async def _run(
-        self,
-        session: Session,
-        screen: Screen,
-        work: Callable[[_Conversation], Coroutine[Any, Any, TurnEnd]],
-    ) -> TurnEnd:
-        """Do this work as the one turn of its session: from here on it can be cancelled."""
-        conversation = self._running.setdefault(session.id, _Conversation())
-        if conversation.is_busy:
-            raise ValueError(f"a turn of {session.id} is under way")
-        conversation.why = "user_cancel"
-        loop = asyncio.get_running_loop()
-        task = conversation.task = loop.create_task(
-            self._at_work(session, screen, lambda: work(conversation))
-        )
+    async def _reread(self, session: Session) -> History:
+        messages = await self._conversations.messages(session)
+        history = History(messages, lambda message: self._conversations.say(session, message))
+        self._histories[session.id] = history
+        return history
+
+    @contextmanager
+    def _at_work(self, turn: SessionTurn, screen: Screen) -> Iterator[None]:
+        """While this lasts, the turn is this agent's, for as long as it may take."""
         timer = None
         if self.limits.time_s is not None:
-            timer = loop.call_later(self.limits.time_s, self.cancel, session.id, "timeout")
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(self.limits.time_s, turn.cancel, "timeout")
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            asked_of_us = not task.done()
-            if asked_of_us:
-                conversation.cancel("user_cancel")
-                await asyncio.wait([task])
-            if task.cancelled() and conversation.why != _SHUTDOWN:  # before it came to its loop
-                self._end(session, conversation.why, _end_payload(TurnEnd(stop="cancelled")))
-            if asked_of_us:
-                raise
-            return TurnEnd(stop="waiting" if conversation.why == _SHUTDOWN else "cancelled")
+            with self.at_work(turn.session, _Guarded(screen)):
+                yield
         finally:
             if timer is not None:
                 timer.cancel()
 
-    async def _at_work(
-        self, session: Session, screen: Screen, work: Callable[[], Coroutine[Any, Any, TurnEnd]]
-    ) -> TurnEnd:
-        with self.at_work(session, _Guarded(screen)):
-            return await work()
-
-    def _turn(
+    def _new_turn(
         self,
         session: Session,
         history: History,
@@ -229,39 +180,37 @@ class Agent:
             delegated=lambda: self._subagents.delegated(session.id),
         )
 
-    async def _work(
+    async def _continue(self, turn: SessionTurn, history: History, screen: Screen) -> TurnEnd:
+        """The rest of a turn whose prompt, and perhaps more, is in the conversation."""
+        if (words := last_words(history.messages)) is None:
+            return await self._loop(turn, history, screen, None)
+        end = TurnEnd(stop="end_turn", text=words)
+        turn.end_soon(None, _end_payload(end))
+        return end
+
+    async def _loop(
         self,
-        session: Session,
-        conversation: _Conversation,
+        turn: SessionTurn,
         history: History,
         screen: Screen,
         written: asyncio.Future[Any] | None,
     ) -> TurnEnd:
-        cancelled = None
+        session, cancelled = turn.session, None
+        loop = self._new_turn(session, history, screen, written)
         try:
-            turn = self._turn(session, history, screen, written)
-            end = await turn.run()
+            end = await loop.run()
         except asyncio.CancelledError:
-            if conversation.why == _SHUTDOWN:
-                return turn.end("waiting")
-            turn.keep_what_was_said()
+            if turn.reason == SHUTDOWN:
+                return loop.end("waiting")
+            loop.keep_what_was_said()
             if self._speaker is not None and not session.is_worker:
                 self._speaker.stop()
-            cancelled = conversation.why
+            cancelled = turn.reason
             notice = "Stopped: the time for this turn is over." if cancelled == "timeout" else None
-            end = turn.end("cancelled", notice)
-        except BaseException:
-            self._end(session, "error", {})
-            raise
+            end = loop.end("cancelled", notice)
         if end.stop != "waiting":
-            self._end(session, cancelled, _end_payload(end))
+            turn.end_soon(cancelled, _end_payload(end))
         return end
-
-    def _end(self, session: Session, cancelled: str | None, payload: dict[str, Any]) -> None:
-        """Over, whether or not that is on the disk yet: it gets there, in its order."""
-        if session.turn_id is not None:
-            written = self._conversations.close_turn(session, cancelled, payload)
-            written.add_done_callback(_report)
 
 
 class _Guarded:
@@ -292,6 +241,11 @@ def _end_payload(end: TurnEnd) -> dict[str, Any]:
     return payload if end.cost_usd is None else {**payload, "cost_usd": end.cost_usd}
 
 
-def _report(written: asyncio.Future[Any]) -> None:
-    if not written.cancelled() and (error := written.exception()) is not None:
-        _log.error("the end of a turn is not on the disk: %s", error)
+_NOTHING_DONE = _end_payload(TurnEnd(stop="cancelled"))
+
+
+def _end_of(turn: SessionTurn, end: TurnEnd | None) -> TurnEnd:
+    """How it ended, also where a cancel was quicker than its work."""
+    if end is not None:
+        return end
+    return TurnEnd(stop="waiting" if turn.reason == SHUTDOWN else "cancelled")

@@ -37,7 +37,7 @@ from callgate.core.usage import Usage
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.raw_open import watched
 from callgate.redaction.summaries import in_words
-from callgate.sessions.conversations import Conversations
+from callgate.sessions.turns import SHUTDOWN, SessionTurns
 
 if TYPE_CHECKING:  # heavy
     from callgate.agent.turns import TurnEnd
@@ -94,9 +94,10 @@ class _AtWork:
 class Subagents:
     """Which agent is at work in which session, and those that work for it. One per runtime."""
 
-    def __init__(self, dispatcher: ToolDispatcher, conversations: Conversations) -> None:
+    def __init__(self, dispatcher: ToolDispatcher, turns: SessionTurns) -> None:
         self._dispatcher = dispatcher
-        self._conversations = conversations
+        self._turns = turns
+        self._conversations = turns.conversations
         self._at_work: dict[str, _AtWork] = {}
 
     @contextmanager
@@ -144,7 +145,7 @@ class Subagents:
         finally:
             agent.forget(worker.id)
             # What the runtime left open when it went away: nobody goes on with a worker's turn.
-            await self._conversations.end_turn(worker, cancelled="shutdown")
+            await self._turns.end(worker, cancelled=SHUTDOWN)
             await self._dispatcher.close_session(worker)
         if (found := self._at_work.get(worker.over.id)) is not None:
             found.delegated += end.usage

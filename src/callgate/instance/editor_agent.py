@@ -14,7 +14,6 @@ from callgate.core.errors import ToolPermissionDenied
 from callgate.core.models import ModelError
 from callgate.core.sessions import Mode, Session
 from callgate.instance.watchdog import watch_runtime
-from callgate.live_sessions import MODES, LiveSessions
 from callgate.models.make import find_table, key_name
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, RpcError
@@ -23,6 +22,7 @@ from callgate.surfaces.acp.dependencies import Dependencies, OpenServers
 from callgate.surfaces.acp.options import nearest
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp.stdio import AcpOptions
+from callgate.surfaces.live_sessions import MODES, LiveSessions
 from callgate.wiring.runtime import Wired, register_configured
 
 if TYPE_CHECKING:  # most sessions have none

@@ -3,7 +3,8 @@
     resume ---> the session, owned by this process alone
     begin_turn ---> say, say, ... ---> end_turn
 
-A session has one turn at a time. A turn that was under way when its process died is still the
+What is written of a turn, and told of it; which turn a session has, and who works in it, is
+`turns.SessionTurns`' to know. A turn that was under way when its process died is still the
 session's turn after `resume`: whoever resumes goes on with it or ends it.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from callgate.core.content import TextBlock
 from callgate.core.events import (
     MODE_CHANGED,
     SESSION_RESUMED,
@@ -33,10 +35,11 @@ from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import SessionLocked, SessionNotFound, Snapshot, Store
 from callgate.events.log import SessionLog
-from callgate.sessions.titles import title_of
+from callgate.redaction.texts import redact
 
 _MODEL = "model"
 """In what belongs to a session beside the rest."""
+_LONGEST_TITLE = 80
 
 
 class Conversations:
@@ -71,7 +74,7 @@ class Conversations:
 
     async def begin_turn(self, session: Session, prompt: Message) -> str:
         """Begin a turn with what the user said; its id. `ValueError` while one is under way."""
-        written = self.open_turn(session, prompt)
+        written = self.open_turn(session, prompt, turn_id())
         try:
             await written
         except BaseException:  # nothing was begun
@@ -80,11 +83,12 @@ class Conversations:
         assert session.turn_id is not None
         return session.turn_id
 
-    def open_turn(self, session: Session, prompt: Message) -> asyncio.Future[Any]:
-        """The same for who does not wait: done when it is on the disk, prompt and all."""
+    def open_turn(self, session: Session, prompt: Message, turn: str) -> asyncio.Future[Any]:
+        """The same, with an id, for who does not wait: done when it is on the disk, prompt and
+        all."""
         if session.turn_id is not None:
             raise ValueError(f"turn {session.turn_id} is under way")
-        turn, title = turn_id(), session.title or title_of(prompt)
+        title = session.title or title_of(prompt)
         self._update(session, turn_id=turn, title=title)
         session.turn_id, session.title = turn, title
         self.emit(session, TURN_STARTED, "user", {})
@@ -97,8 +101,8 @@ class Conversations:
         cancelled: str | None = None,
         payload: Mapping[str, Any] | None = None,
     ) -> None:
-        """End the turn under way; `cancelled` says why it did not get to its end, `said` what
-        else there is to say of it."""
+        """End the turn under way; `cancelled` says why it did not get to its end,
+        `payload` what else the event says."""
         if session.turn_id is not None:
             await self.close_turn(session, cancelled, payload or {})
 
@@ -194,6 +198,16 @@ class Conversations:
             self._log.append(session, event)
         self._sink.emit(event)
         return event.id
+
+
+def title_of(prompt: Message) -> str | None:
+    """What a session is called before anyone gave it a title: the first line of what the user
+    said first; None where they said no word."""
+    for block in prompt.content:
+        if isinstance(block, TextBlock) and block.text.strip():
+            line = redact(" ".join(block.text.strip().splitlines()[0].split()))
+            return line if len(line) <= _LONGEST_TITLE else line[: _LONGEST_TITLE - 1] + "…"
+    return None
 
 
 def chosen_model(stored: StoredSession) -> str | None:

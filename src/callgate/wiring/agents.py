@@ -83,7 +83,7 @@ def make_agent(
     speaker = packs.speaker() if table.speak is True else None
     return Agent(
         runtime.dispatcher,
-        runtime.conversations,
+        runtime.turns,
         model,
         limits=limits,
         extra_instructions=extra_instructions,

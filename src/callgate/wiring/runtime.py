@@ -157,7 +157,7 @@ class Wired:
         self._disable_tools()
         conversations = Conversations(self.log, self.bus, self.roots)
         self.runtime = Runtime(self.dispatcher, self.bus, conversations, self.settings_state)
-        self.subagents = Subagents(self.dispatcher, conversations)
+        self.subagents = Subagents(self.dispatcher, self.runtime.turns)
 
     def register(self, factory: ToolFactory) -> None:
         """Register a tool. A sync function runs in a process of its own, where it can be."""

@@ -102,7 +102,7 @@ class Bench:
         self.gate = gate
         self.model = model
         runtime = gate.runtime
-        self.agent = Agent(runtime.dispatcher, runtime.conversations, model, limits=limits)
+        self.agent = Agent(runtime.dispatcher, runtime.turns, model, limits=limits)
         self.shows: list[Show] = []
         self.events: list[Event] = []
         runtime.listen(self.events.append)

@@ -20,7 +20,7 @@ async def prompt_of(tmp_path: Path, model: PlayedModel, *, speaks: bool = False)
     home = tmp_path / "home"
     async with Gate(workspace, home=home, mode="ask", confirm=yes) as gate:
         runtime = gate.runtime
-        agent = Agent(runtime.dispatcher, runtime.conversations, model, client_speaks=speaks)
+        agent = Agent(runtime.dispatcher, runtime.turns, model, client_speaks=speaks)
         end = await agent.turn(gate.session, "go")
     assert end.stop == "end_turn"
     return model.prompts[0]

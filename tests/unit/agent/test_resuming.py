@@ -74,7 +74,7 @@ async def test_a_turn_left_in_the_middle_goes_on(tmp_path: Path) -> None:
     model = PlayedModel([text("Both seen.")], native=True)
     async with Gate(home=tmp_path / "home", session=session.id, tools=TOOLS, confirm=yes) as gate:
         assert gate.resumed is not None
-        agent = Agent(gate.runtime.dispatcher, gate.runtime.conversations, model)
+        agent = Agent(gate.runtime.dispatcher, gate.runtime.turns, model)
         end = await agent.go_on(gate.session, gate.resumed.calls)
         assert gate.session.turn_id is None
         assert await agent.go_on(gate.session, {}) is None
@@ -101,7 +101,7 @@ async def test_a_question_that_was_open_is_asked_again_and_its_call_runs_once(
     model = PlayedModel([calls(END)], native=False)
     async with Gate(home=tmp_path / "home", session=session, tools=TOOLS, confirm=yes) as gate:
         assert gate.resumed is not None and len(gate.resumed.calls) == 1
-        agent = Agent(gate.runtime.dispatcher, gate.runtime.conversations, model)
+        agent = Agent(gate.runtime.dispatcher, gate.runtime.turns, model)
         end = await agent.go_on(gate.session, gate.resumed.calls)
     assert end is not None and end.stop == "end_turn"
     told = model.prompts[0].messages[-1].content[0]
@@ -179,7 +179,7 @@ async def test_a_turn_is_left_open_when_the_runtime_goes_away(tmp_path: Path, wh
     again = PlayedModel([text("Back.")], native=True)
     async with Gate(home=tmp_path / "home", session=session, tools=[hold]) as gate:
         assert gate.resumed is not None and gate.session.turn_id is not None
-        agent = Agent(gate.runtime.dispatcher, gate.runtime.conversations, again)
+        agent = Agent(gate.runtime.dispatcher, gate.runtime.turns, again)
         end = await agent.go_on(gate.session, gate.resumed.calls)
     assert end is not None and end.text == "Back."
 
@@ -195,7 +195,7 @@ async def main(workspace, home):
              for n in range(18)]
     model = PlayedModel([*steps, text("done")], native=True)
     async with Gate(workspace, TOOLS, mode="write", home=home) as gate:
-        agent = Agent(gate.runtime.dispatcher, gate.runtime.conversations, model)
+        agent = Agent(gate.runtime.dispatcher, gate.runtime.turns, model)
         gate.runtime.listen(  # before that nothing was done
             lambda event: event.type == "tool.called" and print(event.session_id, flush=True)
         )
@@ -221,7 +221,7 @@ async def test_a_turn_killed_at_any_point_resumes_with_its_conversation(tmp_path
     async with Gate(home=home, session=session, tools=TOOLS, confirm=yes) as gate:
         assert gate.resumed is not None
         before = await gate.messages()
-        agent = Agent(gate.runtime.dispatcher, gate.runtime.conversations, model)
+        agent = Agent(gate.runtime.dispatcher, gate.runtime.turns, model)
         end = await agent.go_on(gate.session, gate.resumed.calls)
         if end is None:  # it had come to its end
             end = await agent.turn(gate.session, "again")

@@ -12,7 +12,7 @@ import pytest
 from callgate import Gate
 from callgate.agent.agent import Agent
 from callgate.core.sessions import Session
-from callgate.live_sessions import LiveSessions
+from callgate.surfaces.live_sessions import LiveSessions
 from tests.unit.agent.talks import PlayedModel, text
 
 
@@ -26,7 +26,7 @@ async def hang(prompt: Any) -> AsyncIterator[Any]:
 async def test_a_turn_that_is_stopped_as_it_begins_ends(tmp_path: Path, how: str, steps: int) -> None:
     async with Gate(tmp_path, [], home=tmp_path / "home") as gate:
         runtime = gate.runtime
-        agent = Agent(runtime.dispatcher, runtime.conversations, PlayedModel([hang], native=True))
+        agent = Agent(runtime.dispatcher, runtime.turns, PlayedModel([hang], native=True))
         live = LiveSessions(runtime, lambda cwd, id: Session(workspace=str(tmp_path), id=id), lambda model: agent)
         session = await live.open(None, None, None)
         await live.begin_turn(session.id, "go", None)

@@ -7,9 +7,9 @@ from typing import NamedTuple, Protocol
 
 from callgate.agent.skills import Skills
 from callgate.core.sessions import Mode, Root, Session
-from callgate.live_sessions import LiveSessions
 from callgate.protocol.acp.requests import McpServer
 from callgate.runtime import Runtime
+from callgate.surfaces.live_sessions import LiveSessions
 
 
 class Servers(Protocol):

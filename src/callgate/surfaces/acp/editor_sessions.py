@@ -1,4 +1,4 @@
-"""One session as an editor works in it: its cards, its model, its prompt under way."""
+"""One session as an editor works in it: its cards, its model, its prompts and cancels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from math import inf
 from typing import Any
@@ -18,10 +18,10 @@ from callgate.core.content import ToolResultBlock, ToolUseBlock
 from callgate.core.environment import Offered
 from callgate.core.events import CALLED, COMPLETED, OUTPUT_DELTA, TERMINAL, Event
 from callgate.core.sessions import Session
-from callgate.core.task_sets import TaskSet, start_task
+from callgate.core.task_sets import TaskSet
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
 from callgate.protocol.acp.initialize import ClientCapabilities
-from callgate.protocol.acp.requests import McpServer, Prompted
+from callgate.protocol.acp.requests import McpServer
 from callgate.protocol.acp.updates import (
     AvailableCommands,
     Command,
@@ -36,6 +36,7 @@ from callgate.protocol.acp.updates import (
 from callgate.protocol.acp.values import SESSION_UPDATE, ToolFields
 from callgate.protocol.ndjson import Unsendable
 from callgate.runtime import Registered
+from callgate.sessions.turns import SessionTurn
 from callgate.surfaces.acp import options, permissions
 from callgate.surfaces.acp.cards import Cards
 from callgate.surfaces.acp.contents import kind_of, locations_of
@@ -83,9 +84,7 @@ class EditorSession:
         self._is_known = False
         """The editor knows that there is such a session."""
         self._shows_notices = client.shows_notices
-        self._work: asyncio.Task[Prompted] | None = None
-        """The prompt under way."""
-        self._cancelled = False
+        self._turns = dependencies.runtime.turns
         self._latched_until = 0.0
         self._stopped_at = -inf
         """When a prompt that was cancelled had ended."""
@@ -114,12 +113,12 @@ class EditorSession:
         """Have MCP servers in this session, as long as it is held."""
         self._servers = open_servers(self.session, wanted, self._note)
 
-    async def settled(self) -> bool:
-        """Wait a little for MCP servers that are being started; False if the prompt that waits
+    async def settled(self, turn: SessionTurn) -> bool:
+        """Wait a little for MCP servers that are being started; False if the turn that waits
         for them was cancelled."""
-        if self._servers is not None and not self._cancelled:
+        if self._servers is not None and not turn.is_cancelled:
             await self._servers.settled()
-        return not self._cancelled
+        return not turn.is_cancelled
 
     async def close(self) -> None:
         """Nothing more is told or asked of this session, and what it brought has ended."""
@@ -238,49 +237,45 @@ class EditorSession:
 
     @property
     def is_busy(self) -> bool:
-        return self._work is not None
+        return self._turns.running(self.session.id) is not None
 
-    @property
-    def is_cancelled(self) -> bool:
-        """The prompt under way was cancelled."""
-        return self._cancelled
+    def reserve_turn(self) -> SessionTurn | None:
+        """A prompt has come: its turn. None if a cancel was quicker."""
+        latched, self._latched_until = _now() < self._latched_until, 0.0
+        return None if latched else self._turns.reserve(self.session, stop=self._hurry)
 
-    def begin(
-        self, work: Callable[[], Coroutine[Any, Any, Prompted]]
-    ) -> asyncio.Task[Prompted] | None:
-        """A prompt has come: its work, begun. None if a cancel was quicker."""
-        loop = asyncio.get_running_loop()
-        latched, self._latched_until = loop.time() < self._latched_until, 0.0
-        if latched:
-            return None
-        self._cancelled = False
-        self._work = start_task(work())
-        self._work.add_done_callback(self._ended)
-        return self._work
+    def _hurry(self) -> bool:
+        if self._servers is not None:
+            self._servers.hurry()
+        return True
 
-    def _ended(self, work: asyncio.Task[Prompted]) -> None:
-        self._work = None
-        if self._cancelled:
-            self._stopped_at = asyncio.get_running_loop().time()
+    def ended(self, turn: SessionTurn) -> None:
+        """A prompt is about to be answered."""
+        if turn.is_stopped_by_user:
+            self._stopped_at = _now()
 
     def cancel(self) -> None:
         """Stop the prompt under way; without one, the next that comes soon."""
-        if self._work is not None:
-            self._cancelled = True
-            if self._servers is not None:
-                self._servers.hurry()
-            self._dependencies.sessions.cancel_turn(self.session.id)
+        if self.is_busy:
+            self._turns.cancel(self.session.id)
         else:
-            now, latch_s = asyncio.get_running_loop().time(), self._dependencies.latch_s
+            now, latch_s = _now(), self._dependencies.latch_s
             if now - self._stopped_at > latch_s:  # else somebody has stopped a turn twice
                 self._latched_until = now + latch_s
 
     async def stop(self) -> None:
         """Cancel the prompt under way, and wait for its end. One that has not begun yet may wait
         for something else, and will not begin."""
-        if self._work is not None:
-            self.cancel()
-            await asyncio.wait([self._work], timeout=_PATIENCE_S)
+        turn = self._turns.running(self.session.id)
+        if turn is not None:
+            turn.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    await turn.over()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _changes_files(tool: Registered | None) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from callgate.core.sessions import Mode
-from callgate.live_sessions import MODES
 from callgate.protocol.acp.values import Choice, ConfigOption, Modes, SelectOption
 from callgate.protocol.acp.values import Mode as ModeChoice
+from callgate.surfaces.live_sessions import MODES
 
 MODE, MODEL = "mode", "model"
 """Ids of the options."""

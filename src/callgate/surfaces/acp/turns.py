@@ -7,10 +7,11 @@ anything else       a turn of the model
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from callgate.agent.shows import SPAWN_AGENT
 from callgate.agent.skills import SkillUnreadable, UnknownSkill
@@ -20,19 +21,20 @@ from callgate.core.ids import call_id
 from callgate.core.messages import Message
 from callgate.core.models import ModelError, ModelErrorKind
 from callgate.core.stores import StoreError
-from callgate.live_sessions import TurnInProgress
 from callgate.protocol import strict_json
 from callgate.protocol.acp.requests import Prompt, Prompted, Usage
 from callgate.protocol.acp.updates import SessionInfoUpdate
 from callgate.protocol.acp.values import AUTH_REQUIRED
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
-from callgate.sessions.titles import title_of
+from callgate.sessions.conversations import title_of
+from callgate.sessions.turns import SessionTurn, TurnInProgress
 from callgate.surfaces.acp.contents import iso, sendable, session_title
 from callgate.surfaces.acp.dependencies import Dependencies
 from callgate.surfaces.acp.editor_sessions import EditorSession
 from callgate.surfaces.acp.prompts import UserPrompt, read_prompt, refused
 
 if TYPE_CHECKING:  # heavy
+    from callgate.agent.agent import Agent
     from callgate.agent.turns import TurnEnd
 
 _TOOL = re.compile(r"/tool[ \t]+([^\s{]+)[ \t]*(\{.*\})?\s*\Z", re.DOTALL)
@@ -45,53 +47,63 @@ async def prompt(
     if editor_session.is_busy:
         raise refused("a prompt of this session is under way")
     user_prompt = read_prompt(request.prompt)
-    work = editor_session.begin(lambda: _turn(dependencies, editor_session, user_prompt))
-    if work is None:
-        return Prompted(stop_reason="cancelled")
     try:
-        return await asyncio.shield(work)
-    except asyncio.CancelledError:
-        editor_session.cancel()
-        await asyncio.wait([work])
-        raise
+        turn = editor_session.reserve_turn()
+    except TurnInProgress as error:  # it was left open
+        raise RpcError(INTERNAL_ERROR, str(error)) from error
+    answer = None
+    if turn is not None:
+        answer = await turn.complete(
+            lambda: _answer(dependencies, editor_session, user_prompt, turn)
+        )
+    return answer or Prompted(stop_reason="cancelled")
 
 
-async def _turn(
-    dependencies: Dependencies, editor_session: EditorSession, user_prompt: UserPrompt
-) -> Prompted:
+async def _answer(
+    dependencies: Dependencies,
+    editor_session: EditorSession,
+    user_prompt: UserPrompt,
+    turn: SessionTurn,
+) -> Prompted | None:
     title = editor_session.session.title
     editor_session.tell_commands()
     try:
-        turn = await _begin(dependencies, editor_session, user_prompt)
-        if turn is None:
-            return Prompted(stop_reason="cancelled")
-        if editor_session.is_cancelled:  # while it was begun
-            dependencies.sessions.cancel_turn(editor_session.session.id)
-        end = await dependencies.sessions.turn_end(editor_session.session.id, turn)
-    except (StoreError, TurnInProgress) as error:
-        raise RpcError(INTERNAL_ERROR, str(error)) from error
-    _tell_info(editor_session, title)
-    return _answer(dependencies, editor_session, end)
-
-
-async def _begin(
-    dependencies: Dependencies, editor_session: EditorSession, user_prompt: UserPrompt
-) -> str | None:
-    """The turn that was begun; None if it was cancelled before."""
-    sessions, id, show = (
-        dependencies.sessions,
-        editor_session.session.id,
-        editor_session.telling.show,
-    )
-    if not await editor_session.settled():
-        return None
-    if (use := _direct(user_prompt.text)) is not None:
+        prepared = await _prepare(dependencies, editor_session, user_prompt, turn)
+        if prepared is None:
+            return None
         _name(editor_session, user_prompt)
-        return await sessions.begin_call(
-            id, user_prompt.message(user_prompt.text), use, CallerKind.ACP, show
-        )
+        await turn.begin(prepared.message)
+        end = await prepared.work()
+    except StoreError as error:
+        raise RpcError(INTERNAL_ERROR, str(error)) from error
+    finally:
+        editor_session.ended(turn)
+    _tell_info(editor_session, title)
+    return _prompted(dependencies, turn, end)
+
+
+class _Prepared(NamedTuple):
+    """A turn that can begin."""
+
+    message: Message
+    work: Callable[[], Awaitable[TurnEnd | None]]
+
+
+async def _prepare(
+    dependencies: Dependencies,
+    editor_session: EditorSession,
+    user_prompt: UserPrompt,
+    turn: SessionTurn,
+) -> _Prepared | None:
+    """What a prompt asks for; None if it was cancelled before that is known."""
+    sessions, show, text = dependencies.sessions, editor_session.telling.show, user_prompt.text
+    if not await editor_session.settled(turn):
+        return None
+    if (use := _direct(text)) is not None:
+        work = partial(sessions.make_call, turn, use, CallerKind.ACP, show)
+        return _Prepared(user_prompt.message(text), work)
     try:
-        composed = dependencies.skills.compose(user_prompt.text, editor_session.session)
+        composed = dependencies.skills.compose(text, editor_session.session)
     except UnknownSkill as error:
         raise refused(str(error)) from error
     except SkillUnreadable as error:
@@ -100,23 +112,19 @@ async def _begin(
     if user_prompt.images and not agent.model.images:
         raise refused(f"the model {agent.model.name} cannot be shown images")
     editor_session.telling.window = agent.model.context_tokens
-    if editor_session.is_cancelled:
+    if turn.is_cancelled:
         return None
-    _name(editor_session, user_prompt)
-    if composed.delegate:
-        given = {"task": composed.text}
-        if composed.skill is not None:
-            given["title"] = composed.skill.name
-        use = ToolUseBlock(id=call_id(), name=SPAWN_AGENT, input=given)
-        return await sessions.begin_call(
-            id, user_prompt.message(user_prompt.text), use, CallerKind.ACP, show, agent
-        )
-    return await sessions.begin_turn(
-        id, user_prompt.message(composed.text), editor_session.model, show
-    )
+    if not composed.delegate:
+        return _Prepared(user_prompt.message(composed.text), partial(agent.work, turn, show))
+    given = {"task": composed.text}
+    if composed.skill is not None:
+        given["title"] = composed.skill.name
+    use = ToolUseBlock(id=call_id(), name=SPAWN_AGENT, input=given)
+    work = partial(sessions.make_call, turn, use, CallerKind.ACP, show, agent)
+    return _Prepared(user_prompt.message(text), work)
 
 
-async def open_agent(dependencies: Dependencies, model: str | None) -> Any:
+async def open_agent(dependencies: Dependencies, model: str | None) -> Agent:
     """Raises `RpcError` with what to do where there is no model to work with."""
     try:
         return await dependencies.sessions.agent(model)
@@ -165,10 +173,8 @@ def _failure(dependencies: Dependencies, end: TurnEnd) -> RpcError:
     return RpcError(AUTH_REQUIRED, message, data)
 
 
-def _answer(
-    dependencies: Dependencies, editor_session: EditorSession, end: TurnEnd | None
-) -> Prompted:
-    if end is None or end.stop == "waiting" or editor_session.is_cancelled:
+def _prompted(dependencies: Dependencies, turn: SessionTurn, end: TurnEnd | None) -> Prompted:
+    if end is None or end.stop == "waiting" or turn.is_stopped_by_user:
         return Prompted(stop_reason="cancelled")
     if end.stop == "error":
         raise _failure(dependencies, end)

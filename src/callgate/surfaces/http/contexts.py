@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Names
 from callgate.surfaces.http.dependencies import Hosting, Served
 from callgate.surfaces.http.stream.fanout import Fanout
+from callgate.surfaces.live_sessions import LiveSessions
 from callgate.workspace.undo.history import History
 
 if TYPE_CHECKING:  # loaded where skills are used

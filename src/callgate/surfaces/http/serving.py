@@ -8,7 +8,6 @@ import socket
 
 from callgate.config.home import Home
 from callgate.core.errors import ToolRegistrationError
-from callgate.live_sessions import LiveSessions
 from callgate.surfaces.http.application import make_application
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Dependencies
@@ -16,6 +15,7 @@ from callgate.surfaces.http.mcp_endpoint import McpEndpoint
 from callgate.surfaces.http.routes import saved_rules, undo
 from callgate.surfaces.http.server import HttpServer
 from callgate.surfaces.http.stream.fanout import Fanout
+from callgate.surfaces.live_sessions import LiveSessions
 from callgate.workspace.undo.history import History
 
 _TURNS_S = 0.2

@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
 from callgate.core.task_sets import start_task
-from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
+from callgate.surfaces.live_sessions import LiveSessions
 from callgate.surfaces.mcp.client_sessions import SESSION_HEADER, Wish, session_key
 from callgate.surfaces.mcp.local import full_server
 from callgate.surfaces.mcp.replays import Replays

@@ -18,12 +18,12 @@ from callgate.agent.agent import Agent
 from callgate.config.home import Home
 from callgate.core.errors import ToolPermissionDenied
 from callgate.core.sessions import Mode, Session
-from callgate.live_sessions import LiveSessions
 from callgate.runtime import Runtime
 from callgate.surfaces.http.access import Access
 from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.dependencies import Dependencies, Hosting, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
+from callgate.surfaces.live_sessions import LiveSessions
 from callgate.wiring.runtime import Wired, register_own
 
 LIMIT_S = 60.0

@@ -72,7 +72,7 @@ async def test_tokens_and_what_they_cost_are_counted_by_model(home: Path, tmp_pa
     def open_agent(wired: Wired, name: str | None) -> Agent:
         model = PlayedModel([text("Hello.", input=1000, output=500)], native=True)
         model.price = Price(input=1.0, output=2.0)
-        return Agent(wired.runtime.dispatcher, wired.runtime.conversations, model)
+        return Agent(wired.runtime.dispatcher, wired.runtime.turns, model)
 
     async with serving(home, tmp_path / "ws", open_agent=open_agent) as instance:
         client = instance.client()

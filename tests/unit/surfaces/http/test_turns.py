@@ -30,7 +30,7 @@ async def talking(home: Path, tmp_path: Path, *steps: Step) -> AsyncIterator[Ins
         assert name not in models, "one agent for each model"
         models[name] = PlayedModel(steps, native=True, chunk=3)
         runtime = wired.runtime
-        return Agent(runtime.dispatcher, runtime.conversations, models[name])
+        return Agent(runtime.dispatcher, runtime.turns, models[name])
 
     async with serving(home, tmp_path / "ws", open_agent=open_agent) as instance:
         yield instance

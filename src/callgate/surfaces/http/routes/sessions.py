@@ -14,7 +14,6 @@ from callgate.core.messages import Message
 from callgate.core.sessions import Mode
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
-from callgate.live_sessions import MODES
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.operations import Operation, Request
 from callgate.surfaces.http.problems import forbidden, not_found
@@ -28,6 +27,7 @@ from callgate.surfaces.http.routes.values import (
     session_fields,
     session_of,
 )
+from callgate.surfaces.live_sessions import MODES
 
 _FIRST = 3
 """Events of a session that say what it is."""

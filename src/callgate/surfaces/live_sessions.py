@@ -1,22 +1,22 @@
-"""The sessions that this process holds for clients who come and go, and the turns in them.
+"""The sessions that this process serves to clients who come and go.
 
-    open ---> held here ---begin_turn---> an agent at work, whoever watches
-    take ---> held here (a session that no living process owns is taken over)
-    close --> its turn and calls are stopped, its answers forgotten; what was kept stays
+    open ---> served ---begin_turn---> an agent at work, whoever watches
+    take ---> served (a session that no living process owns is taken over)
+    close --> its turn and calls are stopped, its answers forgotten; what is on the disk stays
 
 A client that goes away changes nothing: the session is the instance's until it is closed or the
-instance stops. Each model has one agent, made when it is first asked for.
+instance stops. Which sessions there are, and the turn in each, `SessionTurns` knows. Each model
+has one agent, made when it is first asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
-from callgate.agent.shows import Screen, nobody
+from callgate.agent.shows import Screen
 from callgate.core.calls import CallerKind
 from callgate.core.clients import Client
 from callgate.core.content import ToolUseBlock
@@ -24,14 +24,12 @@ from callgate.core.ids import session_id
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import SessionLocked
-from callgate.dispatch.running import Stop
-from callgate.runtime import Resumed, Runtime
+from callgate.runtime import Resumed, Runtime, Stop
+from callgate.sessions.turns import SessionTurn
 
 if TYPE_CHECKING:  # heavy, and loaded when a model is at work
     from callgate.agent.agent import Agent
     from callgate.agent.turns import TurnEnd
-
-T = TypeVar("T")
 
 _log = logging.getLogger("callgate.sessions")
 _INTERRUPTED = "interrupted"
@@ -43,23 +41,6 @@ OpenSession = Callable[[str | None, str], Session]
 """A session in a directory, or the usual one, with an id. Raises a `ToolError`."""
 OpenAgent = Callable[[str | None], "Agent"]
 """The agent of a model, or of the usual one. Raises a `ModelError` that says what to do."""
-
-
-class TurnInProgress(Exception):
-    """The session is at work; one turn at a time."""
-
-    def __init__(self, turn_id: str) -> None:
-        super().__init__(f"Turn {turn_id} is under way.")
-        self.turn_id = turn_id
-
-
-class _RunningTurn(NamedTuple):
-    """A turn under way."""
-
-    turn: str
-    cancel: Callable[[], bool]
-    """Stop it; False if it has not come to its work yet."""
-    task: asyncio.Task[TurnEnd | None]
 
 
 class LiveSessions:
@@ -75,10 +56,8 @@ class LiveSessions:
         self._ceiling = ceiling
         self._open_session = open_session
         self._open_agent = open_agent
-        self._sessions: dict[str, Session] = {}
+        self._turns = runtime.turns
         self._agents: dict[str | None, Agent] = {}
-        self._working: dict[str, _RunningTurn] = {}
-        """By session."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._taking = asyncio.Lock()
         self._opening = asyncio.Lock()
@@ -89,7 +68,7 @@ class LiveSessions:
         mode: Mode | None = None,
         client: Client | None = None,
     ) -> Session:
-        """A session for one call, held by nobody. Raises a `ToolError`."""
+        """A session for one call, which is not served. Raises a `ToolError`."""
         session = self._open_session(workspace, session_id())
         if client is not None:
             session.client = client
@@ -111,16 +90,16 @@ class LiveSessions:
         session.title = title
         session.extra_roots += roots
         await self._runtime.conversations.keep(session)
-        self._sessions[session.id] = session
+        self._turns.serve(session)
         return session
 
     def let_go(self, session: Session) -> None:
-        """Done with a session that was made for one call; one that is held stays."""
-        if session.id not in self._sessions:
+        """Done with a session that was made for one call; one that is served stays."""
+        if self.find(session.id) is None:
             self._start_task(self._runtime.close_session(session))
 
     def find(self, id: str) -> Session | None:
-        return self._sessions.get(id)
+        return self._turns.served(id)
 
     async def take(
         self, id: str, workspace: str | None = None, roots: tuple[Root, ...] = ()
@@ -131,7 +110,7 @@ class LiveSessions:
         `SessionNotFound`, or `SessionLocked` while another has it.
         """
         async with self._taking:
-            live = self._sessions.get(id)
+            live = self.find(id)
             if live is not None:
                 return live
             stored = await (await self._runtime.store()).get_session(id)
@@ -146,7 +125,7 @@ class LiveSessions:
             await self._narrow(session)
             if session.turn_id is not None:
                 await self._give_up(resumed)
-            self._sessions[id] = session
+            self._turns.serve(session)
             return session
 
     async def _narrow(self, session: Session) -> None:
@@ -163,11 +142,9 @@ class LiveSessions:
         await asyncio.sleep(0)  # its calls begin, so that they can be stopped
         await self._runtime.cancel_session(resumed.session.id)
         await asyncio.gather(*resumed.calls.values(), return_exceptions=True)
-        await self._runtime.conversations.end_turn(resumed.session, cancelled=_INTERRUPTED)
+        await self._turns.end(resumed.session, cancelled=_INTERRUPTED)
 
-    async def begin_turn(
-        self, id: str, prompt: str | Message, model: str | None, screen: Screen = nobody
-    ) -> str:
+    async def begin_turn(self, id: str, prompt: str, model: str | None) -> str:
         """Begin a turn with what the user says; its id, once it is on the disk.
 
         `TurnInProgress`, a `ModelError`, or what `take` raises.
@@ -175,93 +152,37 @@ class LiveSessions:
         await (await self._runtime.store()).get_session(id)
         agent = await self.agent(model)  # before a session is taken over in vain
         session = await self.take(id)
-        message = Message.text("user", prompt) if isinstance(prompt, str) else prompt
-        return await self._begin(
-            session, message, lambda: agent.go_on(session, {}, screen), partial(agent.cancel, id)
-        )
+        with self._turns.reserve(session) as turn:
+            await turn.begin(Message.text("user", prompt))
+            self._own(turn.start(lambda: agent.work(turn)))
+        return turn.id
 
-    async def begin_call(
+    async def make_call(
         self,
-        id: str,
-        message: Message,
+        turn: SessionTurn,
         use: ToolUseBlock,
         caller: CallerKind,
         screen: Screen,
         agent: Agent | None = None,
-    ) -> str:
-        """Begin a turn in which one call is made, as the user wants it, without a model. With
-        an `agent`, what that needs one for is done by it."""
-        session = await self.take(id)
+    ) -> TurnEnd | None:
+        """Make one call in a turn that is open, as the user wants it, without a model. With an
+        `agent`, what that needs one for is done by it. None if a cancel was quicker."""
         from callgate.agent.direct import direct_turn  # lazy: heavy, and few turns are such  # noqa: PLC0415
 
         runtime = self._runtime
-        begun: list[bool] = []
 
-        async def work() -> TurnEnd | None:
-            begun.append(True)
-            return await direct_turn(
-                runtime.dispatcher, runtime.conversations, session, use, caller, screen, agent
-            )
+        def stop() -> bool:
+            if runtime.find(use.id) is not None:  # else it ends by itself
+                self._start_task(runtime.cancel(use.id))
+            return True
 
-        def cancel() -> bool:
-            return self._stop_call(use.id) or bool(begun)
-
-        return await self._begin(session, message, work, cancel)
-
-    def _stop_call(self, call_id: str) -> bool:
-        """False if it is not under way: it has not begun yet, or ends by itself."""
-        found = self._runtime.find(call_id)
-        if found is not None:
-            self._start_task(self._runtime.cancel(call_id))
-        return found is not None
-
-    async def _begin(
-        self,
-        session: Session,
-        message: Message,
-        work: Callable[[], Awaitable[TurnEnd | None]],
-        cancel: Callable[[], bool],
-    ) -> str:
-        if session.turn_id is not None:
-            raise TurnInProgress(session.turn_id)
-        turn = await self._runtime.conversations.begin_turn(session, message)
-        task = self._start_task(self._work(session, turn, work))
-        task.add_done_callback(partial(self._never_begun, session, turn))
-        self._working[session.id] = _RunningTurn(turn, cancel, task)
-        return turn
-
-    async def _work(
-        self, session: Session, turn: str, work: Callable[[], Awaitable[TurnEnd | None]]
-    ) -> TurnEnd | None:
-        try:
-            return await work()
-        finally:
-            self._forget(session, turn)
-
-    async def turn_end(self, id: str, turn: str) -> TurnEnd | None:
-        """Wait for the end of a turn that was begun here; None if it never came to its work.
-
-        Cancelled, it leaves the turn as it is."""
-        working = self._working.get(id)
-        if working is None or working.turn != turn:
-            return None
-        await asyncio.wait([working.task])
-        return None if working.task.cancelled() else working.task.result()
-
-    def _forget(self, session: Session, turn: str) -> None:
-        if (working := self._working.get(session.id)) and working.turn == turn:
-            del self._working[session.id]
-
-    def _never_begun(self, session: Session, turn: str, task: asyncio.Task[Any]) -> None:
-        """A turn that was cancelled before its agent could end it."""
-        if task.cancelled() and session.turn_id == turn:
-            self._forget(session, turn)
-            end = self._runtime.conversations.end_turn
-            self._start_task(end(session, cancelled="user_cancel"))
+        return await turn.run(
+            lambda: direct_turn(runtime.call, turn, use, caller, screen, agent), stop
+        )
 
     def turn_of(self, id: str) -> str | None:
         """The turn under way in a session of ours."""
-        session = self._sessions.get(id)
+        session = self.find(id)
         return None if session is None else session.turn_id
 
     async def knows_turn(self, id: str, turn: str) -> bool:
@@ -277,27 +198,20 @@ class LiveSessions:
 
     def cancel_turn(self, id: str, turn: str | None = None) -> bool:
         """Stop the turn of a session, or just that one; False if it is not under way."""
-        working = self._working.get(id)
-        if working is None or turn not in (None, working.turn):
-            return False
-        return working.cancel() or working.task.cancel()
+        running = None if self.find(id) is None else self._turns.running(id)
+        return running is not None and turn in (None, running.id) and running.cancel()
 
     async def close(self, id: str) -> None:
         """Stop its turn and calls and let go of it. One that nobody has is closed already.
 
         `SessionNotFound`, or `SessionLocked` while another has it."""
-        session = self._sessions.pop(id, None)
+        session = await self._turns.withdraw(id)
         if session is None:
             store = await self._runtime.store()
             owner = (await store.get_session(id)).owner
             if owner is not None:
                 raise SessionLocked(id, owner)
             return
-        working = self._working.get(id)
-        if working is not None:
-            self.cancel_turn(id)
-            await asyncio.wait([working.task])
-            await self._runtime.conversations.end_turn(session, cancelled="user_cancel")
         for agent in self._agents.values():
             agent.forget(id)
         await self._runtime.close_session(session, Stop.CANCEL)
@@ -310,8 +224,7 @@ class LiveSessions:
         """
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit_s)
-        for id in list(self._working):
-            self.cancel_turn(id)
+        self._turns.cancel_served()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limit_s)
 
@@ -327,11 +240,12 @@ class LiveSessions:
         way keep theirs."""
         self._agents.clear()
 
-    def _start_task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+    def _start_task(self, work: Coroutine[Any, Any, Any]) -> None:
+        self._own(asyncio.get_running_loop().create_task(work))
+
+    def _own(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        return task
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
