@@ -202,4 +202,3 @@ class Runtime:
 
     async def close(self) -> None:
         await self.dispatcher.close()
-        await self.turns.close()

@@ -104,6 +104,9 @@ class SessionTurn:
         written = self.open(prompt)
         try:
             await written
+        except asyncio.CancelledError:  # it is on its way to the disk
+            self._end_cancelled()
+            raise
         except BaseException:  # nothing was begun
             self.session.turn_id = None
             raise

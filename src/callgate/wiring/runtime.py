@@ -346,6 +346,7 @@ class Wired:
     async def close(self) -> None:
         """Stop what runs and let go of the store and the audit log."""
         await self.runtime.close()
+        await self.runtime.turns.close()
         for agent in self._agents:
             await agent.close()
         if self.hosts is not None:
