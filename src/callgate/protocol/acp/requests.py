@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -112,28 +113,51 @@ class SetConfigOption(Received, frozen=True, kw_only=True):
             raise ValueError("A value is a text, or true or false with the type boolean")
 
 
-REQUESTS: Mapping[str, type[Received]] = {
-    "initialize": Initialize,
-    "authenticate": Authenticate,
-    "logout": Logout,
-    "session/new": NewSession,
-    "session/load": LoadSession,
-    "session/resume": ResumeSession,
-    "session/list": ListSessions,
-    "session/delete": DeleteSession,
-    "session/close": CloseSession,
-    "session/prompt": Prompt,
-    "session/set_mode": SetMode,
-    "session/set_config_option": SetConfigOption,
-}
-UNSTABLE: Mapping[str, type[Received]] = {"session/fork": ForkSession}
-
-
 class Cancel(Received, frozen=True, kw_only=True):
     session_id: str
 
 
-NOTIFICATIONS: Mapping[str, type[Received]] = {"session/cancel": Cancel}
+class Method(NamedTuple):
+    """One that a client may use."""
+
+    params: type[Received]
+    capability: str | None = None
+    """What our answer to `initialize` has where there is the method; None: every agent has it."""
+    is_stable: bool = True
+    is_notification: bool = False
+
+
+METHODS: Mapping[str, Method] = {
+    "initialize": Method(Initialize),
+    "authenticate": Method(Authenticate),
+    "logout": Method(Logout, "auth.logout"),
+    "session/new": Method(NewSession),
+    "session/load": Method(LoadSession, "loadSession"),
+    "session/resume": Method(ResumeSession, "sessionCapabilities.resume"),
+    "session/list": Method(ListSessions, "sessionCapabilities.list"),
+    "session/delete": Method(DeleteSession, "sessionCapabilities.delete"),
+    "session/close": Method(CloseSession, "sessionCapabilities.close"),
+    "session/prompt": Method(Prompt),
+    "session/set_mode": Method(SetMode),
+    "session/set_config_option": Method(SetConfigOption),
+    "session/fork": Method(ForkSession, "sessionCapabilities.fork", is_stable=False),
+    "session/cancel": Method(Cancel, is_notification=True),
+}
+"""The one list: what a method carries, which are answered, and who answers, by its type."""
+
+
+def find_request(method: str, *, unstable: bool) -> type[Received] | None:
+    """What a request carries; None for one that is not answered."""
+    found = METHODS.get(method)
+    if found is None or found.is_notification or not (found.is_stable or unstable):
+        return None
+    return found.params
+
+
+def find_notification(method: str) -> type[Received] | None:
+    """What a notification carries; None for one that is ignored."""
+    found = METHODS.get(method)
+    return found.params if found is not None and found.is_notification else None
 
 
 # Answers. Those of the others are empty objects.

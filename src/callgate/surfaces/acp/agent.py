@@ -15,15 +15,13 @@ import os
 import time
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
     Coroutine,
     Iterator,
-    Mapping,
     Sequence,
 )
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, singledispatchmethod
 from typing import Any
 
 import msgspec
@@ -42,9 +40,6 @@ from callgate.dispatch.clients import client_of
 from callgate.protocol.acp.initialize import Initialize
 from callgate.protocol.acp.reading import Received, read_params
 from callgate.protocol.acp.requests import (
-    NOTIFICATIONS,
-    REQUESTS,
-    UNSTABLE,
     Authenticate,
     Cancel,
     CloseSession,
@@ -65,6 +60,8 @@ from callgate.protocol.acp.requests import (
     SessionOpened,
     SetConfigOption,
     SetMode,
+    find_notification,
+    find_request,
 )
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, METHOD_NOT_FOUND, Request, RpcError, shown
 from callgate.sessions.conversations import chosen_model
@@ -97,30 +94,15 @@ class AcpAgent:
         self._changing: set[str] = set()
         """Sessions that are being opened, closed or deleted."""
         self._stop_listening = dependencies.runtime.listen(self._happened)
-        self._methods: Mapping[str, Callable[[Any], Awaitable[Any]]] = {
-            "authenticate": self._authenticate,
-            "logout": self._logout,
-            "session/new": self._new,
-            "session/load": self._load,
-            "session/resume": self._resume,
-            "session/list": self._list,
-            "session/delete": self._delete,
-            "session/close": self._close,
-            "session/prompt": self._prompt,
-            "session/set_mode": self._set_mode,
-            "session/set_config_option": self._set_config_option,
-            "session/fork": self._fork,
-        }
-        self._known = {**REQUESTS, **(UNSTABLE if dependencies.unstable else {})}
 
     async def answer(self, method: str, params: Any, request: Request) -> Any:
         """The result of a request. Raises `RpcError`."""
-        wanted = self._known.get(method)
-        if wanted is None or method not in self._methods:
+        wanted = find_request(method, unstable=self._dependencies.unstable)
+        if wanted is None or wanted is Initialize:  # which was answered before there was an agent
             raise RpcError(METHOD_NOT_FOUND, f"Method not found: {shown(method)}")
         read = read_params(wanted, params)
         try:
-            return await self._methods[method](read)
+            return await self._perform(read)
         except SessionLocked as error:
             raise RpcError(INTERNAL_ERROR, str(error), {"reason": "locked"}) from error
         except SessionNotFound as error:
@@ -130,9 +112,14 @@ class AcpAgent:
         except ToolError as error:
             raise refused(error.message) from error
 
+    @singledispatchmethod
+    async def _perform(self, request: Received) -> Any:
+        """Do what was asked for: each of the methods below does its type of request."""
+        raise NotImplementedError(type(request).__name__)
+
     def noted(self, method: str, params: Any) -> None:
         """A notification; one that is not known is ignored."""
-        wanted = NOTIFICATIONS.get(method)
+        wanted = find_notification(method)
         if wanted is None:
             _log.debug("ignored: %s", shown(method))
             return
@@ -163,17 +150,20 @@ class AcpAgent:
 
     # Signing in
 
+    @_perform.register
     async def _authenticate(self, request: Authenticate) -> None:
         if request.method_id != SETTINGS_METHOD:
             raise refused("there is no such method to sign in by")
         await turns.open_agent(self._dependencies, self._dependencies.model)
 
+    @_perform.register
     async def _logout(self, request: Logout) -> None:
         await asyncio.to_thread(self._dependencies.forget_key)
         self._dependencies.sessions.forget_agents()
 
     # Sessions
 
+    @_perform.register
     async def _new(self, request: NewSession) -> SessionMade:
         roots = self._roots(request.cwd, request.additional_directories)
         sessions, servers = self._dependencies.sessions, await self._mcp(request.mcp_servers)
@@ -184,6 +174,7 @@ class AcpAgent:
         session = editor_session.session
         return SessionMade(session_id=session.id, **self._opened(editor_session))
 
+    @_perform.register
     async def _load(self, request: LoadSession) -> SessionOpened:
         with self._alone(request.session_id):
             editor_session = await self._take(request)
@@ -194,10 +185,12 @@ class AcpAgent:
                 raise
             return SessionOpened(**self._opened(editor_session))
 
+    @_perform.register
     async def _resume(self, request: ResumeSession) -> SessionOpened:
         with self._alone(request.session_id):
             return SessionOpened(**self._opened(await self._take(request)))
 
+    @_perform.register
     async def _fork(self, request: ForkSession) -> SessionMade:
         await self._stored(request.session_id)
         new = session_id()
@@ -307,6 +300,7 @@ class AcpAgent:
             for each in page:
                 yield msgspec.convert(each.body, Message)
 
+    @_perform.register
     async def _list(self, request: ListSessions) -> SessionList:
         cwd = request.cwd
         if cwd is not None:
@@ -324,6 +318,7 @@ class AcpAgent:
             sessions=[_info(each, granted) for each in page.sessions], next_cursor=page.cursor
         )
 
+    @_perform.register
     async def _delete(self, request: DeleteSession) -> None:
         with self._alone(request.session_id):
             await self._let_go(request.session_id)
@@ -333,6 +328,7 @@ class AcpAgent:
                 return
             await self._dependencies.runtime.delete_session(request.session_id)
 
+    @_perform.register
     async def _close(self, request: CloseSession) -> None:
         self._of(request.session_id)
         with self._alone(request.session_id):
@@ -366,12 +362,15 @@ class AcpAgent:
 
     # What happens in one
 
+    @_perform.register
     async def _prompt(self, request: Prompt) -> Prompted:
         return await turns.prompt(self._dependencies, self._of(request.session_id), request)
 
+    @_perform.register
     async def _set_mode(self, request: SetMode) -> None:
         await self._change_mode(self._of(request.session_id), request.mode_id)
 
+    @_perform.register
     async def _set_config_option(self, request: SetConfigOption) -> ConfigOptionSet:
         editor_session, value = self._of(request.session_id), request.value
         if request.config_id == options.MODE:

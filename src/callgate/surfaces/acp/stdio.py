@@ -26,24 +26,6 @@ from callgate.surfaces.acp.greeting import greet
 from callgate.surfaces.acp.peer import Peer, PeerGone
 from callgate.surfaces.descriptors import Descriptors
 
-METHODS = frozenset(
-    {
-        "authenticate",
-        "logout",
-        "session/new",
-        "session/load",
-        "session/resume",
-        "session/list",
-        "session/delete",
-        "session/close",
-        "session/prompt",
-        "session/set_mode",
-        "session/set_config_option",
-    }
-)
-"""Beside `initialize`: what an agent answers. Named here, as what they carry is not loaded yet."""
-UNSTABLE = frozenset({"session/fork"})
-
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _LAST_WORDS_S = 2.0
 """How long a client may take to read the last answers."""
@@ -130,8 +112,10 @@ class Served:
 
     def _knows(self, method: str) -> bool:
         """An extension, with `_` before it, is the agent's to know."""
-        unstable = self._options.unstable and method in UNSTABLE
-        return method in METHODS or method.startswith("_") or unstable
+        from callgate.protocol.acp.requests import find_request  # lazy: not before the greeting  # noqa: PLC0415
+
+        known = find_request(method, unstable=self._options.unstable)
+        return known is not None or method.startswith("_")
 
     def _greet(self, params: Any) -> Any:
         if self._client is not None:

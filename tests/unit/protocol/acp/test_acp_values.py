@@ -22,7 +22,7 @@ def written(value: Any) -> Any:
 
 def refused(method: str, params: Any) -> str:
     with pytest.raises(RpcError) as failed:
-        read_params(requests.REQUESTS[method], params)
+        read_params(requests.METHODS[method].params, params)
     assert failed.value.code == INVALID_PARAMS
     return failed.value.message
 
@@ -500,11 +500,11 @@ ANY = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(requests.REQUESTS)), ANY)
+@given(st.sampled_from(sorted(requests.METHODS)), ANY)
 def test_any_parameters_are_read_or_refused(method: str, params: Any) -> None:
     try:
-        read = read_params(requests.REQUESTS[method], params)
+        read = read_params(requests.METHODS[method].params, params)
     except RpcError as error:
         assert (error.code, error.message.isprintable()) == (INVALID_PARAMS, True)
     else:
-        assert isinstance(read, requests.REQUESTS[method])
+        assert isinstance(read, requests.METHODS[method].params)

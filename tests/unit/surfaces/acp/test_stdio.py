@@ -20,9 +20,11 @@ import pytest
 from callgate import __version__
 from callgate.protocol import jsonrpc
 from callgate.protocol.acp.initialize import Initialize
-from callgate.protocol.acp.requests import REQUESTS, UNSTABLE
+from callgate.protocol.acp.reading import Received
+from callgate.protocol.acp.requests import METHODS
 from callgate.protocol.jsonrpc import Request, RpcError
 from callgate.surfaces.acp import stdio
+from callgate.surfaces.acp.agent import AcpAgent
 from callgate.surfaces.acp.peer import Peer, PeerGone
 from callgate.surfaces.acp.stdio import AcpOptions, Served, serve
 from tests.unit.cli.running import CALLGATE, environment
@@ -210,9 +212,34 @@ async def test_unknown_methods_are_refused_at_any_time_and_unknown_notifications
         assert (await client.ask(5, "_ours/own"))["result"] == {"method": "_ours/own"}
 
 
-def test_every_method_of_the_protocol_is_passed_on() -> None:
-    assert stdio.METHODS == REQUESTS.keys() - {"initialize"}
-    assert stdio.UNSTABLE == UNSTABLE.keys()
+@pytest.mark.parametrize("unstable", [False, True])
+async def test_every_method_of_the_protocol_is_passed_on(unstable: bool) -> None:
+    async with editor(AcpOptions(unstable=unstable)) as client:
+        await client.ask(0, "initialize", HELLO)
+        for id, (name, method) in enumerate(METHODS.items(), 1):
+            answer = await client.ask(id, name, {})
+            if name == "initialize":
+                assert code(answer) == (id, jsonrpc.INVALID_REQUEST)
+            elif method.is_notification or not (method.is_stable or unstable):
+                assert code(answer) == (id, jsonrpc.METHOD_NOT_FOUND)
+            else:
+                assert answer["result"] == {"method": name}
+
+
+@pytest.mark.parametrize("unstable", [False, True])
+async def test_the_greeting_announces_the_methods_that_are_answered_and_no_other(unstable: bool) -> None:
+    async with editor(AcpOptions(unstable=unstable)) as client:
+        announced = (await client.ask(0, "initialize", HELLO))["result"]["agentCapabilities"]
+    optional = {method.capability for method in METHODS.values() if method.is_stable or unstable} - {None}
+    sessions = {f"sessionCapabilities.{name}" for name in announced["sessionCapabilities"]}
+    found = sessions | {f"auth.{name}" for name in announced["auth"]}
+    found |= {"loadSession"} if announced["loadSession"] else set()
+    assert found - {"sessionCapabilities.additionalDirectories"} == optional
+
+
+def test_the_agent_does_every_request_of_the_protocol() -> None:
+    done = AcpAgent.__dict__["_perform"].dispatcher.registry.keys() - {object, Received}
+    assert done == {each.params for each in METHODS.values() if not each.is_notification} - {Initialize}
 
 
 async def test_an_agent_is_made_once_and_knows_the_client() -> None:
