@@ -30,8 +30,7 @@ from callgate.dispatch.subjects import Subject
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook
 from callgate.sessions.conversations import Conversations
-from callgate.sessions.deleting import all_sessions, delete_session, family_of
-from callgate.sessions.turns import SessionTurns
+from callgate.sessions.live import SessionTurns
 
 # What its methods take and return is imported from here; the dispatcher's modules are its own.
 __all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]
@@ -161,6 +160,8 @@ class Runtime:
         """Delete a closed session with its workers, and what their calls put aside.
 
         `SessionLocked` while a living process has it."""
+        from callgate.sessions.deleting import all_sessions, delete_session, family_of  # lazy: rare  # noqa: PLC0415
+
         store = await self.store()
         family = family_of(session_id, await all_sessions(store))
         await delete_session(store, session_id, family, self.dispatcher.artifacts)

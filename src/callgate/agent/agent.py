@@ -19,7 +19,8 @@ from callgate.core.models import Model
 from callgate.core.sessions import Session
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.failures import log_failure
-from callgate.sessions.turns import SHUTDOWN, USER_CANCEL, SessionTurn, SessionTurns
+from callgate.sessions.live import SessionTurns
+from callgate.sessions.session_turn import SHUTDOWN, USER_CANCEL, SessionTurn
 
 _log = logging.getLogger("callgate.agent")
 

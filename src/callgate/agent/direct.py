@@ -18,7 +18,7 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.dispatch.journal import LEFT_OPEN
-from callgate.sessions.turns import USER_CANCEL, SessionTurn
+from callgate.sessions.session_turn import USER_CANCEL, SessionTurn
 
 RunCall = Callable[[ToolCall], Awaitable[ToolResult]]
 

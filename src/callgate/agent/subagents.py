@@ -37,7 +37,8 @@ from callgate.core.usage import Usage
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.raw_open import watched
 from callgate.redaction.summaries import in_words
-from callgate.sessions.turns import SHUTDOWN, SessionTurns
+from callgate.sessions.live import SessionTurns
+from callgate.sessions.session_turn import SHUTDOWN
 
 if TYPE_CHECKING:  # heavy
     from callgate.agent.turns import TurnEnd
@@ -92,7 +93,8 @@ class _AtWork:
 
 
 class Subagents:
-    """Which agent is at work in which session, and those that work for it. One per runtime."""
+    """Which agent works in the turn of a session, and those that work for it. One per runtime.
+    `SessionTurns` sees to it that there is one turn, and so one agent, at a time."""
 
     def __init__(self, dispatcher: ToolDispatcher, turns: SessionTurns) -> None:
         self._dispatcher = dispatcher
@@ -103,9 +105,6 @@ class Subagents:
     @contextmanager
     def at_work(self, session: Session, agent: Agent, screen: Screen) -> Iterator[None]:
         """While this lasts, the agent takes a turn in the session, on this screen."""
-        if session.id in self._at_work:  # another is, and a session has one turn at a time
-            yield
-            return
         self._at_work[session.id] = _AtWork(session, agent, screen)
         try:
             yield

@@ -4,7 +4,7 @@
     begin_turn ---> say, say, ... ---> end_turn
 
 What is written of a turn, and told of it; which turn a session has, and who works in it, is
-`turns.SessionTurns`' to know. A turn that was under way when its process died is still the
+`live.SessionTurns`' to know. A turn that was under way when its process died is still the
 session's turn after `resume`: whoever resumes goes on with it or ends it.
 """
 

@@ -25,7 +25,7 @@ from callgate.core.messages import Message
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import SessionLocked
 from callgate.runtime import Resumed, Runtime, Stop
-from callgate.sessions.turns import SessionTurn
+from callgate.sessions.session_turn import SessionTurn
 
 if TYPE_CHECKING:  # heavy, and loaded when a model is at work
     from callgate.agent.agent import Agent
@@ -154,7 +154,7 @@ class LiveSessions:
         session = await self.take(id)
         with self._turns.reserve(session) as turn:
             await turn.begin(Message.text("user", prompt))
-            self._own(turn.start(lambda: agent.work(turn)))
+            self._watch(turn.start(lambda: agent.work(turn)))
         return turn.id
 
     async def make_call(
@@ -241,9 +241,9 @@ class LiveSessions:
         self._agents.clear()
 
     def _start_task(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._own(asyncio.get_running_loop().create_task(work))
+        self._watch(asyncio.get_running_loop().create_task(work))
 
-    def _own(self, task: asyncio.Task[Any]) -> None:
+    def _watch(self, task: asyncio.Task[Any]) -> None:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 

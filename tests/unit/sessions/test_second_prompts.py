@@ -12,7 +12,7 @@ import pytest
 from callgate import Gate
 from callgate.core.events import TURN_CANCELLED, TURN_STARTED, Event
 from callgate.runtime import Runtime
-from callgate.sessions.turns import TurnInProgress
+from callgate.sessions.session_turn import TurnInProgress
 from tests.unit.agent.talks import PlayedModel, Step, text
 from tests.unit.surfaces.acp.clients import connected
 from tests.unit.surfaces.http.test_turns import talking

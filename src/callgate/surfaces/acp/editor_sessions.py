@@ -36,7 +36,7 @@ from callgate.protocol.acp.updates import (
 from callgate.protocol.acp.values import SESSION_UPDATE, ToolFields
 from callgate.protocol.ndjson import Unsendable
 from callgate.runtime import Registered
-from callgate.sessions.turns import SessionTurn
+from callgate.sessions.session_turn import SessionTurn
 from callgate.surfaces.acp import options, permissions
 from callgate.surfaces.acp.cards import Cards
 from callgate.surfaces.acp.contents import kind_of, locations_of

@@ -27,7 +27,7 @@ from callgate.protocol.acp.updates import SessionInfoUpdate
 from callgate.protocol.acp.values import AUTH_REQUIRED
 from callgate.protocol.jsonrpc import INTERNAL_ERROR, RpcError
 from callgate.sessions.conversations import title_of
-from callgate.sessions.turns import SessionTurn, TurnInProgress
+from callgate.sessions.session_turn import SessionTurn, TurnInProgress
 from callgate.surfaces.acp.contents import iso, sendable, session_title
 from callgate.surfaces.acp.dependencies import Dependencies
 from callgate.surfaces.acp.editor_sessions import EditorSession

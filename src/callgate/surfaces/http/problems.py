@@ -21,7 +21,7 @@ from callgate.core.stores import (
     StoreClosed,
     StoreError,
 )
-from callgate.sessions.turns import TurnInProgress
+from callgate.sessions.session_turn import TurnInProgress
 from callgate.surfaces.unfinished import REFUSAL
 
 STATUSES: Mapping[ToolErrorClass, int] = {

@@ -12,7 +12,8 @@ import pytest
 from callgate import Gate, Message
 from callgate.core.events import TURN_CANCELLED, TURN_COMPLETED, TURN_STARTED, Event
 from callgate.core.sessions import Session
-from callgate.sessions.turns import SHUTDOWN, SessionTurn, SessionTurns, TurnInProgress, TurnState
+from callgate.sessions.live import SessionTurns
+from callgate.sessions.session_turn import SHUTDOWN, SessionTurn, TurnInProgress, TurnState
 
 LIMIT_S = 60.0
 PROMPT = Message.text("user", "go")
