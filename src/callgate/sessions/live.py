@@ -91,7 +91,8 @@ class SessionTurns:
     async def close(self) -> None:
         """The runtime goes away: leave the turns that are open as they are, to be resumed."""
         turns = [live.turn for live in self._live.values() if live.turn is not None]
-        for turn in [each for each in turns if each.cancel(SHUTDOWN)]:
+        stopping = [turn for turn in turns if turn.cancel(SHUTDOWN) and turn.has_task]
+        for turn in stopping:
             await turn.stopped()
 
     # Sessions that clients come back to.

@@ -193,6 +193,11 @@ class SessionTurn:
     # For everybody.
 
     @property
+    def has_task(self) -> bool:
+        """Else whoever reserved it drives it."""
+        return self._task is not None
+
+    @property
     def is_stopped_by_user(self) -> bool:
         return self.is_cancelled and self.reason == USER_CANCEL
 

@@ -27,7 +27,6 @@ class Bench:
         self.turns: SessionTurns = gate.runtime.turns
         self.session: Session = gate.session
         self.events: list[Event] = []
-        self.at_work = 0
         gate.runtime.listen(self.events.append, gate.session.id)
 
     @property
@@ -49,6 +48,9 @@ class Bench:
     async def _for_ever(self) -> str:
         await asyncio.Event().wait()
         return "never"
+
+    async def enter(self, entered: asyncio.Event) -> None:
+        entered.set()
 
     async def answer(self, turn: SessionTurn) -> str | None:
         await turn.begin(PROMPT)
@@ -122,7 +124,9 @@ async def test_a_turn_that_is_cancelled_while_its_prompt_is_written_does_no_work
         await reached(turn, TurnState.OPEN)
         assert turn.cancel()
         assert await begun == turn.id
-        assert await turn.start(lambda: bench.hang(turn)) is None
+        entered = asyncio.Event()
+        assert await turn.start(lambda: bench.enter(entered)) is None
+    assert not entered.is_set()
     assert bench.told == [(TURN_STARTED, None), (TURN_CANCELLED, "user_cancel")]
     assert bench.is_free
 
@@ -188,6 +192,15 @@ async def test_a_reservation_that_is_given_up_frees_the_session(bench: Bench) ->
     with pytest.raises(RuntimeError), bench.turns.reserve(bench.session):
         raise RuntimeError
     assert bench.is_free
+
+
+async def test_a_shutdown_does_not_wait_for_a_turn_that_nobody_has_started(bench: Bench) -> None:
+    turn = bench.turns.reserve(bench.session)
+    await turn.begin(PROMPT)
+    await asyncio.wait_for(bench.turns.close(), LIMIT_S)
+    assert bench.session.turn_id == turn.id
+    assert await turn.start(lambda: bench.hang(turn)) is None
+    assert (bench.session.turn_id, bench.told) == (turn.id, [(TURN_STARTED, None)])
 
 
 @pytest.mark.parametrize("later", STEPS)
