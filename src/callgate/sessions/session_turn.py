@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 from callgate.core.ids import turn_id
 from callgate.core.messages import Message
 from callgate.core.sessions import Session
+from callgate.core.task_sets import start_task
 from callgate.sessions.conversations import Conversations
 
 USER_CANCEL = "user_cancel"
@@ -110,7 +111,7 @@ class SessionTurn:
     def start(self, work: Callable[[], Coroutine[Any, Any, E]]) -> asyncio.Task[E | None]:
         """Have a task of its own do all of it, whoever watches. Its result is None if a cancel
         was quicker than the work."""
-        task = asyncio.get_running_loop().create_task(self._supervise(work))
+        task = start_task(self._supervise(work))
         task.add_done_callback(lambda _: self.release())  # it may never have come to its work
         self._task = task
         return task

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from callgate.agent.shows import Screen
 from callgate.core.calls import CallerKind
@@ -24,6 +24,7 @@ from callgate.core.ids import session_id
 from callgate.core.messages import Message
 from callgate.core.sessions import Mode, Root, Session
 from callgate.core.stores import SessionLocked
+from callgate.core.task_sets import TaskSet
 from callgate.runtime import Resumed, Runtime, Stop
 from callgate.sessions.session_turn import SessionTurn
 
@@ -58,7 +59,7 @@ class LiveSessions:
         self._open_agent = open_agent
         self._turns = runtime.turns
         self._agents: dict[str | None, Agent] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks = TaskSet(_log, "the work of a session failed")
         self._taking = asyncio.Lock()
         self._opening = asyncio.Lock()
 
@@ -96,7 +97,7 @@ class LiveSessions:
     def let_go(self, session: Session) -> None:
         """Done with a session that was made for one call; one that is served stays."""
         if self.find(session.id) is None:
-            self._start_task(self._runtime.close_session(session))
+            self._tasks.start(self._runtime.close_session(session))
 
     def find(self, id: str) -> Session | None:
         return self._turns.served(id)
@@ -154,7 +155,7 @@ class LiveSessions:
         session = await self.take(id)
         with self._turns.reserve(session) as turn:
             await turn.begin(Message.text("user", prompt))
-            self._watch(turn.start(lambda: agent.work(turn)))
+            self._tasks.add(turn.start(lambda: agent.work(turn)))
         return turn.id
 
     async def make_call(
@@ -173,7 +174,7 @@ class LiveSessions:
 
         def stop() -> bool:
             if runtime.find(use.id) is not None:  # else it ends by itself
-                self._start_task(runtime.cancel(use.id))
+                self._tasks.start(runtime.cancel(use.id))
             return True
 
         return await turn.run(
@@ -222,11 +223,9 @@ class LiveSessions:
         The calls have been stopped before; a question of a turn stays open for whoever takes
         the session over.
         """
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=limit_s)
+        await self._tasks.wait(limit_s)
         self._turns.cancel_served()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=limit_s)
+        await self._tasks.wait(limit_s)
 
     async def agent(self, model: str | None) -> Agent:
         """The agent of a model. Raises a `ModelError`."""
@@ -239,15 +238,3 @@ class LiveSessions:
         """Make each anew when it is next asked for, with the key that there is then. Turns under
         way keep theirs."""
         self._agents.clear()
-
-    def _start_task(self, work: Coroutine[Any, Any, Any]) -> None:
-        self._watch(asyncio.get_running_loop().create_task(work))
-
-    def _watch(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("the work of a session failed", exc_info=task.exception())
