@@ -12,7 +12,7 @@ PACKAGE := $(PIP) --no-deps --no-build-isolation -e .
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help demo test quick test-pythons lint soak spec mcp-conformance bench docs reference pictures recording \
-  constraints clean
+  constraints peers clean
 
 help:
 	@echo "make demo         set up and show callgate at work"
@@ -29,6 +29,7 @@ help:
 	@echo "make pictures     the screenshots of the documentation, made anew"
 	@echo "make recording    the terminal recording of docs/start/first-hour.md, made anew (npm, PyPI)"
 	@echo "make constraints  resolve the dependencies anew (Python 3.11)"
+	@echo "make peers        resolve the libraries of the benchmarks anew (Python 3.11)"
 	@echo "make clean        remove everything that these commands made"
 
 demo: .venv/.ready
@@ -95,11 +96,11 @@ recording: .venv/.ready-dev
 	@sh scripts/get_bubblewrap.sh
 	$(BIN)/python -m scripts.record_first_hour
 
-constraints:
-	$(check_python)
-	@rm -rf .build/constraints && "$(PYTHON)" -m venv .build/constraints
-	@.build/constraints/bin/python $(PIP) --upgrade pip packaging
-	@.build/constraints/bin/python scripts/constraints.py constraints.txt
+constraints: .build/constraints/.ready
+	@.build/constraints/bin/python -m scripts.constraints constraints.txt
+
+peers: .build/constraints/.ready
+	@.build/constraints/bin/python -m scripts.peers benchmarks/peers.txt
 
 clean:
 	rm -rf .venv .build .tools dist .mypy_cache .ruff_cache .pytest_cache .hypothesis \
@@ -137,12 +138,20 @@ endef
 	@$(BIN)/python $(PACKAGE)
 	@touch .venv/.ready $@
 
-# The libraries we measure against are not pinned: the table names the versions it saw.
-.build/bench/.ready: pyproject.toml constraints.txt
+# What resolves the dependencies anew.
+.build/constraints/.ready:
+	$(check_python)
+	@rm -rf .build/constraints && "$(PYTHON)" -m venv .build/constraints
+	@.build/constraints/bin/python $(PIP) --upgrade pip packaging
+	@touch $@
+
+# callgate with its own dependencies, and beside them the libraries it is measured with.
+.build/bench/.ready: pyproject.toml constraints.txt benchmarks/peers.txt
 	$(check_python)
 	@echo "Installing callgate and the libraries it is measured beside ..."
-	@"$(PYTHON)" -m venv .build/bench
+	@"$(PYTHON)" -m venv --clear .build/bench
 	@sed '/^# for development/,$$d' constraints.txt > .build/bench/needs.txt
 	@.build/bench/bin/python $(HASHED) -r .build/bench/needs.txt
-	@.build/bench/bin/python $(PIP) --no-build-isolation -e '.[bench]'
+	@.build/bench/bin/python $(HASHED) --no-deps -r benchmarks/peers.txt
+	@.build/bench/bin/python $(PACKAGE)
 	@touch $@

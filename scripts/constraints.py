@@ -1,6 +1,6 @@
 """Writes constraints.txt: every third-party package we install, pinned and hashed.
 
-    python3.11 scripts/constraints.py FILE      (`make constraints` prepares and calls it)
+    python3.11 -m scripts.constraints FILE      (`make constraints` prepares and calls it)
 
 pip resolves what pyproject.toml asks for. For each version it chose, the package index that
 pip is configured for lists the files and their hashes, and all files that a supported system

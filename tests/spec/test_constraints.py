@@ -1,16 +1,18 @@
-"""constraints.txt pins everything pyproject.toml asks for, by hash, and names no place."""
+"""constraints.txt and benchmarks/peers.txt pin what pyproject.toml asks for, by hash, and name no place."""
 
 from __future__ import annotations
 
 import re
 import tomllib
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.spec.requirements import TESTS
 
 _TEXT = (TESTS.parent / "constraints.txt").read_text(encoding="utf-8")
+_PEERS = (TESTS.parent / "benchmarks" / "peers.txt").read_text(encoding="utf-8")
 _PYPROJECT = tomllib.loads((TESTS.parent / "pyproject.toml").read_text(encoding="utf-8"))
 _PIN = re.compile(r"([a-z0-9-]+)==([\w.]+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)\n")
 
@@ -29,13 +31,15 @@ def _unmet(requirements: list[str], pins: dict[str, str]) -> list[str]:
     ]
 
 
-def test_every_line_is_a_comment_or_a_pin_with_hashes() -> None:
-    rest = _PIN.sub("", _TEXT)
+@pytest.mark.parametrize("text", [_TEXT, _PEERS], ids=["constraints", "peers"])
+def test_every_line_is_a_comment_or_a_pin_with_hashes(text: str) -> None:
+    rest = _PIN.sub("", text)
     assert [line for line in rest.splitlines() if line and not line.startswith("# ")] == []
 
 
-def test_no_address_is_named() -> None:
-    assert re.findall(r"\w+://|--index|--find-links|--extra", _TEXT) == []
+@pytest.mark.parametrize("text", [_TEXT, _PEERS], ids=["constraints", "peers"])
+def test_no_address_is_named(text: str) -> None:
+    assert re.findall(r"\w+://|--index|--find-links|--extra", text) == []
 
 
 def test_what_running_and_building_need_stands_above_the_development_tools() -> None:
@@ -48,3 +52,10 @@ def test_what_running_and_building_need_stands_above_the_development_tools() -> 
 def test_what_development_needs_is_pinned() -> None:
     extras = _PYPROJECT["project"]["optional-dependencies"]
     assert _unmet(extras["dev"] + extras["pydantic"], _pins(_TEXT)) == []
+
+
+def test_what_the_benchmarks_need_is_pinned_beside_what_callgate_runs_on() -> None:
+    running = _pins(_TEXT.partition("\n# for development\n")[0])
+    peers = _pins(_PEERS)
+    assert running.keys() & peers.keys() == set()
+    assert _unmet(_PYPROJECT["project"]["optional-dependencies"]["bench"], running | peers) == []

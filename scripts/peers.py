@@ -1,0 +1,52 @@
+"""Writes benchmarks/peers.txt: the libraries that callgate is measured beside, pinned and hashed.
+
+    python3.11 -m scripts.peers FILE      (`make peers` prepares and calls it)
+
+pip resolves the extra `bench` of pyproject.toml within constraints.txt. What constraints.txt
+installs already is left out, so that callgate is measured with its own dependencies and the
+peers run on the same ones. A peer's bound that excludes one of these is lifted (`LIFTED`); that
+is why the list is installed with `--no-deps`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from scripts.constraints import OLDEST, ROOT, Pins, file_hashes, index_url, resolve, sections
+
+HEAD = """\
+# The libraries that `make bench` measures callgate beside: their versions and the hashes of
+# their files. Written by `make peers`; do not edit. It goes on top of constraints.txt:
+#     pip install --no-deps --require-hashes -r benchmarks/peers.txt
+"""
+LIFTED = ("websockets",)
+"""openai-agents wants one below 17; only its realtime part imports it."""
+
+
+def main(target: Path) -> None:
+    if sys.version_info[:2] != OLDEST:
+        raise SystemExit("Run this on Python {}.{}: make peers PYTHON=...".format(*OLDEST))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    ours = running_pins((ROOT / "constraints.txt").read_text())
+    limits = {name: version for name, version in ours.items() if name not in LIFTED}
+    resolved = resolve(project["optional-dependencies"]["bench"], limits)
+    peers = {name: version for name, version in resolved.items() if name not in ours}
+    index = index_url()
+    with ThreadPoolExecutor(8) as pool:
+        hashes = pool.map(lambda pin: file_hashes(index, *pin), peers.items())
+        known = dict(zip(peers, hashes, strict=True))
+    target.write_text(HEAD + "".join(sections([("the benchmarks", peers)], known)))
+
+
+def running_pins(constraints: str) -> Pins:
+    """What `make bench` installs from constraints.txt, by name."""
+    running = constraints.partition("\n# for development")[0]
+    return dict(re.findall(r"^([\w.-]+)==(\S+)", running, re.MULTILINE))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
