@@ -5,7 +5,6 @@ Noise of the machine then falls on all alike, and a ratio is taken within a roun
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -16,10 +15,12 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from benchmarks.contestants import Contestant
+from benchmarks.trees import environment
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 COUNTED = 20
-"""Calls over which function calls are counted: the number is the same each time."""
+"""Calls over which function calls are counted."""
+COUNTS = 5
+"""The least of so many counts is taken: what a thread reports back meanwhile comes on top."""
 
 
 class Effort(NamedTuple):
@@ -66,8 +67,8 @@ class Worker:
         self._errors = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.worker", contestant.setup, case, *burden],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": ROOT, "PYTHONWARNINGS": "ignore"},
+            cwd=contestant.tree,
+            env=environment(contestant.tree),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -122,11 +123,17 @@ def hold(contestants: Iterable[Contestant], case: str, effort: Effort) -> Mappin
             except WorkerFailed as error:
                 failed[contestant.name] = Failed(str(error))
         figures: dict[str, list[float]] = {name: [] for name in workers}
+        turns = [*workers.items()]
         for _ in range(effort.rounds):
-            for name, worker in workers.items():
+            turns.reverse()  # nobody always comes behind the same neighbour
+            for name, worker in turns:
                 spent_ns = worker.ask("calls", effort.batch)
                 figures[name].append(spent_ns / effort.batch / 1_000)
         return failed | {
-            name: Measured(figures[name], worker.ask("count", COUNTED) / COUNTED)
+            name: Measured(figures[name], _function_calls(worker))
             for name, worker in workers.items()
         }
+
+
+def _function_calls(worker: Worker) -> float:
+    return min(worker.ask("count", COUNTED) for _ in range(COUNTS)) / COUNTED

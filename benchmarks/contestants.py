@@ -6,6 +6,7 @@ from importlib import import_module, metadata
 from typing import Any, NamedTuple
 
 from benchmarks.cases import Setup
+from benchmarks.trees import ROOT
 
 
 class Contestant(NamedTuple):
@@ -18,6 +19,8 @@ class Contestant(NamedTuple):
     is_peer: bool = False
     burden: int | None = None
     """How much lies idle, for those that carry something."""
+    tree: str = ROOT
+    """The checkout whose code it is."""
 
     @property
     def version(self) -> str | None:

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import resource
 import subprocess
 import sys
 import tempfile
 
 from benchmarks.cases import CASES
-from benchmarks.contest import ROOT
 from benchmarks.ours import as_tool, more_tools, used_sessions
+from benchmarks.trees import ROOT, environment
 from callgate import Gate
 
 WHAT = ("session", "tool")
 
 
-def bytes_each(what: str, count: int) -> int:
+def bytes_each(what: str, count: int, tree: str = ROOT) -> int:
     """Measured in a process of its own."""
     ended = subprocess.run(
         [sys.executable, "-m", "benchmarks.memory", what, str(count)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": ROOT},
+        cwd=tree,
+        env=environment(tree),
         capture_output=True,
         text=True,
         check=False,

@@ -1,6 +1,6 @@
 """Measure callgate beside its peers and print the tables, then everything as one JSON line.
 
-    python benchmarks/run.py [--only NAME]... [--rounds N] [--quick] [--json]
+    python benchmarks/run.py [--only NAME]... [--rounds N] [--quick] [--json] [--rows FILE]
 
 What is measured, and how, stands in the README beside this file.
 """
@@ -12,38 +12,24 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 if not __package__:  # run as a file: its own directory is no place to import from
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-from benchmarks import memory, report, start
+from benchmarks import memory, report, rows, start
 from benchmarks.cases import CASES
-from benchmarks.contest import Effort, Failed, Outcome, hold
+from benchmarks.contest import Failed, Outcome, hold
 from benchmarks.contestants import CALLS, Contestant, idle
+from benchmarks.scale import Scale, chosen_scale, rounds
+from benchmarks.trees import ROOT
 
 SECTIONS = ("calls", "idle", "memory", "start")
 
 
-class Scale(NamedTuple):
-    """How much of everything."""
-
-    calls: Effort = Effort(rounds=40, batch=300)
-    starts: int = 15
-    idle: int = 10_000
-    audit_bytes: int = 100_000_000
-
-
-QUICK = Scale(calls=Effort(rounds=3, batch=20), starts=2, idle=50, audit_bytes=200_000)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     options = _options(argv)
-    scale = QUICK if options.quick else Scale()
-    if options.rounds is not None:
-        scale = scale._replace(
-            calls=scale.calls._replace(rounds=options.rounds), starts=options.rounds
-        )
+    scale = chosen_scale(options.quick, options.rounds)
     chosen = set(options.only or SECTIONS)
     named = [each for each in CALLS if each.name in chosen]
     out = Output(tables=not options.json)
@@ -57,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "start" in chosen:
         measure_start(scale, out)
     out.values["load_after"] = os.getloadavg()
+    if options.rows is not None:
+        rows.write_rows(options.rows, rows.with_facts(out.rows, ROOT, run=rows.new_run()))
     print(json.dumps(out.values, ensure_ascii=False))
     return 1 if out.failed else 0
 
@@ -66,6 +54,7 @@ class Output:
 
     def __init__(self, *, tables: bool) -> None:
         self.values: dict[str, Any] = {}
+        self.rows: list[rows.Row] = []
         self.failed = False
         self._tables = tables
 
@@ -93,6 +82,7 @@ def measure_calls(contestants: Sequence[Contestant], scale: Scale, out: Output) 
         out.remark(f"one call in process: {case} ...")
         found[case] = hold(present, case, scale.calls)
         out.failures(found[case])
+        out.rows += rows.rows_of_calls(case, found[case])
     out.table(report.calls_table(found, contestants))
     out.values["versions"] = {each.package: each.version for each in contestants}
     out.values["calls"] = {case: report.outcome_values(each) for case, each in found.items()}
@@ -104,6 +94,7 @@ def measure_idle(scale: Scale, out: Output) -> None:
     found = hold(contestants, "add", scale.calls)
     out.failures(found)
     out.table(report.idle_table(found, contestants))
+    out.rows += rows.rows_of_calls("idle", found)
     out.values["idle"] = report.outcome_values(found)
 
 
@@ -111,6 +102,7 @@ def measure_memory(scale: Scale, out: Output) -> None:
     out.remark("memory ...")
     found = {what: memory.bytes_each(what, scale.idle) for what in memory.WHAT}
     out.table(report.memory_table(found))
+    out.rows += rows.rows_of_memory({what: [size] for what, size in found.items()})
     out.values["memory"] = found
 
 
@@ -118,6 +110,7 @@ def measure_start(scale: Scale, out: Output) -> None:
     out.remark("cold start ...")
     found = start.measure(scale.starts)
     out.table(report.start_table(found))
+    out.rows += rows.rows_of_starts(found)
     out.values["start"] = report.start_values(found)
 
 
@@ -131,16 +124,11 @@ def _options(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="NAME",
         help=f"a section or a contestant, may be repeated: {', '.join(names)}",
     )
-    parser.add_argument("--rounds", type=_rounds, metavar="N", help="at least 2")
+    parser.add_argument("--rounds", type=rounds, metavar="N", help="at least 2")
     parser.add_argument("--quick", action="store_true", help="small counts: does it run at all?")
     parser.add_argument("--json", action="store_true", help="the JSON line alone")
+    parser.add_argument("--rows", metavar="FILE", help="a JSON line for each row, for compare.py")
     return parser.parse_args(argv)
-
-
-def _rounds(text: str) -> int:
-    if (rounds := int(text)) < 2:
-        raise ValueError
-    return rounds
 
 
 if __name__ == "__main__":

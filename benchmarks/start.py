@@ -9,9 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
+
+from benchmarks.trees import ROOT, environment
 
 _IMPORTED = re.compile(r"^import time: +\d+ ", re.MULTILINE)
 
@@ -44,21 +46,35 @@ def commands() -> Mapping[str, list[str]]:
 
 def measure(rounds: int) -> Mapping[str, Start]:
     """By command; one start of each in every round."""
+    return measure_trees([ROOT], rounds)[ROOT]
+
+
+def measure_trees(trees: Sequence[str], rounds: int) -> dict[str, dict[str, Start]]:
+    """By tree and command; one start of each in every round."""
     with tempfile.TemporaryDirectory(prefix="callgate-benchmark-") as directory:
         workspace = os.path.join(directory, "workspace")
         os.mkdir(workspace)
         with open(os.path.join(workspace, "note.txt"), "w", encoding="utf-8") as file:
             file.write("A note.\n")
-        env = {**os.environ, "CALLGATE_HOME": os.path.join(directory, "home")}
-        found = {
-            name: Start([], [], _modules(command, workspace, env))
-            for name, command in commands().items()
+        environments = {
+            tree: {**environment(tree), "CALLGATE_HOME": os.path.join(directory, f"home{number}")}
+            for number, tree in enumerate(trees)
         }
+        found = {
+            tree: {
+                name: Start([], [], _modules(command, workspace, env))
+                for name, command in commands().items()
+            }
+            for tree, env in environments.items()
+        }
+        turns = [*trees]
         for _ in range(rounds):
+            turns.reverse()
             for name, command in commands().items():
-                wall_ms, cpu_ms = _run(command, workspace, env)
-                found[name].wall_ms.append(wall_ms)
-                found[name].cpu_ms.append(cpu_ms)
+                for tree in turns:
+                    wall_ms, cpu_ms = _run(command, workspace, environments[tree])
+                    found[tree][name].wall_ms.append(wall_ms)
+                    found[tree][name].cpu_ms.append(cpu_ms)
         return found
 
 
