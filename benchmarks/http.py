@@ -173,7 +173,7 @@ async def serving() -> AsyncIterator[Instance]:
         home.mkdir(mode=0o700)
         workspace.mkdir()
         instance = Instance(home, workspace)
-        await instance.serving.start(instance.listening)
+        instance.serving.start(instance.listening)
         try:
             yield instance
         finally:
