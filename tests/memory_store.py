@@ -188,6 +188,20 @@ class MemoryStore:
                 seqs.append(row.seq)
         return EventPage(events, cursors, write_cursor("e", begin), seqs)
 
+    async def read_last(self, after: str | None = None, upto: str | None = None, limit: int = PAGE) -> EventPage:
+        begin = read_cursor("e", after) if after is not None else 0
+        check_page(begin, limit)
+        log = self._rows.log
+        end = read_cursor("e", upto) if upto is not None else max(begin, len(log))
+        known = [(n, row) for n, row in enumerate(log[:end], 1) if n > begin and row is not None][-limit:]
+        return EventPage(
+            [decode_event(row.text) for _, row in known],
+            [write_cursor("e", n) for n, _ in known],
+            write_cursor("e", known[-1][0] if known else end),
+            [row.seq for _, row in known],
+            write_cursor("e", known[0][0] - 1 if known else end),
+        )
+
     async def behind(self, after: str | None = None) -> Behind:
         begin = read_cursor("e", after) if after is not None else 0
         end = max(begin, len(self._rows.log))
@@ -227,6 +241,13 @@ class MemoryStore:
         page = listed[:limit]
         more = len(listed) > limit
         return SessionPage(page, write_cursor("s", touches[page[-1].id]) if more else None)
+
+    async def workers_of(self, session: str) -> Sequence[StoredSession]:
+        return sorted(self._rows.find(StoredSession, "parent", session), key=lambda each: each.id)
+
+    async def find_sessions(self, part: str) -> Sequence[str]:
+        ids = (each.id for each in self._rows.all(StoredSession))
+        return sorted(id for id in ids if part.lower() in id.lower())
 
     async def snapshot(self, session: str) -> Snapshot:
         stored = self._session(session)

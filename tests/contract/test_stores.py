@@ -297,10 +297,56 @@ async def test_how_much_is_behind_a_cursor_is_known_without_reading_it(world: Wo
         await store.behind("zzz")
 
 
+async def test_the_last_events_are_read_backwards_page_by_page(world: World) -> None:
+    store = await world.open()
+    assert (await store.read_last()).events == []
+    first, second = await new_session(store), await new_session(store)
+    written = []
+    for round in range(4):
+        written += await append(store, first, f"a{round}")
+        written += await append(await world.open(), second, f"b{round}", f"c{round}")
+    whole = await store.read_all()
+    last = await store.read_last(limit=5)
+    assert [*last.events] == written[-5:]
+    assert (last.cursors, last.seqs, last.cursor) == (whole.cursors[-5:], whole.seqs[-5:], whole.cursor)
+    before = await store.read_last(upto=last.begin, limit=5)
+    assert [*before.events] == written[-10:-5]
+    assert [*(await store.read_last(upto=before.begin, limit=5)).events] == written[:2]
+    after = await store.read_last(after=whole.cursors[1], upto=before.begin, limit=5)
+    assert (after.events, after.cursor) == ([], before.begin)
+    assert [*(await store.read_last(after=whole.cursors[8], limit=50)).events] == written[9:]
+
+
+async def test_the_last_events_skip_those_of_deleted_sessions(store: Store) -> None:
+    kept, gone = await new_session(store), await new_session(store)
+    await append(store, kept, "one")
+    await append(store, gone, "two", "three")
+    await append(store, kept, "four")
+    await append(store, gone, "five")
+    await store.commit(DeleteSession(session=gone))
+    page = await store.read_last(limit=1)
+    assert [each.type for each in page.events] == ["four"]
+    assert [each.type for each in (await store.read_last(upto=page.begin)).events] == ["one"]
+
+
+async def test_a_page_of_large_last_events_is_short_but_never_empty(store: Store) -> None:
+    session = await new_session(store)
+    for number in range(3):
+        await store.commit(Append(session=session, events=(event(session, f"e{number}", text="x" * (3 << 20)),)))
+    types, upto = [], None
+    while (page := await store.read_last(upto=upto)).events:
+        types = [*(each.type for each in page.events), *types]
+        upto = page.begin
+    assert types == ["e0", "e1", "e2"]
+
+
 @pytest.mark.parametrize("cursor", ["", "zzz", "!", "c3g", "\ud800", "e1", "ZTk5OTk5OTk5OTk5OTk5OTk5OTk5"])
 async def test_a_cursor_that_is_not_ours_is_refused(store: Store, cursor: str) -> None:
     with pytest.raises(ValueError):
         await store.read_all(cursor)
+    for name in ("after", "upto"):
+        with pytest.raises(ValueError):
+            await store.read_last(**{name: cursor})
     with pytest.raises(ValueError):
         await store.list_sessions(cursor=cursor)
 
@@ -314,6 +360,8 @@ async def test_a_page_that_makes_no_sense_is_refused(store: Store) -> None:
                 await read(session, after, limit)
     with pytest.raises(ValueError):
         await store.read_all(limit=0)
+    with pytest.raises(ValueError):
+        await store.read_last(limit=0)
     with pytest.raises(ValueError):
         await store.list_sessions(limit=0)
 
@@ -437,6 +485,23 @@ async def test_sessions_are_listed_by_workspace_without_their_workers(store: Sto
     with_workers = (await store.list_sessions("/here", workers=True)).sessions
     assert [s.id for s in with_workers] == [worker, here]
     assert (await store.get_session(worker)).parent == here
+
+
+async def test_the_workers_of_a_session_are_those_that_it_started_itself(store: Store) -> None:
+    parent = await new_session(store)
+    workers = [await new_session(store, parent=parent) for _ in range(2)]
+    await new_session(store, parent=workers[0])
+    assert [each.id for each in await store.workers_of(parent)] == workers
+    assert await store.workers_of(workers[1]) == []
+    assert await store.workers_of("sess_none") == []
+
+
+async def test_sessions_are_found_by_a_part_of_their_id_whatever_its_case(store: Store) -> None:
+    first, second = await new_session(store), await new_session(store)
+    assert await store.find_sessions(first[-10:].lower()) == [first]
+    assert await store.find_sessions("SESS_") == [first, second]
+    assert await store.find_sessions("%") == []
+    assert await store.find_sessions("") == [first, second]
 
 
 async def test_pages_list_each_session_once_while_others_are_added(store: Store) -> None:

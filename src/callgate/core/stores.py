@@ -67,6 +67,8 @@ class EventPage(msgspec.Struct, frozen=True):
     """Behind the last."""
     seqs: Sequence[int] = ()
     """The number of each in its session."""
+    begin: str = ""
+    """Before the first; given by `read_last` alone."""
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -132,6 +134,15 @@ class Store(Protocol):
         """The events of all sessions after an opaque cursor, which skips none."""
         ...
 
+    async def read_last(
+        self, after: str | None = None, upto: str | None = None, limit: int = PAGE
+    ) -> EventPage:
+        """The newest events of all sessions between two cursors, oldest of them first.
+
+        The page before it is read with its `begin` as `upto`.
+        """
+        ...
+
     async def behind(self, after: str | None = None) -> Behind:
         """How much there is after a cursor, and where it ends, without reading it."""
         ...
@@ -154,6 +165,14 @@ class Store(Protocol):
 
         `ValueError` for a cursor that is not ours.
         """
+        ...
+
+    async def workers_of(self, session: str) -> Sequence[StoredSession]:
+        """The sessions that were started by one to work for it."""
+        ...
+
+    async def find_sessions(self, part: str) -> Sequence[str]:
+        """The ids of all sessions that contain a text, whatever its case."""
         ...
 
     async def snapshot(self, session: str) -> Snapshot: ...

@@ -44,6 +44,8 @@ _log = logging.getLogger("callgate.store")
 
 PAGE_BYTES = 4 << 20
 """A page ends with the event that reaches this."""
+_LAST = (1 << 63) - 1
+"""No event has a higher number."""
 
 
 def read_events(db: apsw.Connection, session: str, after: int, limit: int) -> list[Event]:
@@ -62,35 +64,54 @@ def _texts(db: apsw.Connection, table: str, session: str, after: int, limit: int
         f"select body from {table} where place > ? and place < ? order by place limit ?",  # noqa: S608
         (position_of(ord, after), position_of(ord + 1, 0), limit),
     )
-    texts, size = [], 0
-    for (text,) in rows:
-        texts.append(text)
-        size += len(text)
-        if size >= PAGE_BYTES:
-            rows.close()
-            break
-    return texts
+    return [text for (text,) in _page(rows)]
+
+
+_OF_ALL = (
+    "select n, s.id, place, e.body from events e join sessions s"
+    f" on s.ord = place >> {POSITION_BITS} where n > ? and n <= ? order by n"  # noqa: S608
+)
 
 
 def read_all(db: apsw.Connection, after: str | None, limit: int) -> EventPage:
     n = read_cursor("e", after) if after is not None else 0
     check_page(n, limit)
-    rows = db.execute(
-        f"select n, s.id, place, e.body from events e join sessions s"  # noqa: S608
-        f" on s.ord = place >> {POSITION_BITS} where n > ? order by n limit ?",
-        (n, limit),
-    )
-    events, cursors, seqs, size = [], [], [], 0
-    for number, session, position, text in rows:
-        n, seq = number, seq_of(position)
-        events.append(event_of(text, session, seq))
-        seqs.append(seq)
-        cursors.append(write_cursor("e", n))
-        size += len(text)
+    rows = _page(db.execute(f"{_OF_ALL} limit ?", (n, _LAST, limit)))
+    return _event_page(rows, end=n)
+
+
+def read_last(db: apsw.Connection, after: str | None, upto: str | None, limit: int) -> EventPage:
+    begin = read_cursor("e", after) if after is not None else 0
+    check_page(begin, limit)
+    end = read_cursor("e", upto) if upto is not None else _LAST
+    rows = _page(db.execute(f"{_OF_ALL} desc limit ?", (begin, end, limit)))
+    if not rows and upto is None:
+        end = begin
+    return _event_page(rows[::-1], end=end)
+
+
+def _page(rows: apsw.Cursor) -> list[Any]:
+    """The rows up to the one with which their bodies reach the size of a page."""
+    page, size = [], 0
+    for row in rows:
+        page.append(row)
+        size += len(row[-1])
         if size >= PAGE_BYTES:
             rows.close()
             break
-    return EventPage(events, cursors, write_cursor("e", n), seqs)
+    return page
+
+
+def _event_page(rows: Sequence[Any], end: int) -> EventPage:
+    """`end` is where a page without events stands."""
+    numbers = [n for n, _, _, _ in rows] or [end]
+    return EventPage(
+        [event_of(text, session, seq_of(position)) for _, session, position, text in rows],
+        [write_cursor("e", n) for n, _, _, _ in rows],
+        write_cursor("e", numbers[-1]),
+        [seq_of(position) for _, _, position, _ in rows],
+        write_cursor("e", numbers[0] - 1 if rows else end),
+    )
 
 
 def behind(db: apsw.Connection, after: str | None) -> Behind:
@@ -129,6 +150,20 @@ def list_sessions(
     )
 
 
+def workers_of(db: apsw.Connection, session: str) -> list[StoredSession]:
+    return [
+        session_of(row)[1]
+        for row in select(db, f"{SESSION} where parent = ? order by id", (session,))
+    ]
+
+
+def find_sessions(db: apsw.Connection, part: str) -> list[str]:
+    found = select(
+        db, "select id from sessions where instr(lower(id), lower(?)) > 0 order by id", (part,)
+    )
+    return [id for (id,) in found]
+
+
 def snapshot(db: apsw.Connection, session: str) -> Snapshot:
     db.execute("begin")
     try:
@@ -147,9 +182,13 @@ def snapshot(db: apsw.Connection, session: str) -> Snapshot:
         db.execute("rollback")
 
 
+_BY_ID = "order by +id"
+"""Sorted after the rows were found: in the order of the table all that ended would be read too."""
+
+
 def open_confirmations(db: apsw.Connection, session: str | None) -> list[StoredConfirmation]:
     where, values = _of_session(db, session, "state = 'pending'")
-    return _values(db, StoredConfirmation, f"confirmations where {where} order by id", values)
+    return _values(db, StoredConfirmation, f"confirmations where {where} {_BY_ID}", values)
 
 
 def get_confirmation(db: apsw.Connection, id: str) -> StoredConfirmation:
@@ -164,7 +203,7 @@ def open_calls(db: apsw.Connection, session: str | None, owner: str | None) -> l
     where, values = _of_session(db, session, "state <> 'ended'")
     if owner is not None:
         where, values = f"{where} and owner = ?", (*values, owner)
-    return _values(db, StoredCall, f"calls where {where} order by id", values)
+    return _values(db, StoredCall, f"calls where {where} {_BY_ID}", values)
 
 
 def get_call(db: apsw.Connection, id: str) -> StoredCall | None:

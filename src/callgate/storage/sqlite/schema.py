@@ -97,7 +97,14 @@ create table marks (
 ) strict;
 """
 
-MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED)
+INDEXES = """
+create index sessions_by_workspace on sessions (workspace, touch, parent);
+create index calls_by_session on calls (ord);
+create index confirmations_by_session on confirmations (ord);
+"""
+"""What is listed for a workspace, and what is deleted with a session, without reading the rest."""
+
+MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED, INDEXES)
 
 
 _STATE = """

@@ -144,6 +144,11 @@ class SqliteStore:
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
         return await self._read(reads.read_all, after, limit)
 
+    async def read_last(
+        self, after: str | None = None, upto: str | None = None, limit: int = PAGE
+    ) -> EventPage:
+        return await self._read(reads.read_last, after, upto, limit)
+
     async def behind(self, after: str | None = None) -> Behind:
         return await self._read(reads.behind, after)
 
@@ -164,6 +169,12 @@ class SqliteStore:
         workers: bool = False,
     ) -> SessionPage:
         return await self._read(reads.list_sessions, workspace, cursor, limit, workers)
+
+    async def workers_of(self, session: str) -> Sequence[StoredSession]:
+        return await self._read(reads.workers_of, session)
+
+    async def find_sessions(self, part: str) -> Sequence[str]:
+        return await self._read(reads.find_sessions, part)
 
     async def snapshot(self, session: str) -> Snapshot:
         return await self._read(reads.snapshot, session)
