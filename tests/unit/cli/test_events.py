@@ -7,16 +7,20 @@ import json
 import os
 import signal
 import subprocess
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from callgate.cli.commands.events import show_events
 from callgate.core.events import CALLED, FAILED, OUTPUT_DELTA
 from callgate.core.ids import call_id
 from callgate.core.ops import Append, DeleteSession
 from callgate.core.stored import ConfirmationState
 from tests.contract.stores import append, event, new_session, start
+from tests.memory_store import MemoryStore
+from tests.unit.cli.counting import CountingStore
 from tests.unit.cli.running import LIMIT_S, callgate
 from tests.unit.cli.running import start as start_command
 from tests.unit.cli.stored import acquire, ask, opened
@@ -68,6 +72,61 @@ async def test_events_of_all_sessions_come_in_the_order_of_their_commits(ws: Pat
     assert [each["type"] for each in shown("-n", "2", cwd=ws)] == ["c", "a"]
     assert [each["type"] for each in shown("--type", "a", "-n", "1", cwd=ws)] == ["a"]
     assert [each["type"] for each in shown("--session", one, cwd=ws)] == ["a", "c", "a"]
+
+
+@pytest.mark.parametrize("of_one", [True, False], ids=["one session", "all"])
+async def test_the_last_few_of_many_are_read_without_the_others(of_one: bool, capsys: Any) -> None:
+    store = MemoryStore()
+    session = await new_session(store)
+    for number in range(5):
+        await append(store, session, *(f"e{number}{n:03}" for n in range(1_000)))
+    counting = CountingStore(store)
+    chosen = session if of_one else None
+    options = Namespace(session=chosen, since=None, n=20, type=None, json=True, follow=False)
+    await show_events(counting, options)
+    assert [each["type"] for each in lines(capsys.readouterr().out)] == [f"e4{n:03}" for n in range(980, 1_000)]
+    assert counting.rows.total() < 50
+
+
+@pytest.mark.parametrize("of_one", [True, False], ids=["one session", "all"])
+async def test_the_last_of_a_type_are_looked_for_from_the_end(of_one: bool, capsys: Any) -> None:
+    store = MemoryStore()
+    session = await new_session(store)
+    await append(store, session, "rare", *["often"] * 3_000, "rare", *["often"] * 1_500, "rare")
+    counting = CountingStore(store)
+    chosen = session if of_one else None
+    options = Namespace(session=chosen, since=None, n=2, type=["rare"], json=True, follow=False)
+    await show_events(counting, options)
+    assert [each["type"] for each in lines(capsys.readouterr().out)] == ["rare", "rare"]
+    assert 1_500 < counting.rows.total() < 2_100
+    options.n = 5
+    await show_events(counting, options)
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("of_one", [True, False], ids=["one session", "all"])
+async def test_the_last_few_begin_behind_the_cursor_that_was_given(of_one: bool, ws: Path, home: Path) -> None:
+    async with opened(home) as store:
+        session = await new_session(store)
+        await append(store, session, "a", "b", "c", "d")
+    of = ["--session", session] if of_one else []
+    cursor = str(shown(*of, cwd=ws)[1]["cursor"])
+    assert [each["type"] for each in shown(*of, "--since", cursor, "-n", "9", cwd=ws)] == ["c", "d"]
+    assert [each["type"] for each in shown(*of, "--since", cursor, "-n", "1", cwd=ws)] == ["d"]
+    assert shown(*of, "--since", cursor, "-n", "0", cwd=ws) == []
+
+
+@pytest.mark.parametrize("of_one", [True, False], ids=["one session", "all"])
+async def test_a_follower_of_the_last_few_goes_on_behind_them(of_one: bool, ws: Path, home: Path) -> None:
+    async with opened(home) as store:
+        session = await new_session(store)
+        await append(store, session, "a", "b", "c")
+        of = ["--session", session] if of_one else []
+        follower = Follower("--json", "-n", "1", *of, cwd=ws)
+        assert json.loads(await follower.line())["type"] == "c"
+        await append(store, session, "d")
+        assert json.loads(await follower.line())["type"] == "d"
+        assert (await follower.interrupt())[0] == 130
 
 
 @pytest.mark.parametrize("of_one", [True, False], ids=["one session", "all"])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import select
 import sys
 from argparse import Namespace
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator
 from contextlib import aclosing
 from datetime import datetime
@@ -23,7 +22,7 @@ from callgate.cli.ui.output import print_json_line
 from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for
 from callgate.cli.ui.visible import clip, visible
 from callgate.core.events import COMPLETED, FAILED, INPUT_INVALID, OUTPUT_DELTA, Event
-from callgate.core.stores import Hint, Store
+from callgate.core.stores import PAGE, EventPage, Hint, Store
 
 _COLOURS = {FAILED: "red", INPUT_INVALID: "red", COMPLETED: "green", OUTPUT_DELTA: "dim"}
 _DETAIL_FIELDS = (
@@ -50,18 +49,15 @@ class Placed(NamedTuple):
 
 def events(options: Namespace) -> int:
     words(options)
-    with_store(options, lambda store: _show(store, options))
+    with_store(options, lambda store: show_events(store, options))
     return OK
 
 
-async def _show(store: Store, options: Namespace) -> None:
+async def show_events(store: Store, options: Namespace) -> None:
     show = _Show(options)
     pages = await _pages(store, options)
     if options.n is not None:
-        last = deque[Placed](maxlen=options.n)
-        async for page in pages.there():
-            last.extend(each for each in page if show.wants(each.event))
-        show(last)
+        show(await _last(pages, options.n, show))
     else:
         async for page in pages.there():
             show(page)
@@ -71,6 +67,18 @@ async def _show(store: Store, options: Namespace) -> None:
             async for page in coming:
                 show(page)
                 sys.stdout.flush()
+
+
+async def _last(pages: OfAll | OfOne, count: int, show: _Show) -> list[Placed]:
+    """The last so many that are wanted, read from the end and no further than necessary."""
+    found: list[Placed] = []
+    limit = PAGE if show.chooses else max(1, min(count, PAGE))
+    async for page in pages.backwards(limit):
+        wanted = [each for each in page if show.wants(each.event)]
+        found = [*wanted, *found][-count:] if count else []
+        if len(found) >= count:
+            break
+    return found
 
 
 class OfAll:
@@ -87,10 +95,23 @@ class OfAll:
             if not page.events:
                 return
             self._cursor = page.cursor
-            yield [Placed(*each) for each in zip(page.cursors, page.events, strict=True)]
+            yield _placed(page)
+
+    async def backwards(self, limit: int) -> AsyncIterator[list[Placed]]:
+        """The same, the last page first. What comes later is behind all of them."""
+        first, upto = self._cursor, None
+        while (page := await self._store.read_last(first, upto, limit)).events:
+            if upto is None:
+                self._cursor = page.cursor
+            upto = page.begin
+            yield _placed(page)
 
     def wake(self) -> Hint:
         return self._store.wake()
+
+
+def _placed(page: EventPage) -> list[Placed]:
+    return [Placed(*each) for each in zip(page.cursors, page.events, strict=True)]
 
 
 class OfOne:
@@ -106,6 +127,27 @@ class OfOne:
             first = self._after + 1
             self._after += len(page)
             yield [Placed(seq, event) for seq, event in enumerate(page, first)]
+
+    async def backwards(self, limit: int) -> AsyncIterator[list[Placed]]:
+        begin = self._after
+        end = (await self._store.get_session(self._session)).last_seq
+        self._after = max(begin, end)
+        while end > begin:
+            first = max(begin, end - limit)
+            page = await self._between(first, end)
+            yield [Placed(seq, event) for seq, event in enumerate(page, first + 1)]
+            end = first
+
+    async def _between(self, after: int, upto: int) -> list[Event]:
+        found: list[Event] = []
+        while after + len(found) < upto:  # a page is short where events are large
+            page = await self._store.read_events(
+                self._session, after + len(found), upto - after - len(found)
+            )
+            if not page:
+                break
+            found += page
+        return found
 
     def wake(self) -> Hint:
         return self._store.wake(self._session)
@@ -163,6 +205,10 @@ class _Show:
         self._json: bool = options.json
         self._live: bool = options.follow
         self._paint: Paint = paint_for(sys.stdout)
+
+    @property
+    def chooses(self) -> bool:
+        return bool(self._types)
 
     def wants(self, event: Event) -> bool:
         return not self._types or event.type in self._types

@@ -67,10 +67,10 @@ def _texts(db: apsw.Connection, table: str, session: str, after: int, limit: int
     return [text for (text,) in _page(rows)]
 
 
-_OF_ALL = (
-    "select n, s.id, place, e.body from events e join sessions s"
-    f" on s.ord = place >> {POSITION_BITS} where n > ? and n <= ? order by n"  # noqa: S608
-)
+_OF_ALL = f"""
+select n, s.id, place, e.body from events e join sessions s on s.ord = place >> {POSITION_BITS}
+where n > ? and n <= ? order by n
+"""  # noqa: S608
 
 
 def read_all(db: apsw.Connection, after: str | None, limit: int) -> EventPage:
