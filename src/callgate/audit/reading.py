@@ -1,18 +1,23 @@
-"""Reading the audit log: the newest lines first, without loading the files."""
+"""Reading the audit log: the newest lines first, without loading the files.
+
+A search looks at raw bytes first: a chunk of lines in which a wanted value does not occur is
+passed over as a whole, and only lines with all of them are decoded.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import islice
+from typing import BinaryIO
 
 import msgspec
 
-from callgate.audit.records import CallRecord, after_remains
+from callgate.audit.backwards import chunks_backwards, end_before
+from callgate.audit.records import CallRecord, after_remains, encoded_text
 from callgate.audit.segments import all_segments
 
-_BLOCK = 256 * 1024
-_LONGEST_LINE = 1024 * 1024
-"""What is longer is no record of ours."""
 _decode = msgspec.json.Decoder(CallRecord).decode
 
 
@@ -36,11 +41,26 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.text is None or self.text.lower() in raw.decode("utf-8", "replace").lower())
         )
 
+    def prefilter(self) -> Callable[[bytes], bool]:
+        """Whether raw bytes may hold a line that matches. A no is certain, a yes is not."""
+        fields = (self.tool, self.session, self.decision, self.error_class)
+        values = [encoded_text(value) for value in fields if value is not None]
+        text = None if self.text is None else self.text.lower().encode("utf-8", "replace")
+
+        def may_match(raw: bytes) -> bool:
+            for value in values:
+                if value not in raw:
+                    return False
+            # Beyond ASCII, lower case is no matter of single bytes.
+            return text is None or not raw.isascii() or text in raw.lower()
+
+        return may_match
+
 
 def newest_first(path: str) -> Iterator[tuple[CallRecord, bytes]]:
     """Every record of a log, newest first; what is not a record is passed over."""
-    for segment in reversed(all_segments(path)):
-        for raw in _lines_backwards(segment):
+    for chunk in _chunks(path):
+        for raw in reversed(chunk.split(b"\n")):
             yield from _records_in(raw)
 
 
@@ -50,6 +70,72 @@ def newest_calls(path: str, since_ms: int, limit: int | None = None) -> Iterator
         if record.ts < since_ms or number == limit:
             return
         yield record
+
+
+def _matching(
+    path: str, wanted: Filter, before: str | None = None
+) -> Iterator[tuple[CallRecord, bytes]]:
+    """The records that match, newest first, behind the one with the id `before`."""
+    may_match = wanted.prefilter()
+    for chunk in _chunks(path) if before is None else _chunks_before(path, before):
+        if may_match(chunk):
+            for raw in reversed(chunk.split(b"\n")):
+                if not may_match(raw):
+                    continue
+                for line, part in _records_in(raw):
+                    if wanted.since_ms is not None and line.ts < wanted.since_ms:
+                        return
+                    if wanted.matches(line, part):
+                        yield line, part
+        elif wanted.since_ms is not None:
+            oldest = _records_in(chunk.partition(b"\n")[0])
+            if oldest and oldest[0][0].ts < wanted.since_ms:
+                return
+
+
+def _chunks(path: str) -> Iterator[bytes]:
+    """Lines of all files, many at a time, the newest chunk first."""
+    for segment in reversed(all_segments(path)):
+        yield from _chunks_of(segment, _whole)
+
+
+def _chunks_before(path: str, id: str) -> Iterator[bytes]:
+    """Those behind the record with an id: looked for where its time says, else everywhere."""
+    found = False
+    for near in (partial(end_before, id=id), _whole):
+        for segment in reversed(all_segments(path)):
+            for chunk in _chunks_of(segment, _whole if found else near):
+                if found:
+                    yield chunk
+                elif (at := _line_with(chunk, id)) is not None:
+                    found = True
+                    yield chunk[:at]
+        if found:
+            return
+
+
+def _whole(file: BinaryIO, size: int) -> int:
+    return size
+
+
+def _line_with(chunk: bytes, id: str) -> int | None:
+    """Where the line of the record with an id begins."""
+    at = len(chunk)
+    while (at := chunk.rfind(encoded_text(id), 0, at)) >= 0:
+        begin = chunk.rfind(b"\n", 0, at) + 1
+        raw = chunk[begin:].partition(b"\n")[0]
+        if any(line.id == id for line, _ in _records_in(raw)):
+            return begin
+    return None
+
+
+def _chunks_of(segment: str, end: Callable[[BinaryIO, int], int]) -> Iterator[bytes]:
+    try:
+        file = open(segment, "rb")  # noqa: SIM115  # closed below
+    except FileNotFoundError:  # dropped meanwhile
+        return
+    with file:
+        yield from chunks_backwards(file, end(file, file.seek(0, os.SEEK_END)))
 
 
 def _records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:
@@ -63,13 +149,7 @@ def _records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:
 
 def search(path: str, wanted: Filter, limit: int) -> list[tuple[CallRecord, bytes]]:
     """The newest records that match, oldest of them first."""
-    found: list[tuple[CallRecord, bytes]] = []
-    for line, raw in newest_first(path):
-        if len(found) >= limit or (wanted.since_ms is not None and line.ts < wanted.since_ms):
-            break
-        if wanted.matches(line, raw):
-            found.append((line, raw))
-    return found[::-1]
+    return [*islice(_matching(path, wanted), limit)][::-1]
 
 
 def page(
@@ -85,13 +165,8 @@ def page(
     `before` is what was given with the page before; None begins with the newest.
     """
     found: list[CallRecord] = []
-    for line, raw in newest_first(path):
-        if before is not None:
-            before = None if line.id == before else before
-            continue
-        if wanted.since_ms is not None and line.ts < wanted.since_ms:
-            break
-        if wanted.matches(line, raw) and also(line):
+    for line, _ in _matching(path, wanted, before):
+        if also(line):
             if len(found) == limit:
                 return found, found[-1].id
             found.append(line)
@@ -142,31 +217,3 @@ class Follower:
             except FileNotFoundError:
                 continue
         return segments[-1:]
-
-
-def _lines_backwards(path: str) -> Iterator[bytes]:
-    try:
-        file = open(path, "rb")  # noqa: SIM115  # closed below
-    except FileNotFoundError:  # dropped meanwhile
-        return
-    with file:
-        position = file.seek(0, os.SEEK_END)
-        pieces: list[bytes] = []
-        """The end of a line whose beginning is not read yet, last piece first."""
-        while position > 0:
-            size = min(_BLOCK, position)
-            position -= size
-            file.seek(position)
-            first, *lines = file.read(size).split(b"\n")
-            if lines:
-                yield from _joined([*pieces, lines.pop()])
-                yield from (line for line in reversed(lines) if line)
-                pieces = [first]
-            else:
-                pieces.append(first)
-        yield from _joined(pieces)
-
-
-def _joined(pieces: list[bytes]) -> Iterator[bytes]:
-    if sum(map(len, pieces)) <= _LONGEST_LINE and (line := b"".join(reversed(pieces))):
-        yield line

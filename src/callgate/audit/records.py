@@ -75,6 +75,11 @@ def encode(record: CallRecord) -> bytes:
     return encoded if encoded.isascii() and b"\x7f" not in encoded else _escape(encoded)
 
 
+def encoded_text(value: str) -> bytes:
+    """A text as it stands in a line, with its quotes."""
+    return _escape(_encoder.encode(_encodable(value)))
+
+
 def after_remains(line: bytes) -> bytes:
     """The record in a line that begins with the remains of another, or the line itself.
 

@@ -95,10 +95,7 @@ async def _from_now(store: Store, session_id: str | None) -> OfAll | OfOne:
     if session_id is not None:
         session = await find_session(store, session_id)
         return OfOne(store, session.id, session.last_seq)
-    pages = OfAll(store, None)
-    async for _ in pages.there():
-        pass
-    return pages
+    return OfAll(store, (await store.behind()).cursor)
 
 
 class _Watch:
