@@ -247,7 +247,8 @@ class MemoryStore:
 
     async def find_sessions(self, part: str) -> Sequence[str]:
         ids = (each.id for each in self._rows.all(StoredSession))
-        return sorted(id for id in ids if part.lower() in id.lower())
+        found = [id for id in ids if part.lower() in id.lower()]
+        return sorted(found, key=self._rows.touches.__getitem__, reverse=True)
 
     async def snapshot(self, session: str) -> Snapshot:
         stored = self._session(session)

@@ -160,10 +160,10 @@ class Runtime:
         """Delete a closed session with its workers, and what their calls put aside.
 
         `SessionLocked` while a living process has it."""
-        from callgate.sessions.deleting import all_sessions, delete_session, family_of  # lazy: rare  # noqa: PLC0415
+        from callgate.sessions.deleting import delete_session, family_of  # lazy: rare  # noqa: PLC0415
 
         store = await self.store()
-        family = family_of(session_id, await all_sessions(store))
+        family = await family_of(store, session_id)
         await delete_session(store, session_id, family, self.dispatcher.artifacts)
 
     async def close_session(self, session: Session, why: Stop = Stop.CANCEL) -> None:

@@ -499,8 +499,9 @@ async def test_the_workers_of_a_session_are_those_that_it_started_itself(store: 
 async def test_sessions_are_found_by_a_part_of_their_id_whatever_its_case(store: Store) -> None:
     first, second = await new_session(store), await new_session(store)
     assert await store.find_sessions(first[-10:].lower()) == [first]
-    assert await store.find_sessions("SESS_") == [first, second]
+    assert await store.find_sessions("SESS_") == [second, first]
     assert await store.find_sessions("%") == []
+    await append(store, first, "used last")
     assert await store.find_sessions("") == [first, second]
 
 

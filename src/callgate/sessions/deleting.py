@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from callgate.core.ops import DeleteSession
 from callgate.core.stored import StoredSession
-from callgate.core.stores import Store
+from callgate.core.stores import SessionNotFound, Store
 
 _log = logging.getLogger("callgate.sessions")
 
@@ -25,11 +25,14 @@ async def all_sessions(store: Store) -> list[StoredSession]:
             return found
 
 
-def family_of(id: str, sessions: Sequence[StoredSession]) -> list[StoredSession]:
-    """A session and those of its workers, and of theirs."""
-    family = [each for each in sessions if each.id == id]
+async def family_of(store: Store, id: str) -> list[StoredSession]:
+    """A session and those of its workers, and of theirs; none if it is not there."""
+    try:
+        family = [await store.get_session(id)]
+    except SessionNotFound:
+        return []
     for member in family:  # grows while it is read
-        family += [each for each in sessions if each.parent == member.id]
+        family += await store.workers_of(member.id)
     return family
 
 

@@ -25,11 +25,14 @@ from callgate.core.events import (
     Event,
 )
 from callgate.core.ids import ulid
+from callgate.core.ops import Append, AppendMessages, NewSession
 from callgate.core.stored import StoredMessage, StoredSession
 from callgate.sessions.markdown import code, fenced, folded
-from callgate.sessions.ordering import in_order, turns
+from callgate.sessions.ordering import in_order, read_in_order, turns
 from callgate.sessions.transcripts import transcript
 from tests.contract.stores import event as note
+from tests.memory_store import MemoryStore
+from tests.unit.cli.counting import CountingStore
 
 SESSION = StoredSession(id="sess_1", workspace="/w", title="a title", created_at=0.0, updated_at=60.0)
 
@@ -106,6 +109,32 @@ def test_a_row_holds_everything_once_whatever_is_missing() -> None:
         row = [item for _, item in in_order(some, others)]
         assert [item for item in row if isinstance(item, StoredMessage)] == some
         assert [item for item in row if isinstance(item, Event)] == others
+
+
+async def test_a_session_is_read_from_a_store_in_the_same_order() -> None:
+    messages, events = CONVERSATION
+    for some, others in (CONVERSATION, (messages, []), ([], events), (messages[3:], events[:2]), ([], [])):
+        store = MemoryStore()
+        session = others[0].session_id if others else "sess_1"
+        await store.commit(NewSession(session=session, workspace="/w", at=1.0))
+        if some:
+            await store.commit(AppendMessages(session=session, messages=tuple(some), at=1.0))
+        if others:
+            await store.commit(Append(session=session, events=tuple(others)))
+        counting = CountingStore(_SmallPages(store))
+        assert [each async for each in read_in_order(counting, session)] == in_order(some, others)
+        assert counting.largest <= 2
+
+
+class _SmallPages:
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    async def read_events(self, session: str, after: int = 0) -> Any:
+        return await self._store.read_events(session, after, 2)
+
+    async def read_messages(self, session: str, after: int = 0) -> Any:
+        return await self._store.read_messages(session, after, 2)
 
 
 def test_turns_are_told_with_what_was_said_first() -> None:

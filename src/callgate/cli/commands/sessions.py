@@ -14,18 +14,10 @@ import msgspec
 
 from callgate.cli.errors import OK, CliError
 from callgate.cli.nested_calls import refuse_within_a_call
-from callgate.cli.records.exports import (
-    SessionExport,
-    lines_text,
-    print_lines,
-    print_transcript,
-    write_file,
-)
+from callgate.cli.records.exports import write_export
 from callgate.cli.records.session_deletion import delete_sessions
 from callgate.cli.records.session_pages import described, print_page, print_table, read_states
 from callgate.cli.records.stores import (
-    all_events,
-    all_messages,
     find_session,
     not_found,
     with_store,
@@ -34,12 +26,12 @@ from callgate.cli.records.stores import (
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
+from callgate.core.events import Event
 from callgate.core.ids import session_id
 from callgate.core.ops import Fork, UpdateSession
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
-from callgate.sessions.ordering import turns
-from callgate.sessions.transcripts import transcript
+from callgate.sessions.ordering import note_turn, read_in_order
 
 _COUNTED = 1_000
 
@@ -82,7 +74,9 @@ def show(options: Namespace) -> int:
 async def _show(store: Store, wanted: str, as_json: bool) -> None:
     id = (await find_session(store, wanted)).id
     snapshot, states = await store.snapshot(id), await read_states(store)
-    prompts = turns(await all_messages(store, id), await all_events(store, id))
+    prompts: dict[str, str] = {}
+    async for _, item in read_in_order(store, id):
+        note_turn(prompts, item)
     if not as_json:
         print_page(snapshot, states, prompts, time.time())
         return
@@ -95,19 +89,16 @@ async def _show(store: Store, wanted: str, as_json: bool) -> None:
 
 def export(options: Namespace) -> int:
     (id,) = words(options, "session")
-
-    async def read(store: Store) -> SessionExport:
-        session = await find_session(store, id)
-        messages = await all_messages(store, session.id)
-        return SessionExport(session, messages, await all_events(store, session.id))
-
-    exported = with_store(options, read)
+    path = None if options.output in (None, "-") else options.output
     as_json = options.json or options.format == "json"
-    if options.output in (None, "-"):
-        (print_lines if as_json else print_transcript)(exported)
-    else:
-        write_file(options.output, lines_text(exported) if as_json else transcript(*exported))
-        say(f"wrote {options.output}")
+
+    async def write(store: Store) -> None:
+        session = await find_session(store, id)
+        await write_export(store, session, path, as_json=as_json)
+
+    with_store(options, write)
+    if path is not None:
+        say(f"wrote {path}")
     return OK
 
 
@@ -136,11 +127,16 @@ async def _fork(store: Store, id: str, options: Namespace) -> StoredSession:
 
 async def _turn(store: Store, session: str, turn: str) -> str:
     """The id of a turn, which may be given by its number."""
-    events = await all_events(store, session)
-    known = [*turns(await all_messages(store, session), events)]
+    prompts: dict[str, str] = {}
+    with_events = set()
+    async for _, item in read_in_order(store, session):
+        note_turn(prompts, item)
+        if isinstance(item, Event):
+            with_events.add(item.turn_id)
+    known = [*prompts]
     if turn.isascii() and turn.isdecimal() and 0 < int(turn[:9]) <= len(known):
         turn = known[int(turn) - 1]
-    if not any(event.turn_id == turn for event in events):
+    if turn not in with_events:
         raise not_found(f"session {session} has no turn {turn!r}; it has {len(known)}")
     return turn
 

@@ -4,50 +4,63 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
 from callgate.cli.errors import CliError
+from callgate.cli.records.stores import all_events, all_messages
 from callgate.cli.ui.output import print_json_line, print_text
 from callgate.core.errors import ToolErrorClass
-from callgate.core.events import Event
 from callgate.core.stored import StoredMessage, StoredSession
-from callgate.sessions.ordering import in_order
+from callgate.core.stores import Store
+from callgate.sessions.ordering import read_in_order
 from callgate.sessions.transcripts import transcript
 
 
-class SessionExport(NamedTuple):
-    session: StoredSession
-    messages: Sequence[StoredMessage]
-    events: Sequence[Event]
+async def write_export(
+    store: Store, session: StoredSession, path: str | None, *, as_json: bool
+) -> None:
+    """To a file, or to stdout. Lines are written as they are read; a page is made as a whole."""
+    with _output(path) as output:
+        if as_json:
+            async for line in lines(store, session):
+                output.line(line)
+            return
+        messages = await all_messages(store, session.id)
+        output.text(transcript(session, messages, await all_events(store, session.id)))
 
 
-def print_transcript(export: SessionExport) -> None:
-    print_text(transcript(*export))
+class _Output(NamedTuple):
+    line: Callable[[dict[str, Any]], object]
+    text: Callable[[str], object]
 
 
-def print_lines(export: SessionExport) -> None:
-    for line in lines(export):
-        print_json_line(line)
+@contextmanager
+def _output(path: str | None) -> Iterator[_Output]:
+    if path is None:
+        yield _Output(print_json_line, print_text)
+        return
+    with _private_file(path) as file:
+        yield _Output(
+            lambda line: file.write(f"{json.dumps(line, ensure_ascii=False)}\n"), file.write
+        )
 
 
-def lines_text(export: SessionExport) -> str:
-    return "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines(export))
-
-
-def lines(export: SessionExport) -> Iterator[dict[str, Any]]:
+async def lines(store: Store, session: StoredSession) -> AsyncIterator[dict[str, Any]]:
     """The session, then all that happened in it, one object a line."""
-    yield {"kind": "session", **msgspec.to_builtins(export.session)}
-    for number, item in in_order(export.messages, export.events):
+    yield {"kind": "session", **msgspec.to_builtins(session)}
+    async for number, item in read_in_order(store, session.id):
         if isinstance(item, StoredMessage):
             yield {"kind": "message", "number": number, **msgspec.to_builtins(item)}
         else:
             yield {"kind": "event", "seq": number, **msgspec.to_builtins(item)}
 
 
-def write_file(path: str, text: str) -> None:
+@contextmanager
+def _private_file(path: str) -> Iterator[TextIO]:
     """Conversations are nobody else's business: a file that is made here is its owner's."""
 
     def private(name: str, flags: int) -> int:
@@ -56,7 +69,7 @@ def write_file(path: str, text: str) -> None:
     try:
         # A lone surrogate becomes an escape, which JSON reads as the same.
         with open(path, "w", encoding="utf-8", errors="backslashreplace", opener=private) as file:
-            file.write(text)
+            yield file
     except OSError as error:
         raise CliError(
             f"the export could not be written: {error}",

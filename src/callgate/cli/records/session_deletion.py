@@ -13,15 +13,14 @@ from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.core.stored import StoredSession
 from callgate.core.stores import Store
-from callgate.sessions.deleting import all_sessions, delete_session, family_of
+from callgate.sessions.deleting import delete_session, family_of
 
 
 async def delete_sessions(store: Store, ids: Sequence[str], *, ask: bool) -> list[str]:
     """Delete these with their workers, all or, before anything is done, none."""
     found = [await find_session(store, each) for each in ids]
     chosen = {session.id: session for session in found}
-    sessions = await all_sessions(store)
-    families = {id: family_of(id, sessions) for id in chosen}
+    families = {id: await family_of(store, id) for id in chosen}
     dead = await store.dead_owners()
     for id, family in families.items():
         await _ensure_free(store, id, family, dead)

@@ -29,7 +29,6 @@ from callgate.core.stores import (
     Store,
     StoreError,
 )
-from callgate.sessions.deleting import all_sessions
 from callgate.sessions.recovery import record, recover
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.store import SqliteStore
@@ -108,9 +107,8 @@ async def find_session(store: Store, wanted: str) -> StoredSession:
     try:
         return await store.get_session(wanted)
     except SessionNotFound:
-        sessions = await all_sessions(store)
-        id = pick(wanted, [each.id for each in sessions], "session")
-        return next(each for each in sessions if each.id == id)
+        ids = await store.find_sessions(wanted.casefold())
+        return await store.get_session(pick(wanted, ids, "session"))
 
 
 async def all_events(store: Store, session: str) -> list[Event]:

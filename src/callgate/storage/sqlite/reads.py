@@ -158,9 +158,8 @@ def workers_of(db: apsw.Connection, session: str) -> list[StoredSession]:
 
 
 def find_sessions(db: apsw.Connection, part: str) -> list[str]:
-    found = select(
-        db, "select id from sessions where instr(lower(id), lower(?)) > 0 order by id", (part,)
-    )
+    contains = "instr(lower(id), lower(?)) > 0"  # asked of the index on ids
+    found = select(db, f"select id from sessions where {contains} order by +touch desc", (part,))  # noqa: S608
     return [id for (id,) in found]
 
 
