@@ -158,8 +158,12 @@ def workers_of(db: apsw.Connection, session: str) -> list[StoredSession]:
 
 
 def find_sessions(db: apsw.Connection, part: str) -> list[str]:
-    contains = "instr(lower(id), lower(?)) > 0"  # asked of the index on ids
-    found = select(db, f"select id from sessions where {contains} order by +touch desc", (part,))  # noqa: S608
+    found = select(
+        db,
+        "select id from sessions where ord in"
+        " (select ord from sessions where instr(lower(id), lower(?)) > 0) order by +touch desc",
+        (part,),
+    )
     return [id for (id,) in found]
 
 
