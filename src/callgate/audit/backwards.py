@@ -38,7 +38,7 @@ def chunks_backwards(file: BinaryIO, end: int) -> Iterator[bytes]:
         if sum(map(len, pieces)) > _LONGEST_LINE:
             yield block[begin : block.rfind(b"\n")]
         else:
-            yield b"".join([block[begin:], *reversed(pieces)])
+            yield b"".join([memoryview(block)[begin:], *reversed(pieces)])
         pieces = [block[: begin - 1]]
     if sum(map(len, pieces)) <= _LONGEST_LINE:
         yield b"".join(reversed(pieces))
