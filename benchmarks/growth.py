@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -93,16 +94,29 @@ def measure(homes: Sequence[GrownHome], rounds: int, only: str) -> dict[str, lis
     }
 
 
+_LAUNCHER = """
+import os, sys
+nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
+pid = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.environ, file_actions=nowhere)
+_, status, used = os.wait4(pid, 0)
+print(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss)
+"""
+"""A peak of memory is never below that of the process that started it, so a small one does."""
+
+
 def cost_of(words: Sequence[str], home: str) -> Cost:
     """Run a command to its end, what it prints thrown away."""
-    env = {**environment(ROOT), "CALLGATE_HOME": home}
-    nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
-    argv = [sys.executable, "-m", "callgate", *words]
-    pid = os.posix_spawn(sys.executable, argv, env, file_actions=nowhere)
-    _, status, used = os.wait4(pid, 0)
-    if os.waitstatus_to_exitcode(status) != 0:
+    ended = subprocess.run(
+        [sys.executable, "-S", "-c", _LAUNCHER, "-m", "callgate", *words],
+        env={**environment(ROOT), "CALLGATE_HOME": home},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    code, cpu_s, peak_kb = ended.stdout.split()
+    if code != "0":
         raise SystemExit(f"callgate {' '.join(words)} failed")
-    return Cost((used.ru_utime + used.ru_stime) * 1000, used.ru_maxrss / 1024)
+    return Cost(float(cpu_s) * 1000, int(peak_kb) / 1024)
 
 
 def _values(cost: Cost) -> dict[str, float]:

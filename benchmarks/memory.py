@@ -1,5 +1,7 @@
 """What an idle session and a registered tool take in memory.
 
+    python -m benchmarks.memory session|tool COUNT
+
 Measured as the growth of a fresh process's resident memory, because a validator's compiled
 schema is not on Python's heap.
 """
