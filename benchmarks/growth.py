@@ -97,7 +97,8 @@ def measure(homes: Sequence[GrownHome], rounds: int, only: str) -> dict[str, lis
 _LAUNCHER = """
 import os, sys
 nowhere = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
-pid = os.posix_spawn(sys.executable, [sys.executable, *sys.argv[1:]], os.environ, file_actions=nowhere)
+argv = [sys.executable, *sys.argv[1:]]
+pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=nowhere)
 _, status, used = os.wait4(pid, 0)
 print(os.waitstatus_to_exitcode(status), used.ru_utime + used.ru_stime, used.ru_maxrss)
 """

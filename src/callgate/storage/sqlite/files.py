@@ -26,6 +26,8 @@ WAIT_S = 30.0
 """How long a writer waits for the writers of other processes."""
 CHECKPOINT_PAGES = 4_000
 KEPT_WAL_BYTES = 64 << 20
+_READER_CACHE_KIB = 8_000
+"""Of each connection that reads: a command that goes through a large session fills it."""
 
 T = TypeVar("T")
 
@@ -194,6 +196,7 @@ def _reader(location: Location, name: str, flags: int) -> apsw.Connection:
     db = apsw.Connection(name, flags=flags, vfs=location.vfs)
     try:
         _configure(db, location)
+        db.pragma("cache_size", -_READER_CACHE_KIB)
         db.pragma("query_only", True)
         db.execute("select 1 from sqlite_schema").fetchall()  # opens the file
     except BaseException:
