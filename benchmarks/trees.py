@@ -12,9 +12,14 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def environment(tree: str) -> dict[str, str]:
-    """In which `callgate` and `benchmarks` are those of a tree, whatever is installed."""
+    """In which `callgate` and `benchmarks` are those of a tree, whatever is installed.
+
+    Bytecode is written, or a fresh tree would be compiled anew at every start.
+    """
     path = os.pathsep.join([os.path.join(tree, "src"), tree])
-    return {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    given = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+    given.pop("PYTHONDONTWRITEBYTECODE", None)
+    return given
 
 
 @contextmanager

@@ -98,9 +98,9 @@ create table marks (
 """
 
 INDEXES = """
-create index sessions_by_workspace on sessions (workspace, touch, parent);
-create index calls_by_session on calls (ord);
-create index confirmations_by_session on confirmations (ord);
+create index if not exists sessions_by_workspace on sessions (workspace, touch, parent);
+create index if not exists calls_by_session on calls (ord);
+create index if not exists confirmations_by_session on confirmations (ord);
 """
 """What is listed for a workspace, and what is deleted with a session, without reading the rest."""
 
