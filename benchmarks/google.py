@@ -44,17 +44,18 @@ GOAL_MS = 5.0
 _START = """
 import asyncio, sys, time
 from callgate.config.home import Home
-from callgate.wiring.runtime import BUILT_IN, Wired
+from callgate.wiring.runtime import Wired
+from callgate.wiring.components import BUILT_IN
 wired = Wired(Home("/nowhere"), audit=False)
 for factory in BUILT_IN:
     wired.register(factory)
 registry = wired.dispatcher.registry
 before, begun = set(sys.modules), time.process_time()
-wired.expect_catalogue()
+wired.register_catalogue()
 had, at_start = time.process_time(), len(set(sys.modules) - before)
 registry.find("gmail_list")
 google = time.process_time()
-registry.meet_all()
+registry.load_all()
 done, listed = time.process_time(), len(set(sys.modules) - before)
 times = (had - begun, google - had, done - had)
 print(*(1e3 * each for each in times), at_start, listed, "httpx2" in sys.modules)

@@ -30,7 +30,7 @@ from callgate.gate import Gate
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
 from callgate.sources.hosts.hosts import Host, HostSettings
-from callgate.sources.hosts.source import Hosts, HostSpec
+from callgate.sources.hosts.provider import Hosts, HostSpec
 
 Once = Callable[[int], Awaitable[Any]]
 Contestant = Callable[[], contextlib.AbstractAsyncContextManager[Once]]

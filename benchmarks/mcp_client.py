@@ -39,7 +39,8 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.sources.mcp.servers import ServerLocation
 from callgate.sources.pins import Pinned
 from callgate.wiring.mcp import make_servers
-from callgate.wiring.runtime import Wired, register_known
+from callgate.wiring.registration import register_known
+from callgate.wiring.runtime import Wired
 
 SERVER = """
 from mcp.server.mcpserver import MCPServer

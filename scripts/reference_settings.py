@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 from msgspec import inspect as kinds
 
-from callgate.config.mcp import NOT_FOR_A_WORKSPACE
 from callgate.config.schema import Settings, WorkspaceSettings
+from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE
 
 _HEAD = """\
 # Settings

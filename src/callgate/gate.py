@@ -41,7 +41,8 @@ from callgate.protocol.results import (
 )
 from callgate.protocol.tool_uses import UnreadableUse, read_tool_uses
 from callgate.runtime import Resumed
-from callgate.wiring.runtime import Wired, register_sources
+from callgate.wiring.registration import register_sources
+from callgate.wiring.runtime import Wired
 
 if TYPE_CHECKING:  # loaded where a model is at work
     from callgate.agent.agent import Agent

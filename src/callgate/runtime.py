@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,7 +15,6 @@ from callgate.core.errors import ToolError
 from callgate.core.messages import Message
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Session
-from callgate.core.settings_state import SettingsState
 from callgate.core.stored import StoredConfirmation
 from callgate.core.stores import Store
 from callgate.core.tools import ToolFactory
@@ -31,6 +30,9 @@ from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook
 from callgate.sessions.conversations import Conversations
 from callgate.sessions.live import SessionTurns
+
+if TYPE_CHECKING:
+    from callgate.core.settings_state import SettingsState
 
 # What its methods take and return is imported from here; the dispatcher's modules are its own.
 __all__ = ["Registered", "Resumed", "RunningCall", "Runtime", "Stop"]

@@ -76,7 +76,7 @@ async def test_a_terminal_runs_a_command_and_a_second_is_enough(tmp_path: Path) 
 @pytest.mark.parametrize("name", [*EFFECTS, *(spec.definition.name for spec in google.CATALOGUE)])
 def test_each_is_found_by_its_name_alone(name: str, home: Path) -> None:
     wired = Wired(Home(str(home)), audit=False)
-    wired.expect_catalogue()
+    wired.register_catalogue()
     registry = wired.dispatcher.registry
     found = registry.find(name)
     assert found is not None and found.name == name

@@ -21,15 +21,16 @@ import httpx2
 import msgspec
 
 from callgate.config.home import Home
-from callgate.config.mcp import McpTable, OAuthTable
 from callgate.core.calls import CallerKind, ToolCall
+from callgate.core.mcp_servers import McpTable, OAuthTable
 from callgate.core.models import Model, ModelError, ModelErrorKind
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.sources.mcp.names import model_name
 from callgate.sources.mcp.questions import DispatchedAsks
+from callgate.sources.mcp.server_tools import McpTools
 from callgate.sources.mcp.servers import ServerLocation
-from callgate.wiring.mcp import McpTools, make_servers
+from callgate.wiring.mcp import make_servers
 from callgate.wiring.runtime import Wired
 
 SERVER = "suite"
@@ -128,7 +129,7 @@ async def run(url: str, directory: Path) -> None:
     try:
         said = await servers.ask(SERVER, ServerLocation(str(directory)))
         servers.pin_first(SERVER, said)
-        McpTools(servers, registry).register_all()
+        registry.add(McpTools(servers, registry))
         with wired.runtime.attach(_yes):
             for name, arguments in calls_of(scenario, context, said.schemas):
                 await _call(wired, session, name, arguments)

@@ -110,7 +110,7 @@ async def test_the_git_server(lab: RealLab) -> None:
 
 
 async def test_all_of_them_in_the_sessions_of_an_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("callgate.wiring.mcp_sessions.PATIENCE_S", 60.0)
+    monkeypatch.setattr("callgate.sources.mcp.session_servers.PATIENCE_S", 60.0)
     workspace = tmp_path / "project"
     workspace.mkdir()
     repository(workspace)

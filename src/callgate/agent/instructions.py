@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import time
 
+from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Session
+from callgate.workspace.files import WorkspaceFileAPI
+
+_PROJECT = "AGENTS.md"
+_LONGEST = 32_000
+"""Characters of what a project says to agents."""
 
 _MODES = {
     Mode.NONE: "You have no tools.",
@@ -35,3 +41,12 @@ def instructions(session: Session, *, extra: str = "", lesson: str = "") -> str:
     if lesson:
         paragraphs.append(lesson)
     return "\n\n".join(paragraphs)
+
+
+def project_instructions(workspace: str) -> str:
+    """What the project in a workspace says to agents, read through the wall."""
+    try:
+        text = WorkspaceFileAPI(workspace).read(_PROJECT)
+    except (ToolError, OSError, ValueError):
+        return ""
+    return f"What this project says to agents ({_PROJECT}):\n{text[:_LONGEST]}"

@@ -16,7 +16,8 @@ from callgate.config.load import SettingsError
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
 from callgate.dispatch.registry import Registered
-from callgate.wiring.runtime import Wired, register_configured, register_lazily
+from callgate.wiring.registration import register_configured, register_lazily
+from callgate.wiring.runtime import Wired
 
 if TYPE_CHECKING:  # a usual call is read without it
     from argparse import Namespace

@@ -53,17 +53,3 @@ class Home(NamedTuple):
 
 def workspace_settings(workspace: str) -> str:
     return os.path.join(workspace, ".callgate", "settings.toml")
-
-
-def write_private(path: str, text: str) -> None:
-    """Replace a file of the home in one step, readable by its owner only."""
-    make_private_directory(os.path.dirname(path))
-    temporary = f"{path}.{os.getpid()}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise

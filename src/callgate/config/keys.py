@@ -18,8 +18,9 @@ from contextlib import contextmanager
 
 import msgspec
 
-from callgate.config.home import Home, write_private
+from callgate.config.home import Home
 from callgate.config.locks import alone_in
+from callgate.core.directories import write_private
 from callgate.core.models import Key, ModelError, ModelErrorKind
 from callgate.http_client.server_text import UNSEEN
 from callgate.models.make import USUAL_VARIABLES, key_name

@@ -14,7 +14,6 @@ import msgspec
 
 from callgate.config.home import Home, workspace_settings
 from callgate.config.lines import Path, key_lines, line_of, read_path
-from callgate.config.mcp import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.config.schema import (
     PolicyTable,
     RuleTable,
@@ -25,6 +24,7 @@ from callgate.config.schema import (
     WorkspaceSettings,
 )
 from callgate.core.effects import SideEffects
+from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.core.text.spelling import nearest
 from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import (

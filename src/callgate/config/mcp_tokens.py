@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from callgate.config.home import write_private
+from callgate.core.directories import write_private
 from callgate.core.errors import ToolError
 
 _LARGEST = 1024 * 1024

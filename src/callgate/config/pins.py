@@ -18,9 +18,8 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callgate.config.home import write_private
 from callgate.config.locks import alone_in
-from callgate.core.directories import make_private_directory
+from callgate.core.directories import make_private_directory, write_private
 from callgate.sources.pins import PinDoubt, Pinned
 
 

@@ -12,17 +12,30 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from callgate.config.home import Home, workspace_settings
 from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.schema import Settings
 from callgate.config.trust import is_trusted
+from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolPermissionDenied
+from callgate.core.events import SETTINGS_REJECTED, SETTINGS_RELOADED, Event
+from callgate.core.ids import ulid
+from callgate.core.tools import ToolFactory
 from callgate.policy.decide import Rulebook, refuse_effects
+from callgate.policy.path_rules import PathRule, binding_processes
 from callgate.policy.rules import Origin, Policy
 
+if TYPE_CHECKING:
+    from callgate.core.settings_state import SettingsState
+
+_LIVE = ("policy", "tools", "sandbox", "workspace", "agent", "model", "models")
+"""Parts of the settings that are read when they are used; of `tools` what is disabled, of
+`sandbox` all but whether there is one."""
 LOOK_EVERY_S = 0.005
 """One call asks for its book several times: it need not look at the files for each."""
 _SETTLED_NS = 100_000_000
@@ -83,6 +96,7 @@ class PolicyBook:
         self._files.changed()
         self.settings: Settings
         self.settings, self._user = load_user(home)
+        self._first_settings = self.settings
         self.problem: SettingsError | None = None
         """Why the user's files as they are now are not in force."""
         self._narrowings: dict[str, _Narrowing] = {}
@@ -129,6 +143,32 @@ class PolicyBook:
         """Look at the files now: why what they say there is not in force."""
         self.refresh()
         return self.problem or self._narrowing(workspace).problem
+
+    def state(self, workspace: str) -> SettingsState:
+        """By what calls in a workspace are decided now."""
+        from callgate.core.settings_state import SettingsState  # lazy: only for who asks  # noqa: PLC0415
+
+        problem = self.look(workspace)
+        return SettingsState(
+            version=self.version(workspace),
+            problem=None if problem is None else str(problem),
+            restart_for=self.restart_for,
+        )
+
+    @property
+    def restart_for(self) -> tuple[str, ...]:
+        """Parts of the settings that have changed, and that only a start reads."""
+        first, now = self._first_settings, self.settings
+        changed = [
+            name
+            for name in Settings.__struct_fields__
+            if name not in _LIVE and getattr(first, name) != getattr(now, name)
+        ]
+        if first.tools.load != now.tools.load:
+            changed.append("tools.load")
+        if (first.sandbox == "off") != (now.sandbox == "off"):  # what starts commands depends on it
+            changed.append("sandbox")
+        return tuple(changed)
 
     def version(self, workspace: str) -> str:
         """Of what holds there."""
@@ -181,3 +221,40 @@ def _digest(paths: tuple[str, ...]) -> bytes:
             content = str(error.errno).encode()
         digest.update(content + b"\0")
     return digest.digest()
+
+
+def reload_event(problem: SettingsError | None, restart_for: Iterable[str]) -> Event:
+    """Tells of settings that were read anew, or cannot be used."""
+    if problem is None:
+        type, payload = SETTINGS_RELOADED, dict[str, Any](restart_for=list(restart_for))
+    else:
+        type, payload = SETTINGS_REJECTED, dict[str, Any](problem=str(problem))
+    return Event(
+        id=ulid(), timestamp=time.time(), session_id="", type=type, actor="system", payload=payload
+    )
+
+
+class PathRules(msgspec.Struct, frozen=True):
+    """The path rules that bind processes which serve many calls, as the files say when one
+    starts."""
+
+    home: Home
+    tools: tuple[ToolFactory, ...]
+    """The built-in ones."""
+
+    def __call__(self, workspace: str, *names: str) -> tuple[PathRule, ...]:
+        """`names`: of tools that the process runs, beside those of no special name."""
+        definitions = (factory().definition for factory in self.tools)
+        files = {
+            name: definition.side_effects or SideEffects.EXECUTE
+            for definition in definitions
+            if definition.path_params and not definition.sandboxed
+            for name in (definition.name, *definition.aliases)
+        }
+        try:
+            book = PolicyBook(self.home)(workspace)
+        except SettingsError as error:
+            raise ToolPermissionDenied(
+                f"The settings cannot be used: {error}", reason="settings_invalid"
+            ) from None
+        return binding_processes(book, book.directory or workspace, files, names)

@@ -18,7 +18,10 @@ from typing import Any
 import msgspec
 
 from callgate.config.home import Home
+from callgate.core.calls import ToolCall
 from callgate.core.resolved_paths import ResolvedPath
+from callgate.dispatch.permission.confirmations import Answer
+from callgate.dispatch.subjects import Subject
 from callgate.policy.commands import generalise, parse_pattern, read_command
 from callgate.policy.rules import Outcome, is_within
 
@@ -72,3 +75,18 @@ def save_rule(home: Home, rule: Mapping[str, str | bool]) -> None:
 def _toml(value: str | bool) -> str:
     # A JSON string is a TOML basic string, but for DEL and a few escapes JSON does not need.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
+
+
+def save_answer(home: Home, call: ToolCall, subject: Subject, answer: Answer) -> None:
+    """Append the rule that an `always` answer to a call becomes."""
+    rule = saved_rule(
+        tool=subject.tool.name,
+        decision=answer.decision,
+        workspace=call.session.workspace,
+        arguments=subject.checked.arguments,
+        arguments_sha256=subject.checked.sha256,
+        resolved_paths=subject.resolved_paths,
+        pattern=answer.pattern,
+        network=subject.widened,
+    )
+    save_rule(home, rule)

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from callgate.config.mcp import EnclosureTable, McpName, McpTable
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
+from callgate.core.mcp_servers import EnclosureTable, McpName, McpTable
 from callgate.core.sessions import Mode
 from callgate.models.tables import ModelTable
 from callgate.policy.rules import Outcome

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from callgate.config.home import Home, write_private
+from callgate.config.home import Home
 from callgate.config.load import load_changed
 from callgate.config.locks import alone_in
 from callgate.config.toml_edits import with_first, with_table, without_table
+from callgate.core.directories import write_private
 
 
 class SettingsFile:

@@ -11,8 +11,9 @@ import os
 import msgspec
 
 from callgate.config.brought_items import SKILL, brought_items
-from callgate.config.home import Home, write_private
+from callgate.config.home import Home
 from callgate.config.load import SettingsError
+from callgate.core.directories import write_private
 
 _log = logging.getLogger("callgate.trust")
 

@@ -1,297 +1,235 @@
-"""Which tools there are: registered by factory, checked once, found by name.
+"""Which tools there are: an ordered tuple of sources, names checked once, tools found by name.
 
-A name belongs to whoever registered it first. Names and aliases are compared after NFKC
-and case folding, so that no look-alike can stand in for another tool.
-
-A session may be given tools of its own (`give`): it sees them, and whoever works for it; to all
-others they do not exist. Two sessions may be given different tools of one name. Where a tool of
+A name belongs to the source that had it first. Tools of one session exist for that session, and
+whoever works for it, alone. Two sessions may have different tools of one name. Where a tool of
 everyone has the name, that one is meant, whoever came first.
 
-Tools may also be expected (`expect`): whoever looks for such a name, wants it, or wants to see all,
-finds them registered as if they always had been. Nothing is loaded for those that nobody looks at.
+The names of a lazy source are its own from the start, but nothing is loaded for tools that nobody
+looks at.
 """
 
 from __future__ import annotations
 
-import inspect
-import logging
-import re
-import unicodedata
-from collections.abc import Callable, Collection, Iterator
-from typing import Any, TypeGuard
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 
-import msgspec
-
-from callgate.core.effects import Capability, SideEffects, derive, implied
+from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolRegistrationError
-from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
+from callgate.core.json_schema.schemas import MAX_BYTES
 from callgate.core.sessions import Mode, Session
-from callgate.core.tools import Tool, ToolDefinition, ToolFactory
+from callgate.core.tools import ToolFactory
 from callgate.dispatch.tags import Tags
-from callgate.redaction.summaries import ArgumentSummary
+from callgate.dispatch.tool_checks import SLOW, Registered, ToolNames, examine, fold, spellings
+from callgate.dispatch.tool_sources import FixedTools, SourceTool, ToolSource
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
-_MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")
-"""What others call the tool of an MCP server, and what rules and people call it."""
-_PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
-_SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
-
-_log = logging.getLogger("callgate.registry")
+__all__ = ["Registered", "Registry"]
 
 
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool as the stages see it: its definition and what was derived from it."""
+class _Entry:
+    """A source, and which of its tools are registered."""
 
-    name: str
-    definition: ToolDefinition
-    factory: ToolFactory
-    effect: SideEffects
-    has_effects: bool
-    capabilities: frozenset[Capability]
-    capability_names: tuple[str, ...]
-    destructive: bool
-    schema: ArgumentSchema
-    summary: ArgumentSummary
-    path_params: tuple[str, ...]
-    timeout_s: float
-    everyone_sees_it: bool
-    policy_key: str
-    """All that a decision without rules depends on."""
-
-
-class _Given:
-    """The tools of one session alone."""
-
-    def __init__(self) -> None:
-        self.tools: dict[str, Registered] = {}
-        self.names: dict[str, str] = {}
-        self.withheld: dict[str, str] = {}
-        """Why a tool is not to be used at the moment, by its name."""
-
-
-class _Expected(msgspec.Struct, frozen=True, eq=False):
-    """Tools that are registered once somebody looks at one of them."""
-
-    names: frozenset[str]
-    begins: tuple[str, ...]
-    bring: Callable[[], None]
-    position: int
-
-    @property
-    def is_unnamed(self) -> bool:
-        return not self.names and not self.begins
+    def __init__(self, source: ToolSource) -> None:
+        self.source = source
+        self.tools: dict[SourceTool, Registered | None] = {}
+        """None: it could not be registered, or was unregistered."""
+        self.stop_listening: Callable[[], None] = lambda: None
+        self.is_read = False
+        self.is_being_read = False
+        self.is_outdated = False
+        """It has changed while it was read."""
+        self._names = frozenset(name for name in source.names if not name.endswith("*"))
+        prefixes = (name.removesuffix("*") for name in source.names if name not in self._names)
+        self._prefixes = tuple(prefixes)
 
     def may_have(self, name: str) -> bool:
-        return name in self.names or name.startswith(self.begins)
+        return name in self._names or name.startswith(self._prefixes)
+
+    def registered(self) -> Iterator[Registered]:
+        return (tool for tool in self.tools.values() if tool is not None)
 
 
 class Registry:
     def __init__(self, *, max_argument_bytes: int = MAX_BYTES) -> None:
         self._max_argument_bytes = max_argument_bytes
         self._listeners: set[Callable[[], None]] = set()
-        self._expected: list[_Expected] = []
-        self._position = 0
-        """Of what is registered now, in the list of all."""
-        self._positions: dict[str, int] = {}
-        self._tools: dict[str, Registered] = {}
-        self._names: dict[str, str] = {}
-        """Folded name or alias to the name it belongs to."""
+        self._entries: list[_Entry] = []
+        self._unread: list[_Entry] = []
+        """The lazy ones that nobody has looked at."""
+        self._reading: _Entry | None = None
+        self._names = ToolNames()
+        self._everyone = self._names.everyone
+        self._in_order: tuple[Registered, ...] | None = None
+        """The tools of everyone; None: it is to be made anew."""
         self._disabled: dict[str, str] = {}
-        self._conditions: dict[str, Callable[[Session], str | None]] = {}
-        self._unlisted: set[str] = set()
-        self._given: dict[str, _Given] = {}
-        """By session."""
         self.tags = Tags()
 
-    def register(self, factory: ToolFactory) -> Registered:
-        """Take a factory; raise `ToolRegistrationError` where its definition is wrong."""
-        definition = _definition(factory)
-        tool = _examine(definition, factory, self._max_argument_bytes)
-        names = (definition.name, *definition.aliases)
-        self._meet(*map(_fold, names))
-        for name in names:
-            owner = self._names.get(_fold(name))
-            if owner is not None:
-                raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner!r}")
-        for name in names:
-            self._names[_fold(name)] = self._names[name] = definition.name
-        self._tools[definition.name] = tool
-        self._positions[definition.name] = self._position
-        self._tell()
-        return tool
+    # --- sources ------------------------------------------------------------------------------
 
-    def expect(self, names: Collection[str], bring: Callable[[], None]) -> None:
-        """Have `bring` register tools once one of them is looked at. These are their names and
-        aliases, or how they begin (`gmail_*`): theirs as if they were registered now."""
-        exact = frozenset(name for name in names if not name.endswith("*"))
-        begins = tuple(name.removesuffix("*") for name in names if name not in exact)
-        self._expected.append(_Expected(exact, begins, bring, self._position + 1))
-        self._position += 2
-        self._meet(*self._names)  # where one is taken already, the clash is one of now
+    def add(self, source: ToolSource) -> None:
+        """Add a source after all others; one that another source brings while it is loaded, before
+        that. Raises the `ToolRegistrationError` that the source does not handle."""
+        self._add(_Entry(source))
 
-    def expect_unnamed(self, bring: Callable[[], None]) -> None:
-        """Have `bring` register tools whose names nobody knows yet, once a tool is found nowhere
-        else, or all are listed. The names of all others are theirs before."""
-        self._position += 2
-        self._expected.append(_Expected(frozenset(), (), bring, self._position - 1))
-
-    def file_tools(self) -> dict[str, SideEffects]:
-        """The tools that read and write files themselves, by every name that they have."""
-        return {
-            name: tool.effect
-            for tool in self._tools.values()
-            if tool.path_params and not tool.definition.sandboxed and tool.effect not in _SLOW
-            for name in (tool.name, *tool.definition.aliases)
-        }
-
-    def meet_all(self) -> None:
-        """Have all registered that are expected."""
-        for expected in tuple(self._expected):
-            self._bring(expected)
-
-    def _meet(self, *names: str) -> bool:
-        """Have those registered that are expected under such names; whether there were any."""
-        matching = [each for each in self._expected if any(each.may_have(name) for name in names)]
-        for expected in matching:
-            self._bring(expected)
-        return bool(matching)
-
-    def _bring(self, expected: _Expected) -> None:
-        if expected not in self._expected:
-            return  # somebody met along the way has looked at it
-        self._expected.remove(expected)
-        position, self._position = self._position, expected.position
+    def _add(self, entry: _Entry) -> None:
+        source = entry.source
+        entries, before = self._entries, self._reading
+        entries.insert(len(entries) if before is None else entries.index(before), entry)
+        entry.stop_listening = source.listen(partial(self._changed, entry))
+        if source.is_lazy:
+            self._unread.append(entry)
+            if any(map(entry.may_have, self._everyone)):
+                self._read(entry)  # the clash is one of now
+            return
         try:
-            expected.bring()
+            self._read(entry)
         except BaseException:
-            self._expected.append(expected)  # the names are not free for others now
+            self._drop(entry)
             raise
-        finally:
-            self._position = position
-        # In the order in which they were announced, whoever was looked at first.
-        ordered = sorted(self._tools.items(), key=lambda item: self._positions[item[0]])
-        self._tools = dict(ordered)
+
+    def remove(self, source: ToolSource) -> None:
+        """Remove a source with its tools; calls that run finish. Idempotent."""
+        for entry in [each for each in self._entries if each.source is source]:
+            self._drop(entry)
+            if self._take(entry, ()):
+                self._tell()
+
+    def register(self, factory: ToolFactory) -> Registered:
+        """Add a source of one tool; raise `ToolRegistrationError` where its definition is wrong."""
+        entry = _Entry(FixedTools((factory,)))
+        self._add(entry)
+        (tool,) = entry.registered()
+        return tool
 
     def unregister(self, name: str) -> None:
         """Remove a tool; calls that run already finish. An unknown name is harmless."""
-        self._meet(name)
-        tool = self._tools.pop(name, None)
-        if tool is not None:
-            del self._positions[name]
-            for taken in (name, *tool.definition.aliases):
-                del self._names[_fold(taken)]
-                self._names.pop(taken, None)
-            self._tell()
+        self._read_for(name)
+        tool = self._everyone.get(name)
+        if tool is None or tool.name != name:
+            return
+        for entry in self._entries:
+            for each in [each for each, found in entry.tools.items() if found is tool]:
+                entry.tools[each] = None
+                self._names.release(tool)
+                if isinstance(entry.source, FixedTools) and not any(entry.tools.values()):
+                    self._drop(entry)
+                self._tell()
+                return
 
-    def listen(self, heard: Callable[[], None]) -> Callable[[], None]:
-        """Have somebody told of each tool of everyone that comes or goes; how to end that."""
-        self._listeners.add(heard)
-        return lambda: self._listeners.discard(heard)
+    def load_all(self) -> None:
+        """Load every lazy source."""
+        for entry in tuple(self._unread):
+            self._read(entry)
 
-    def _tell(self) -> None:
-        for heard in tuple(self._listeners):
-            heard()
+    async def close(self) -> None:
+        """Close every source. Idempotent."""
+        for entry in tuple(self._entries):
+            await entry.source.close()
 
-    def give(self, session_id: str, factory: ToolFactory) -> Registered:
-        """Take a factory for one session. `ToolRegistrationError` where its definition is wrong,
-        or a tool of everyone, or of this session, has one of its names."""
-        definition = _definition(factory)
-        tool = _examine(definition, factory, self._max_argument_bytes)
-        given = self._given.setdefault(session_id, _Given())
-        names = (definition.name, *definition.aliases)
-        self._meet(*map(_fold, names))
-        for name in names:
-            owner = self._names.get(_fold(name)) or given.names.get(_fold(name))
-            if owner is not None:
-                raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner!r}")
-        for name in names:
-            given.names[_fold(name)] = given.names[name] = definition.name
-        given.tools[definition.name] = tool
+    def _read_for(self, *names: str) -> bool:
+        """Load the sources that may have these names; whether there were any."""
+        matching = [each for each in self._unread if any(map(each.may_have, names))]
+        for entry in matching:
+            self._read(entry)
+        return bool(matching)
+
+    def _changed(self, entry: _Entry) -> None:
+        entry.is_outdated = True
+        if entry.is_read and not entry.is_being_read:
+            self._read(entry)
+
+    def _read(self, entry: _Entry) -> None:
+        """Register the tools that a source has now, in place of those that it had."""
+        if entry.is_being_read:
+            return  # a source that is loaded for it has looked at one of its names
+        is_first, has_changed = not entry.is_read, False
+        entry.is_read = entry.is_being_read = entry.is_outdated = True
+        if entry in self._unread:
+            self._unread.remove(entry)
+        reading, self._reading = self._reading, entry
+        try:
+            while entry.is_outdated:
+                entry.is_outdated = False
+                has_changed |= self._take(entry, entry.source.tools())
+        except BaseException:
+            if is_first:
+                self._take(entry, ())
+                entry.is_read = False
+                if entry.source.is_lazy:
+                    self._unread.append(entry)  # its names are not free for others now
+            raise
+        finally:
+            self._reading = reading
+            entry.is_being_read = False
+            self._in_order = None
+            if has_changed:
+                self._tell()
+
+    def _take(self, entry: _Entry, offered: Iterable[SourceTool]) -> bool:
+        """Whether a tool of everyone came or went."""
+        tools, has_changed = dict.fromkeys(offered), False
+        for each in [each for each in entry.tools if each not in tools]:
+            tool = entry.tools.pop(each)
+            if tool is not None:
+                self._names.release(tool)
+                has_changed |= tool.session_id is None
+        for each in tools:
+            if entry.is_outdated:
+                break  # it is read again
+            if each not in entry.tools:
+                tool = entry.tools[each] = self._claim(entry, each)
+                has_changed |= tool is not None and tool.session_id is None
+        entry.tools = {each: entry.tools[each] for each in tools if each in entry.tools}
+        return has_changed
+
+    def _drop(self, entry: _Entry) -> None:
+        entry.stop_listening()
+        self._entries.remove(entry)
+        if entry in self._unread:
+            self._unread.remove(entry)
+
+    def _claim(self, entry: _Entry, offered: SourceTool) -> Registered | None:
+        try:
+            tool = examine(offered, self._max_argument_bytes)
+            self._read_for(*map(fold, spellings(tool)))
+            self._names.claim(tool)
+        except ToolRegistrationError as error:
+            entry.source.refused(offered, error)
+            return None
         return tool
 
-    def withhold(self, session_id: str, name: str, why: str | None) -> None:
-        """Hide a tool that a session was given; None: show it again."""
-        given = self._given[session_id]
-        if why is None:
-            given.withheld.pop(name, None)
-        else:
-            given.withheld[name] = why
-
-    def take_back(self, session_id: str) -> None:
-        """All that a session was given; calls that run already finish."""
-        self._given.pop(session_id, None)
+    # --- lookups ------------------------------------------------------------------------------
 
     def find(self, name: str, session: Session | None = None) -> Registered | None:
-        """A tool of everyone, or one that the session was given."""
-        tool = self._tools.get(name)
+        """A tool of everyone, or one of the session."""
+        tool = self._everyone.get(name)
         if tool is not None:
             return tool
-        if (owner := self._names.get(name)) is not None:
-            return self._tools[owner]
-        if self._expected and self._meet(str(name)):
+        if self._unread and self._read_for(str(name)):
             return self.find(name, session)
-        given = self._given_to(session)
-        if given is not None and (owner := given.names.get(name)) is not None:
-            return given.tools[owner]
-        unnamed = [each for each in self._expected if each.is_unnamed]
-        for expected in unnamed:
-            self._bring(expected)
+        tool = self._names.of_session(session).get(name)
+        if tool is not None:
+            return tool
+        unnamed = [entry for entry in self._unread if not entry.source.names]
+        for entry in unnamed:
+            self._read(entry)
         return self.find(name, session) if unnamed else None
 
-    def _given_to(self, session: Session | None) -> _Given | None:
-        """What a session was given, or the one that it works for."""
-        if not self._given or session is None:
-            return None
-        given = self._given.get(session.id)
-        if given is None and session.parent is not None:
-            return self._given.get(session.parent)
-        return given
+    def __iter__(self) -> Iterator[Registered]:
+        """The tools of everyone, in the order of their sources."""
+        self.load_all()
+        return iter(self._loaded())
+
+    def _loaded(self) -> tuple[Registered, ...]:
+        if self._in_order is None:
+            tools = (tool for entry in self._entries for tool in entry.registered())
+            self._in_order = tuple(tool for tool in tools if tool.session_id is None)
+        return self._in_order
 
     def of(self, session: Session) -> list[Registered]:
         """Every tool that there is for a session, whether or not it sees it."""
-        given = self._given_to(session)
-        tools = () if given is None else given.tools.values()
-        return [*self, *(tool for tool in tools if self.find(tool.name, session) is tool)]
-
-    def disable_only(self, names: Collection[str], reason: str) -> None:
-        """Keep these tools, and no others, registered but out of everyone's sight."""
-        changed = {*self._disabled} != {*names}
-        self._disabled = dict.fromkeys(names, reason)
-        if changed:
-            self._tell()
-
-    def offer_where(self, name: str, why_not: Callable[[Session], str | None]) -> None:
-        """Hide a tool from the sessions for which `why_not` has a reason."""
-        self._conditions[name] = why_not
-
-    def unlist(self, name: str) -> None:
-        """Tell nobody of a tool; whoever knows its name may call it."""
-        self._unlisted.add(name)
-
-    def missing_because(self, tool: Registered, session: Session) -> str | None:
-        """What a session lacks for a tool that depends on it; None where it lacks nothing."""
-        if tool.name in self._disabled:
-            return None
-        if missing := self.tags.missing(tool.definition, session):
-            return self.tags.explain(missing)
-        given = self._given_to(session)
-        if given is not None and given.tools.get(tool.name) is tool:
-            return given.withheld.get(tool.name)
-        condition = self._conditions.get(tool.name)
-        return None if condition is None else condition(session)
-
-    def hidden_because(self, tool: Registered, session: Session) -> str | None:
-        """Why a session does not see a tool; None where it does."""
-        if self._disabled and (reason := self._disabled.get(tool.name)) is not None:
-            return reason
-        if tool.everyone_sees_it and tool.name not in self._conditions and not self._given:
-            return None
-        definition = tool.definition
-        if definition.required_tags and (missing := self.tags.missing(definition, session)):
-            return self.tags.explain(missing) or f"needs {', '.join(sorted(missing))}"
-        if definition.hidden_from_workers and session.is_worker:
-            return "not for sub-agents"
-        return self.missing_because(tool, session)
+        own = dict.fromkeys(tool.name for tool in self._names.of_session(session).values())
+        found = (self.find(name, session) for name in own)
+        return [*self, *(tool for tool in found if tool is not None and tool.session_id)]
 
     def listed(self, session: Session) -> list[Registered]:
         """The tools that a session is told of."""
@@ -300,148 +238,57 @@ class Registry:
         return [
             tool
             for tool in self.of(session)
-            if tool.name not in self._unlisted and self.hidden_because(tool, session) is None
+            if tool.listed and self.hidden_because(tool, session) is None
         ]
 
-    def __iter__(self) -> Iterator[Registered]:
-        self.meet_all()
-        return iter(tuple(self._tools.values()))
+    def file_tools(self) -> dict[str, SideEffects]:
+        """The tools that read and write files themselves, by every name that they have."""
+        return {
+            name: tool.effect
+            for tool in self._loaded()
+            if tool.path_params and not tool.definition.sandboxed and tool.effect not in SLOW
+            for name in spellings(tool)
+        }
 
+    # --- who sees what ------------------------------------------------------------------------
 
-def _definition(factory: Any) -> ToolDefinition:
-    if not callable(factory):
-        raise ToolRegistrationError(
-            f"register takes a factory (a function that makes a tool), not {type(factory).__name__}"
-        )
-    tool: object = factory()
-    if not _is_tool(tool):
-        raise ToolRegistrationError(
-            f"{factory!r} made {type(tool).__name__}, which lacks definition, execute or cancel"
-        )
-    if not isinstance(tool.definition, ToolDefinition):
-        raise ToolRegistrationError(f"{type(tool).__name__}.definition is not a ToolDefinition")
-    if not _is_async(tool.execute):
-        raise ToolRegistrationError(
-            f"{type(tool).__name__}.execute must be an async function (async def execute)"
-        )
-    if tool is factory():
-        _log.warning(
-            "the factory of tool %r makes one object for all calls: it must hold no state",
-            tool.definition.name,
-        )
-    return tool.definition
+    def disable_only(self, names: Collection[str], reason: str) -> None:
+        """Keep these tools, and no others, registered but out of everyone's sight."""
+        changed = {*self._disabled} != {*names}
+        self._disabled = dict.fromkeys(names, reason)
+        if changed:
+            self._tell()
 
+    def hidden_because(self, tool: Registered, session: Session) -> str | None:
+        """Why a session does not see a tool; None where it does."""
+        if self._disabled and (reason := self._disabled.get(tool.name)) is not None:
+            return reason
+        if tool.everyone_sees_it:
+            return None
+        definition = tool.definition
+        if definition.required_tags and (missing := self.tags.missing(definition, session)):
+            return self.tags.explain(missing) or f"needs {', '.join(sorted(missing))}"
+        if definition.hidden_from_workers and session.is_worker:
+            return "not for sub-agents"
+        return self.missing_because(tool, session)
 
-def _is_async(function: Any) -> bool:
-    """Whether a call of it gives a coroutine, as far as its declaration shows."""
-    declared = inspect.unwrap(function)
-    plain = inspect.isfunction(declared) or inspect.ismethod(declared)
-    return not plain or inspect.iscoroutinefunction(declared)
+    def missing_because(self, tool: Registered, session: Session) -> str | None:
+        """What a session lacks for a tool that depends on it; None where it lacks nothing."""
+        if tool.name in self._disabled:
+            return None
+        if missing := self.tags.missing(tool.definition, session):
+            return self.tags.explain(missing)
+        return None if tool.why_not is None else tool.why_not(session)
 
+    # --- changes ------------------------------------------------------------------------------
 
-def _is_tool(value: object) -> TypeGuard[Tool]:
-    """As `isinstance` says it of a protocol, in a tenth of the time: there are many tools."""
-    return all(hasattr(value, name) for name in ("definition", "execute", "cancel"))
+    def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function whenever tools of everyone came or went; returns the function that ends
+        it."""
+        self._listeners.add(listener)
+        return lambda: self._listeners.discard(listener)
 
-
-def _examine(definition: ToolDefinition, factory: ToolFactory, max_bytes: int) -> Registered:
-    name = definition.name
-    for spelling in (name, *definition.aliases):
-        shape = _MCP_NAME if definition.source == "mcp" else _NAME
-        if not isinstance(spelling, str) or not shape.match(spelling):
-            raise ToolRegistrationError(
-                f"tool name {spelling!r} must be snake_case: a-z, 0-9 and _, at most 64"
-            )
-    effect, capabilities = _effect(definition)
-    schema = ArgumentSchema(
-        definition.input_schema,
-        name,
-        max_bytes=max_bytes,
-        foreign=definition.source == "mcp",  # whose schema may use all of JSON Schema
-        lazy=definition.source == "builtin",
-    )
-    if definition.output_schema is not None:
-        try:
-            ForeignSchema(definition.output_schema)
-        except (ValueError, TypeError, RecursionError) as error:
-            problem = first_line(error)
-            raise ToolRegistrationError(f"tool {name!r}: output_schema: {problem}") from None
-    if definition.timeout_s is not None and not definition.timeout_s > 0:
-        raise ToolRegistrationError(f"tool {name!r}: timeout_s must be positive")
-    properties = definition.input_schema.get("properties", {})
-    for alias, spelling in definition.argument_aliases.items():
-        if alias in properties or spelling not in properties:
-            raise ToolRegistrationError(
-                f"tool {name!r}: argument alias {alias!r} must be new, "
-                f"and {spelling!r} in the schema"
-            )
-    if definition.max_concurrent is not None and definition.max_concurrent < 1:
-        raise ToolRegistrationError(f"tool {name!r}: max_concurrent must be at least 1")
-    return Registered(
-        name=name,
-        definition=definition,
-        factory=factory,
-        effect=effect,
-        has_effects=effect.has_effects,
-        capabilities=capabilities,
-        capability_names=tuple(sorted(capabilities)),
-        destructive=Capability.DESTRUCTIVE in capabilities,
-        schema=schema,
-        summary=ArgumentSummary(definition.input_schema),
-        path_params=_path_params(definition),
-        timeout_s=definition.timeout_s or (600.0 if effect in _SLOW else 60.0),
-        policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",
-        everyone_sees_it=not (definition.required_tags or definition.hidden_from_workers),
-    )
-
-
-def _effect(definition: ToolDefinition) -> tuple[SideEffects, frozenset[Capability]]:
-    try:
-        capabilities = frozenset(Capability(each) for each in definition.capabilities)
-    except ValueError as error:
-        raise ToolRegistrationError(f"tool {definition.name!r}: {error}") from None
-    derived = derive(capabilities)
-    declared = definition.side_effects
-    if declared is None and derived is None:
-        raise ToolRegistrationError(
-            f"tool {definition.name!r} declares neither side_effects nor capabilities"
-        )
-    if declared is None:
-        assert derived is not None
-        return derived, capabilities
-    declared = SideEffects(declared)
-    if derived is not None and derived.rank > declared.rank:
-        raise ToolRegistrationError(
-            f"tool {definition.name!r} declares side_effects {declared}, "
-            f"but its capabilities reach {derived}"
-        )
-    return declared, capabilities | implied(declared)
-
-
-def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
-    properties = definition.input_schema.get("properties", {})
-    if definition.path_params is not None:
-        for name in definition.path_params:
-            if name not in properties:
-                raise ToolRegistrationError(
-                    f"tool {definition.name!r}: path_params names {name!r}, "
-                    "which is not in its schema"
-                )
-        return definition.path_params
-    if not definition.requires_workspace:
-        return ()
-    return tuple(
-        name
-        for name, schema in properties.items()
-        if (name in _PATH_NAMES or name.endswith("_path")) and _holds_text(schema)
-    )
-
-
-def _holds_text(schema: Any) -> bool:
-    declared = schema.get("type", ())
-    types = {declared} if isinstance(declared, str) else set(declared)
-    return "string" in types or ("array" in types and _holds_text(schema.get("items", {})))
-
-
-def _fold(name: str) -> str:
-    return unicodedata.normalize("NFKC", name).casefold()
+    def _tell(self) -> None:
+        self._in_order = None
+        for listener in tuple(self._listeners):
+            listener()

@@ -23,7 +23,8 @@ from callgate.surfaces.acp.options import nearest
 from callgate.surfaces.acp.peer import Peer
 from callgate.surfaces.acp.stdio import AcpOptions
 from callgate.surfaces.live_sessions import MODES, LiveSessions
-from callgate.wiring.runtime import Wired, register_configured
+from callgate.wiring.registration import register_configured
+from callgate.wiring.runtime import Wired
 
 if TYPE_CHECKING:  # most sessions have none
     from callgate.wiring.mcp_sessions import EditorServers

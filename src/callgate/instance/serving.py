@@ -21,7 +21,8 @@ from callgate.instance.instance import Instance
 from callgate.instance.listeners import USUAL_HTTP, Endpoints
 from callgate.sandbox.processes.command_marks import is_within_a_call
 from callgate.surfaces.http.addresses import Address, BadAddress, read_address
-from callgate.wiring.runtime import Wired, register_configured
+from callgate.wiring.registration import register_configured
+from callgate.wiring.runtime import Wired
 
 
 @asynccontextmanager

@@ -25,6 +25,18 @@ _LOOKED_AT = 10_000
 _log = logging.getLogger("callgate.sessions")
 
 
+async def recover_and_record(store: Store, audit: AuditLog | None) -> Store:
+    """A store in which nothing of the dead is open. Closes it where that fails."""
+    try:
+        interrupted = await recover(store)
+    except BaseException:
+        await store.close()
+        raise
+    if audit is not None and interrupted:
+        record(audit, interrupted)
+    return store
+
+
 async def recover(store: Store) -> list[CallRecord]:
     """Close what the dead left open and what nobody answered in time.
 

@@ -22,7 +22,8 @@ import msgspec
 
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolContext, ToolDefinition, ToolKind, ToolOutput
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tool_checks import examine
+from callgate.dispatch.tool_sources import SourceTool
 from callgate.sources.constraints import refuse
 from callgate.sources.outputs import as_output
 from callgate.sources.signatures import Prepare, Signature, read_signature
@@ -145,7 +146,7 @@ def _tool_function(given: Any, options: ToolOptions) -> ToolFunction[..., Any]:
     signature = read_signature(function, name, options.get("input", "object"))
     definition = _definition(name, signature, options)
     # The registry's own examination, so that what can be decorated can be registered.
-    examined = Registry().register(ToolFunction(function, definition))
+    examined = examine(SourceTool(factory=ToolFunction(function, definition)))
     paths = dict.fromkeys((*examined.path_params, *signature.paths))
     definition = msgspec.structs.replace(
         definition,

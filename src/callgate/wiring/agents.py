@@ -7,8 +7,8 @@ import os
 from functools import partial
 
 from callgate.agent.agent import Agent
+from callgate.agent.instructions import project_instructions
 from callgate.agent.limits import TurnLimits
-from callgate.agent.skill_tool import UseSkill
 from callgate.agent.skills import Skills
 from callgate.agent.subagents import Subagents
 from callgate.config.home import Home
@@ -16,19 +16,13 @@ from callgate.config.keys import find_key
 from callgate.config.load import SettingsError
 from callgate.config.schema import Settings
 from callgate.config.trust import admits_skills, is_trusted
-from callgate.core.errors import ToolError
 from callgate.core.models import Model
 from callgate.core.sessions import Mode, Session
 from callgate.models.make import find_table, make_model
 from callgate.runtime import Runtime
-from callgate.wiring.packs import Packs
-from callgate.workspace.files import WorkspaceFileAPI
+from callgate.sources.packs.packs import Packs
 
 _log = logging.getLogger("callgate.agent")
-
-_PROJECT = "AGENTS.md"
-_LONGEST = 32_000
-"""Characters of what a project says to agents."""
 
 
 def open_model(home: Home, settings: Settings, name: str | None) -> Model:
@@ -71,10 +65,10 @@ def make_agent(
     )
 
     def extra_instructions(session: Session) -> str:
-        project = _project(session.workspace) if is_trusted(home, session.workspace) else ""
+        trusted = is_trusted(home, session.workspace)
         sections = (
             table.instructions,
-            project,
+            project_instructions(session.workspace) if trusted else "",
             _skill_instructions(runtime, skills, session),
             packs.prompt(session),
         )
@@ -96,15 +90,9 @@ def make_agent(
 def _skill_instructions(runtime: Runtime, skills: Skills, session: Session) -> str:
     """What a model is told of the skills; with the first there is comes the tool to read them."""
     text = "" if session.mode is Mode.NONE else skills.told(session)
-    if text and runtime.dispatcher.registry.find(UseSkill.definition.name) is None:
-        runtime.register(partial(UseSkill, skills))
+    if text:
+        from callgate.agent.skill_tool import UseSkill  # lazy: most homes have no skills  # noqa: PLC0415
+
+        if runtime.find_tool(UseSkill.definition.name) is None:
+            runtime.register(partial(UseSkill, skills))
     return text
-
-
-def _project(workspace: str) -> str:
-    """What the project in a workspace says to agents, read through the wall."""
-    try:
-        text = WorkspaceFileAPI(workspace).read(_PROJECT)
-    except (ToolError, OSError, ValueError):
-        return ""
-    return f"What this project says to agents ({_PROJECT}):\n{text[:_LONGEST]}"

@@ -1,17 +1,9 @@
-"""From settings to hosts: what each may see and touch, and learning about new ones.
-
-    settings -> `make_hosts` -> `HostedTools`  their tools in a registry, and how each host is
-             -> `ask`, `learn`                 start them once, to hear (and pin) what they say
-
-Loaded only where the settings name hosts.
-"""
+"""From settings to hosts: what each may see and touch. Loaded where the settings name hosts."""
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -20,24 +12,15 @@ from callgate.config.home import Home
 from callgate.config.pins import PinFiles
 from callgate.config.schema import HostTable, Settings
 from callgate.core.commands import Launcher
-from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
-from callgate.dispatch.registry import Registry
 from callgate.sandbox import allowed_hosts, tool_chains
 from callgate.sandbox.jails import Network
 from callgate.sandbox.launch import child_environment
 from callgate.sandbox.profiles import Profile
-from callgate.sources.changes import Changes, compare
 from callgate.sources.hosts.hosts import HostSettings
-from callgate.sources.hosts.source import Hosts, HostSpec
-from callgate.sources.hosts.warm import warm
-from callgate.sources.logs import QUARANTINED
-from callgate.sources.pins import Pinned
-from callgate.sources.provider import ProvidedTools, few
-
-_PATIENCE_S = 2.0
-"""A new host that takes longer to fail does not hold up every command that follows."""
+from callgate.sources.hosts.learning import Answers, ask_hosts, learn_hosts
+from callgate.sources.hosts.provider import Hosts, HostSpec
 
 
 def make_hosts(home: Home, settings: Settings, sandbox: Sandbox, workspace: str) -> Hosts:
@@ -48,32 +31,12 @@ def make_hosts(home: Home, settings: Settings, sandbox: Sandbox, workspace: str)
     return Hosts(specs, PinFiles(home.path))
 
 
-def learn(
-    home: Home,
-    settings: Settings,
-    surroundings: Surroundings,
-    workspace: str,
-) -> Mapping[str, Pinned | ToolError]:
+def learn(home: Home, settings: Settings, surroundings: Surroundings, workspace: str) -> Answers:
     """Start hosts that nobody knows yet, and pin what they say of themselves.
 
-    What each said, or why it said nothing. To be called where no event loop runs.
-    """
-    hosts = make_hosts(home, settings, Sandbox(surroundings), workspace)
-    given_up = {name: error for name in hosts.unknown() if (error := _given_up(hosts, name))}
-    new = [name for name in hosts.unknown() if name not in given_up]
-    answers = ask(home, settings, surroundings, workspace, new)
-    for name, answer in answers.items():
-        if isinstance(answer, Pinned):
-            hosts.pin_first(name, answer)
-    return {**answers, **given_up}
-
-
-def _given_up(hosts: Hosts, name: str) -> ToolError | None:
-    """Why no command is to wait for a host again. Its log may lie, but only against itself."""
-    trouble = hosts.trouble(name)
-    if trouble is None or not trouble.given_up:
-        return None
-    return ToolError(f"{trouble.problem}; callgate hosts reload {name} tries again")
+    To be called where no event loop runs."""
+    sandbox = Sandbox(surroundings)
+    return learn_hosts(make_hosts(home, settings, sandbox, workspace), sandbox)
 
 
 def ask(
@@ -82,89 +45,12 @@ def ask(
     surroundings: Surroundings,
     workspace: str,
     names: Collection[str],
-) -> Mapping[str, Pinned | ToolError]:
+) -> Answers:
     """Start these hosts: what each says of itself, or why it says nothing. Pins nothing.
 
-    To be called where no event loop runs.
-    """
-    if not names:
-        return {}
+    To be called where no event loop runs."""
     sandbox = Sandbox(surroundings)
-    hosts = make_hosts(home, settings, sandbox, workspace)
-
-    async def ask_all() -> Mapping[str, Pinned | ToolError]:
-        await sandbox.ready()
-        answers: dict[str, Pinned | ToolError] = {}
-        try:
-            for name in names:
-                began = time.monotonic()
-                try:
-                    answers[name] = await hosts.ask(name)
-                except ToolError as error:
-                    answers[name] = error
-                    if time.monotonic() - began > _PATIENCE_S:
-                        hosts.hosts[name].log.note(QUARANTINED)
-        finally:
-            await hosts.close()
-            sandbox.close()
-        return answers
-
-    return asyncio.run(ask_all())
-
-
-class HostedTools(ProvidedTools):
-    """The hosts of a runtime."""
-
-    _hosts: Hosts
-
-    def __init__(self, hosts: Hosts, registry: Registry) -> None:
-        super().__init__(hosts, registry)
-
-    def register(self, host: str) -> None:
-        super().register(host)
-        pinned = self._hosts.pinned(host)
-        tags = () if pinned is None else pinned.tags
-        self._registry.tags.give(f"host {host}", tags)
-
-    def warm_environments(self) -> list[dict[str, str]]:
-        """Of those hosts that a warm process can become."""
-        settings = [host.settings for host in self._hosts.hosts.values()]
-        return [each.env for each in settings if warm(each.command, each.cwd, each.env) is not None]
-
-    def notices(self, answers: Mapping[str, Pinned | ToolError]) -> list[str]:
-        """What whoever started us should know: hosts that were met, or cannot be believed."""
-        notices: list[str] = []
-        for name in self._hosts.hosts:
-            answer, doubt = answers.get(name), self._hosts.doubt(name)
-            if doubt is not None:
-                notices.append(f"host {name} brings no tools: {doubt}")
-            elif isinstance(answer, ToolError):
-                notices.append(f"host {name} brings no tools: {answer.message}")
-            elif answer is not None:
-                offered = few(self._names[name], ", ") or "no tools"
-                notices.append(f"host {name} is new; pinned as it is now: {offered}")
-                left_out = self._about_left_out(name)
-                notices += [] if left_out is None else [f"host {name}: {left_out}"]
-        return notices
-
-    async def relearn(self, name: str) -> Changes:
-        """Pin what a host says now, without asking anybody, and take it over: only where its
-        author is at work (`callgate serve --dev`).
-
-        Raises `ToolError` or `ToolRegistrationError`; the old process goes on serving then.
-        """
-        before = self._hosts.pinned(name)
-        pinned = await self._hosts.ask_another(name)
-        changes = compare(name, before, pinned)
-        self.ensure_free(name, changes.added)
-        self._hosts.pin(name, pinned)
-        self._hosts.hosts[name].log.note("its new version was accepted unasked")
-        await self.renew(name, forget=False)
-        return changes
-
-    @property
-    def settings(self) -> list[HostSettings]:
-        return [host.settings for host in self._hosts.hosts.values()]
+    return ask_hosts(make_hosts(home, settings, sandbox, workspace), sandbox, names)
 
 
 def _models(settings: Settings) -> tuple[dict[str, Any], ...]:

@@ -27,7 +27,7 @@ class ToolDispatcher(dispatcher.ToolDispatcher):
         resolved_home = Home.from_environment() if home is None else Home(os.path.abspath(home))
         self._closed = False
         self._attached = ExitStack()
-        self._wired = Wired(resolved_home, make_dispatcher=self._initialise)
+        self._wired = Wired(resolved_home, dispatcher=self._initialise)
         if confirm is not None:
             self._attached.enter_context(self.authority.confirmations.attach(confirm))
 

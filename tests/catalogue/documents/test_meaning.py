@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from callgate import Gate
+from callgate.config.embeddings import open_embedder
 from callgate.config.home import Home
 from callgate.config.keys import store_key
 from callgate.config.load import SettingsError, load_user, load_workspace
@@ -22,7 +23,6 @@ from callgate.core.sessions import Mode
 from callgate.policy.rules import Outcome, Policy, Rule
 from callgate.tools.loading import factories
 from callgate.tools.tables import DocumentsTable, EmbeddingsTable
-from callgate.wiring.embeddings import open_embedder
 from callgate_catalogue.documents.catalogue import CATALOGUE
 from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.index import Hit, Passage, opened
@@ -228,7 +228,7 @@ async def test_with_a_broken_embedder_words_are_found_all_the_same(
     broken: Answer, home: Path, ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VECTOR_KEY", SECRET)
-    monkeypatch.setattr("callgate.wiring.embeddings._RETRIES", 0)
+    monkeypatch.setattr("callgate.config.embeddings._RETRIES", 0)
     async with ModelServer(broken) as server:
         desk = bench(home, ws, server.url, key_env="VECTOR_KEY")
         result = await desk.run("search", {"query": "physician"})
@@ -274,7 +274,7 @@ async def test_vectors_shorter_than_that_of_the_query_are_no_answer(home: Path, 
 async def test_a_text_that_the_embedder_refuses_does_not_keep_out_the_others(
     says: str, home: Path, ws: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callgate.wiring.embeddings._RETRIES", 0)
+    monkeypatch.setattr("callgate.config.embeddings._RETRIES", 0)
     (ws / "poison.md").write_text("Unswallowable.\n")
     async with ModelServer(Embeds(refuses="Unswallowable", says=says)) as server:
         desk = bench(home, ws, server.url)
@@ -470,7 +470,7 @@ async def main():
         assert [sorted(row) for row in result.value] == [["line", "origin", "path", "snippet"]]
     more = ("meaning", "vectors", "passages")
     unwanted = {f"callgate_catalogue.documents.{name}" for name in more}
-    unwanted |= {"callgate.models.embeddings", "callgate.wiring.embeddings", "httpx2"}
+    unwanted |= {"callgate.models.embeddings", "callgate.config.embeddings", "httpx2"}
     print(sorted(unwanted & sys.modules.keys()))
 asyncio.run(main())
 """

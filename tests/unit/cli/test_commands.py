@@ -75,7 +75,7 @@ def test_a_call_that_starts_no_command_loads_nothing_that_would(ws: Path) -> Non
         "json",
         "callgate.sandbox.processes.broker_client",
         "callgate.sandbox.machines",
-        "callgate.wiring.packs",
+        "callgate.sources.packs.packs",
         "callgate_catalogue",
         "callgate.tools.loading",
     }

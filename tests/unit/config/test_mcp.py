@@ -8,7 +8,7 @@ import pytest
 
 from callgate.config.home import Home
 from callgate.config.load import SettingsError, load_user
-from callgate.config.mcp import McpTable, MissingVariable, OAuthTable, filled
+from callgate.core.mcp_servers import McpTable, MissingVariable, OAuthTable, filled
 
 
 def loaded(home: Path, text: str) -> dict[str, McpTable]:

@@ -32,7 +32,8 @@ from callgate.sandbox.profiles import Profile
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.links import HostExited
 from callgate.sources.hosts.warm import warm
-from callgate.wiring.runtime import Wired, register_configured
+from callgate.wiring.registration import register_configured
+from callgate.wiring.runtime import Wired
 from tests.needs import needs
 from tests.unit.gate import isolated_tools
 

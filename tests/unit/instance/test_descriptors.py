@@ -25,7 +25,8 @@ MCP = """
 import asyncio, os, sys
 from callgate.config.home import Home
 from callgate.instance.mcp import serve_mcp
-from callgate.wiring.runtime import Wired, register_configured
+from callgate.wiring.registration import register_configured
+from callgate.wiring.runtime import Wired
 
 requests, answers = os.dup(0), os.dup(1)
 os.dup2(2, 1)

@@ -9,6 +9,7 @@ import pytest
 from callgate import Gate
 from callgate.config.home import Home
 from callgate.sources.packs.installed import installed
+from callgate.wiring.components import enabled_packs
 from callgate.wiring.runtime import Wired
 from tests.unit.sources.sample_packs import WEATHER, install
 
@@ -78,7 +79,7 @@ def test_no_package_claims_to_be_something_else(source: str, home: Path, site: P
     install(site, modules={name: CLAIMING.format(source=source)}, tools={name: f"{name}:pack"})
     wired = Wired(Home(str(home)), audit=False)
     wired.register_built_in()
-    wired.expect_enabled()
+    wired.dispatcher.registry.add(enabled_packs(lambda: wired.packs))
     assert wired.dispatcher.registry.find("claim") is None
     assert len(wired.notices) == 1 and repr(source) in wired.notices[0]
     wired.sandbox.close()
@@ -91,8 +92,8 @@ async def test_what_a_package_tells_a_model_is_told_and_its_failures_stop_nothin
     install(site, modules={"telling_pack": TELLING}, tools={"telling": "telling_pack:pack"})
     wired = Wired(Home(str(home)), audit=False)
     wired.register_built_in()
-    wired.expect_enabled()
-    wired.dispatcher.registry.meet_all()
+    wired.dispatcher.registry.add(enabled_packs(lambda: wired.packs))
+    wired.dispatcher.registry.load_all()
     (tmp_path / "quiet").mkdir()
     assert wired.packs.prompt(wired.session(str(tmp_path))) == "The weather is fine."
     assert wired.packs.prompt(wired.session(str(tmp_path / "quiet"))) == ""

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from callgate.cli.ui.terminal import Paint, is_terminal
-from callgate.config.home import Home, write_private
-from callgate.core.directories import make_private_directory
+from callgate.config.home import Home
+from callgate.core.directories import make_private_directory, write_private
 
 _FENCE = "```"
 _HISTORY_LINES = 1_000

@@ -26,7 +26,7 @@ from callgate.policy.backtesting.backtests import Backtest, Change, backtest
 from callgate.policy.backtesting.rejudging import Doubt
 from callgate.policy.decide import Decision
 from callgate.sessions.deleting import all_sessions
-from callgate.wiring.runtime import register_known
+from callgate.wiring.registration import register_known
 
 _PROGRESS_EVERY_S = 2.0
 _DOUBTS = {

@@ -38,12 +38,14 @@ from callgate.dispatch.registry import Registry
 from callgate.sandbox.machines import look_at_groups_now
 from callgate.surfaces.socket.instances import running
 from callgate.surfaces.socket.listings import every
-from callgate.wiring.runtime import Wired, register_known, surroundings
+from callgate.wiring.components import surroundings
+from callgate.wiring.registration import register_known
+from callgate.wiring.runtime import Wired
 from callgate.workspace.opening import Openat2, best_opener
 
 if TYPE_CHECKING:
-    from callgate.sources.hosts.source import Hosts
-    from callgate.wiring.hosts import HostedTools
+    from callgate.sources.hosts.host_tools import HostedTools
+    from callgate.sources.hosts.provider import Hosts
 
 _LEAST_PYTHON = (3, 11)
 _WHOLE_LOG = 16 * 1024 * 1024
@@ -148,7 +150,8 @@ def check_hosts(patient: Patient) -> Finding:
         return Finding(Level.NOTE, "not known before the settings are right")
     if not settings.hosts:
         return _good("none")
-    from callgate.wiring.hosts import HostedTools, make_hosts  # lazy: most homes have none  # noqa: PLC0415
+    from callgate.sources.hosts.host_tools import HostedTools  # lazy: most homes have none  # noqa: PLC0415
+    from callgate.wiring.hosts import make_hosts  # lazy: most homes have none  # noqa: PLC0415
 
     around = Sandbox(surroundings(patient.home, settings))
     hosts = make_hosts(patient.home, settings, around, patient.workspace)

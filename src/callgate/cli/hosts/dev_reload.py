@@ -15,9 +15,9 @@ from callgate.cli.ui.terminal import say
 from callgate.cli.ui.visible import visible
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.sources.changes import Changes
+from callgate.sources.hosts.host_tools import HostedTools
 from callgate.sources.hosts.hosts import HostSettings
 from callgate.sources.hosts.plugins import Stamps, stamps
-from callgate.wiring.hosts import HostedTools
 
 LOOK_EVERY_S = 0.5
 

@@ -27,10 +27,12 @@ from callgate.config.schema import Settings
 from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.protocol.socket_v1.frames import HostEntry
-from callgate.sources.hosts.source import Hosts
-from callgate.sources.provider import entry
+from callgate.sources.hosts.provider import Hosts
+from callgate.sources.provider_tools import entry
+from callgate.wiring.components import surroundings
 from callgate.wiring.hosts import make_hosts
-from callgate.wiring.runtime import Wired, register_known, surroundings
+from callgate.wiring.registration import register_known
+from callgate.wiring.runtime import Wired
 
 
 def list(options: Namespace) -> int:

@@ -23,9 +23,11 @@ from callgate.config.load import SettingsError, load_user
 from callgate.config.schema import Settings
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.sources.changes import Changes, Difference, compare
+from callgate.sources.hosts.host_tools import HostedTools
 from callgate.sources.pins import Pinned
-from callgate.wiring.hosts import HostedTools, ask, make_hosts
-from callgate.wiring.runtime import Wired, register_own
+from callgate.wiring.hosts import ask, make_hosts
+from callgate.wiring.registration import register_own
+from callgate.wiring.runtime import Wired
 
 
 class Reloaded(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +104,7 @@ class Reload:
     def look(self, names: Collection[str]) -> list[Reloaded]:
         """Start hosts, and compare. Nothing is pinned."""
         answers = self._ask(names)
-        self._hosted.register_all()
+        self._wired.dispatcher.registry.add(self._hosted)
         return [self._compared(name, each) for name, each in answers.items()]
 
     def _compared(self, name: str, answer: Pinned | Exception) -> Reloaded:

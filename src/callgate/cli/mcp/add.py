@@ -16,11 +16,11 @@ from callgate.cli.records.stores import not_found, words
 from callgate.cli.ui.output import print_json
 from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
-from callgate.config.installations import Installation
 from callgate.config.load import SettingsError
-from callgate.config.mcp import McpTable
 from callgate.config.settings_file import SettingsFile, editing
 from callgate.config.toml_edits import NotATableError
+from callgate.core.mcp_servers import McpTable
+from callgate.sources.packages.installations import Installation
 from callgate.wiring.mcp import pin_files, token_file
 
 

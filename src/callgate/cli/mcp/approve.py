@@ -24,9 +24,11 @@ from callgate.config.home import Home
 from callgate.core.errors import ToolError, ToolErrorClass
 from callgate.redaction.texts import redact
 from callgate.sources.changes import Changes
+from callgate.sources.mcp.server_tools import McpTools
 from callgate.sources.pins import Pinned
-from callgate.wiring.mcp import PREFIX, McpTools, ask, make_servers, update_packages
-from callgate.wiring.runtime import surroundings
+from callgate.sources.provider_tools import PREFIX
+from callgate.wiring.components import surroundings
+from callgate.wiring.mcp import ask, make_servers, update_packages
 
 
 def approve(options: Namespace) -> int:

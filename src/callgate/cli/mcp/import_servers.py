@@ -32,9 +32,9 @@ from callgate.cli.ui.terminal import say
 from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import visible, visible_text
 from callgate.config.home import Home
-from callgate.config.mcp import McpTable, name_for
 from callgate.config.toml_edits import table_text
 from callgate.core.errors import ToolErrorClass
+from callgate.core.mcp_servers import McpTable, name_for
 from callgate.protocol.strict_json import StrictJsonError, loads
 from callgate.redaction.texts import redact
 

@@ -1,6 +1,6 @@
 """What programs that fetch and run MCP servers need around them: the network.
 
-Their packages and caches are the server's own (`wiring_packages`).
+Their packages and caches are the server's own (`sources.packages`).
 """
 
 from __future__ import annotations

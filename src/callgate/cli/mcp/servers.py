@@ -29,9 +29,11 @@ from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.registry import Registry
-from callgate.sources.mcp.source import Servers
-from callgate.wiring.mcp import PREFIX, McpTools, make_servers
-from callgate.wiring.runtime import surroundings
+from callgate.sources.mcp.provider import Servers
+from callgate.sources.mcp.server_tools import McpTools
+from callgate.sources.provider_tools import PREFIX
+from callgate.wiring.components import surroundings
+from callgate.wiring.mcp import make_servers
 
 _LOOK_AT = 64 * 1024
 """Bytes of settings that nobody trusts."""
@@ -40,8 +42,9 @@ _LOOK_AT = 64 * 1024
 def list(options: Namespace) -> int:
     words(options)
     home = Home.from_environment()
-    tools = McpTools(servers_of(home), Registry())
-    tools.register_all()
+    registry = Registry()
+    tools = McpTools(servers_of(home), registry)
+    registry.add(tools)
     entries = {each.name: each for each in tools.entries()}
     answer = remote_hosts.hosts_of(home.path) if entries else None
     for each in () if answer is None else answer.hosts:

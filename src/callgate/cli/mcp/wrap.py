@@ -99,7 +99,7 @@ def _settings(options: Namespace, settings: Settings) -> Settings:
     import msgspec  # lazy: after the streams were taken  # noqa: PLC0415
 
     from callgate.cli.mcp.runners import around  # lazy: the same  # noqa: PLC0415
-    from callgate.config.mcp import McpName, McpTable  # lazy: the same  # noqa: PLC0415
+    from callgate.core.mcp_servers import McpName, McpTable  # lazy: the same  # noqa: PLC0415
 
     command = options.words
     table: dict[str, Any] = {
@@ -142,10 +142,11 @@ async def _serve(
 async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[McpServer, Any]:
     """Raises `CliError` where the server cannot be used."""
     from callgate.sources.mcp.questions import DispatchedAsks  # lazy: after the streams were taken  # noqa: PLC0415
+    from callgate.sources.mcp.server_tools import McpTools  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.mcp import wrapped  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.mcp.client_asks import ClientAsks  # lazy: the same  # noqa: PLC0415
     from callgate.surfaces.mcp.server import McpServer, Naming  # lazy: the same  # noqa: PLC0415
-    from callgate.wiring.mcp import McpTools, make_wrapped  # lazy: the same  # noqa: PLC0415
+    from callgate.wiring.mcp import make_wrapped  # lazy: the same  # noqa: PLC0415
 
     name, registry = name_of(options), wired.dispatcher.registry
 
@@ -159,7 +160,7 @@ async def _open(wired: Wired, session: Session, options: Namespace) -> tuple[Mcp
     servers = make_wrapped(wired.home, name, table, wired.sandbox, asks, again(options), say)
     tools = McpTools(servers, registry)
     await _pin_first(servers, name, session, again(options))
-    tools.register_all()
+    registry.add(tools)
     registered_names = {
         each.aliases[0].partition("/")[2]: each.name
         for each in servers.definitions(name)

@@ -62,7 +62,7 @@ class Refused(Exception):
 
 
 class Asks(Protocol):
-    """Who answers; `wiring_mcp` implements it with the dispatcher."""
+    """Who answers; `sources.mcp.questions` implements it with the dispatcher."""
 
     async def fill(self, server: str, form: Form, calling: Calling) -> Filled: ...
 

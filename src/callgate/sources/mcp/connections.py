@@ -41,9 +41,9 @@ from callgate.sources.mcp.asks import Asks, Calling, current
 from callgate.sources.mcp.callbacks import Callbacks
 from callgate.sources.mcp.definitions import MOST_TOOLS, PINNED, names_of
 from callgate.sources.mcp.links import Link
-from callgate.sources.mcp.message_log import ConnectionMessages
 from callgate.sources.mcp.message_tap import tap
 from callgate.sources.mcp.outputs import plain
+from callgate.sources.message_log import ConnectionMessages
 from callgate.sources.pins import LARGEST, fingerprint
 from callgate.sources.read_only_calls import ReadOnlyCalls
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from mcp.shared.message import SessionMessage
 
-from callgate.sources.mcp.message_log import ConnectionMessages, Direction
+from callgate.sources.message_log import ConnectionMessages, Direction
 
 Incoming = SessionMessage | Exception
 """What the SDK reads from a transport."""

@@ -24,7 +24,7 @@ from callgate.sources.lifecycle import Health, Kind, Lifecycle, ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import Beliefs
-from callgate.sources.mcp.message_log import MessageLog
+from callgate.sources.message_log import MessageLog
 
 if TYPE_CHECKING:  # it loads the SDK
     from callgate.sources.mcp.connections import Connection

@@ -1,1 +1,2 @@
-"""Packages of tools: what one gives (`values`), and which are installed (`installed`)."""
+"""Packages of tools: what one gives (`values`), which are installed (`installed`), and the sources
+that they are (`packs`)."""

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
-from callgate.config.home import write_private
+from callgate.core.directories import write_private
 
 SHORT_S = 60.0
 """How long a login code and an attach token are good for."""

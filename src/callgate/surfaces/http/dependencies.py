@@ -15,12 +15,12 @@ from callgate.surfaces.unfinished import Unfinished
 if TYPE_CHECKING:  # heavy
     from callgate.agent.agent import Agent
     from callgate.agent.skills import Skills
-    from callgate.sources.mcp.message_log import LoggedMessage
+    from callgate.sources.message_log import LoggedMessage
     from callgate.sources.proposals import Proposal
 
 
 class Hosting(Protocol):
-    """The hosts of a runtime; `wiring_hosts.HostedTools` is one."""
+    """The hosts of a runtime; `sources.hosts.host_tools.HostedTools` is one."""
 
     def entries(self) -> list[HostEntry]: ...
 

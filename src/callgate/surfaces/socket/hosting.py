@@ -14,7 +14,7 @@ _WITHIN_A_CALL = "A running call has no say about hosts."
 
 
 class Hosting(Protocol):
-    """The hosts of a runtime; `wiring_hosts.HostedTools` is one."""
+    """The hosts of a runtime; `sources.hosts.host_tools.HostedTools` is one."""
 
     def entries(self) -> list[frames.HostEntry]: ...
 

@@ -10,8 +10,8 @@ import os
 from typing import Any, NamedTuple
 
 from callgate.config import instance_records
-from callgate.config.home import write_private
 from callgate.config.instance_records import config_path, process_start, record_path
+from callgate.core.directories import write_private
 from callgate.protocol.json_texts import dumps
 
 PROTOCOL = 1

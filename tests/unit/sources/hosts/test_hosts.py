@@ -21,7 +21,7 @@ from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProce
 from callgate.sources import crashes
 from callgate.sources.hosts import hosts as module
 from callgate.sources.hosts.hosts import Host, HostSettings
-from callgate.sources.hosts.source import Hosts, HostSpec
+from callgate.sources.hosts.provider import Hosts, HostSpec
 from callgate.sources.lifecycle import Health
 from callgate.sources.pins import Pinned
 from tests.support import Bench

@@ -18,7 +18,7 @@ from callgate.core.sessions import Mode
 from callgate.protocol.host_v1 import frames
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
 from callgate.sources.hosts.hosts import Host, HostSettings
-from callgate.sources.hosts.source import Hosts, HostSpec
+from callgate.sources.hosts.provider import Hosts, HostSpec
 from callgate.sources.pins import Pinned
 from tests.support import Bench
 

@@ -13,9 +13,9 @@ from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode
 from callgate.sandbox.processes.broker_client import BrokerLauncher, BrokerProcess
-from callgate.sources.hosts import handshake, source, tools
+from callgate.sources.hosts import handshake, provider, tools
 from callgate.sources.hosts.hosts import HostSettings
-from callgate.sources.hosts.source import Hosts, HostSpec
+from callgate.sources.hosts.provider import Hosts, HostSpec
 from callgate.sources.lifecycle import Health
 from tests.support import Bench
 from tests.unit.sources.hosts.test_hosts import Shelf
@@ -76,7 +76,7 @@ async def process() -> AsyncIterator[BrokerProcess]:
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Little where nothing comes; else enough for any machine."""
     way = request.node.callspec.params.get("way") if hasattr(request.node, "callspec") else "ignores"
-    for module in (handshake, source, tools):
+    for module in (handshake, provider, tools):
         monkeypatch.setattr(module, "PATIENCE_S", 0.3 if way == "ignores" else 60.0)
 
 

@@ -14,11 +14,12 @@ from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.events import Event
 from callgate.core.results import ToolResult
 from callgate.core.sessions import Mode, Session
+from callgate.sources.mcp.provider import Servers
 from callgate.sources.mcp.servers import Server, ServerLocation
-from callgate.sources.mcp.source import Servers
 from callgate.sources.pins import Pinned
 from callgate.wiring.mcp import make_servers
-from callgate.wiring.runtime import Wired, register_known
+from callgate.wiring.registration import register_known
+from callgate.wiring.runtime import Wired
 
 ODD = Path(__file__).with_name("odd_server.py")
 _said: dict[tuple[str, ...], Pinned] = {}

@@ -17,7 +17,8 @@ from callgate.sources.changes import Difference
 from callgate.sources.mcp.definitions import Beliefs, claimed, definitions
 from callgate.sources.mcp.names import model_name, rule_name
 from callgate.sources.mcp.servers import ServerLocation
-from callgate.wiring.runtime import Wired, register_known, register_lazily
+from callgate.wiring.registration import register_known, register_lazily
+from callgate.wiring.runtime import Wired
 from tests.support import make_tool
 from tests.unit.sources.mcp.labs import Lab, refusal
 

@@ -35,7 +35,8 @@ from callgate.sources.mcp.http import _GuardedBackend, transport
 from callgate.sources.mcp.servers import ServerLocation
 from callgate.sources.pins import Pinned
 from callgate.wiring.mcp import make_servers
-from callgate.wiring.runtime import Wired, register_known
+from callgate.wiring.registration import register_known
+from callgate.wiring.runtime import Wired
 from tests.unit.sources.mcp.labs import refusal
 
 TOOL = {"name": "add", "description": "Adds.", "inputSchema": {"type": "object"}}

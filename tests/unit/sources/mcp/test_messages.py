@@ -10,8 +10,8 @@ import mcp_types
 import pytest
 
 from callgate.redaction.values import MASK
-from callgate.sources.mcp import message_log
-from callgate.sources.mcp.message_log import LoggedMessage, MessageLog
+from callgate.sources import message_log
+from callgate.sources.message_log import LoggedMessage, MessageLog
 from tests.unit.sources.mcp.labs import Lab
 
 SECRET = "sk-ant-api03-" + "a1B2c3D4" * 10

@@ -26,7 +26,8 @@ from callgate.sandbox.plans import Backend, Bubblewrap, Landlock, Namespaces, Se
 from callgate.sources.mcp.servers import ServerLocation
 from callgate.wiring.hosts import make_hosts
 from callgate.wiring.mcp import make_servers
-from callgate.wiring.runtime import Wired, register_known
+from callgate.wiring.registration import register_known
+from callgate.wiring.runtime import Wired
 from tests.needs import needs
 
 pytestmark = [needs("linux"), pytest.mark.timeout(300)]

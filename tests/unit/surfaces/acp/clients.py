@@ -14,7 +14,8 @@ from callgate.config.home import Home
 from callgate.instance.editor_agent import make_dependencies
 from callgate.surfaces.acp.agent import AcpAgent
 from callgate.surfaces.acp.stdio import AcpOptions, Served
-from callgate.wiring.runtime import Wired, register_configured
+from callgate.wiring.registration import register_configured
+from callgate.wiring.runtime import Wired
 from tests.acp.published import Published
 
 LIMIT_S = 60.0

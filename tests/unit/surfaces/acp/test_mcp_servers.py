@@ -127,7 +127,7 @@ async def test_a_session_that_is_loaded_or_resumed_has_the_servers_that_are_name
 async def test_nothing_waits_for_a_server_that_takes_its_time(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callgate.wiring.mcp_sessions.PATIENCE_S", 0.01)
+    monkeypatch.setattr("callgate.sources.mcp.session_servers.PATIENCE_S", 0.01)
     async with connected(tmp_path / "home", settings=SETTINGS, capabilities=NOTICES) as client:
         session = await opened(client, workspace, [odd("mute", "--mute"), odd("odd")])
         assert (await call(client, session, "list_dir"))[0] == "completed"
@@ -141,7 +141,7 @@ async def test_nothing_waits_for_a_server_that_takes_its_time(
 async def test_a_cancel_ends_the_wait_for_servers(
     tmp_path: Path, workspace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("callgate.wiring.mcp_sessions.PATIENCE_S", 600.0)
+    monkeypatch.setattr("callgate.sources.mcp.session_servers.PATIENCE_S", 600.0)
     async with connected(tmp_path / "home", settings=SETTINGS) as client:
         session = await opened(client, workspace, [odd("mute", "--mute")])
         _, answer = client.start_prompt(session, "/tool list_dir {}")

@@ -24,7 +24,8 @@ from callgate.surfaces.http.addresses import Address, Names, bind
 from callgate.surfaces.http.dependencies import Dependencies, Hosting, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
 from callgate.surfaces.live_sessions import LiveSessions
-from callgate.wiring.runtime import Wired, register_own
+from callgate.wiring.registration import register_own
+from callgate.wiring.runtime import Wired
 
 LIMIT_S = 60.0
 JSON = {"content-type": "application/json"}

@@ -11,7 +11,8 @@ from typing import Any
 from callgate.agent.agent import Agent
 from callgate.config.home import Home
 from callgate.core.usage import Price
-from callgate.wiring.mcp import AllProvidedTools, register_servers
+from callgate.sources.provider_tools import AllProvidedTools
+from callgate.wiring.mcp import make_tools
 from callgate.wiring.runtime import Wired
 from tests.unit.agent.talks import PlayedModel, text
 from tests.unit.sources.mcp.labs import stdio
@@ -160,8 +161,8 @@ async def test_a_server_is_looked_at_approved_by_a_browser_and_its_log_read(home
     settings = f'sandbox = "off"\n[mcp.odd]\n{stdio("--file", str(listing))}effect = "read"\n'
     (home / "settings.toml").write_text(settings)
     owner = Wired(Home(str(home)), audit=False)
-    tools = register_servers(owner.home, owner.settings, owner.sandbox, str(tmp_path), owner.runtime)
-    assert tools is not None
+    tools = make_tools(owner.home, owner.settings, owner.sandbox, str(tmp_path), owner.runtime)
+    owner.dispatcher.registry.add(tools)
     async with serving(home, tmp_path / "ws", hosts=AllProvidedTools(None, tools)) as instance:
         client = instance.client()
         seen = (await client.post("/v1/hosts/mcp.odd/look")).json()

@@ -12,7 +12,7 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.core.ops import NewSession
 from callgate.core.sessions import Mode
 from callgate.protocol.socket_v1.frames import HostEntry, HostTool
-from callgate.sources.mcp.message_log import LoggedMessage
+from callgate.sources.message_log import LoggedMessage
 from callgate.sources.proposals import Proposal
 from tests.unit.surfaces.http.instances import DONE, Client, Instance, serving
 

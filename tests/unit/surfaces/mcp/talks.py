@@ -16,7 +16,8 @@ from callgate.config.home import Home
 from callgate.core.sessions import Mode, Session
 from callgate.surfaces.mcp.local import local_server
 from callgate.surfaces.mcp.server import McpServer
-from callgate.wiring.runtime import Wired, register_own
+from callgate.wiring.registration import register_own
+from callgate.wiring.runtime import Wired
 
 LIMIT_S = 60.0
 GENERATIONS = ("legacy", "2026-07-28")

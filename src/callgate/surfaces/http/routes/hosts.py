@@ -12,7 +12,7 @@ from msgspec import Meta
 from callgate.core.errors import ToolRegistrationError
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.redaction.texts import redact
-from callgate.sources.mcp.message_log import LoggedMessage
+from callgate.sources.message_log import LoggedMessage
 from callgate.sources.proposals import Proposal
 from callgate.surfaces.http.contexts import Context
 from callgate.surfaces.http.dependencies import Hosting

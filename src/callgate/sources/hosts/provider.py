@@ -1,8 +1,4 @@
-"""The hosts of the settings, and the tools that they bring.
-
-settings -> `factories()`  what is pinned, without starting anything
-         -> `learn(name)`  start it once, and pin what it says
-"""
+"""A host as a provider of tools: what it says of itself, and the tools that this makes."""
 
 from __future__ import annotations
 
@@ -22,12 +18,14 @@ from callgate.core.json_schema.validators import TooMuch
 from callgate.core.tools import ToolDefinition, ToolFactory
 from callgate.protocol.host_v1 import frames
 from callgate.protocol.host_v1.schemas import read_schemas
+from callgate.sources.changes import Changes, compare
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.optional import PATIENCE_S, OptionalMethods
 from callgate.sources.hosts.tools import HostedTool, definition_of
 from callgate.sources.lifecycle import Health
-from callgate.sources.logs import LifeLog, Trouble, trouble
-from callgate.sources.pins import LARGEST, PinDoubt, Pinned, Pins, fingerprint
+from callgate.sources.logs import LifeLog
+from callgate.sources.pins import LARGEST, Pinned, Pins, fingerprint
+from callgate.sources.providers import ProviderKind, Providers
 
 
 class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,56 +42,28 @@ class HostSpec(msgspec.Struct, frozen=True, kw_only=True):
     """For what may change nothing: calls in mode read, tools without effects, previews."""
 
 
-class Hosts:
-    noun = "host"
-    accept = "callgate hosts reload"
-    """With which a person accepts what a host says now."""
+class HostProvider:
+    """One host of the settings, with its process."""
 
-    def __init__(self, specs: Iterable[HostSpec], pins: Pins) -> None:
-        self._pins = pins
-        self._specs = {spec.settings.name: spec for spec in specs}
-        self.hosts = {name: self._make(name) for name in self._specs}
+    def __init__(self, spec: HostSpec, pins: Pins) -> None:
+        self._spec = spec
+        self._log_path = pins.log_path(spec.settings.name)
+        self.name = self.pin = spec.settings.name
+        self.command = spec.settings.command
+        self.process = self._make()
 
-    def _make(self, name: str) -> Host:
-        spec, log = self._specs[name], LifeLog(self._pins.log_path(name))
-        optional = OptionalMethods(os.path.splitext(self._pins.log_path(name))[0] + ".unanswered")
+    def _make(self) -> Host:
+        spec, log = self._spec, LifeLog(self._log_path)
+        optional = OptionalMethods(os.path.splitext(self._log_path)[0] + ".unanswered")
         return Host(spec.settings, spec.launcher, log, check_config, spec.read_only, optional)
 
-    def pinned(self, name: str) -> Pinned | None:
-        """None where it was never seen. Raises `PinDoubt`."""
-        return self._pins.read(name, self._specs[name].settings.command)
+    async def ask(self) -> Pinned:
+        """Start it and return what it says of itself. Raises a `ToolError`."""
+        return await self._ask(self.process.reading)
 
-    def doubt(self, name: str) -> PinDoubt | None:
-        """Why what is pinned cannot be gone by; None where it can, or nothing is."""
-        try:
-            self.pinned(name)
-        except PinDoubt as doubt:
-            return doubt
-        return None
-
-    def unknown(self) -> list[str]:
-        """The hosts that nobody has started yet."""
-        return [name for name in self._specs if not self.doubt(name) and not self.pinned(name)]
-
-    def in_order(self) -> list[str]:
-        """The hosts, those first that were seen first: a name belongs to who had it first."""
-        known = {name: position for position, name in enumerate(self._pins.known())}
-        return sorted(self._specs, key=lambda name: known.get(name, len(known)))
-
-    def pin(self, name: str, pinned: Pinned) -> None:
-        self._pins.write(name, pinned)
-
-    def pin_first(self, name: str, pinned: Pinned) -> None:
-        """Pin a host that is new; what another process pinned since stays."""
-        self._pins.write_first(name, pinned)
-
-    async def ask(self, name: str) -> Pinned:
-        """Start a host and return what it says of itself. Raises a `ToolError`."""
-        return await self._ask(self.hosts[name].reading)
-
-    async def ask_another(self, name: str) -> Pinned:
+    async def ask_another(self) -> Pinned:
         """The same from a second process, beside the one that serves."""
-        host = self._make(name)
+        host = self._make()
         try:
             return await self._ask(host.reading)
         finally:
@@ -105,9 +75,9 @@ class Hosts:
         assert host.started is not None
         schemas = host.started.schemas
         required_tags, tags, ui_elements = await asyncio.gather(
-            self._optional(host, frames.RequiredTags()),
-            self._optional(host, _get_tags(host.settings)),
-            self._optional(host, frames.GetUiElements()),
+            _optional(host, frames.RequiredTags()),
+            _optional(host, _get_tags(host.settings)),
+            _optional(host, frames.GetUiElements()),
         )
         pinned = Pinned(
             command=host.settings.command,
@@ -119,23 +89,13 @@ class Hosts:
         if len(msgspec.json.encode(pinned)) > LARGEST:
             raise ToolError(f"It says more than {LARGEST} bytes of itself.", reason="host_schema")
         try:
-            self._definitions(host.settings.name, pinned)
+            self.definitions(pinned)
         except ToolRegistrationError as error:
             raise ToolError(str(error), reason="host_schema") from None
         return pinned
 
-    async def _optional(self, host: Host, params: frames.OfHost) -> list[Any]:
-        value = await host.try_ask("", params, PATIENCE_S)
-        return value if isinstance(value, list) else []
-
-    def factories(self, name: str) -> list[ToolFactory]:
-        """The tools of a host, as it is pinned; none if it is not."""
-        pinned = self.pinned(name)
-        return [] if pinned is None else self.factories_of(name, pinned)
-
-    def factories_of(self, name: str, pinned: Pinned) -> list[ToolFactory]:
-        known, host = _fingerprints(pinned.schemas, name), self.hosts[name]
-
+    def factories(self, pinned: Pinned) -> list[ToolFactory]:
+        known = _fingerprints(pinned.schemas, self.name)
         seen: dict[Host, tuple[Any, dict[str, str]]] = {}
 
         def changed(process: Host, tool: str) -> bool:
@@ -143,44 +103,10 @@ class Hosts:
                 seen[process] = process.started, _running_fingerprints(process)
             return seen[process][1].get(tool) != known[tool]
 
-        return [
-            _factory(host, definition, changed) for definition in self._definitions(name, pinned)
-        ]
+        return [_factory(self.process, each, changed) for each in self.definitions(pinned)]
 
-    def definitions(self, name: str) -> list[ToolDefinition]:
-        """As it is pinned; none if it is not."""
-        pinned = self.pinned(name)
-        return [] if pinned is None else self._definitions(name, pinned)
-
-    def changed(self, name: str) -> set[str]:
-        """The tools that the process of a host describes differently than they are pinned."""
-        pinned, host = self.pinned(name), self.hosts[name]
-        running = [
-            _running_fingerprints(each)
-            for each in host.processes
-            if each.is_running and each.started
-        ]
-        if pinned is None or host.health is not Health.RUNNING:
-            return set()
-        known = _fingerprints(pinned.schemas, name)
-        return {
-            tool
-            for tool in known
-            if any(fingerprints.get(tool) != known[tool] for fingerprints in running)
-        }
-
-    def trouble(self, name: str) -> Trouble | None:
-        """What went wrong with a host last, in whichever process, by its log."""
-        return trouble(self._pins.log_path(name))
-
-    def command(self, name: str) -> tuple[str, ...]:
-        return self._specs[name].settings.command
-
-    def log_path(self, name: str) -> str:
-        return self._pins.log_path(name)
-
-    def _definitions(self, name: str, pinned: Pinned) -> list[ToolDefinition]:
-        spec = self._specs[name]
+    def definitions(self, pinned: Pinned) -> list[ToolDefinition]:
+        spec = self._spec
         return [
             definition_of(
                 schema,
@@ -190,11 +116,43 @@ class Hosts:
                 required_tags=pinned.required_tags,
                 timeout_s=spec.timeout_s,
             )
-            for schema in read_schemas(pinned.schemas, name)
+            for schema in read_schemas(pinned.schemas, self.name)
         ]
 
-    async def close(self) -> None:
-        await asyncio.gather(*(host.close() for host in self.hosts.values()))
+    def changed(self, pinned: Pinned) -> set[str]:
+        """The tools that the process of a host describes differently than they are pinned."""
+        if self.process.health is not Health.RUNNING:
+            return set()
+        running = [
+            _running_fingerprints(each)
+            for each in self.process.processes
+            if each.is_running and each.started
+        ]
+        known = _fingerprints(pinned.schemas, self.name)
+        return {
+            tool
+            for tool in known
+            if any(fingerprints.get(tool) != known[tool] for fingerprints in running)
+        }
+
+    def compare(self, before: Pinned | None, after: Pinned) -> Changes:
+        return compare(self.name, before, after)
+
+
+class Hosts(Providers[Host]):
+    def __init__(self, specs: Iterable[HostSpec], pins: Pins) -> None:
+        providers = [HostProvider(spec, pins) for spec in specs]
+        super().__init__(ProviderKind("host", "callgate hosts reload"), providers, pins)
+        self._others = {each.name: each.ask_another for each in providers}
+
+    async def ask_another(self, name: str) -> Pinned:
+        """What a second process says of itself, beside the one that serves."""
+        return await self._others[name]()
+
+
+async def _optional(host: Host, params: frames.OfHost) -> list[Any]:
+    value = await host.try_ask("", params, PATIENCE_S)
+    return value if isinstance(value, list) else []
 
 
 def _get_tags(settings: HostSettings) -> frames.GetTags:

@@ -1,6 +1,6 @@
 """An MCP server that is a program on this machine: what is started, and what is around it.
 
-command -> its packages, if it is one (`wiring_packages`) -> variables, directories -> sandbox
+command -> its packages, if it is one (`sources.packages`) -> variables, directories -> sandbox
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from callgate.config.mcp import McpTable, MissingVariable, expanded, filled
 from callgate.core.commands import Command
 from callgate.core.directories import make_private_directory
 from callgate.core.errors import ToolError
+from callgate.core.mcp_servers import McpTable, MissingVariable, expanded, filled
 from callgate.core.sessions import Mode, Root, Session
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox, Surroundings
 from callgate.sandbox import allowed_hosts, tool_chains
@@ -24,7 +24,7 @@ from callgate.sandbox.profiles import Profile
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.servers import ServerLocation, TransportFactory
 from callgate.sources.packages import environment, package_commands
-from callgate.wiring.packages import ServerPackages
+from callgate.sources.packages.server_packages import FetchLimits, ServerPackages
 
 Fill = Callable[[str, Mapping[str, str]], dict[str, str]]
 """What the values of a key stand for. Raises a `ToolError`."""
@@ -41,6 +41,10 @@ def start_timeout_s(table: McpTable) -> float:
 
 def argv_of(table: McpTable) -> tuple[str, ...]:
     return (os.path.expanduser(str(table.command)), *table.args)
+
+
+def limits_of(table: McpTable) -> FetchLimits:
+    return FetchLimits(table.fetch_timeout_s, table.fetch_max_bytes)
 
 
 def from_environment(key: str, values: Mapping[str, str]) -> dict[str, str]:

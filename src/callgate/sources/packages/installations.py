@@ -19,8 +19,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from callgate.config.home import write_private
-from callgate.core.directories import make_private_directory
+from callgate.core.directories import make_private_directory, write_private
 from callgate.sandbox.dry_runs.copies import remove_tree
 
 _PREFIX = "install-"

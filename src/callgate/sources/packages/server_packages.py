@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from callgate.config.installations import Installation, InstallRecord
-from callgate.config.mcp import McpTable
 from callgate.core.commands import Command, Exit, Launcher
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode, Root, Session
@@ -34,6 +32,7 @@ from callgate.sandbox.profiles import Profile
 from callgate.sources.lifecycle import ended
 from callgate.sources.logs import LifeLog
 from callgate.sources.packages import environment, managers, package_commands, trees
+from callgate.sources.packages.installations import Installation, InstallRecord
 from callgate.sources.packages.package_commands import PackageCommand
 
 Tell = Callable[[str], None]
@@ -62,10 +61,6 @@ class _Fetch(NamedTuple):
 class FetchLimits(NamedTuple):
     seconds: float
     bytes: int
-
-
-def limits_of(table: McpTable) -> FetchLimits:
-    return FetchLimits(table.fetch_timeout_s, table.fetch_max_bytes)
 
 
 class ServerPackages:

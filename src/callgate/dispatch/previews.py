@@ -1,0 +1,48 @@
+"""What a person is shown before a call runs: what it will do, in the words of its tool."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+
+from callgate.core.calls import ToolCall
+from callgate.core.errors import ToolPermissionDenied
+from callgate.core.tools import Preview
+from callgate.dispatch.call_files import CallFiles
+from callgate.dispatch.call_records import MISMATCH
+from callgate.dispatch.environments import Environments
+from callgate.dispatch.failures import log_failure
+from callgate.dispatch.subjects import Subject
+
+_PREVIEW_S = 60.0
+"""After this a question is asked without a preview; a host may have to be started for one."""
+
+_log = logging.getLogger("callgate")
+
+
+async def preview_call(
+    files: CallFiles, environments: Environments, call: ToolCall, subject: Subject
+) -> Preview | None:
+    """What a call will do, in the tool's own words about the arguments that will run."""
+    tool = subject.tool.factory()
+    preview = getattr(tool, "preview", None)
+    if preview is None:
+        return None
+    if hasattr(tool, "preview_for"):  # a host's: it sees the state of the session
+        preview = lambda input, environment: tool.preview_for(call.session.id, input)  # noqa: E731
+    environment = environments.open(call.session, files.open(call, subject))
+    try:
+        async with asyncio.timeout(_PREVIEW_S):
+            result = preview(subject.checked.arguments, environment)
+            if inspect.isawaitable(result):
+                result = await result
+        return result if result is None or isinstance(result, Preview) else Preview(str(result))
+    except ToolPermissionDenied as error:
+        if error.reason == MISMATCH:  # it tried to write: nobody is asked about that
+            raise
+        log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
+        return None
+    except Exception as error:  # a tool's own code: the question is asked without a preview
+        log_failure(_log, error, "preview of tool %s failed", subject.tool.name)
+        return None

@@ -1,0 +1,250 @@
+"""What is checked of a tool before it is registered: its definition, and its names.
+
+A checked tool (`Registered`) is what the stages see. Names and aliases are compared after NFKC and
+case folding, so that no look-alike can stand in for another tool.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+import unicodedata
+from typing import Any, TypeGuard
+
+import msgspec
+
+from callgate.core.effects import Capability, SideEffects, derive, implied
+from callgate.core.errors import ToolRegistrationError
+from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
+from callgate.core.sessions import Session
+from callgate.core.tools import Tool, ToolDefinition, ToolFactory
+from callgate.dispatch.tool_sources import SourceTool, WhyNot
+from callgate.redaction.summaries import ArgumentSummary
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
+_MCP_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}\Z|mcp\.[a-z0-9_-]+/[!-~]{1,128}\Z")
+"""What others call the tool of an MCP server, and what rules and people call it."""
+_PATH_NAMES = frozenset({"path", "paths", "file", "files", "cwd", "dir", "directory", "root"})
+SLOW = frozenset({SideEffects.EXECUTE, SideEffects.NETWORK})
+
+_log = logging.getLogger("callgate.registry")
+
+
+class Registered(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as the stages see it: its definition and what was derived from it."""
+
+    name: str
+    definition: ToolDefinition
+    factory: ToolFactory
+    effect: SideEffects
+    has_effects: bool
+    capabilities: frozenset[Capability]
+    capability_names: tuple[str, ...]
+    destructive: bool
+    schema: ArgumentSchema
+    summary: ArgumentSummary
+    path_params: tuple[str, ...]
+    timeout_s: float
+    why_not: WhyNot | None = None
+    """Why a session does not see it."""
+    listed: bool = True
+    """False: nobody is told of it, and whoever knows its name may call it."""
+    session_id: str | None = None
+    """The one session that has it; None: everyone has."""
+    everyone_sees_it: bool
+    policy_key: str
+    """All that a decision without rules depends on."""
+
+
+def _definition(factory: Any) -> ToolDefinition:
+    if not callable(factory):
+        raise ToolRegistrationError(
+            f"register takes a factory (a function that makes a tool), not {type(factory).__name__}"
+        )
+    tool: object = factory()
+    if not _is_tool(tool):
+        raise ToolRegistrationError(
+            f"{factory!r} made {type(tool).__name__}, which lacks definition, execute or cancel"
+        )
+    if not isinstance(tool.definition, ToolDefinition):
+        raise ToolRegistrationError(f"{type(tool).__name__}.definition is not a ToolDefinition")
+    if not _is_async(tool.execute):
+        raise ToolRegistrationError(
+            f"{type(tool).__name__}.execute must be an async function (async def execute)"
+        )
+    if tool is factory():
+        _log.warning(
+            "the factory of tool %r makes one object for all calls: it must hold no state",
+            tool.definition.name,
+        )
+    return tool.definition
+
+
+def _is_async(function: Any) -> bool:
+    """Whether a call of it gives a coroutine, as far as its declaration shows."""
+    declared = inspect.unwrap(function)
+    plain = inspect.isfunction(declared) or inspect.ismethod(declared)
+    return not plain or inspect.iscoroutinefunction(declared)
+
+
+def _is_tool(value: object) -> TypeGuard[Tool]:
+    """As `isinstance` says it of a protocol, in a tenth of the time: there are many tools."""
+    return all(hasattr(value, name) for name in ("definition", "execute", "cancel"))
+
+
+def examine(tool: SourceTool, max_bytes: int = MAX_BYTES) -> Registered:
+    """Check a tool; raise `ToolRegistrationError` where its definition is wrong."""
+    definition = _definition(tool.factory)
+    name = definition.name
+    for spelling in (name, *definition.aliases):
+        shape = _MCP_NAME if definition.source == "mcp" else _NAME
+        if not isinstance(spelling, str) or not shape.match(spelling):
+            raise ToolRegistrationError(
+                f"tool name {spelling!r} must be snake_case: a-z, 0-9 and _, at most 64"
+            )
+    effect, capabilities = _effect(definition)
+    schema = ArgumentSchema(
+        definition.input_schema,
+        name,
+        max_bytes=max_bytes,
+        foreign=definition.source == "mcp",  # whose schema may use all of JSON Schema
+        lazy=definition.source == "builtin",
+    )
+    if definition.output_schema is not None:
+        try:
+            ForeignSchema(definition.output_schema)
+        except (ValueError, TypeError, RecursionError) as error:
+            problem = first_line(error)
+            raise ToolRegistrationError(f"tool {name!r}: output_schema: {problem}") from None
+    if definition.timeout_s is not None and not definition.timeout_s > 0:
+        raise ToolRegistrationError(f"tool {name!r}: timeout_s must be positive")
+    properties = definition.input_schema.get("properties", {})
+    for alias, spelling in definition.argument_aliases.items():
+        if alias in properties or spelling not in properties:
+            raise ToolRegistrationError(
+                f"tool {name!r}: argument alias {alias!r} must be new, "
+                f"and {spelling!r} in the schema"
+            )
+    if definition.max_concurrent is not None and definition.max_concurrent < 1:
+        raise ToolRegistrationError(f"tool {name!r}: max_concurrent must be at least 1")
+    return Registered(
+        name=name,
+        definition=definition,
+        factory=tool.factory,
+        effect=effect,
+        has_effects=effect.has_effects,
+        capabilities=capabilities,
+        capability_names=tuple(sorted(capabilities)),
+        destructive=Capability.DESTRUCTIVE in capabilities,
+        schema=schema,
+        summary=ArgumentSummary(definition.input_schema),
+        path_params=_path_params(definition),
+        timeout_s=definition.timeout_s or (600.0 if effect in SLOW else 60.0),
+        policy_key=f"{name} {effect} {Capability.DESTRUCTIVE in capabilities}",
+        why_not=tool.why_not,
+        listed=tool.listed,
+        session_id=tool.session_id,
+        everyone_sees_it=not (
+            definition.required_tags or definition.hidden_from_workers or tool.why_not
+        ),
+    )
+
+
+def _effect(definition: ToolDefinition) -> tuple[SideEffects, frozenset[Capability]]:
+    try:
+        capabilities = frozenset(Capability(each) for each in definition.capabilities)
+    except ValueError as error:
+        raise ToolRegistrationError(f"tool {definition.name!r}: {error}") from None
+    derived = derive(capabilities)
+    declared = definition.side_effects
+    if declared is None and derived is None:
+        raise ToolRegistrationError(
+            f"tool {definition.name!r} declares neither side_effects nor capabilities"
+        )
+    if declared is None:
+        assert derived is not None
+        return derived, capabilities
+    declared = SideEffects(declared)
+    if derived is not None and derived.rank > declared.rank:
+        raise ToolRegistrationError(
+            f"tool {definition.name!r} declares side_effects {declared}, "
+            f"but its capabilities reach {derived}"
+        )
+    return declared, capabilities | implied(declared)
+
+
+def _path_params(definition: ToolDefinition) -> tuple[str, ...]:
+    properties = definition.input_schema.get("properties", {})
+    if definition.path_params is not None:
+        for name in definition.path_params:
+            if name not in properties:
+                raise ToolRegistrationError(
+                    f"tool {definition.name!r}: path_params names {name!r}, "
+                    "which is not in its schema"
+                )
+        return definition.path_params
+    if not definition.requires_workspace:
+        return ()
+    return tuple(
+        name
+        for name, schema in properties.items()
+        if (name in _PATH_NAMES or name.endswith("_path")) and _holds_text(schema)
+    )
+
+
+def _holds_text(schema: Any) -> bool:
+    declared = schema.get("type", ())
+    types = {declared} if isinstance(declared, str) else set(declared)
+    return "string" in types or ("array" in types and _holds_text(schema.get("items", {})))
+
+
+class ToolNames:
+    """Which tool a name means: of everyone, or of one session."""
+
+    def __init__(self) -> None:
+        self.everyone: dict[str, Registered] = {}
+        """By name and alias, as it is spelled and folded."""
+        self._sessions: dict[str, dict[str, Registered]] = {}
+        """The same of the tools of one session, by its id."""
+
+    def claim(self, tool: Registered) -> None:
+        """`ToolRegistrationError` where a tool of everyone, or of its session, has one of its
+        names."""
+        names = self._of(tool.session_id)
+        for name in spellings(tool):
+            owner = self.everyone.get(fold(name)) or names.get(fold(name))
+            if owner is not None:
+                raise ToolRegistrationError(f"tool name {name!r} is taken by tool {owner.name!r}")
+        for name in spellings(tool):
+            names[fold(name)] = names[name] = tool
+        if tool.session_id is not None:
+            self._sessions[tool.session_id] = names
+
+    def release(self, tool: Registered) -> None:
+        names = self._of(tool.session_id)
+        for name in spellings(tool):
+            names.pop(fold(name), None)
+            names.pop(name, None)
+        if tool.session_id is not None and not names:
+            del self._sessions[tool.session_id]
+
+    def of_session(self, session: Session | None) -> dict[str, Registered]:
+        """The tools of a session alone, or of the one that it works for."""
+        if not self._sessions or session is None:
+            return {}
+        names = self._sessions.get(session.id)
+        if names is None and session.parent is not None:
+            names = self._sessions.get(session.parent)
+        return names or {}
+
+    def _of(self, session_id: str | None) -> dict[str, Registered]:
+        return self.everyone if session_id is None else self._sessions.get(session_id, {})
+
+
+def spellings(tool: Registered) -> tuple[str, ...]:
+    return (tool.name, *tool.definition.aliases)
+
+
+def fold(name: str) -> str:
+    return unicodedata.normalize("NFKC", name).casefold()

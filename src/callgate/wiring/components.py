@@ -1,0 +1,239 @@
+"""From settings to the components of a runtime: its sandbox, its dispatcher, its sources of tools.
+
+Nothing is loaded for tools before one of them is looked at.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from callgate.audit.log import AuditLog
+from callgate.config.home import Home
+from callgate.config.policies import PathRules, PolicyBook
+from callgate.config.schema import SandboxLimitsTable, Settings
+from callgate.core.calls import ToolCall
+from callgate.core.tools import Preview, ToolFactory
+from callgate.dispatch.authorize import Authority
+from callgate.dispatch.call_files import CallFiles
+from callgate.dispatch.commands.sandboxes import OFF, Sandbox, Surroundings
+from callgate.dispatch.dispatcher import Limits, ToolDispatcher
+from callgate.dispatch.environments import Environments
+from callgate.dispatch.permission.asking import Confirmations
+from callgate.dispatch.permission.confirmations import Answer
+from callgate.dispatch.permission.grants import Grants
+from callgate.dispatch.registry import Registry
+from callgate.dispatch.running import StopLimits
+from callgate.dispatch.subjects import Subject
+from callgate.dispatch.tool_sources import FixedTools, Lazy, OnCondition, ToolSource
+from callgate.events.bus import Bus
+from callgate.events.log import SessionLog
+from callgate.sandbox import allowed_hosts, jails
+from callgate.sandbox.default_limits import default_limits
+from callgate.sandbox.jails import Network
+from callgate.sandbox.profiles import Profile
+from callgate.shipped import PACKS
+from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
+from callgate.tools.search import FindFiles, SearchText
+from callgate.tools.shell import Shell
+from callgate.workspace.undo.history import History
+
+if TYPE_CHECKING:  # loaded with the first of their tools
+    from callgate.agent.subagents import Subagents
+    from callgate.core.commands import Launcher
+    from callgate.core.models import Key
+    from callgate.runtime import Runtime
+    from callgate.shipped import ShippedPack
+    from callgate.sources.packs.packs import Packs
+    from callgate.sources.packs.values import Embedder
+    from callgate.tools.tables import EmbeddingsTable
+
+_log = logging.getLogger("callgate")
+
+BUILT_IN: tuple[ToolFactory, ...] = (
+    ReadFile,
+    WriteFile,
+    PatchFile,
+    ListDir,
+    DeleteFile,
+    FindFiles,
+    SearchText,
+    Shell,
+)
+
+
+def make_dispatcher(
+    home: Home,
+    settings: Settings,
+    *,
+    policies: PolicyBook,
+    sandbox: Sandbox,
+    bus: Bus,
+    log: SessionLog,
+    audit: AuditLog | None,
+    dispatcher: Callable[..., ToolDispatcher],
+) -> ToolDispatcher:
+    limits = settings.limits
+    files = CallFiles(policies, home.path, history=History(os.path.join(home.path, "undo")))
+    environments = Environments(
+        delegate_terminal=settings.acp.delegate_terminal, leases=sandbox.leases
+    )
+    registry = Registry(max_argument_bytes=limits.max_argument_bytes)
+    models = {name: table.tags for name, table in settings.models.items()}
+    registry.tags.set_models(models, settings.model)
+    registry.tags.give("settings", settings.tags)
+    return dispatcher(
+        authority=Authority(
+            policies=policies,
+            grants=Grants(log),
+            confirmations=Confirmations(log, limits.confirmation_timeout_s),
+            preview=partial(_preview, files, environments),
+            save=partial(_save, home, policies),
+        ),
+        files=files,
+        sink=bus,
+        log=log,
+        audit=audit,
+        registry=registry,
+        limits=Limits(
+            concurrency=limits.concurrency,
+            max_timeout_s=limits.max_timeout_s,
+            stop=StopLimits(grace_s=limits.cancel_grace_s, abandon_s=limits.abandon_s),
+        ),
+        sandbox=sandbox,
+        environments=environments,
+    )
+
+
+async def _preview(
+    files: CallFiles, environments: Environments, call: ToolCall, subject: Subject
+) -> Preview | None:
+    from callgate.dispatch.previews import preview_call  # lazy: only where a person is asked  # noqa: PLC0415
+
+    return await preview_call(files, environments, call, subject)
+
+
+def _save(
+    home: Home, policies: PolicyBook, call: ToolCall, subject: Subject, answer: Answer
+) -> None:
+    from callgate.config.saved import save_answer  # lazy: only for an answer for good  # noqa: PLC0415
+
+    try:
+        save_answer(home, call, subject, answer)
+        policies.refresh()
+    except (OSError, ValueError) as error:  # the answer counts, but only this once
+        _log.error("the answer could not be saved: %s", error)
+
+
+def audit_log(home: Home, settings: Settings) -> AuditLog:
+    return AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
+
+
+def surroundings(home: Home, settings: Settings) -> Surroundings:
+    """What the settings put around commands."""
+    sandbox = settings.sandbox
+    if sandbox == "off":
+        return OFF
+    named = sandbox.network if isinstance(sandbox.network, list) else []
+    word = sandbox.network if isinstance(sandbox.network, str) else "hosts" if named else "none"
+    return Surroundings(
+        profile=Profile(sandbox.profile),
+        network=Network(word),
+        hosts=tuple(map(allowed_hosts.parse, named)),
+        home=os.path.expanduser("~"),
+        callgate_home=home.path,
+        readable=tuple(map(os.path.expanduser, sandbox.readable)),
+        writable=tuple(map(os.path.expanduser, sandbox.writable)),
+        hidden=tuple(map(os.path.expanduser, sandbox.hidden)),
+        protected=tuple(map(os.path.normpath, sandbox.protected)),
+        limits=_limits(sandbox.limits),
+        path_rules=PathRules(home, BUILT_IN),
+    )
+
+
+def _limits(table: SandboxLimitsTable) -> jails.Limits:
+    """What the settings say, and for the rest what this machine suggests."""
+    values = msgspec.structs.asdict(table).items()
+    chosen = {k: None if v in (0, "none") else v for k, v in values if v is not None}
+    return msgspec.structs.replace(default_limits(), **chosen)
+
+
+def agent_tools(subagents: Callable[[], Subagents]) -> ToolSource:
+    """What only an agent at work is offered."""
+
+    def load() -> ToolSource:
+        from callgate.agent.plans import UpdatePlan  # lazy: only for a model at work  # noqa: PLC0415
+        from callgate.agent.subagents import SpawnAgent  # lazy: as above  # noqa: PLC0415
+
+        factories = (partial(SpawnAgent, subagents()), UpdatePlan)
+        return OnCondition(FixedTools(factories), subagents().why_not)
+
+    return Lazy(("spawn_agent", "update_plan"), load)
+
+
+def catalogue(packs: Callable[[], Packs]) -> Iterator[ToolSource]:
+    """The packages that we ship."""
+
+    def load(pack: ShippedPack) -> ToolSource:
+        return packs().shipped_tools(pack)
+
+    for pack in PACKS:
+        if pack.tools:
+            yield Lazy(pack.tools, partial(load, pack))
+
+
+def enabled_packs(packs: Callable[[], Packs]) -> ToolSource:
+    """The packages that the settings enable. Their names are not known before they are loaded."""
+    return Lazy((), lambda: packs().enabled_tools())
+
+
+def custom_tool(runtime: Runtime) -> ToolSource:
+    """`custom`, which some models were taught, and nobody is told of."""
+
+    def load() -> ToolSource:
+        from callgate.tools.catalogue import CUSTOM  # lazy: few models call it  # noqa: PLC0415
+        from callgate.tools.loading import factories  # lazy: as above  # noqa: PLC0415
+
+        return FixedTools(factories(CUSTOM, runtime.call), listed=False)
+
+    return Lazy(("custom",), load)
+
+
+def make_packs(
+    home: Home,
+    settings: Settings,
+    launcher: Callable[[], Launcher],
+    isolated: Callable[[ToolFactory], ToolFactory],
+    report: Callable[[str], None],
+) -> Packs:
+    """The packages of tools, and what each is given of the runtime."""
+    from callgate.sources.packs.packs import Packs  # lazy: most calls need none  # noqa: PLC0415
+    from callgate.sources.packs.values import PackContext  # lazy: as above  # noqa: PLC0415
+
+    def context(name: str) -> PackContext:
+        return PackContext(
+            home=home.path,
+            settings=settings.of_pack(name),
+            find_key=partial(_find_key, home),
+            open_embedder=partial(_open_embedder, home),
+            launcher=launcher,
+        )
+
+    return Packs(context, settings.packs.enable, isolated, report)
+
+
+def _find_key(home: Home, service: str, *, key_env: str | None, usual: str | None) -> Key | None:
+    from callgate.config.keys import find_service_key  # lazy: only where a service wants one  # noqa: PLC0415
+
+    return find_service_key(service, home, os.environ, key_env=key_env, usual=usual)
+
+
+def _open_embedder(home: Home, table: EmbeddingsTable) -> Embedder:
+    from callgate.config.embeddings import open_embedder  # lazy: only where a search wants one  # noqa: PLC0415
+
+    return open_embedder(home, table)
