@@ -23,9 +23,9 @@ from callgate.dispatch.early_answers import EarlyAnswers, early_result
 from callgate.dispatch.journal import LEFT_OPEN
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Confirmation, Confirmer, Receipt
-from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall, Stop
 from callgate.dispatch.subjects import Subject
+from callgate.dispatch.tools.registry import Registered
 from callgate.events.bus import Bus, Listener, Subscription
 from callgate.policy.decide import Decision, Rulebook
 from callgate.sessions.conversations import Conversations

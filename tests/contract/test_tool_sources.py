@@ -11,8 +11,8 @@ import pytest
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.registry import Registry
-from callgate.dispatch.tool_sources import (
+from callgate.dispatch.tools.registry import Registry
+from callgate.dispatch.tools.sources import (
     Disabled,
     FixedTools,
     ForSession,

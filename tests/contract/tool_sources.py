@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from callgate import tool
 from callgate.config.home import Home
-from callgate.dispatch.tool_sources import FixedTools, ToolSource
+from callgate.dispatch.tools.sources import FixedTools, ToolSource
 from callgate.sources.hosts.host_tools import HostedTools
 from callgate.sources.lifecycle import Health
 from callgate.sources.mcp.servers import ServerLocation

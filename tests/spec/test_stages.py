@@ -15,8 +15,8 @@ import callgate
 from callgate.core.json_schema.schemas import Checked
 from callgate.dispatch.journal import Journal
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
-from callgate.dispatch.registry import Registered
 from callgate.dispatch.subjects import Subject
+from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision
 
 DISPATCH = Path(callgate.__file__).parent / "dispatch"

@@ -14,7 +14,7 @@ from callgate.core.models import Model, Prompt
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolDefinition
 from callgate.dispatch.dispatcher import ToolDispatcher
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.protocol.toolcalls.teach import document_schema, teach
 from callgate.protocol.toolcalls.values import OUTPUTS, TYPES
 

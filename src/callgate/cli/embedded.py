@@ -15,7 +15,7 @@ from callgate.config.home import Home
 from callgate.config.load import SettingsError
 from callgate.core.errors import ToolErrorClass
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.registry import Registered
+from callgate.dispatch.tools.registry import Registered
 from callgate.wiring.registration import register_configured, register_lazily
 from callgate.wiring.runtime import Wired
 

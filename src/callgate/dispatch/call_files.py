@@ -18,8 +18,8 @@ from callgate.core.errors import ToolPermissionDenied, ToolValidationError, Work
 from callgate.core.events import EFFECT_MISMATCH
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
-from callgate.dispatch.registry import Registered
 from callgate.dispatch.subjects import Subject, question
+from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Rulebook, applies, lifts_protection
 from callgate.policy.rules import Outcome, Rule, is_within
 from callgate.workspace.files import Guard, WorkspaceFileAPI

@@ -19,8 +19,8 @@ from callgate.core.results import ErrorInfo
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.contents import beginning, display_of, size_of, text_of
 from callgate.dispatch.permission.confirmations import Answer, Confirmation
-from callgate.dispatch.registry import Registered
 from callgate.dispatch.subjects import Findings, Subject
+from callgate.dispatch.tools.registry import Registered
 from callgate.redaction.summaries import summarize, summarize_text
 from callgate.redaction.texts import redact
 

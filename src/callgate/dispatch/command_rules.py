@@ -12,8 +12,8 @@ import msgspec
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.resolved_paths import ResolvedPath
-from callgate.dispatch.registry import Registry
 from callgate.dispatch.subjects import Subject, question
+from callgate.dispatch.tools.registry import Registry
 from callgate.policy.decide import Rulebook
 from callgate.policy.path_rules import PathRule, binding, words
 

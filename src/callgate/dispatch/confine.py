@@ -22,8 +22,8 @@ from callgate.dispatch.call_files import CallFiles, Policies
 from callgate.dispatch.command_rules import CommandRules
 from callgate.dispatch.commands.sandboxes import Sandbox
 from callgate.dispatch.environments import Environments
-from callgate.dispatch.registry import Registered
 from callgate.dispatch.subjects import Subject, question
+from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision, lifts_protection
 from callgate.policy.rules import Outcome
 

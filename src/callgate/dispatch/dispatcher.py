@@ -55,10 +55,10 @@ from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.raw_open import is_nested, watch_opens
-from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.subjects import Findings, Subject
+from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.dispatch.validate import validate
 from callgate.events.log import SessionLog
 from callgate.policy.decide import Decision

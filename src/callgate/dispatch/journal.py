@@ -49,9 +49,9 @@ from callgate.dispatch.contents import completed_result, failed_result, handled
 from callgate.dispatch.failures import unkept
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation
-from callgate.dispatch.registry import Registered
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Findings, Subject
+from callgate.dispatch.tools.registry import Registered
 from callgate.events.log import SessionLog
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import islice
 from callgate.core.calls import ToolCall
 from callgate.core.errors import ToolNotFound
 from callgate.core.text.spelling import nearest
-from callgate.dispatch.registry import Registered, Registry
+from callgate.dispatch.tools.registry import Registered, Registry
 
 _COMPARED = 2_000
 """Names looked at for a suggestion: enough for people, bounded for a peer that guesses."""

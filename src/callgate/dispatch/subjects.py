@@ -9,7 +9,7 @@ from callgate.core.json_schema.schemas import Checked
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
 from callgate.dispatch.commands.sandboxes import Enclosure
-from callgate.dispatch.registry import Registered
+from callgate.dispatch.tools.registry import Registered
 from callgate.policy.decide import Decision, Question, Rulebook
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from callgate.core.json_schema.schemas import Checked
-from callgate.dispatch.registry import Registered
+from callgate.dispatch.tools.registry import Registered
 
 
 def validate(arguments: Any, tool: Registered) -> Checked:

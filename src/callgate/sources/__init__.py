@@ -1,4 +1,4 @@
-"""Where tools come from, besides the built-in ones. Each is a `dispatch.tool_sources.ToolSource`.
+"""Where tools come from, besides the built-in ones. Each is a `dispatch.tools.sources.ToolSource`.
 
 `functions` makes a tool of a Python function: start there. It reads the function through
 `signatures` (parameters), `shapes` (what each type looks like as JSON) and `docstrings`

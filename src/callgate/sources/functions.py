@@ -22,8 +22,8 @@ import msgspec
 
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.tools import ToolContext, ToolDefinition, ToolKind, ToolOutput
-from callgate.dispatch.tool_checks import examine
-from callgate.dispatch.tool_sources import SourceTool
+from callgate.dispatch.tools.checks import examine
+from callgate.dispatch.tools.sources import SourceTool
 from callgate.sources.constraints import refuse
 from callgate.sources.outputs import as_output
 from callgate.sources.signatures import Prepare, Signature, read_signature

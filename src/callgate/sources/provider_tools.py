@@ -13,8 +13,8 @@ import msgspec
 
 from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolFactory
-from callgate.dispatch.registry import Registry
-from callgate.dispatch.tool_sources import FixedTools, Source, SourceTool, ToolSource
+from callgate.dispatch.tools.registry import Registry
+from callgate.dispatch.tools.sources import FixedTools, Source, SourceTool, ToolSource
 from callgate.protocol.socket_v1.frames import HostEntry, HostTool
 from callgate.sources.lifecycle import Health
 from callgate.sources.proposals import Proposal

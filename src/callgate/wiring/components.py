@@ -27,10 +27,10 @@ from callgate.dispatch.environments import Environments
 from callgate.dispatch.permission.asking import Confirmations
 from callgate.dispatch.permission.confirmations import Answer
 from callgate.dispatch.permission.grants import Grants
-from callgate.dispatch.registry import Registry
 from callgate.dispatch.running import StopLimits
 from callgate.dispatch.subjects import Subject
-from callgate.dispatch.tool_sources import FixedTools, Lazy, OnCondition, ToolSource
+from callgate.dispatch.tools.registry import Registry
+from callgate.dispatch.tools.sources import FixedTools, Lazy, OnCondition, ToolSource
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.sandbox import allowed_hosts, jails

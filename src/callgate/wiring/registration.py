@@ -18,7 +18,7 @@ from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.mcp_servers import McpTable
 from callgate.core.tools import ToolFactory
-from callgate.dispatch.tool_sources import Lazy, ToolSource
+from callgate.dispatch.tools.sources import Lazy, ToolSource
 from callgate.wiring.components import enabled_packs
 from callgate.wiring.runtime import Wired
 

@@ -17,7 +17,7 @@ from callgate.core.stores import Store
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
 from callgate.dispatch.dispatcher import ToolDispatcher
-from callgate.dispatch.tool_sources import FixedTools
+from callgate.dispatch.tools.sources import FixedTools
 from callgate.events.bus import Bus
 from callgate.events.log import SessionLog
 from callgate.runtime import Runtime

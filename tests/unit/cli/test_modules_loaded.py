@@ -7,7 +7,7 @@ from benchmarks.modules import measure
 MOST = {
     "--version": 10,
     "call with an instance": 17,
-    "call without an instance": 214,
+    "call without an instance": 212,
     "acp, before a greeting": 41,
     "acp, with a session": 291,
 }

@@ -9,8 +9,8 @@ import pytest
 
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.registry import Registry
-from callgate.dispatch.tool_sources import FixedTools, ForSession, Lazy
+from callgate.dispatch.tools.registry import Registry
+from callgate.dispatch.tools.sources import FixedTools, ForSession, Lazy
 from tests.support import make_tool
 
 

@@ -10,7 +10,7 @@ import pytest
 from callgate.core.effects import Capability, SideEffects
 from callgate.core.errors import ToolErrorClass, ToolRegistrationError
 from callgate.core.sessions import Mode, Session
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.wiring.components import BUILT_IN
 from tests.support import Bench, make_tool
 

@@ -8,9 +8,9 @@ from callgate.agent.subagents import worker_of
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolNotFound, ToolRegistrationError
 from callgate.core.sessions import Session
-from callgate.dispatch.registry import Registered, Registry
 from callgate.dispatch.resolve import resolve
-from callgate.dispatch.tool_sources import Disabled, FixedTools, ForSession, ToolSource
+from callgate.dispatch.tools.registry import Registered, Registry
+from callgate.dispatch.tools.sources import Disabled, FixedTools, ForSession, ToolSource
 from tests.support import make_tool
 
 

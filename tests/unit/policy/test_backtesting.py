@@ -19,7 +19,7 @@ from callgate.config.trust import trust
 from callgate.core.calls import CallerKind, ToolCall
 from callgate.core.errors import ToolError
 from callgate.core.sessions import Mode
-from callgate.dispatch.registry import Registered, Registry
+from callgate.dispatch.tools.registry import Registered, Registry
 from callgate.dispatch.validate import validate
 from callgate.policy.backtesting.backtests import Backtest, backtest
 from callgate.policy.backtesting.rejudging import Doubt

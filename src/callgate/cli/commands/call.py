@@ -30,7 +30,7 @@ from callgate.core.events import (
     TERMINAL,
     Event,
 )
-from callgate.dispatch.registry import Registered
+from callgate.dispatch.tools.registry import Registered
 from callgate.instance.watchdog import watch_runtime
 from callgate.redaction.summaries import summarize
 from callgate.wiring.runtime import Wired

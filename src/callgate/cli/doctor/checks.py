@@ -34,7 +34,7 @@ from callgate.config.load import SettingsError, load_user, load_workspace
 from callgate.config.trust import is_trusted, trusted
 from callgate.core.errors import ToolError
 from callgate.dispatch.commands.sandboxes import OFF, Sandbox
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.sandbox.machines import look_at_groups_now
 from callgate.surfaces.socket.instances import running
 from callgate.surfaces.socket.listings import every

@@ -28,7 +28,7 @@ from callgate.config.load import SettingsError
 from callgate.config.trust import is_trusted
 from callgate.core.errors import ToolErrorClass
 from callgate.dispatch.commands.sandboxes import Sandbox
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.sources.mcp.provider import Servers
 from callgate.sources.mcp.server_tools import McpTools
 from callgate.sources.provider_tools import PREFIX

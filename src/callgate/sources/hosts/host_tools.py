@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from callgate.core.errors import ToolError
 from callgate.core.tools import ToolFactory
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.sources.changes import Changes, compare
 from callgate.sources.hosts.hosts import Host, HostSettings
 from callgate.sources.hosts.provider import Hosts

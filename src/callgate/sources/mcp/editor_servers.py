@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from callgate.core.errors import ToolError
 from callgate.core.mcp_servers import EnclosureTable, McpTable, name_for
 from callgate.core.sessions import Session
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.protocol.acp.requests import McpServer
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.server_settings import ServerBuilder

@@ -28,7 +28,7 @@ from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.raw_open import watched
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.sources.mcp.asks import (
     Calling,
     Changed,

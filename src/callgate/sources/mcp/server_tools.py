@@ -11,8 +11,8 @@ import msgspec
 
 from callgate.core.errors import ToolError
 from callgate.core.tools import ToolFactory
-from callgate.dispatch.registry import Registry
-from callgate.dispatch.tool_sources import OnlyIn, ToolSource
+from callgate.dispatch.tools.registry import Registry
+from callgate.dispatch.tools.sources import OnlyIn, ToolSource
 from callgate.protocol.socket_v1.frames import HostEntry
 from callgate.redaction.texts import redact
 from callgate.sources.mcp.provider import Servers

@@ -19,8 +19,8 @@ from callgate.core.errors import ToolError, ToolRegistrationError
 from callgate.core.sessions import Session
 from callgate.core.task_sets import start_task
 from callgate.core.tools import ToolDefinition, ToolFactory
-from callgate.dispatch.registry import Registry
-from callgate.dispatch.tool_sources import Disabled, ForSession, Source, SourceTool
+from callgate.dispatch.tools.registry import Registry
+from callgate.dispatch.tools.sources import Disabled, ForSession, Source, SourceTool
 from callgate.sources.logs import LifeLog
 from callgate.sources.mcp.asks import Asks
 from callgate.sources.mcp.definitions import definitions

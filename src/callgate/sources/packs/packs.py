@@ -18,7 +18,7 @@ from callgate.core.sessions import Session
 from callgate.core.text.spelling import nearest
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.failures import log_failure
-from callgate.dispatch.tool_sources import Source, SourceTool
+from callgate.dispatch.tools.sources import Source, SourceTool
 from callgate.sources.packs.values import Pack, PackContext, PackTool, load_entry
 
 if TYPE_CHECKING:

@@ -28,7 +28,6 @@ from callgate.protocol.jsonrpc import RpcError, shown
 from callgate.sessions.markdown import code, fenced, visible_lines
 from callgate.surfaces.acp.contents import change, text
 from callgate.surfaces.acp.peer import Peer, PeerGone
-from callgate.surfaces.whole_arguments import whole_arguments
 
 _log = logging.getLogger("callgate.acp")
 
@@ -99,6 +98,8 @@ def content_of(question: Confirmation, longest: int) -> list[ToolContent]:
     Editors read the texts as Markdown: what others wrote stands in fences, where nothing is
     hidden or acts.
     """
+    from callgate.surfaces.whole_arguments import whole_arguments  # lazy: many sessions ask nothing  # noqa: PLC0415
+
     arguments = whole_arguments(question, longest, advice=_ADVICE)
     paragraphs = [f"Arguments:\n\n{fenced(arguments)}" if arguments else "No arguments."]
     if question.preview and not question.diffs:

@@ -10,7 +10,7 @@ import pytest
 from callgate.core.effects import SideEffects
 from callgate.core.errors import ToolRegistrationError
 from callgate.core.tools import ToolDefinition, ToolOutput
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.protocol.host_v1.schemas import read_schemas
 from callgate.sources.hosts.tools import definition_of
 

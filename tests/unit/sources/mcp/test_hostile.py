@@ -13,7 +13,7 @@ import pytest
 
 from callgate.core.content import TextBlock
 from callgate.core.errors import ToolHostUnavailable, ToolRegistrationError
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.sources.mcp import lines
 from callgate.sources.mcp.definitions import Beliefs, definitions, names_of
 from callgate.sources.mcp.lines import Lines

@@ -17,7 +17,7 @@ from callgate.core.content import (
     ToolUseBlock,
 )
 from callgate.core.sessions import Session
-from callgate.dispatch.registry import Registry
+from callgate.dispatch.tools.registry import Registry
 from callgate.protocol.acp.updates import ToolCallUpdate, Update
 from callgate.protocol.acp.values import Contents, Image, Resource
 from callgate.protocol.jsonrpc import INVALID_PARAMS, RpcError

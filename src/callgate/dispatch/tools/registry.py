@@ -18,9 +18,9 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.core.json_schema.schemas import MAX_BYTES
 from callgate.core.sessions import Mode, Session
 from callgate.core.tools import ToolFactory
-from callgate.dispatch.tags import Tags
-from callgate.dispatch.tool_checks import SLOW, Registered, ToolNames, examine, fold, spellings
-from callgate.dispatch.tool_sources import FixedTools, SourceTool, ToolSource
+from callgate.dispatch.tools.checks import SLOW, Registered, ToolNames, examine, fold, spellings
+from callgate.dispatch.tools.sources import FixedTools, SourceTool, ToolSource
+from callgate.dispatch.tools.tags import Tags
 
 __all__ = ["Registered", "Registry"]
 

@@ -19,7 +19,7 @@ from callgate.core.errors import ToolRegistrationError
 from callgate.core.json_schema.schemas import MAX_BYTES, ArgumentSchema, ForeignSchema, first_line
 from callgate.core.sessions import Session
 from callgate.core.tools import Tool, ToolDefinition, ToolFactory
-from callgate.dispatch.tool_sources import SourceTool, WhyNot
+from callgate.dispatch.tools.sources import SourceTool, WhyNot
 from callgate.redaction.summaries import ArgumentSummary
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")

@@ -1,0 +1,1 @@
+"""Which tools there are: the port `ToolSource`, the checks of tools, and the registry over all."""
