@@ -59,7 +59,7 @@ def test_a_sub_agent_shows_its_steps_and_its_questions_but_not_its_words(chat: S
     spawn = {"calls": [call("spawn_agent", task="write it", title="Write")]}
     talk = chat(spawn, writes, {"text": "Reported.", "delay_s": 0.3}, DONE, rows=60)
     talk.say("please write").until("session >")
-    assert "A sub-agent asks" in talk.screen
+    assert "the answer counts for this call alone" in talk.screen
     talk.press("y\r").until("step 2: asks the model")
     talk.until("All done.")
     assert "● spawn_agent  task=write it title=Write" in talk.screen
