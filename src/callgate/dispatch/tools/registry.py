@@ -1,4 +1,4 @@
-"""Which tools there are: an ordered tuple of sources, names checked once, tools found by name.
+"""Which tools there are: an ordered list of sources, names checked once, tools found by name.
 
 A name belongs to the source that had it first. Tools of one session exist for that session, and
 whoever works for it, alone. Two sessions may have different tools of one name. Where a tool of

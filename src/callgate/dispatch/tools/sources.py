@@ -8,7 +8,7 @@
     Disabled      hidden while there is a reason, tool by tool
 
 Hosts, MCP servers and packages of tools are sources of their own (`callgate.sources`). A `Registry`
-is an ordered tuple of sources: it reads the tools of each, checks their names, and finds them.
+is an ordered list of sources: it reads the tools of each, checks their names, and finds them.
 """
 
 from __future__ import annotations
@@ -130,8 +130,9 @@ class Lazy(Source):
 class _Wrapper:
     """Each tool of a source, with one thing changed."""
 
-    def __init__(self, source: ToolSource) -> None:
+    def __init__(self, source: ToolSource, wrap: Callable[[SourceTool], SourceTool]) -> None:
         self._source = source
+        self._wrap = wrap
         self._wrapped: dict[SourceTool, SourceTool] = {}
         self._originals: dict[SourceTool, SourceTool] = {}
 
@@ -149,9 +150,6 @@ class _Wrapper:
         self._originals = {wrapped: each for each, wrapped in self._wrapped.items()}
         return tuple(self._originals)
 
-    def _wrap(self, tool: SourceTool) -> SourceTool:
-        raise NotImplementedError
-
     def refused(self, tool: SourceTool, error: ToolRegistrationError) -> None:
         self._source.refused(self._originals[tool], error)
 
@@ -164,20 +162,12 @@ class _Wrapper:
 
 class ForSession(_Wrapper):
     def __init__(self, source: ToolSource, session_id: str) -> None:
-        super().__init__(source)
-        self._session_id = session_id
-
-    def _wrap(self, tool: SourceTool) -> SourceTool:
-        return msgspec.structs.replace(tool, session_id=self._session_id)
+        super().__init__(source, lambda tool: msgspec.structs.replace(tool, session_id=session_id))
 
 
 class OnCondition(_Wrapper):
     def __init__(self, source: ToolSource, why_not: WhyNot) -> None:
-        super().__init__(source)
-        self._why_not = why_not
-
-    def _wrap(self, tool: SourceTool) -> SourceTool:
-        return msgspec.structs.replace(tool, why_not=_first_of(self._why_not, tool.why_not))
+        super().__init__(source, lambda tool: _hidden(tool, why_not))
 
 
 class OnlyIn(OnCondition):
@@ -194,16 +184,17 @@ class OnlyIn(OnCondition):
 class Disabled(_Wrapper):
     def __init__(self, source: ToolSource, reasons: Mapping[str, str]) -> None:
         """`reasons`: why a tool is hidden now, by its name."""
-        super().__init__(source)
-        self._reasons = reasons
 
-    def _wrap(self, tool: SourceTool) -> SourceTool:
-        name = tool.factory().definition.name
-        disabled = _first_of(lambda session: self._reasons.get(name), tool.why_not)
-        return msgspec.structs.replace(tool, why_not=disabled)
+        def wrap(tool: SourceTool) -> SourceTool:
+            name = tool.factory().definition.name
+            return _hidden(tool, lambda session: reasons.get(name))
+
+        super().__init__(source, wrap)
 
 
-def _first_of(first: WhyNot, second: WhyNot | None) -> WhyNot:
-    if second is None:
-        return first
-    return lambda session: first(session) or second(session)
+def _hidden(tool: SourceTool, why_not: WhyNot) -> SourceTool:
+    """The tool with one more reason, which is looked at first."""
+    other = tool.why_not
+    if other is None:
+        return msgspec.structs.replace(tool, why_not=why_not)
+    return msgspec.structs.replace(tool, why_not=lambda session: why_not(session) or other(session))
