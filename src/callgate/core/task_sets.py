@@ -14,14 +14,9 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextvars import Context
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-CLOSE_S = 10.0
-"""How long a close waits for tasks that were cancelled."""
-
-_log = logging.getLogger("callgate.tasks")
 
 
 def start_task(work: Coroutine[Any, Any, T], *, context: Context | None = None) -> asyncio.Task[T]:
@@ -32,7 +27,7 @@ def start_task(work: Coroutine[Any, Any, T], *, context: Context | None = None) 
 class TaskSet:
     """The tasks of one owner."""
 
-    __slots__ = ("_closed", "_log", "_message", "_tasks")
+    __slots__ = ("_log", "_message", "_tasks")
 
     def __init__(self, log: logging.Logger | None = None, message: str = "a task failed") -> None:
         """With a log, what a task raises is logged under this message; without one it is for
@@ -40,7 +35,6 @@ class TaskSet:
         self._log = log
         self._message = message
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._closed = False
 
     def __len__(self) -> int:
         """How many have not ended."""
@@ -49,10 +43,7 @@ class TaskSet:
     def start(
         self, work: Coroutine[Any, Any, T], *, context: Context | None = None
     ) -> asyncio.Task[T]:
-        """Run work beside its caller. `RuntimeError` after `close`."""
-        if self._closed:
-            work.close()
-            raise RuntimeError("the owner of this task is closed")
+        """Run work beside its caller."""
         task = start_task(work, context=context)
         self.add(task)
         return task
@@ -71,21 +62,6 @@ class TaskSet:
         """Until all that run now have ended, but the one that waits; not longer than this."""
         if others := self._others():
             await asyncio.wait(others, timeout=timeout_s)
-
-    async def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Take no more, cancel all, and wait for their end, no longer than this. Idempotent."""
-        self._closed = True
-        self.cancel()
-        await self.wait(timeout_s)
-        if others := self._others():
-            log = self._log or _log
-            log.warning("%d cancelled tasks go on after %g s", len(others), timeout_s)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self.close()
 
     def _others(self) -> set[asyncio.Task[Any]]:
         return self._tasks - {asyncio.current_task()}

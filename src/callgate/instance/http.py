@@ -11,7 +11,7 @@ from callgate.surfaces.http.access import Access, private_name, token_path
 from callgate.surfaces.http.addresses import Address, Names
 from callgate.surfaces.http.dependencies import Dependencies, Served
 from callgate.surfaces.http.lazy_server import LazyHttpServer
-from callgate.surfaces.socket.instances import Instance as Record
+from callgate.surfaces.socket.instances import InstanceRecord
 from callgate.surfaces.unfinished import Unfinished
 from callgate.wiring.runtime import Wired
 
@@ -20,7 +20,7 @@ def open_http(
     addresses: Sequence[Address],
     wired: Wired,
     directories: ServedDirectories,
-    record: Record,
+    record: InstanceRecord,
     ceiling: Mode | None,
     unfinished: Unfinished,
 ) -> tuple[LazyHttpServer, Access]:

@@ -28,8 +28,7 @@ from callgate.instance.memory_release import Memory
 from callgate.policy.rules import is_within
 from callgate.surfaces.http.access import Access, reap_tokens
 from callgate.surfaces.http.lazy_server import LazyHttpServer
-from callgate.surfaces.socket.instances import Instance as Record
-from callgate.surfaces.socket.instances import publish, reap, running, withdraw
+from callgate.surfaces.socket.instances import InstanceRecord, publish, reap, running, withdraw
 from callgate.surfaces.socket.listening import Listener, expect_many
 from callgate.surfaces.socket.server import SocketServer
 from callgate.surfaces.unfinished import Unfinished
@@ -134,8 +133,8 @@ class Instance:
             self._wired.sandbox.hide(os.path.dirname(listener.path))
         return listener
 
-    def _describe(self, listener: Listener) -> Record:
-        return Record(
+    def _describe(self, listener: Listener) -> InstanceRecord:
+        return InstanceRecord(
             pid=self.pid,
             socket=listener.path,
             label=self.label,

@@ -15,8 +15,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 
-from callgate.surfaces.socket.instances import Instance as Record
-from callgate.surfaces.socket.instances import publish
+from callgate.surfaces.socket.instances import InstanceRecord, publish
 from callgate.surfaces.socket.listening import CannotListen, Listener
 from callgate.surfaces.socket.server import SocketServer
 
@@ -28,7 +27,7 @@ class Maintenance:
     def __init__(
         self,
         home: str,
-        record: Record,
+        record: InstanceRecord,
         server: SocketServer,
         listener: Listener,
         chores: Sequence[Callable[[], object]],

@@ -7,7 +7,6 @@ import gc
 import logging
 import weakref
 from contextvars import Context, ContextVar
-from typing import Any
 
 import pytest
 
@@ -83,62 +82,18 @@ async def test_without_a_log_whoever_awaits_a_task_gets_what_it_raised(caplog: p
     assert caplog.records == []
 
 
-async def test_closing_cancels_what_runs_and_waits_for_its_end() -> None:
-    tasks, works = TaskSet(), [Work(), Work()]
-    started = [tasks.start(each()) for each in works]
-    for each in works:
-        await each.running.wait()
-    await tasks.close()
-    assert [each.cancelled() for each in started] == [True, True]
-    assert len(tasks) == 0
-
-
-async def test_closing_twice_is_closing_once() -> None:
+async def test_cancelling_and_waiting_leave_out_the_task_that_asks() -> None:
     tasks, work = TaskSet(), Work()
-    tasks.start(work())
-    await work.running.wait()
-    await asyncio.gather(tasks.close(), tasks.close())
-    await tasks.close()
-    assert len(tasks) == 0
-
-
-async def test_closing_does_not_wait_forever_for_a_task_that_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    tasks, work = TaskSet(LOG, "failed"), Work(heeds=False)
-    tasks.start(work())
-    await work.running.wait()
-    await tasks.close(timeout_s=0)
-    assert len(tasks) == 1
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    work.may_end.set()
-    await tasks.wait()
-
-
-async def test_after_its_close_a_set_refuses_work_and_leaves_none_unawaited(recwarn: Any) -> None:
-    tasks, work = TaskSet(), Work()
-    await tasks.close()
-    with pytest.raises(RuntimeError):
-        tasks.start(work())
-    gc.collect()
-    assert not work.running.is_set()
-    assert [each for each in recwarn if "never awaited" in str(each.message)] == []
-
-
-async def test_a_task_may_close_the_set_that_owns_it() -> None:
-    tasks = TaskSet()
+    other = tasks.start(work())
 
     async def end() -> str:
-        await tasks.close()
-        return "closed"
-
-    assert await tasks.start(end()) == "closed"
-
-
-async def test_leaving_the_block_closes() -> None:
-    work = Work()
-    async with TaskSet() as tasks:
-        task = tasks.start(work())
         await work.running.wait()
-    assert task.cancelled()
+        tasks.cancel()
+        await tasks.wait()
+        return "ended the others"
+
+    assert await tasks.start(end()) == "ended the others"
+    assert other.cancelled()
 
 
 async def test_a_task_that_somebody_else_made_can_be_added() -> None:
@@ -146,7 +101,8 @@ async def test_a_task_that_somebody_else_made_can_be_added() -> None:
     task = start_task(work())
     tasks.add(task)
     assert len(tasks) == 1
-    await tasks.close()
+    tasks.cancel()
+    await tasks.wait()
     assert task.cancelled() and len(tasks) == 0
 
 
@@ -156,7 +112,8 @@ async def test_waiting_has_a_limit_and_cancels_nothing() -> None:
     await work.running.wait()
     await tasks.wait(timeout_s=0)
     assert (len(tasks), work.cancelled) == (1, 0)
-    await tasks.close()
+    tasks.cancel()
+    await tasks.wait()
 
 
 async def test_a_task_runs_in_the_context_that_it_is_given() -> None:

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from callgate.config.instance_records import NoInstance, candidates, find, process_start, usual_socket
-from callgate.surfaces.socket.instances import Instance, live, publish, reap, withdraw
+from callgate.surfaces.socket.instances import InstanceRecord, live, publish, reap, withdraw
 
 
-def instance(home: Path, pid: int, started_at: int = 1, label: str = "work") -> Instance:
+def instance(home: Path, pid: int, started_at: int = 1, label: str = "work") -> InstanceRecord:
     made = home / f"{pid}.sock"
     made.parent.mkdir(exist_ok=True)
     made.touch()
-    return Instance(pid, str(made), label, "/w", "0.1.0", started_at)
+    return InstanceRecord(pid, str(made), label, "/w", "0.1.0", started_at)
 
 
 @pytest.fixture

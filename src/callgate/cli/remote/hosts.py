@@ -11,7 +11,7 @@ from callgate.cli.remote.connection import ConnectionLost, InstanceConnection
 from callgate.cli.remote.instance_states import note_provenance
 from callgate.cli.ui.terminal import say
 from callgate.protocol.socket_v1.frames import HostEntry
-from callgate.surfaces.socket.instances import Instance, live
+from callgate.surfaces.socket.instances import InstanceRecord, live
 
 _LIST_S = 2.0
 _RENEW_S = 15.0
@@ -20,7 +20,7 @@ _ID = "hosts"
 
 
 class Answer(NamedTuple):
-    instance: Instance
+    instance: InstanceRecord
     hosts: list[HostEntry]
     problem: str | None = None
     """Why there are none."""
@@ -42,7 +42,7 @@ def renew(home: str, name: str, *, forget: bool) -> list[Answer]:
     return [_ask(instance, request, _RENEW_S) for instance in live(home)]
 
 
-def _ask(instance: Instance, request: dict[str, Any], patience_s: float) -> Answer:
+def _ask(instance: InstanceRecord, request: dict[str, Any], patience_s: float) -> Answer:
     try:
         with InstanceConnection(instance.socket, patience_s) as connection:
             connection.send({"protocol": 1, "requestId": _ID, **request})

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from callgate.cli.remote.connection import ConnectionLost, InstanceConnection
 from callgate.cli.remote.handshake import GREETING_S, InstanceDeclined, ask, settings_of
 from callgate.cli.ui import provenance
-from callgate.surfaces.socket.instances import Instance
+from callgate.surfaces.socket.instances import InstanceRecord
 
 
 class InstanceState(NamedTuple):
@@ -26,7 +26,7 @@ class InstanceState(NamedTuple):
         return f"policy {self.policy}{restart}"
 
 
-def state_of(instance: Instance) -> InstanceState:
+def state_of(instance: InstanceRecord) -> InstanceState:
     if not instance.is_reachable:
         return InstanceState(problem="its socket is gone")
     info: dict[str, Any] = {"caller": "cli", "cwd": instance.cwd}
@@ -42,7 +42,7 @@ def state_of(instance: Instance) -> InstanceState:
     return InstanceState(found["version"], problem, tuple(found["restartFor"]))
 
 
-def note_provenance(instance: Instance) -> None:
+def note_provenance(instance: InstanceRecord) -> None:
     """Note that an instance answers this command, and by which policy, if that is wanted."""
     if provenance.is_wanted():
         provenance.from_instance_at(instance.socket, state_of(instance).policy)

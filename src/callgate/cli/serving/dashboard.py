@@ -17,7 +17,7 @@ from callgate.cli.ui.terminal import say
 from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
 from callgate.surfaces.http.access import token_path
-from callgate.surfaces.socket.instances import Instance, live
+from callgate.surfaces.socket.instances import InstanceRecord, live
 
 _LIMIT_S = 10.0
 
@@ -41,7 +41,7 @@ def dashboard(options: Namespace) -> int:
     return OK
 
 
-def _instance(home: str, wanted: str | None) -> Instance:
+def _instance(home: str, wanted: str | None) -> InstanceRecord:
     running = [each for each in live(home) if wanted in (None, str(each.pid), each.label)]
     serving = [each for each in running if each.http is not None]
     if not serving:
@@ -55,7 +55,7 @@ def _instance(home: str, wanted: str | None) -> Instance:
     return serving[0]
 
 
-def _ask(home: str, instance: Instance, path: str) -> Any:
+def _ask(home: str, instance: InstanceRecord, path: str) -> Any:
     """What an instance answers to a request of its user."""
     address = urlsplit(instance.http or "")
     try:
@@ -78,7 +78,7 @@ def _ask(home: str, instance: Instance, path: str) -> Any:
     return payload
 
 
-def _no_answer(instance: Instance, problem: str) -> CliError:
+def _no_answer(instance: InstanceRecord, problem: str) -> CliError:
     return CliError(
         f"instance {instance.pid} does not answer at {instance.http}: {problem}",
         hint="callgate status shows what runs.",

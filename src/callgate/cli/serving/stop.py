@@ -14,7 +14,7 @@ from callgate.cli.ui.output import print_json
 from callgate.config.home import Home
 from callgate.config.instance_records import is_alive
 from callgate.core.errors import ToolErrorClass
-from callgate.surfaces.socket.instances import Instance, running
+from callgate.surfaces.socket.instances import InstanceRecord, running
 
 _PATIENCE_S = 5.0
 _LOOK_EVERY_S = 0.02
@@ -44,7 +44,7 @@ def stop(options: Namespace) -> int:
     return OK
 
 
-def _find(home: str, name: str | None) -> Instance:
+def _find(home: str, name: str | None) -> InstanceRecord:
     fitting = [each for each in running(home) if name in (None, str(each.pid), each.label)]
     if len(fitting) == 1:
         return fitting[0]

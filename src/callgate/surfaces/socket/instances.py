@@ -17,7 +17,7 @@ from callgate.protocol.json_texts import dumps
 PROTOCOL = 1
 
 
-class Instance(NamedTuple):
+class InstanceRecord(NamedTuple):
     pid: int
     socket: str
     label: str
@@ -34,7 +34,7 @@ class Instance(NamedTuple):
         return os.path.exists(self.socket)
 
 
-def publish(home: str, instance: Instance, *, anew: bool = True) -> None:
+def publish(home: str, instance: InstanceRecord, *, anew: bool = True) -> None:
     """Say that an instance runs: to those who look for it, and for the last one.
 
     Not `anew`: only where the file that says so is gone.
@@ -58,7 +58,7 @@ def publish(home: str, instance: Instance, *, anew: bool = True) -> None:
         _write(config_path(home), {**record, **where})
 
 
-def withdraw(home: str, instance: Instance) -> None:
+def withdraw(home: str, instance: InstanceRecord) -> None:
     """Take it back. Idempotent; the record of another instance stays."""
     _remove(record_path(home, instance.pid))
     config = instance_records.read(config_path(home))
@@ -73,18 +73,18 @@ def reap(home: str) -> None:
             _remove(record_path(home, pid))
 
 
-def running(home: str) -> list[Instance]:
+def running(home: str) -> list[InstanceRecord]:
     """The instances whose process lives, newest first."""
     return [_instance(record) for record in instance_records.running(home)]
 
 
-def live(home: str) -> list[Instance]:
+def live(home: str) -> list[InstanceRecord]:
     """Those of them whose socket is there."""
     return [_instance(record) for record in instance_records.live(home)]
 
 
-def _instance(record: dict[str, Any]) -> Instance:
-    return Instance(
+def _instance(record: dict[str, Any]) -> InstanceRecord:
+    return InstanceRecord(
         pid=record["pid"],
         socket=record["socketPath"],
         label=str(record.get("label", "")),
