@@ -18,22 +18,19 @@ LOG = logging.getLogger("tests.task_sets")
 class Work:
     """Runs until it is let go; tells when it runs and how it ended."""
 
-    def __init__(self, *, heeds: bool = True) -> None:
+    def __init__(self) -> None:
         self.running = asyncio.Event()
         self.may_end = asyncio.Event()
         self.cancelled = 0
-        self._heeds = heeds
 
     async def __call__(self) -> str:
         self.running.set()
-        while True:
-            try:
-                await self.may_end.wait()
-                return "done"
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                if self._heeds:
-                    raise
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        return "done"
 
 
 async def fail() -> None:
