@@ -26,7 +26,6 @@ from callgate.config.schema import (
 from callgate.core.effects import SideEffects
 from callgate.core.mcp_servers import NOT_FOR_A_WORKSPACE, McpTable
 from callgate.core.text.spelling import nearest
-from callgate.policy.commands import parse_pattern
 from callgate.policy.rules import (
     BUILT_IN,
     Origin,
@@ -37,6 +36,7 @@ from callgate.policy.rules import (
     Setting,
     compile_glob,
 )
+from callgate.policy.shell_patterns import parse_pattern
 from callgate.sandbox import allowed_hosts
 from callgate.tools.tables import WebTable
 

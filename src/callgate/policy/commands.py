@@ -19,11 +19,18 @@ from typing import Literal
 
 import msgspec
 
-from callgate.policy.shell_patterns import CommandPattern, matches, parse_pattern, quote, touches
+from callgate.policy.shell_patterns import (
+    CommandPattern,
+    matches,
+    parse_pattern,
+    program_name,
+    quote,
+    touches,
+)
 from callgate.policy.shell_reader import read_command
 from callgate.policy.shell_reading import TooMuch
 from callgate.policy.shell_values import Doubt, ParsedCommand, Redirect, Segment
-from callgate.policy.shell_wrappers import commands_within, program_name
+from callgate.policy.shell_wrappers import commands_within
 
 __all__ = [
     "read_command",

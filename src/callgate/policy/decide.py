@@ -11,7 +11,7 @@ and the authorize stage looks them up only where the decision is to ask.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -19,7 +19,6 @@ from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Mode
-from callgate.policy.commands import judge, read_command
 from callgate.policy.rules import (
     BUILT_IN,
     CLASS_DEFAULTS,
@@ -31,6 +30,9 @@ from callgate.policy.rules import (
     is_within,
     rule_applies,
 )
+
+if TYPE_CHECKING:  # few homes have rules about commands
+    from callgate.policy.commands import Judgement, Rules
 
 _HAPPENS = {
     PolicyMode.AUTO: "allowed",
@@ -358,7 +360,7 @@ def _by_commands(question: Question, rules: list[Rule]) -> Decision | None:
     if not rules or not isinstance(command, str):
         return None
     patterns = [(rule.command, rule.decision.value) for rule in rules if rule.command is not None]
-    judgement = judge(read_command(command), patterns)
+    judgement = _judge(command, patterns)
     if judgement.outcome is None:
         return None
     decisive = next((rules[i] for i in judgement.rules), None)
@@ -392,8 +394,14 @@ def speaks_of_command(rule: Rule, question: Question) -> bool:
     command = question.arguments.get("command")
     if not isinstance(command, str):
         return False
-    judgement = judge(read_command(command), [(rule.command, rule.decision.value)])
+    judgement = _judge(command, [(rule.command, rule.decision.value)])
     return any(verdict.outcome is not None for verdict in judgement.verdicts)
+
+
+def _judge(command: str, patterns: Rules) -> Judgement:
+    from callgate.policy.commands import judge, read_command  # lazy: only for rules about commands  # noqa: PLC0415
+
+    return judge(read_command(command), patterns)
 
 
 def _from_rule(rule: Rule) -> Decision:

@@ -17,7 +17,6 @@ import msgspec
 from callgate.core.calls import CallerKind
 from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
-from callgate.policy.commands import read_command
 from callgate.policy.decide import Question, Rulebook, applies, speaks_of_command
 from callgate.policy.rules import Outcome, Rule, glob_matches
 
@@ -139,6 +138,8 @@ def _hides(rule: Rule, question: Question, files: FileTools) -> bool | None:
 
 def words(command: str) -> Iterable[str]:
     """The words of a command line that may be names of files, as far as they can be read."""
+    from callgate.policy.commands import read_command  # lazy: only for rules about paths  # noqa: PLC0415
+
     parsed = read_command(command)
     for segment in parsed.segments:
         if segment.literal:

@@ -20,7 +20,7 @@ from callgate.core.effects import SideEffects
 from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.text.path_globs import RuleGlob
 from callgate.core.text.wildcards import Match, compile_tokens, parse_wildcards
-from callgate.policy.commands import CommandPattern
+from callgate.policy.shell_patterns import CommandPattern
 
 
 class PolicyMode(StrEnum):

@@ -16,7 +16,6 @@ from functools import lru_cache
 import msgspec
 
 from callgate.core.text import wildcards
-from callgate.policy.shell_wrappers import program_name
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _PLAIN = re.compile(r"[^\s'\"\\;&|<>()`*?\[]+")
@@ -24,6 +23,11 @@ _SAFE = re.compile(r"[A-Za-z0-9_@%+=:,./^~-]+")
 _CLASS = re.compile(r"\[[!^]?\]?[^\]\s]*\]")
 _FEW_LETTERS = 4
 """More different letters than this are one long option, such as -march or -delete."""
+
+
+def program_name(word: str) -> str:
+    """The name of a program without its directory, in lower case as some systems find it."""
+    return word.rpartition("/")[2].casefold()
 
 
 class Token(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from callgate.policy.shell_patterns import program_name
 from callgate.policy.shell_reader import read_command
 from callgate.policy.shell_reading import TooMuch
 from callgate.policy.shell_values import Segment
@@ -136,11 +137,6 @@ class _Search:
         for segment in inner.segments:
             self.add(segment.argv, segment.inputs)
             self.add(segment.emptied, segment.inputs)
-
-
-def program_name(word: str) -> str:
-    """The name of a program without its directory, in lower case as some systems find it."""
-    return word.rpartition("/")[2].casefold()
 
 
 def _wrapped(program: str, argv: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
