@@ -19,11 +19,14 @@ from callgate.core.ops import Op
 from callgate.core.stored import (
     CallState,
     ConfirmationState,
+    CutSession,
+    OutboxRecord,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
     StoredMessage,
+    StoredSecret,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -120,7 +123,7 @@ class Tables:
         self._events.pop(session, None)
         self._messages.pop(session, None)
         self.touches.pop(session, None)
-        for kind in (EventRow, MessageRow, StoredCall, StoredConfirmation, StoredGrant):
+        for kind in (EventRow, MessageRow, StoredCall, StoredConfirmation, StoredGrant, CutSession):
             rows = self._rows.get(kind, {})
             for key in [key for key, row in rows.items() if row.session_id == session]:
                 del rows[key]
@@ -306,6 +309,20 @@ class MemoryStore:
         owners = {call.owner for call in await self.open_calls()}
         owners |= {each.owner for each in self._rows.all(StoredSession) if each.owner}
         return sorted(owner for owner in owners if not self._rows.alive(owner))
+
+    async def outbox(self, *, of_dead: bool = False) -> Sequence[OutboxRecord]:
+        records = sorted(self._rows.all(OutboxRecord), key=lambda record: record.call_id)
+        return [r for r in records if not (of_dead and self._rows.alive(r.owner))]
+
+    async def cut_sessions(self) -> Sequence[CutSession]:
+        return sorted(self._rows.all(CutSession), key=lambda cut: cut.session_id)
+
+    async def get_secret(self, name: str) -> str | None:
+        secret = self._rows.get(StoredSecret, name)
+        return None if secret is None else secret.value
+
+    async def audited_from(self) -> str | None:
+        return None
 
     def wake(self, *sessions: str) -> Hint:
         return self._hints.wake(*sessions)

@@ -25,6 +25,7 @@ _EMULATE = Path(__file__).parents[1] / ".tools/emulate/package-lock.json"
 _CHECKS: dict[str, tuple[Callable[[], bool], str]] = {
     "linux": (lambda: sys.platform == "linux", "this is not Linux"),
     "root": (lambda: os.geteuid() == 0, "the tests do not run as root"),
+    "loop devices": (Path("/dev/loop-control").exists, "the machine offers none"),
     "no root": (lambda: os.geteuid() != 0, "the tests run as root"),
     "acp clients": (_ACP_CLIENTS.exists, "see scripts/get_acp_clients.sh"),
     "mcp servers": (_MCP_SERVERS.exists, "see scripts/get_mcp_servers.sh"),

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from callgate.audit.records import CallRecord
@@ -46,6 +47,7 @@ class Recorder:
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.records: list[CallRecord] = []
+        self.key = b"the key of the tests"
         self.unwritable: OSError | None = None
         self._changed = asyncio.Event()
 
@@ -61,6 +63,11 @@ class Recorder:
         if self.unwritable is not None:
             raise self.unwritable
         self.records.append(record)
+
+    def request_sync(self) -> Future[None]:
+        synced: Future[None] = Future()
+        synced.set_result(None)
+        return synced
 
     @property
     def types(self) -> list[str]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from callgate.audit.keys import keyed_hash
+from callgate.audit.records import CallRecord
 from callgate.core.events import (
     CALLED,
     COMPLETED,
@@ -23,6 +25,8 @@ from callgate.core.ops import (
     Acquire,
     Append,
     AppendMessages,
+    ClearOutbox,
+    CloseCutCalls,
     DeleteSession,
     DropBlob,
     DropOutput,
@@ -33,6 +37,7 @@ from callgate.core.ops import (
     PutBlob,
     PutGrant,
     PutPin,
+    PutSecret,
     Reap,
     Reaped,
     Release,
@@ -44,6 +49,8 @@ from callgate.core.sessions import Mode, Root
 from callgate.core.stored import (
     CallState,
     ConfirmationState,
+    CutSession,
+    OutboxRecord,
     Pin,
     StoredCall,
     StoredGrant,
@@ -62,6 +69,7 @@ from callgate.core.stores import (
     reap_dead,
     tail,
 )
+from callgate.storage.encoding import decode
 from tests.contract.stores import (
     World,
     answer,
@@ -1096,6 +1104,130 @@ async def test_what_a_dead_process_ran_is_ended_as_interrupted_once(world: World
     (again,) = await living.commit(start(living, session, lost.call))
     assert not again.applied
     assert await reap_dead(living, 80_000.0) == []
+
+
+async def test_the_record_of_an_end_is_committed_with_it_and_cleared_once_it_is_written(store: Store) -> None:
+    session = await new_session(store)
+    calls = [call_id() for _ in range(3)]
+    ends = [finish(store, session, call, record=f'{{"id":"{call}"}}') for call in calls]
+    await store.commit(ends[0])
+    await store.commit(*ends)  # again, because nobody knows whether the first time counted
+    owed = [OutboxRecord(call_id=call, owner=store.owner, record=f'{{"id":"{call}"}}') for call in sorted(calls)]
+    assert list(await store.outbox()) == owed
+    assert list(await store.outbox(of_dead=True)) == []
+    assert await store.commit(ClearOutbox(calls=(*calls[:2], "tu_unknown"))) == (2,)
+    await store.commit(*ends)
+    assert [record.call_id for record in await store.outbox()] == calls[2:]
+    await store.commit(DeleteSession(session=session))
+    assert [record.call_id for record in await store.outbox()] == calls[2:], "what happened is owed all the same"
+
+
+async def test_an_end_that_is_not_applied_puts_nothing_into_the_outbox(world: World) -> None:
+    first, second = await world.open(), await world.open()
+    session = await new_session(first)
+    call = start(first, session)
+    await first.commit(call)
+    (receipt,) = await second.commit(finish(second, session, call.call, record="{}"))
+    assert not receipt.applied
+    assert list(await first.outbox()) == []
+
+
+@pytest.mark.parametrize("by", [Reap, Acquire])
+async def test_the_records_of_interrupted_calls_are_in_the_outbox_at_once(world: World, by: Any) -> None:
+    dead, living = await world.open(), await world.open()
+    session = await new_session(dead)
+    await dead.commit(PutSecret(name="audit", value="00" * 32))
+    await dead.commit(Acquire(session=session, owner=dead.owner, at=1.0))
+    lost = start(dead, session, turn_id="t1", caller="cli", summary='{"a":1}', principal="local")
+    await dead.commit(lost)
+    await dead.close()
+    if by is Reap:
+        await living.commit(Reap(owner=dead.owner, at=70.5))
+    else:
+        await living.commit(Acquire(session=session, owner=living.owner, at=70.5))
+    (owed,) = await living.outbox(of_dead=True)
+    assert (owed.call_id, owed.owner) == (lost.call, dead.owner)
+    end = (await living.read_events(session))[-1]
+    assert decode(owed.record, CallRecord) == CallRecord(
+        id=f"audit_{end.id}",
+        ts=70_500,
+        caller="cli",
+        principal="local",
+        tool="write_file",
+        decision="allow",
+        call_id=lost.call,
+        session=session,
+        cwd="/w",
+        args='{"a":1}',
+        args_hash=keyed_hash(bytes(32), "a" * 64),
+        result=end.payload["message"],
+        error_class="execution_error",
+        reason="interrupted",
+        side_effects="write",
+        turn_id="t1",
+        called=lost.event.id,
+        tool_use_id=lost.tool_use_id,
+    )
+
+
+async def test_a_question_that_closes_with_its_process_leaves_a_record(world: World) -> None:
+    dead, living = await world.open(), await world.open()
+    session = await new_session(dead)
+    question = ask(dead, session, turn_id=None, summary="{}", expires_at=50.0)
+    late = ask(dead, session, turn_id="t1", expires_at=50.0)
+    await dead.commit(question, late)
+    await dead.close()
+    await reap_dead(living, 10.0)
+    await living.commit(ExpireConfirmations(at=60.0))
+    records = [decode(each.record, CallRecord) for each in await living.outbox(of_dead=True)]
+    ends = {record.call_id: (record.decision, record.error_class) for record in records}
+    assert ends == {
+        question.call: ("allow", "cancelled"),
+        late.call: ("deny", "confirmation_timeout"),
+    }
+
+
+async def test_calls_without_effects_that_a_dead_owner_left_open_are_closed_on_request(world: World) -> None:
+    dead, heir = await world.open(), await world.open()
+    session = await new_session(dead)
+    await append(dead, session, "note")
+    await dead.commit(Acquire(session=session, owner=dead.owner, at=1.0))
+    cut, done, follow, ours = (call_id() for _ in range(4))
+    called = event(session, CALLED, call_id=cut, tool_use_id=cut, tool_name="read_file", side_effects="read")
+    effects = start(dead, session)
+    events = (
+        called,
+        event(session, CALLED, call_id=done),
+        event(session, COMPLETED, call_id=done),
+        event(session, CALLED, call_id=follow),
+    )
+    await dead.commit(Append(session=session, events=events), effects)
+    assert list(await heir.cut_sessions()) == []
+    await dead.close()
+    await heir.commit(Acquire(session=session, owner=heir.owner, at=2.0))
+    expected = CutSession(session_id=session, owners=(dead.owner,), after=1, upto=6)
+    assert list(await heir.cut_sessions()) == [expected]
+    # What the heir starts meanwhile is its own, and what a line says has ended is not cut.
+    later = (event(session, CALLED, call_id=ours), event(session, COMPLETED, call_id=follow))
+    await heir.commit(Append(session=session, events=later))
+    assert await heir.commit(CloseCutCalls(session=session, at=3.0)) == ((cut,),)
+    assert await heir.commit(CloseCutCalls(session=session, at=4.0)) == ((),)
+    assert list(await heir.cut_sessions()) == []
+    end = (await heir.read_events(session))[-1]
+    assert (end.type, end.payload["call_id"], end.payload["reason"]) == (FAILED, cut, "interrupted")
+    owed = {each.call_id: each for each in await heir.outbox(of_dead=True)}
+    assert owed.keys() == {cut, effects.call}
+    record = decode(owed[cut].record, CallRecord)
+    assert (record.id, record.called) == (f"audit_{end.id}", called.id)
+    assert (record.tool, record.side_effects, record.reason) == ("read_file", "read", "interrupted")
+
+
+async def test_a_shared_secret_is_the_one_that_was_put_first(world: World) -> None:
+    stores = [await world.open() for _ in range(3)]
+    assert await stores[0].get_secret("key") is None
+    standing = await asyncio.gather(*(s.commit(PutSecret(name="key", value=s.owner)) for s in stores))
+    assert len(set(standing)) == 1
+    assert [await store.get_secret("key") for store in stores] == [standing[0][0]] * 3
 
 
 async def test_nothing_of_a_living_process_is_reaped(world: World) -> None:

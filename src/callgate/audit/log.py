@@ -9,6 +9,10 @@ and a crash loses at most the line that was being written. Its remains are cut o
 who opens the file alone; beside living writers they are closed with a newline by whoever
 writes next, and left for `verify` to report.
 
+A line is on the disk, beyond a power cut, once a sync has followed it (`request_sync`). One sync
+covers many lines (`audit.syncing`) and waits in a thread: the event loop never does. A new file
+is on the disk with its name.
+
 When the file has grown to its bound it is closed under a number and a new one begun. Others
 notice within a moment and follow; until then they write to the closed file, and nothing is
 lost. The oldest files beyond `keep` are dropped, but none that somebody still writes to; the
@@ -20,16 +24,27 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
+import threading
 import time
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import cached_property
+from typing import TYPE_CHECKING
 from weakref import WeakSet
 
 import msgspec
 
+from callgate.audit.journals import JournalMark
+from callgate.audit.keys import make_key, save_key
 from callgate.audit.records import CallRecord, encode, line_hash
 from callgate.audit.segments import closed_segments, lock_path, number_of, segment_path
-from callgate.core.directories import make_private_directory
+from callgate.core.directories import make_private_directory, sync_directory, sync_file
 from callgate.core.ids import ulid
+
+if TYPE_CHECKING:
+    from callgate.audit.syncing import GroupSync
 
 _LOOK_EVERY_S = 0.2
 """How often a writer looks whether the file was closed by another."""
@@ -38,6 +53,7 @@ _NEAR = 16 * 1024
 """How far back the last line of another is looked for; ours are shorter."""
 _UNKNOWN = -1
 
+_log = logging.getLogger("callgate.audit")
 
 _logs: WeakSet[AuditLog] = WeakSet()
 
@@ -45,7 +61,7 @@ _logs: WeakSet[AuditLog] = WeakSet()
 def _forked() -> None:
     """A child inherits descriptors but no chain: it opens the log anew."""
     for log in list(_logs):
-        log.close()
+        log.abandon()
 
 
 os.register_at_fork(after_in_child=_forked)
@@ -68,8 +84,21 @@ class _Position(msgspec.Struct):
 class AuditLog:
     """The log of this process. Opened when first used; `OSError` where it cannot be written."""
 
-    def __init__(self, path: str, *, max_bytes: int = 64 * 1024 * 1024, keep: int = 8) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        max_bytes: int = 64 * 1024 * 1024,
+        keep: int = 8,
+        journals: str | None = None,
+        owner: str = "",
+    ) -> None:
+        """`journals` is the directory of the files that say how far the store has followed the
+        lines of a process; None: it is never behind. `owner` is its name in the store."""
         self.path = path
+        self._journals = journals
+        self.owner = owner
+        self._mark: JournalMark | None = None
         self._max_bytes = max_bytes
         self._keep = keep
         self._fd = -1
@@ -83,6 +112,13 @@ class AuditLog:
         self._dropping: list[tuple[str, int]] = []
         """Files to remove once a record says so, with the descriptors that guard them."""
         self._at = _Position(chain="")
+        self._syncs: GroupSync | None = None
+        self._switching = threading.Lock()
+        """Held while descriptors change that a sync uses in its thread."""
+        self._unsynced: list[int] = []
+        """Descriptors of closed files whose last lines are still to be synced."""
+        self._named = False
+        """Whether the name of the file that is open was synced."""
         _logs.add(self)
 
     def ensure_open(self) -> None:
@@ -99,6 +135,7 @@ class AuditLog:
         if at.n == 0:  # only now: since it was opened, files may have been closed
             last = _last_line(self._fd, _TAIL) or _last_closed_line(self.path)
             at.prev = line_hash(last) if last else ""
+            self._begin_journal()
         end = os.lseek(self._fd, 0, os.SEEK_END)
         beginning, record.seen = (b"", "") if end == self._end else self._found(end)
         record.chain, record.n, record.prev = at.chain, at.n + 1, at.prev
@@ -116,12 +153,88 @@ class AuditLog:
         if self._dropping:
             self._drop()
 
-    def close(self) -> None:
-        for descriptor in (self._fd, self._lock, *(guard for _, guard in self._dropping)):
-            if descriptor >= 0:
+    @cached_property
+    def key(self) -> bytes:
+        """With which arguments are hashed for the log."""
+        with suppress(OSError):  # then it is a key for now
+            make_private_directory(os.path.dirname(self.path))
+        return make_key(self.path)
+
+    def use_key(self, key: bytes) -> None:
+        """Use the key that all processes share."""
+        if key != self.key:
+            self.key = key
+            save_key(self.path, key)
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """The file that is open, by its number, and where it ends."""
+        return self._number, os.lseek(self._fd, 0, os.SEEK_END) if self._fd >= 0 else 0
+
+    def stored(self, place: tuple[int, int]) -> None:
+        """What the lines before a place say is in the store too."""
+        if self._mark is not None and place[0]:
+            self._mark.advance(*place)
+
+    def _begin_journal(self) -> None:
+        if self._journals is None or self._mark is not None:
+            return
+        try:
+            place = self.place
+            self._mark = JournalMark(self._journals, self._at.chain, self.owner, *place)
+        except OSError as error:  # the line is written all the same
+            _log.warning("what a crash leaves behind will not be found: %s", error)
+
+    def request_sync(self) -> Future[None]:
+        """Done once every line that was appended by now would outlive a power cut."""
+        if self._syncs is None:
+            from callgate.audit.syncing import GroupSync  # lazy: with the first effect  # noqa: PLC0415
+
+            self._syncs = GroupSync(self._sync)
+        return self._syncs.request()
+
+    def _sync(self) -> None:
+        with self._switching:
+            descriptors, self._unsynced = self._unsynced, []
+            if self._fd >= 0:
+                descriptors.append(os.dup(self._fd))
+            named, self._named = self._named, True
+        try:
+            for descriptor in descriptors:
+                sync_file(descriptor)
+            if not named:
+                sync_directory(os.path.dirname(self.path))
+        except OSError:
+            self._named = False
+            raise
+        finally:
+            for descriptor in descriptors:
                 os.close(descriptor)
-        self._fd = self._lock = -1
-        self._dropping = []
+
+    def close(self, *, is_stored: bool = False) -> None:
+        """`is_stored`: whatever the lines say is in the store too."""
+        if self._syncs is not None:
+            self._syncs.close()
+            self._syncs = None
+        if self._mark is not None:
+            if is_stored:
+                self._mark.remove()
+            else:
+                self._mark.close()
+            self._mark = None
+        with self._switching:
+            guards = (guard for _, guard in self._dropping)
+            for descriptor in (self._fd, self._lock, *self._unsynced, *guards):
+                if descriptor >= 0:
+                    os.close(descriptor)
+            self._fd = self._lock = -1
+            self._unsynced = []
+            self._dropping = []
+
+    def abandon(self) -> None:
+        """Close it in a forked child, which has none of the threads."""
+        self._switching, self._syncs = threading.Lock(), None
+        self.close()
 
     def _get_ready(self) -> None:
         if self._fd < 0:
@@ -160,9 +273,13 @@ class AuditLog:
                 os.close(fresh)
                 raise
             os.close(fresh)
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = fresh
+        with self._switching:
+            left, self._fd, self._named = self._fd, fresh, False
+            if left >= 0:
+                fcntl.flock(left, fcntl.LOCK_UN)  # nobody writes there for us any more
+                self._unsynced.append(left)
+        if left >= 0:
+            self.request_sync()
         self._number = number_of(closed[-1]) + 1 if closed else 1
         self._end = _UNKNOWN
 

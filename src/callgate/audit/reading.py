@@ -61,7 +61,7 @@ def newest_first(path: str) -> Iterator[tuple[CallRecord, bytes]]:
     """Every record of a log, newest first; what is not a record is passed over."""
     for chunk in _chunks(path):
         for raw in reversed(chunk.split(b"\n")):
-            yield from _records_in(raw)
+            yield from records_in(raw)
 
 
 def newest_calls(path: str, since_ms: int, limit: int | None = None) -> Iterator[CallRecord]:
@@ -82,13 +82,13 @@ def _matching(
             for raw in reversed(chunk.split(b"\n")):
                 if not may_match(raw):
                     continue
-                for line, part in _records_in(raw):
+                for line, part in records_in(raw):
                     if wanted.since_ms is not None and line.ts < wanted.since_ms:
                         return
                     if wanted.matches(line, part):
                         yield line, part
         elif wanted.since_ms is not None:
-            oldest = _records_in(chunk.partition(b"\n")[0])
+            oldest = records_in(chunk.partition(b"\n")[0])
             if oldest and oldest[0][0].ts < wanted.since_ms:
                 return
 
@@ -124,7 +124,7 @@ def _line_with(chunk: bytes, id: str) -> int | None:
     while (at := chunk.rfind(encoded_text(id), 0, at)) >= 0:
         begin = chunk.rfind(b"\n", 0, at) + 1
         raw = chunk[begin:].partition(b"\n")[0]
-        if any(line.id == id for line, _ in _records_in(raw)):
+        if any(line.id == id for line, _ in records_in(raw)):
             return begin
     return None
 
@@ -138,7 +138,8 @@ def _chunks_of(segment: str, end: Callable[[BinaryIO, int], int]) -> Iterator[by
         yield from chunks_backwards(file, end(file, file.seek(0, os.SEEK_END)))
 
 
-def _records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:
+def records_in(raw: bytes) -> list[tuple[CallRecord, bytes]]:
+    """The record of a line, if it is one."""
     for part in (raw, after_remains(raw)):
         try:
             return [(_decode(part), part)]
@@ -204,7 +205,7 @@ class Follower:
             self._offset += len(data)
             *lines, self._partial = (self._partial + data).split(b"\n")
             for raw in lines:
-                found += _records_in(raw)
+                found += records_in(raw)
         return found
 
     def _files(self) -> list[str]:

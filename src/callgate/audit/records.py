@@ -9,6 +9,9 @@ from typing import Any
 
 import msgspec
 
+from callgate.core.errors import ToolErrorClass
+from callgate.core.events import COMPLETED, FAILED, INPUT_INVALID
+
 _encoder = msgspec.json.Encoder()
 _BEGINNING = b'{"id":"'
 
@@ -20,6 +23,8 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     ts: int
     """Milliseconds since 1970."""
     caller: str
+    principal: str = ""
+    """Who made the call."""
     tool: str
     decision: str
     """`deny` for what policy, a person or nobody's answer refused, else `allow`."""
@@ -51,6 +56,12 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What the program behind the caller is called; it may be its own word."""
     external_id: str | None = None
     scope: Mapping[str, str] | None = None
+    called: str | None = None
+    """The id of the event with which it started; with `id`, its events can be made from this."""
+    tool_use_id: str | None = None
+    """The id in its events, where that is not `call_id`."""
+    end: str | None = None
+    """The type of the event with which it ended, where `error_class` does not tell it."""
     chain: str = ""
     n: int = 0
     """Its number in its chain, from 1; given by the log, as the fields around it are."""
@@ -64,6 +75,14 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """... and of the file with the line before it; 0 for the first of all."""
     kept_from: int = 0
     """Files with a lower number were dropped, because there were more than are kept."""
+
+
+def implied_end(error_class: str | None) -> str:
+    """The type of the event with which a call ends that ended like this, unless its line says
+    another."""
+    if error_class is None:
+        return COMPLETED
+    return INPUT_INVALID if error_class == ToolErrorClass.VALIDATION_ERROR else FAILED
 
 
 def encode(record: CallRecord) -> bytes:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 
+from callgate.audit.keys import keyed_hash, make_key
 from callgate.config.home import Home
 from callgate.config.lines import key_lines, line_of
 from callgate.config.load import SettingsError, load_changed, load_user, load_workspace
@@ -57,6 +59,7 @@ def lookups(home: Home, tool: Callable[[str], KnownTool | None]) -> Lookups:
         tool=tool,
         workspace=workspace_policy,
         is_protected=is_protected,
+        recorded_hash=partial(keyed_hash, make_key(home.audit)),
     )
 
 

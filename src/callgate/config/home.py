@@ -47,6 +47,11 @@ class Home(NamedTuple):
         """Output too large to show, by session."""
         return os.path.join(self.path, "artifacts")
 
+    @property
+    def processes(self) -> str:
+        """The files of the processes that are at work in it."""
+        return os.path.join(self.path, "run")
+
     def make(self) -> None:
         make_private_directory(self.path)
 

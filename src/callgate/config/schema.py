@@ -109,6 +109,15 @@ class AuditTable(_Table, frozen=True):
     """How many closed files are kept."""
 
 
+class DurabilityTable(_Table, frozen=True):
+    """`[durability]`: what is waited for before a call is answered."""
+
+    files: Literal["synced", "fast"] = "synced"
+    """`"synced"`: a file that a tool wrote, and what undo keeps of it, outlive a power cut once the
+    call is answered. `"fast"`: they outlive the end of callgate, and a power cut may lose or empty
+    what was written in the last half minute; audit log and store are synced all the same."""
+
+
 class ToolsTable(_Table, frozen=True):
     """`[tools]`: which tools there are."""
 
@@ -245,6 +254,7 @@ class Settings(_Table, frozen=True):
     workspace: WorkspaceTable = WorkspaceTable()
     limits: LimitsTable = LimitsTable()
     audit: AuditTable = AuditTable()
+    durability: DurabilityTable = DurabilityTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
     """`"off"`: commands run with nothing around them, and mode read has no shell."""

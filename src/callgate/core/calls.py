@@ -51,6 +51,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """It was read from a text that had to be mended: if it has effects, a person is asked."""
     scope: Mapping[str, str] | None = None
     """Opaque hints of the surface, such as a tab; they reach the audit record."""
+    principal: str = "local"
+    """Who makes it, a person or service; `local` is the user of this home."""
     client: Client | None = None
     """Who makes it, as the surface found it; None: the client of the session."""
 

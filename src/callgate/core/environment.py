@@ -9,10 +9,21 @@ lends to a session; everything that it does not offer is done here.
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import cache, partial
+from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
 from callgate.core.commands import Launcher
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DISK_THREADS = 32
+"""Calls that wait for the disk at once; the threads are made when they are needed."""
 
 
 class WorkspaceFiles(Protocol):
@@ -108,10 +119,13 @@ class LocalEnvironment:
         return lines_from(self.files.read(path), line, limit)
 
     async def write_text(self, path: str, content: str) -> str | None:
-        self.files.write(path, content)
+        await off_loop(self.files.write, path, content)
         return None
 
     async def edit_text(self, path: str, change: Callable[[str], str]) -> Edited:
+        return await off_loop(self._edit, path, change)
+
+    def _edit(self, path: str, change: Callable[[str], str]) -> Edited:
         old = self.files.read(path)
         new = change(old)
         if old:
@@ -119,6 +133,33 @@ class LocalEnvironment:
         else:
             self.files.write(path, new)
         return Edited(old, new)
+
+
+async def off_loop(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do work that waits for the disk in a thread, with the context variables of the caller.
+
+    Whoever is cancelled before the work has begun is cancelled, and nothing is done. Work that
+    has begun is waited for, whatever happens: so a tool reports what it did although its call was
+    stopped, and its caller is answered meanwhile.
+    """
+    job = _disk_threads().submit(copy_context().run, partial(work, *args, **kwargs))
+    result = asyncio.wrap_future(job)
+    while True:
+        try:
+            return await asyncio.shield(result)
+        except asyncio.CancelledError:
+            if job.cancel():
+                raise
+
+
+@cache
+def _disk_threads() -> ThreadPoolExecutor:
+    """A file system writes what is synced at the same time together: many threads that each sync
+    a file of their own are its group commit."""
+    return ThreadPoolExecutor(DISK_THREADS, "callgate-disk")
+
+
+os.register_at_fork(after_in_child=_disk_threads.cache_clear)  # a child has none of the threads
 
 
 def lines_from(text: str, line: int | None, limit: int | None) -> str:

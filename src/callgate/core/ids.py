@@ -74,6 +74,11 @@ def session_id() -> str:
     return "sess_" + ulid()
 
 
+def owner_id() -> str:
+    """Names a process, as the owner of sessions and calls; never used again."""
+    return "own_" + ulid()
+
+
 def turn_id() -> str:
     return "turn_" + ulid()
 

@@ -194,6 +194,7 @@ class StartCall(EventOp[CallReceipt], frozen=True, kw_only=True):
     arguments_sha256: str
     summary: str = ""
     """Of the arguments, redacted: what can be said of the call if its process dies."""
+    principal: str = ""
 
 
 class FinishCall(EventOp[CallReceipt], frozen=True, kw_only=True):
@@ -205,6 +206,23 @@ class FinishCall(EventOp[CallReceipt], frozen=True, kw_only=True):
     call: str
     owner: str
     attempt: int = 1
+    record: str | None = None
+    """For the audit log, as JSON: put into the outbox if the op is applied."""
+
+
+class ClearOutbox(Op[int], frozen=True, kw_only=True):
+    """The lines of these calls are in the audit log: forget their records; how many."""
+
+    calls: tuple[str, ...]
+
+
+class CloseCutCalls(SessionOp[tuple[str, ...]], frozen=True, kw_only=True):
+    """End the calls without effects that dead owners of a session left open; their ids.
+
+    Only after the lines of those owners were read: a call with a line has ended.
+    """
+
+    at: float
 
 
 class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
@@ -222,6 +240,8 @@ class PutConfirmation(EventOp[StoredConfirmation], frozen=True, kw_only=True):
     arguments_sha256: str
     expires_at: float
     question: Mapping[str, Any]
+    summary: str = ""
+    principal: str = ""
 
 
 class ResolveConfirmation(EventOp[Resolution], frozen=True, kw_only=True):
@@ -287,11 +307,19 @@ class DropBlob(Op[bool], frozen=True, kw_only=True):
     sha256: str
 
 
+class PutSecret(Op[str], frozen=True, kw_only=True):
+    """Set a shared value unless there is one; the one that stands."""
+
+    name: str
+    value: str
+
+
 class Reap(Op[Reaped], frozen=True, kw_only=True):
     """End what a process that is gone has left open. Nothing happens while it lives.
 
     Running calls fail as `interrupted`, once, and are not run again. Questions of direct
     calls are withdrawn. Questions of turns stay open, and what was allowed may still start.
+    The records of the calls that end are put into the outbox; the sessions become `CutSession`s.
     """
 
     owner: str

@@ -37,6 +37,8 @@ class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
     """Who holds its lock, or held it last if that process is gone."""
     fence: int = 0
     """Grows each time the lock changes hands."""
+    acquired_seq: int = 0
+    """`last_seq` when its owner took the lock: events after it are that owner's."""
 
     @property
     def key(self) -> str:
@@ -74,6 +76,8 @@ class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments_sha256: str = ""
     summary: str = ""
     """Of the arguments, redacted."""
+    principal: str = ""
+    """Who made the call."""
     confirmation: str | None = None
     """The last question about it."""
     called: str | None = None
@@ -84,6 +88,46 @@ class StoredCall(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         return self.id
+
+
+class OutboxRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The record of a call that has ended, until its line is in the audit log."""
+
+    call_id: str
+    owner: str
+    """The process that writes the line; if it is gone, any other may."""
+    record: str
+    """As JSON; the store does not look inside."""
+
+    @property
+    def key(self) -> str:
+        return self.call_id
+
+
+class CutSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose owner died: calls without effects may have no end among its events."""
+
+    session_id: str
+    owners: tuple[str, ...]
+    """Those who are gone."""
+    after: int
+    upto: int
+    """Their events are those after `after`, up to this one."""
+
+    @property
+    def key(self) -> str:
+        return self.session_id
+
+
+class StoredSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that is made once and shared by all processes."""
+
+    name: str
+    value: str
+
+    @property
+    def key(self) -> str:
+        return self.name
 
 
 class ConfirmationState(StrEnum):

@@ -37,6 +37,8 @@ import msgspec
 from callgate.core.events import Event
 from callgate.core.ops import Op, Reap, Reaped
 from callgate.core.stored import (
+    CutSession,
+    OutboxRecord,
     Pin,
     StoredCall,
     StoredConfirmation,
@@ -196,6 +198,21 @@ class Store(Protocol):
 
     async def dead_owners(self) -> Sequence[str]:
         """Owners of sessions or calls whose process is gone."""
+        ...
+
+    async def outbox(self, *, of_dead: bool = False) -> Sequence[OutboxRecord]:
+        """The records whose lines may not be in the audit log, in the order of their calls.
+
+        `of_dead`: only those whose owner is gone.
+        """
+        ...
+
+    async def cut_sessions(self) -> Sequence[CutSession]: ...
+
+    async def get_secret(self, name: str) -> str | None: ...
+
+    async def audited_from(self) -> str | None:
+        """The cursor after which every call that ended has a record; None: from the beginning."""
         ...
 
     def wake(self, *sessions: str) -> Hint:

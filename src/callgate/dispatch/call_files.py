@@ -38,11 +38,17 @@ class CallFiles:
     """Opens the files of calls, and keeps a directory for output too large to show."""
 
     def __init__(
-        self, policies: Policies, home: str | None = None, *, history: History | None = None
+        self,
+        policies: Policies,
+        home: str | None = None,
+        *,
+        history: History | None = None,
+        synced: bool = True,
     ) -> None:
         """`home` is where settings, answers and the record lie: no tool writes there. `history`
-        keeps what calls change, so that it can be undone."""
+        keeps what calls change, so that it can be undone. `synced`: changes outlive a power cut."""
         self._policies = policies
+        self._synced = synced
         self._history = history
         self._home = None if home is None else os.path.realpath(home)
         self.artifacts = None if home is None else os.path.join(home, "artifacts")
@@ -61,7 +67,7 @@ class CallFiles:
         session = call.session
         artifacts = self._artifacts.get(session.id)
         roots = session.extra_roots if artifacts is None else (*session.extra_roots, artifacts)
-        files = _files(session.workspace, roots)
+        files = _files(session.workspace, roots, self._synced)
         if subject is None:
             return files
         guard = self._guard(call, subject, files, report)
@@ -189,6 +195,6 @@ def _path_rules(book: Rulebook) -> list[Rule]:
 
 
 @lru_cache(maxsize=64)
-def _files(workspace: str, roots: tuple[Root, ...]) -> WorkspaceFileAPI:
+def _files(workspace: str, roots: tuple[Root, ...], synced: bool) -> WorkspaceFileAPI:
     """Open roots are kept for the sessions that work: opening costs more than using."""
-    return WorkspaceFileAPI(workspace, extra_roots=roots)
+    return WorkspaceFileAPI(workspace, extra_roots=roots, synced=synced)

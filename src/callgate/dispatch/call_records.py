@@ -1,20 +1,21 @@
 """What is written about a call, without secrets: what each of its events holds, and its line in the
-audit log. Pure but for the clock.
+audit log. Pure.
 
 `Journal` adds whose events they are, and writes both.
 """
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import msgspec
 
-from callgate.audit.records import CallRecord
+from callgate.audit.keys import keyed_hash
+from callgate.audit.records import CallRecord, implied_end
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock
 from callgate.core.errors import DENIALS, ToolError, ToolValidationError
+from callgate.core.events import Event
 from callgate.core.results import ErrorInfo
 from callgate.core.tools import ToolOutput
 from callgate.dispatch.contents import beginning, display_of, size_of, text_of
@@ -118,13 +119,13 @@ def tool_name(call: ToolCall, tool: Registered | None) -> str:
 class CallEnd(msgspec.Struct, frozen=True):
     """How a call ended."""
 
-    event_id: str | None
-    """Of the event that says so."""
+    event: Event
+    """That says so."""
     error: ErrorInfo | None
     content: list[ContentBlock]
     duration_ms: float
-    was_called: bool
-    """Whether its tool was started."""
+    called: str | None
+    """The id of the event with which its tool was started, if it was."""
     mismatch: bool
     """Whether it did more than its tool declares."""
     waited_ms: float
@@ -133,17 +134,18 @@ class CallEnd(msgspec.Struct, frozen=True):
     answer: Answer | None
 
 
-def audit_line(call: ToolCall, findings: Findings, end: CallEnd) -> CallRecord:
-    """The line of a call in the audit log."""
+def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> CallRecord:
+    """The line of a call in the audit log. `key` is that of its hashes."""
     tool, subject, error = findings.tool, findings.subject, end.error
     if subject is None:
         arguments = summarize(call.arguments)
     else:
         arguments = subject.tool.summary.of(subject.checked.arguments, subject.checked.canonical)
     line = CallRecord(
-        id=f"audit_{end.event_id}",
-        ts=time.time_ns() // 1_000_000,
+        id=f"audit_{end.event.id}",
+        ts=int(end.event.timestamp * 1000),
         caller=call.caller,
+        principal=call.principal,
         tool=tool.name if tool is not None else tool_name(call, tool),
         decision="allow",
         call_id=call.id,
@@ -152,17 +154,19 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd) -> CallRecord:
         args=arguments,
         result=beginning(end.content),
         # A call that ran is timed from its start; one that did not, from when it came in.
-        ms=end.duration_ms if end.was_called else max(0.0, end.duration_ms - end.waited_ms),
+        ms=end.duration_ms if end.called else max(0.0, end.duration_ms - end.waited_ms),
         waited_ms=end.waited_ms,
         turn_id=call.turn_id,
         scope=call.scope,
+        called=end.called,
+        tool_use_id=call.tool_use_id,
     )
     if tool is not None:
         line.source = tool.definition.source
         line.capabilities = tool.capability_names
         line.side_effects = tool.effect
     if subject is not None:
-        line.args_hash = subject.checked.sha256
+        line.args_hash = keyed_hash(key, subject.checked.sha256)
         line.sandbox = None if subject.enclosure is None else str(subject.enclosure)
     if findings.decision is not None:
         line.policy = findings.decision.policy_reason
@@ -179,6 +183,8 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd) -> CallRecord:
     if error is not None:
         line.error_class = error.error_class
         line.reason = None if error.reason is None else redact(error.reason)
-        if error.error_class in DENIALS and not end.was_called:
+        if end.event.type != implied_end(line.error_class):
+            line.end = end.event.type
+        if error.error_class in DENIALS and end.called is None:
             line.decision = "deny"
     return line

@@ -50,11 +50,12 @@ from callgate.dispatch.contexts import CallContext
 from callgate.dispatch.environments import Environments
 from callgate.dispatch.execute import Stopped, execute
 from callgate.dispatch.failures import log_failure
-from callgate.dispatch.journal import Journal, Recorder
+from callgate.dispatch.journal import Journal
 from callgate.dispatch.lanes import Lanes
 from callgate.dispatch.permission.asking import LeftOpen
 from callgate.dispatch.permission.confirmations import Confirmation
 from callgate.dispatch.raw_open import is_nested, watch_opens
+from callgate.dispatch.record_writer import Recorder, RecordWriter
 from callgate.dispatch.resolve import resolve
 from callgate.dispatch.running import Running, RunningCall, Stop, StopLimits
 from callgate.dispatch.subjects import Findings, Subject
@@ -102,7 +103,7 @@ class ToolDispatcher:
         self._files = files
         self._sink = sink
         self._log = log
-        self._audit = audit
+        self._records = None if audit is None else RecordWriter(log, audit)
         self._limits = limits
         self._lanes = Lanes(limits.concurrency)
         self.command_rules = CommandRules(authority.policies, self.registry)
@@ -125,7 +126,7 @@ class ToolDispatcher:
         """Run one call. Refusals and failures come back as results, never as exceptions.
 
         `confirmation` is the question about it that was put before a restart."""
-        journal = Journal(call, self._sink, self._log, self._audit)
+        journal = Journal(call, self._sink, self._log, self._records)
         if confirmation is not None and self.running.closing:
             return journal.left_open()
         try:
@@ -261,7 +262,7 @@ class ToolDispatcher:
 
     def refuse(self, call: ToolCall, error: ToolError) -> ToolResult:
         """End a call that never gets onto the road, with the events and record of any other."""
-        return Journal(call, self._sink, self._log, self._audit).failed(error, Findings())
+        return Journal(call, self._sink, self._log, self._records).failed(error, Findings())
 
     async def cancel(self, call_id: str) -> bool:
         """Stop one call; False if it is not under way."""
@@ -281,8 +282,10 @@ class ToolDispatcher:
         await self._log.release(session.id)
 
     async def close(self) -> None:
-        """Refuse new calls and stop the ones under way."""
+        """Refuse new calls, stop the ones under way, and write the records of those that ended."""
         await self.running.close()
+        if self._records is not None:
+            await self._records.close()
 
     # The same for an agent loop: blocks in, blocks out.
 

@@ -1,7 +1,9 @@
 """What is written down about one call: its events as they happen, and one audit record.
 
-    event -> live readers
-          -> the log of its session; where effects are at stake it is waited for
+    event  -> live readers
+           -> the log of its session; where effects are at stake it is waited for
+    record -> without effects: a line of the audit log, before the caller is answered
+           -> with effects: committed with the last event; the line follows (`record_writer`)
 
 Whatever is written comes as an argument: the journal is told what happened, and nobody reads from
 it. Every call ends here exactly once, in `completed` or `failed`. Secrets do not get past it:
@@ -14,9 +16,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from callgate.audit.records import CallRecord
 from callgate.core.calls import ToolCall
 from callgate.core.content import ContentBlock, TextBlock
 from callgate.core.errors import (
@@ -39,7 +40,7 @@ from callgate.core.events import (
     EventSink,
 )
 from callgate.core.ids import ulid
-from callgate.core.ops import CallReceipt, FinishCall, StartCall
+from callgate.core.ops import FinishCall, StartCall
 from callgate.core.results import ErrorInfo, ToolResult
 from callgate.core.stores import CallMismatch, StoreError
 from callgate.core.tools import ToolOutput
@@ -49,6 +50,7 @@ from callgate.dispatch.contents import completed_result, failed_result, handled
 from callgate.dispatch.failures import unkept
 from callgate.dispatch.permission import questions
 from callgate.dispatch.permission.confirmations import Answer, Closed, Confirmation
+from callgate.dispatch.record_writer import RecordWriter, log_unwritten
 from callgate.dispatch.running import RunningCall
 from callgate.dispatch.subjects import Findings, Subject
 from callgate.dispatch.tools.registry import Registered
@@ -65,21 +67,14 @@ LEFT_OPEN = "question_open"
 T = TypeVar("T")
 
 
-class Recorder(Protocol):
-    """Where audit records go; `audit.log` implements it."""
-
-    def ensure_open(self) -> None: ...
-    def append(self, record: CallRecord) -> None: ...
-
-
 class Journal:
     """The record of one call under way."""
 
     __slots__ = (
         "_answer",
         "_asked_at",
-        "_audit",
         "_call",
+        "_called",
         "_closed",
         "_confirmation_id",
         "_end",
@@ -88,26 +83,27 @@ class Journal:
         "_mismatch",
         "_output",
         "_owner_in_store",
+        "_records",
         "_sink",
         "_started",
         "_waited_ms",
-        "_was_called",
     )
 
     def __init__(
-        self, call: ToolCall, sink: EventSink, log: SessionLog, audit: Recorder | None
+        self, call: ToolCall, sink: EventSink, log: SessionLog, records: RecordWriter | None
     ) -> None:
         self._call = call
         self._closed = False
         self._sink = sink
         self._log = log
-        self._audit = audit
+        self._records = records
         self._owner_in_store: str | None = None
         """The owner under whose name the store knows the call itself, beside its events."""
-        self._end: asyncio.Future[CallReceipt] | None = None
+        self._end: asyncio.Future[Any] | None = None
         self._started = time.perf_counter()
         """When it came in; from the moment it is called, when that was."""
-        self._was_called = False
+        self._called: str | None = None
+        """The id of the event with which it started."""
         self._output: OutputRedactor | None = None
         self._last_event = call.parent_event_id
         self._confirmation_id: str | None = None
@@ -157,10 +153,10 @@ class Journal:
 
     def ensure_recordable(self) -> None:
         """An effect that cannot be written down does not happen."""
-        if self._audit is None:
+        if self._records is None:
             return
         try:
-            self._audit.ensure_open()
+            self._records.audit.ensure_open()
         except OSError as error:
             raise ToolPermissionDenied(
                 f"The audit log cannot be written ({error.strerror or error}), "
@@ -173,7 +169,7 @@ class Journal:
         self._started = time.perf_counter()
         event = self._event(CALLED, "agent", call_records.called(subject))
         self._log.append(self._call.session, event)
-        self._was_called = True
+        self._called = event.id
         self._tell(event)
 
     async def started(self, subject: Subject, running: RunningCall) -> None:
@@ -194,6 +190,7 @@ class Journal:
             side_effects=tool.effect,
             arguments_sha256=checked.sha256,
             summary=tool.summary.of(checked.arguments, checked.canonical),
+            principal=call.principal,
         )
         receipt = await self._written(self._log.commit(call.session, start), running)
         if not receipt.applied:
@@ -201,7 +198,7 @@ class Journal:
                 f"Call {call.id} was started or ended before.", reason="already_started"
             )
         self._started = time.perf_counter()
-        self._was_called = True
+        self._called = event.id
         self._tell(event)
 
     async def _owner(self) -> str:
@@ -330,21 +327,42 @@ class Journal:
                 self._say(OUTPUT_DELTA, each)
         self._closed = True
         event = self._event(event_type, actor, payload)
+        end = CallEnd(
+            event,
+            error,
+            content,
+            duration_ms,
+            self._called,
+            self._mismatch,
+            self._waited_ms,
+            self._confirmation_id,
+            self._answer,
+        )
         if self._owner_in_store is None:
             self._log.append(self._call.session, event)
+            self._tell(event)
+            if self._records is not None:
+                audit = self._records.audit
+                record = call_records.audit_line(self._call, findings, end, audit.key)
+                try:
+                    audit.append(record)
+                except Exception as failure:
+                    log_unwritten(record, failure)
         else:
-            self._finish(event, self._owner_in_store)
-        self._tell(event)
-        if self._audit is not None:
-            self._record(self._audit, findings, error, content, duration_ms)
+            self._finish(self._owner_in_store, findings, end)
+            self._tell(event)
 
-    def _finish(self, event: Event, owner: str) -> None:
+    def _finish(self, owner: str, findings: Findings, end: CallEnd) -> None:
         call = self._call
-        end = FinishCall(session=call.session.id, event=event, call=call.id, owner=owner)
-        self._end = self._log.commit(call.session, end, insist=True)
+        op = FinishCall(session=call.session.id, event=end.event, call=call.id, owner=owner)
+        if self._records is None:
+            self._end = self._log.commit(call.session, op, insist=True)
+        else:
+            record = call_records.audit_line(call, findings, end, self._records.audit.key)
+            self._end = self._records.finish(call.session, op, record)
 
     async def settled(self) -> None:
-        """Wait until the end of a call with effects is on the disk.
+        """Wait until the end of a call with effects and its audit line are on the disk.
 
         What happened has happened: where the end cannot be written now, it is written later,
         and the caller is answered all the same.
@@ -355,35 +373,6 @@ class Journal:
             await asyncio.shield(self._end)
         except Exception as error:  # whatever is wrong with the store, the call has ended
             _log.error("the end of call %s is not on the disk: %s", self._call.id, error)
-
-    def _record(
-        self,
-        audit: Recorder,
-        findings: Findings,
-        error: ErrorInfo | None,
-        content: list[ContentBlock],
-        duration_ms: float,
-    ) -> None:
-        call = self._call
-        end = CallEnd(
-            self._last_event,
-            error,
-            content,
-            duration_ms,
-            self._was_called,
-            self._mismatch,
-            self._waited_ms,
-            self._confirmation_id,
-            self._answer,
-        )
-        line = call_records.audit_line(call, findings, end)
-        try:
-            audit.append(line)
-        except Exception as failure:
-            # The result is not lost for it, but somebody must hear of it.
-            _log.critical(
-                "call %s of tool %s is not in the audit log: %s", call.id, call.tool, failure
-            )
 
 
 def _ms_since(moment: float) -> float:

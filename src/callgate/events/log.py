@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -46,6 +46,8 @@ DELAY_S = 0.04
 """How long an event may wait for company: others must see it within a tenth of a second."""
 _MANY = 500
 RETRY_S = 2.0
+CHECKPOINT_S = 1.0
+"""How often the journal is told how far the store has followed it."""
 KEPT_OUTPUT = 4_000
 """Of a session's events, the newest among which output deltas keep their text."""
 _STEP = 1_000
@@ -56,6 +58,16 @@ _log = logging.getLogger("callgate.store")
 _NOT_OURS = (SessionNotFound, StaleOwner, SessionLocked)
 
 T = TypeVar("T")
+
+
+class Journal(Protocol):
+    """Where calls are written before they get here; `audit.log` implements it."""
+
+    @property
+    def place(self) -> tuple[int, int]: ...
+    def stored(self, place: tuple[int, int]) -> None:
+        """Everything before a place is in the store too."""
+        ...
 
 
 class _Waited(NamedTuple):
@@ -99,7 +111,9 @@ class _LoggedSession:
 class SessionLog:
     """One per runtime. Belongs to the event loop in which it is first used."""
 
-    def __init__(self, open_store: Callable[[], Awaitable[Store]]) -> None:
+    def __init__(
+        self, open_store: Callable[[], Awaitable[Store]], journal: Journal | None = None
+    ) -> None:
         self._open_store = open_store
         self._store: Store | None = None
         self._failure: StoreError | None = None
@@ -110,6 +124,14 @@ class SessionLog:
         self._dirty: dict[str, _LoggedSession] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._in_flight: set[asyncio.Future[Any]] = set()
+        self._journal = journal
+        self._checkpoint: asyncio.TimerHandle | None = None
+        self.on_first_session: Callable[[], Op[Any]] | None = None
+        """Makes what is committed with the next session that is made."""
+        self._waiting = 0
+        """Events that wait, of all sessions."""
+        self._later: list[Op[Any]] = []
+        self._later_timer: asyncio.TimerHandle | None = None
 
     def append(self, session: Session, event: Event) -> None:
         """Write an event down soon. Never waits and never raises."""
@@ -120,10 +142,11 @@ class SessionLog:
             logged.missed += 1
             return
         logged.items.append(event)
+        self._waiting += 1
         self._dirty[session.id] = logged
         if self._timer is None:
             self._schedule(DELAY_S)
-        elif len(logged.items) >= _MANY and self._store is not None and not logged.failing:
+        elif self._waiting >= _MANY and self._store is not None and not logged.failing:
             self._write_all()  # the loop is busy: its timers may be late
 
     def commit(
@@ -147,6 +170,14 @@ class SessionLog:
         self._schedule(0.0)
         return future
 
+    def commit_later(self, op: Op[Any], within_s: float) -> None:
+        """Commit something of no session, with others of its kind; nobody waits, and it may be
+        lost."""
+        self._later.append(op)
+        if self._later_timer is None:
+            loop = asyncio.get_running_loop()
+            self._later_timer = loop.call_later(within_s, self._write_later)
+
     async def store(self) -> Store:
         """The store, to read from. Raises the `StoreError` for which there is none."""
         if self._store is None and self._failure is None:
@@ -169,27 +200,49 @@ class SessionLog:
         logged = self._sessions.get(session_id)
         if logged is None:
             return
-        logged.leaving = True
         try:
             store = await self.store()
-            await self.commit(logged.session, Release(session=session_id, owner=store.owner))
+            await self._release(logged, store.owner)
         except StoreError as error:
             _log.warning("session %s was not released: %s", session_id, error)
         self._sessions.pop(session_id, None)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was said is in the store."""
+        return not (self._dirty or self._in_flight or self._is_troubled)
+
+    @property
+    def _is_troubled(self) -> bool:
+        if self._failure is not None and not isinstance(self._failure, StoreClosed):
+            return True
+        return any(each.failing or each.missed for each in self._sessions.values())
+
+    def _release(self, logged: _LoggedSession, owner: str) -> asyncio.Future[bool]:
+        logged.leaving = True
+        return self.commit(logged.session, Release(session=logged.session.id, owner=owner))
 
     async def flush(self) -> None:
         """Wait until what was said so far is on the disk, or could not be written."""
         if self._dirty:
             await self._open()
-            self._write_all()
+        self._write_all()
+        self._write_later()
         if self._in_flight:
             await asyncio.wait(set(self._in_flight))
 
     async def close(self) -> None:
-        """Write what waits, and leave."""
+        """Write what waits, give the sessions back, and leave."""
+        if self._dirty:
+            await self._open()
+        if self._store is not None:
+            for logged in [*self._sessions.values()]:
+                if logged.session.parent is None:  # a worker's turn ends with its process
+                    self._release(logged, self._store.owner)
         await self.flush()
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._checkpoint, self._later_timer):
+            if timer is not None:
+                timer.cancel()
         if self._store is not None:
             await self._store.close()
         self._failure = self._failure or StoreClosed()
@@ -223,7 +276,7 @@ class SessionLog:
             self._failure = error
 
     def _write_all(self) -> None:
-        dirty, self._dirty = self._dirty, {}
+        dirty, self._dirty, self._waiting = self._dirty, {}, 0
         for logged in dirty.values():
             items, logged.items = logged.items, []
             events: list[Event] = []
@@ -235,6 +288,36 @@ class SessionLog:
                     events = []
             if events:
                 self._write(logged, events, None)
+        if dirty and self._journal is not None and self._checkpoint is None:
+            loop = asyncio.get_running_loop()
+            self._checkpoint = loop.call_later(CHECKPOINT_S, self._tell_journal, self._journal)
+
+    def _write_later(self) -> None:
+        if self._later_timer is not None:
+            self._later_timer.cancel()
+            self._later_timer = None
+        later, self._later = self._later, []
+        if self._store is None or self._failure is not None or not later:
+            return
+        written = self._store.commit(*later)
+        self._in_flight.add(written)
+        written.add_done_callback(self._in_flight.discard)
+        written.add_done_callback(_seen)
+
+    def _tell_journal(self, journal: Journal) -> None:
+        """Tell how far the store has followed, once it has what was said up to now."""
+        self._checkpoint = None
+        place = journal.place
+        if self._dirty:
+            self._write_all()
+        followed = asyncio.gather(*self._in_flight, return_exceptions=True)
+
+        def tell(followed: asyncio.Future[list[Any]]) -> None:
+            failed = any(isinstance(each, BaseException) for each in followed.result())
+            if not failed and not self._is_troubled:
+                journal.stored(place)
+
+        followed.add_done_callback(tell)
 
     def _write(self, logged: _LoggedSession, events: list[Event], waited: _Waited | None) -> None:
         failure = self._failure or logged.lost
@@ -243,7 +326,12 @@ class SessionLog:
             return
         assert self._store is not None
         making = not logged.stored
-        ops: list[Op[Any]] = _creation(logged.session, self._store.owner) if making else []
+        ops: list[Op[Any]] = []
+        if making:
+            ops = _creation(logged.session, self._store.owner)
+            if self.on_first_session is not None:
+                ops.append(self.on_first_session())
+                self.on_first_session = None
         logged.stored = True
         if logged.missed:
             events.append(_gap(logged))

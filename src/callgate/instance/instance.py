@@ -123,6 +123,8 @@ class Instance:
         publish(home, self._record)
         self._maintaining = start_task(maintenance.run())
         closing.callback(self._maintaining.cancel)
+        self._recovering = start_task(self._wired.recovery.watch())
+        closing.callback(self._recovering.cancel)
 
     def _listen(self) -> Listener:
         home = self._wired.home.path

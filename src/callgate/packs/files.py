@@ -6,6 +6,9 @@ them."""
 from callgate.config.locks import alone_in as alone_in
 from callgate.config.mcp_tokens import TokenFile as TokenFile
 from callgate.core.directories import make_private_directory as make_private_directory
+from callgate.core.directories import sync_directory as sync_directory
+from callgate.core.directories import sync_file as sync_file
+from callgate.core.environment import off_loop as off_loop
 from callgate.core.text.wildcards import compile_tokens as compile_tokens
 from callgate.core.text.wildcards import parse_wildcards as parse_wildcards
 from callgate.redaction.texts import redact as redact

@@ -1,95 +1,146 @@
 """What processes left open when they went: closed once, and on record.
 
-A call that had started is ended as interrupted and is never run again by itself; a question of
-a direct call closes with its caller; a question of a turn stays open.
+    lines of dead processes ---> their events are in the store          (`journal_lines`)
+    dead owners -------------> calls with effects end as interrupted, their records are owed
+    sessions they owned -----> calls without effects that have no line end the same way
+    records owed by the dead -> lines in the audit log, unless they are there ---> cleared
+
+A call that had started is never run again by itself; a question of a direct call closes with its
+caller; a question of a turn stays open. One process at a time does this, under a lock.
 """
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import logging
+import os
 import time
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
+from callgate.audit import keys
+from callgate.audit.journals import any_dead
 from callgate.audit.log import AuditLog
-from callgate.audit.records import CallRecord
-from callgate.core.errors import ToolErrorClass
-from callgate.core.ops import ExpireConfirmations
-from callgate.core.stored import StoredCall
-from callgate.core.stores import Store, StoreUnwritable, reap_dead
+from callgate.core.ops import ExpireConfirmations, PutSecret
+from callgate.core.stores import Store, StoreError, StoreUnwritable, reap_dead
+from callgate.events.log import SessionLog
 
-_INTERRUPTED = "interrupted"
-_LOOKED_AT = 10_000
-"""Records among which those of interrupted calls are looked for."""
+_LOCK = "recovery.lock"
+_LOOK_EVERY_S = 2.0
+"""How often a runtime that lives on looks for processes that died."""
+_AGAIN_S = 60.0
+"""When it tries again what could not be written."""
 
 _log = logging.getLogger("callgate.sessions")
 
 
-async def recover_and_record(store: Store, audit: AuditLog | None) -> Store:
-    """A store in which nothing of the dead is open. Closes it where that fails."""
-    try:
-        interrupted = await recover(store)
-    except BaseException:
-        await store.close()
-        raise
-    if audit is not None and interrupted:
-        record(audit, interrupted)
-    return store
+class Recovery:
+    """Opens the store of one runtime, after those who are gone."""
+
+    def __init__(self, log: SessionLog, audit: AuditLog | None, directory: str) -> None:
+        """`directory` is that of the processes' files. Without an audit log nothing is closed:
+        whoever has one does it."""
+        self._log = log
+        self._audit = audit
+        self._directory = directory
+
+    async def enter(self, store: Store) -> Store:
+        """A store in which nothing of the dead is open. Closes it where that fails."""
+        try:
+            await self._share_key(store)
+            await self._recover(store)
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def watch(self) -> None:
+        """Close what other processes left open when they died, now and from now on. For a
+        runtime that lives on; never returns."""
+        while True:
+            try:
+                recovered = await self._recover(await self._log.store())
+            except StoreError as error:
+                _log.warning("calls of processes that are gone stay open: %s", error)
+                recovered = False
+            await asyncio.sleep(_LOOK_EVERY_S if recovered else _AGAIN_S)
+
+    async def _recover(self, store: Store) -> bool:
+        """Whether nothing of the dead is left open, as far as we can tell."""
+        if self._audit is None or not await needs_recovery(store, self._directory):
+            return True
+        return await recover(store, self._audit, self._directory)
+
+    async def _share_key(self, store: Store) -> None:
+        """Have one key for the hashes of the audit log in all processes."""
+        audit = self._audit
+        if audit is None:
+            return
+        try:
+            standing = await store.get_secret(keys.NAME)
+            if standing is None:
+                put = lambda: PutSecret(name=keys.NAME, value=audit.key.hex())  # noqa: E731
+                self._log.on_first_session = put
+            else:
+                audit.use_key(bytes.fromhex(standing))
+        except (StoreError, OSError, ValueError) as error:
+            _log.warning("the key of the audit log is not shared: %s", error)
 
 
-async def recover(store: Store) -> list[CallRecord]:
-    """Close what the dead left open and what nobody answered in time.
+async def needs_recovery(store: Store, directory: str) -> bool:
+    """Whether the dead left anything open, or a question's time is over.
 
-    The audit records of the calls that were interrupted: their own process wrote none. Writes
-    only where there is something to close; where that is not possible now, a later process
-    does it.
+    `directory` is that of the processes' files.
     """
+    dead, cut, records, questions = await asyncio.gather(
+        store.dead_owners(),
+        store.cut_sessions(),
+        store.outbox(of_dead=True),
+        store.open_confirmations(),
+    )
     now = time.time()
+    late = any(each.expires_at <= now for each in questions)
+    return bool(dead or cut or records or late) or any_dead(directory)
+
+
+async def recover(store: Store, audit: AuditLog, directory: str) -> bool:
+    """Close what the dead left open and what nobody answered in time, and write their lines.
+
+    False where that is not possible now: a later process does it.
+    """
     try:
-        reaped = await reap_dead(store, now)
-        if any(each.expires_at <= now for each in await store.open_confirmations()):
-            await store.commit(ExpireConfirmations(at=now))
+        async with _alone(directory):
+            await _recover(store, audit, directory)
+            return True
     except StoreUnwritable as error:
         _log.warning("calls of processes that are gone stay open: %s", error)
-        return []
-    return await _records(store, (call for each in reaped for call in each.interrupted))
-
-
-def record(audit: AuditLog, interrupted: Iterable[CallRecord]) -> None:
-    """Put these on record, but for what was recorded by its own process, which died between
-    that and telling the store of the end."""
-    from callgate.audit.reading import newest_first  # lazy: few processes die  # noqa: PLC0415
-
-    try:
-        known = {line.call_id for line, _ in islice(newest_first(audit.path), _LOOKED_AT)}
-        for each in interrupted:
-            if each.call_id not in known:
-                audit.append(each)
     except OSError as error:
-        _log.critical("interrupted calls are not in the audit log: %s", error)
+        _log.critical("calls of processes that are gone are not in the audit log: %s", error)
+    return False
 
 
-async def _records(store: Store, calls: Iterable[StoredCall]) -> list[CallRecord]:
-    records = []
-    for call in calls:
-        session = await store.get_session(call.session_id)
-        records.append(
-            CallRecord(
-                id=f"audit_{call.ended}",
-                ts=time.time_ns() // 1_000_000,
-                caller=call.caller,
-                tool=call.tool,
-                decision="allow",
-                call_id=call.id,
-                session=call.session_id,
-                cwd=session.workspace,
-                args=call.summary,
-                args_hash=call.arguments_sha256,
-                error_class=ToolErrorClass.EXECUTION_ERROR,
-                reason=_INTERRUPTED,
-                side_effects=call.side_effects,
-                confirmation_id=call.confirmation,
-                turn_id=call.turn_id,
-            )
-        )
-    return records
+async def _recover(store: Store, audit: AuditLog, directory: str) -> None:
+    from callgate.sessions import journal_lines, owed_lines  # lazy: few processes die  # noqa: PLC0415
+
+    await journal_lines.store_lines(store, audit.path, directory)
+    await reap_dead(store, time.time())
+    await store.commit(ExpireConfirmations(at=time.time()))
+    await journal_lines.close_cut(store, audit.path, directory)
+    await owed_lines.write_owed(store, audit)
+
+
+@asynccontextmanager
+async def _alone(directory: str) -> AsyncIterator[None]:
+    """Under the lock of those who recover."""
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    descriptor = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CREAT, 0o600)
+    waiting = asyncio.get_running_loop().run_in_executor(
+        None, fcntl.flock, descriptor, fcntl.LOCK_EX
+    )
+    try:
+        await asyncio.shield(waiting)
+        yield
+    finally:
+        # Not before the thread has let go of it, though whoever waited may be gone.
+        waiting.add_done_callback(lambda _: os.close(descriptor))

@@ -31,12 +31,14 @@ from callgate.core.ops import (
 from callgate.core.stored import (
     CallState,
     ConfirmationState,
+    OutboxRecord,
     StoredCall,
     StoredConfirmation,
     StoredSession,
 )
 from callgate.core.stores import AnswerMismatch, CallMismatch, ConfirmationNotFound
-from callgate.storage.endings import INTERRUPTED, failure, interruption, system_event
+from callgate.storage.cut_sessions import mark_cut
+from callgate.storage.endings import INTERRUPTED, failure, interruption, record_of, system_event
 from callgate.storage.forgetting import forget_arguments
 from callgate.storage.views import View
 
@@ -74,6 +76,7 @@ def start_call(op: StartCall, view: View) -> CallReceipt:
         side_effects=op.side_effects,
         arguments_sha256=op.arguments_sha256,
         summary=op.summary,
+        principal=op.principal,
         confirmation=call.confirmation if call is not None else None,
         called=op.event.id,
     )
@@ -99,6 +102,8 @@ def finish_call(op: FinishCall, view: View) -> CallReceipt:
     elif call.state is CallState.RUNNING and (call.owner != op.owner or call.attempt != op.attempt):
         return CallReceipt(False, call)
     _withdraw(view, call, op.event.timestamp)
+    if op.record is not None:
+        view.put(OutboxRecord(call_id=op.call, owner=op.owner, record=op.record))
     return CallReceipt(True, _end(view, call, op.event))
 
 
@@ -136,6 +141,8 @@ def put_confirmation(op: PutConfirmation, view: View) -> StoredConfirmation:
             turn_id=op.turn_id,
             side_effects=op.side_effects,
             arguments_sha256=op.arguments_sha256,
+            summary=op.summary,
+            principal=op.principal,
             confirmation=op.confirmation,
         )
     )
@@ -196,12 +203,13 @@ def reap(op: Reap, view: View) -> Reaped:
         calls |= {c.id: c for c in waiting if c.state is CallState.WAITING}
     for session in owned:
         view.put(replace(session, owner=None))
+        mark_cut(view, session, op.owner)
         if session.parent is not None and session.turn_id is not None:
             _end_turn(view, session, op.at)
     interrupted, closed = [], []
     for call in calls.values():
         if call.state is CallState.RUNNING:
-            interrupted.append(_end(view, call, interruption(call, op.at)))
+            interrupted.append(_fail(view, call, interruption(call, op.at)))
         elif call.state is CallState.WAITING and not _attended(view, call):
             ended = _settle(view, call, op.at)
             if ended is not None:
@@ -224,7 +232,7 @@ def _settle(view: View, call: StoredCall, at: float) -> StoredCall | None:
     """End a waiting call that nobody attends, unless its turn can still go on."""
     question = _question(view, call)
     if question is None:
-        return _end(view, call, interruption(call, at))
+        return _fail(view, call, interruption(call, at))
     lasts = call.turn_id is not None and view.session(call.session_id).parent is None
     if not lasts and question.state is ConfirmationState.PENDING:
         question = _close(view, question, ConfirmationState.WITHDRAWN, at)
@@ -232,7 +240,7 @@ def _settle(view: View, call: StoredCall, at: float) -> StoredCall | None:
         refusal = failure(
             call, ToolErrorClass.CANCELLED, "The caller is gone.", at, reason=INTERRUPTED
         )
-        return _end(view, call, refusal)
+        return _fail(view, call, refusal)
     _end_unattended(view, question, at)
     ended = view.get(StoredCall, call.id)
     return ended if ended is not None and ended.state is CallState.ENDED else None
@@ -277,7 +285,7 @@ def _end_unattended(view: View, question: StoredConfirmation, at: float) -> None
     ):
         return
     error_class, message = refusal
-    _end(view, call, failure(call, error_class, message, at))
+    _fail(view, call, failure(call, error_class, message, at))
 
 
 def _attended(view: View, call: StoredCall) -> bool:
@@ -313,6 +321,12 @@ def _question(view: View, call: StoredCall) -> StoredConfirmation | None:
     if call.confirmation is None:
         return None
     return view.get(StoredConfirmation, call.confirmation)
+
+
+def _fail(view: View, call: StoredCall, event: Event) -> StoredCall:
+    """End a call that nobody attends, and owe the audit log its record."""
+    view.put(record_of(call, event, view))
+    return _end(view, call, event)
 
 
 def _end(view: View, call: StoredCall, event: Event) -> StoredCall:

@@ -18,6 +18,8 @@ from callgate.core.ops import (
     Acquire,
     Append,
     AppendMessages,
+    ClearOutbox,
+    CloseCutCalls,
     DeleteSession,
     DropBlob,
     DropOutput,
@@ -31,6 +33,7 @@ from callgate.core.ops import (
     PutConfirmation,
     PutGrant,
     PutPin,
+    PutSecret,
     Reap,
     Release,
     ResolveConfirmation,
@@ -40,9 +43,10 @@ from callgate.core.ops import (
     UpdateSession,
     UseGrant,
 )
-from callgate.core.stored import Pin, StoredGrant, StoredSession
+from callgate.core.stored import OutboxRecord, Pin, StoredGrant, StoredSecret, StoredSession
 from callgate.core.stores import SessionLocked, StaleOwner
 from callgate.storage import calls
+from callgate.storage.cut_sessions import close_cut_calls
 from callgate.storage.encoding import encode
 from callgate.storage.endings import event_of
 from callgate.storage.forks import append_messages, fork
@@ -128,7 +132,8 @@ def _acquire(op: Acquire, view: View) -> int:
         calls.reap(Reap(owner=session.owner, at=op.at), view)
         session = view.session(op.session)
     fence = session.fence + 1
-    view.put(replace(session, owner=op.owner, fence=fence))
+    acquired = replace(session, owner=op.owner, fence=fence, acquired_seq=session.last_seq)
+    view.describe(acquired)
     return fence
 
 
@@ -224,6 +229,21 @@ def _drop_blob(op: DropBlob, view: View) -> bool:
     return True
 
 
+def _clear_outbox(op: ClearOutbox, view: View) -> int:
+    records = [record for call in op.calls if (record := view.get(OutboxRecord, call)) is not None]
+    for record in records:
+        view.remove(record)
+    return len(records)
+
+
+def _put_secret(op: PutSecret, view: View) -> str:
+    known = view.get(StoredSecret, op.name)
+    if known is None:
+        known = StoredSecret(name=op.name, value=op.value)
+        view.put(known)
+    return known.value
+
+
 _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     NewSession: _new_session,
     UpdateSession: _update_session,
@@ -236,6 +256,8 @@ _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     DropOutput: _drop_output,
     StartCall: calls.start_call,
     FinishCall: calls.finish_call,
+    ClearOutbox: _clear_outbox,
+    CloseCutCalls: close_cut_calls,
     PutConfirmation: calls.put_confirmation,
     ResolveConfirmation: calls.resolve_confirmation,
     ExpireConfirmations: calls.expire_confirmations,
@@ -246,5 +268,6 @@ _MEANINGS: dict[type[Op[Any]], Callable[[Any, View], Any]] = {
     DropPins: _drop_pins,
     PutBlob: _put_blob,
     DropBlob: _drop_blob,
+    PutSecret: _put_secret,
     Reap: calls.reap,
 }

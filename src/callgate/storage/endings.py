@@ -1,4 +1,4 @@
-"""Events that the store itself makes: for those who are gone, and for what is lost."""
+"""What the store itself makes: events and records for those who are gone, and for what is lost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 import msgspec
 
-from callgate.core.errors import ToolErrorClass
+from callgate.audit import keys
+from callgate.audit.records import CallRecord
+from callgate.core.errors import DENIALS, ToolErrorClass
 from callgate.core.events import EVENTS_LOST, FAILED, Event
 from callgate.core.ids import ulid
-from callgate.core.stored import StoredCall
-from callgate.storage.encoding import decode_event
+from callgate.core.stored import CallState, OutboxRecord, StoredCall, StoredSecret
+from callgate.storage.encoding import decode_event, encode
+from callgate.storage.views import View
 
 INTERRUPTED = "interrupted"
 
@@ -49,6 +52,59 @@ def failure(
     if reason is not None:
         payload["reason"] = reason
     return system_event(call.session_id, call, FAILED, payload, at)
+
+
+def record_of(call: StoredCall, event: Event, view: View) -> OutboxRecord:
+    """The record of a call that ended with a `failure`: what is known of it."""
+    error_class = event.payload["error_class"]
+    refused = call.called is None and error_class in DENIALS
+    record = CallRecord(
+        id=f"audit_{event.id}",
+        ts=int(event.timestamp * 1000),
+        caller=call.caller,
+        principal=call.principal,
+        tool=call.tool,
+        decision="deny" if refused else "allow",
+        call_id=call.id,
+        session=call.session_id,
+        cwd=view.session(call.session_id).workspace,
+        args=call.summary,
+        args_hash=_keyed(call.arguments_sha256, view),
+        result=event.payload["message"],
+        error_class=error_class,
+        reason=event.payload.get("reason"),
+        side_effects=call.side_effects,
+        confirmation_id=call.confirmation,
+        turn_id=call.turn_id,
+        called=call.called,
+        tool_use_id=call.tool_use_id if call.tool_use_id != call.id else None,
+    )
+    return OutboxRecord(call_id=call.id, owner=call.owner, record=encode(record))
+
+
+def _keyed(sha256: str, view: View) -> str | None:
+    """As lines have it; None where there is no key to hash it with."""
+    key = view.get(StoredSecret, keys.NAME)
+    if keys.is_keyed(sha256):
+        return sha256
+    return keys.keyed_hash(bytes.fromhex(key.value), sha256) if key is not None else None
+
+
+def started_call(called: Event, owner: str = "") -> StoredCall:
+    """What the event with which a call started says of it."""
+    payload = called.payload
+    return StoredCall(
+        id=str(payload.get("call_id") or payload.get("tool_use_id")),
+        session_id=called.session_id,
+        state=CallState.RUNNING,
+        owner=owner,
+        tool=str(payload.get("tool_name", "")),
+        tool_use_id=str(payload.get("tool_use_id", "")),
+        turn_id=called.turn_id,
+        side_effects=payload.get("side_effects"),
+        arguments_sha256=str(payload.get("input_hash", "")),
+        called=called.id,
+    )
 
 
 def system_event(

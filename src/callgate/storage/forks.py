@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from callgate.core.events import CALLED, TERMINAL, Event
 from callgate.core.ids import ulid
 from callgate.core.ops import AppendMessages, Fork
-from callgate.core.stored import CallState, StoredCall, StoredMessage, StoredSession
+from callgate.core.stored import StoredMessage, StoredSession
 from callgate.storage.encoding import decode, encode
-from callgate.storage.endings import event_of, interruption
+from callgate.storage.endings import event_of, interruption, started_call
 from callgate.storage.views import MessageRow, View
 
 
@@ -52,6 +52,7 @@ def fork(op: Fork, view: View) -> StoredSession:
         messages=0,
         owner=None,
         fence=0,
+        acquired_seq=0,
     )
     view.describe(fork)
     _copy_events(op, view, upto)
@@ -93,25 +94,9 @@ def _copy_events(op: Fork, view: View, upto: int | None) -> None:
             unfinished[call] = copy
         elif event.type in TERMINAL:
             unfinished.pop(call, None)
-    for call, called in unfinished.items():
-        copies.append(_cut_off(call, called, op.at))
+    for called in unfinished.values():
+        copies.append(interruption(started_call(called), op.at))
     view.append(op.new, copies)
-
-
-def _cut_off(call: str, called: Event, at: float) -> Event:
-    return interruption(
-        StoredCall(
-            id=call,
-            session_id=called.session_id,
-            state=CallState.RUNNING,
-            owner="",
-            tool=str(called.payload.get("tool_name", "")),
-            tool_use_id=str(called.payload.get("tool_use_id", "")),
-            turn_id=called.turn_id,
-            called=called.id,
-        ),
-        at,
-    )
 
 
 def _copy_messages(op: Fork, view: View) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from callgate.core.content import ContentBlock, ImageBlock, ImageSource, TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.environment import Environment, WorkspaceFiles
+from callgate.core.environment import Environment, WorkspaceFiles, off_loop
 from callgate.core.errors import ToolCancelled, ToolError
 from callgate.core.tools import Preview, ToolContext, ToolDefinition, ToolOutput
 from callgate.tools.changes import before, diffs, is_image_on_disk, is_missing, text_of
@@ -294,7 +294,7 @@ class DeleteFile:
         path, files = input["path"], context.workspace_files
         parent, _, name = path.rpartition("/")
         deleted = _called(files, parent or ("/" if path.startswith("/") else "."), name)
-        files.delete(path)
+        await off_loop(files.delete, path)
         return ToolOutput(content=[TextBlock(f"Deleted {shown(path)}")], files_modified=[deleted])
 
     async def cancel(self) -> bool:

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from callgate.core.content import TextBlock
 from callgate.core.effects import Capability, SideEffects
-from callgate.core.environment import Environment, WorkspaceFiles
+from callgate.core.environment import Environment, WorkspaceFiles, off_loop
 from callgate.core.errors import (
     ToolCancelled,
     ToolError,
@@ -94,7 +94,7 @@ class Undo:
         elif not restoration.steps:
             lines.append(_NOTHING)
         else:
-            self._carry_out(files, restoration, lines, touched)
+            await off_loop(self._carry_out, files, restoration, lines, touched)
         if damaged:
             lines.append(f"[{damaged} damaged lines of the history were left out]")
         return ToolOutput(

@@ -18,6 +18,8 @@ from callgate.config.home import Home
 from callgate.config.policies import PathRules, PolicyBook
 from callgate.config.schema import SandboxLimitsTable, Settings
 from callgate.core.calls import ToolCall
+from callgate.core.ids import owner_id
+from callgate.core.stores import Store
 from callgate.core.tools import Preview, ToolFactory
 from callgate.dispatch.authorize import Authority
 from callgate.dispatch.call_files import CallFiles
@@ -37,6 +39,7 @@ from callgate.sandbox import allowed_hosts, jails
 from callgate.sandbox.default_limits import default_limits
 from callgate.sandbox.jails import Network
 from callgate.sandbox.profiles import Profile
+from callgate.sessions.recovery import Recovery
 from callgate.shipped import PACKS
 from callgate.tools.files import DeleteFile, ListDir, PatchFile, ReadFile, WriteFile
 from callgate.tools.search import FindFiles, SearchText
@@ -79,7 +82,9 @@ def make_dispatcher(
     dispatcher: Callable[..., ToolDispatcher],
 ) -> ToolDispatcher:
     limits = settings.limits
-    files = CallFiles(policies, home.path, history=History(os.path.join(home.path, "undo")))
+    synced = settings.durability.files == "synced"
+    history = History(os.path.join(home.path, "undo"), synced=synced)
+    files = CallFiles(policies, home.path, history=history, synced=synced)
     environments = Environments(
         delegate_terminal=settings.acp.delegate_terminal, leases=sandbox.leases
     )
@@ -130,8 +135,28 @@ def _save(
         _log.error("the answer could not be saved: %s", error)
 
 
+def session_log(home: Home, audit: AuditLog | None) -> tuple[SessionLog, Recovery]:
+    """The way to the store, which is opened once something is read or stored."""
+
+    async def open_store() -> Store:
+        from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
+
+        owner = None if audit is None else audit.owner
+        return await recovery.enter(await SqliteStore.open(home.path, owner=owner))
+
+    log = SessionLog(open_store, audit)
+    recovery = Recovery(log, audit, home.processes)
+    return log, recovery
+
+
 def audit_log(home: Home, settings: Settings) -> AuditLog:
-    return AuditLog(home.audit, max_bytes=settings.audit.max_bytes, keep=settings.audit.keep)
+    return AuditLog(
+        home.audit,
+        max_bytes=settings.audit.max_bytes,
+        keep=settings.audit.keep,
+        journals=home.processes,
+        owner=owner_id(),
+    )
 
 
 def surroundings(home: Home, settings: Settings) -> Surroundings:

@@ -13,16 +13,13 @@ from callgate.config.policies import PolicyBook, reload_event
 from callgate.config.schema import Settings
 from callgate.core.commands import Launcher
 from callgate.core.sessions import Mode, Root, Session
-from callgate.core.stores import Store
 from callgate.core.tools import ToolFactory
 from callgate.dispatch.commands.sandboxes import Enclosure, Sandbox
 from callgate.dispatch.dispatcher import ToolDispatcher
 from callgate.dispatch.tools.sources import FixedTools
 from callgate.events.bus import Bus
-from callgate.events.log import SessionLog
 from callgate.runtime import Runtime
 from callgate.sessions.conversations import Conversations
-from callgate.sessions.recovery import recover_and_record
 from callgate.wiring.components import (
     BUILT_IN,
     agent_tools,
@@ -31,6 +28,7 @@ from callgate.wiring.components import (
     custom_tool,
     make_dispatcher,
     make_packs,
+    session_log,
     surroundings,
 )
 
@@ -64,7 +62,7 @@ class Wired:
         self.bus = Bus()
         settings = self.policies.settings
         self._audit = audit_log(home, settings) if audit else None
-        self.log = SessionLog(self._open_store)
+        self.log, self.recovery = session_log(home, self._audit)
         self.sandbox = Sandbox(surroundings(home, settings))
         self.hosts: HostedTools | None = None
         """Those of the settings, once they were added."""
@@ -227,11 +225,6 @@ class Wired:
             for root in self.settings.workspace.extra_roots
         )
 
-    async def _open_store(self) -> Store:
-        from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
-
-        return await recover_and_record(await SqliteStore.open(self.home.path), self._audit)
-
     async def close(self) -> None:
         """Stop what runs and let go of the store and the audit log."""
         await self.runtime.close()
@@ -244,4 +237,4 @@ class Wired:
         self.sandbox.close()
         await self.log.close()
         if self._audit is not None:
-            self._audit.close()
+            self._audit.close(is_stored=self.log.is_settled)

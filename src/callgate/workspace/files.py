@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import stat
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import msgspec
@@ -23,11 +23,11 @@ from callgate.core.resolved_paths import ResolvedPath
 from callgate.core.sessions import Root
 from callgate.workspace import refusals
 from callgate.workspace.edits import replace_once
-from callgate.workspace.noting import Changes, Noting, change
+from callgate.workspace.noting import Changes, Noting, PathLocks, change
 from callgate.workspace.opening import READ, Opener, best_opener
 from callgate.workspace.paths import sayable
 from callgate.workspace.protected import is_protected
-from callgate.workspace.replace import Changed, made_directories, replace
+from callgate.workspace.replace import Changed, made_directories, replace, sync_names
 from callgate.workspace.roots import Directory
 from callgate.workspace.walk import Spot
 from callgate.workspace.wall import Wall
@@ -41,7 +41,7 @@ MAX_BYTES = 256 * 1024 * 1024
 """The largest file that is read whole."""
 _BLOCK = 1024 * 1024
 
-_rewriting = threading.Lock()
+_rewriting = PathLocks()
 """Who reads a file to write it again does so alone in this process."""
 
 
@@ -67,13 +67,16 @@ class WorkspaceFileAPI:
         guard: Guard | None = None,
         changes: Changes | None = None,
         opener: Opener | None = None,
+        synced: bool = True,
     ) -> None:
-        """`changes` is told of every change before it is made."""
+        """`changes` is told of every change before it is made. `synced`: a change is on the disk
+        when its method returns, which then waits for the disk: call it in a thread."""
         self.workspace_root = os.path.abspath(workspace_root)
         roots = (Root(self.workspace_root, writable=True), *extra_roots)
         self.wall = Wall(roots, opener or best_opener())
         self._guard = guard
         self._changes = changes
+        self.synced = synced
 
     def guarded(self, guard: Guard | None, changes: Changes | None = None) -> WorkspaceFileAPI:
         """The same files under another guard, and with another history or none; cheap, because
@@ -83,6 +86,7 @@ class WorkspaceFileAPI:
         other.wall = self.wall
         other._guard = guard
         other._changes = changes
+        other.synced = self.synced
         return other
 
     def locate(self, path: str) -> ResolvedPath:
@@ -160,7 +164,7 @@ class WorkspaceFileAPI:
 
     def append(self, path: str, content: str) -> None:
         added = _encoded(content)
-        with _rewriting, self.wall.spot(path) as spot:
+        with self._rewriting(path) as spot:
             if spot.status is None:
                 self.replace(spot, path, added)
             else:
@@ -208,10 +212,18 @@ class WorkspaceFileAPI:
 
     def patch(self, path: str, old: str, new: str) -> None:
         """Replace the one place where `old` stands; with none or several nothing changes."""
-        with _rewriting, self.wall.spot(path) as spot:
+        with self._rewriting(path) as spot:
             found, status = self._existing(spot, path, "read", "write")
             text = replace_once(_text(found, path), old, new)
             self.replace(spot, path, _encoded(text), status)
+
+    @contextmanager
+    def _rewriting(self, path: str) -> Iterator[Spot]:
+        """The spot of a file that is read to be written again."""
+        with self.wall.spot(path) as spot, refusals.answering(path):
+            real = self.wall.real(spot, path)
+        with _rewriting.holding(real), self.wall.spot(path) as spot:  # as it is by now
+            yield spot
 
     def judge(self, real: str, access: Access, root: Directory, path: str) -> None:
         """Ask the guard about the real path of what is open in a root."""
@@ -264,9 +276,19 @@ class WorkspaceFileAPI:
         like = read or spot.status
         with refusals.answering(path):
             note = self.judge_change(spot, path)
-            with made_directories(opener, spot.fd, parents, note) as fd:
+            with made_directories(opener, spot.fd, parents, note, synced=self.synced) as fd:
                 try:
-                    replace(opener, fd, name, content, like=like, read=read, mode=mode, note=note)
+                    replace(
+                        opener,
+                        fd,
+                        name,
+                        content,
+                        like=like,
+                        read=read,
+                        mode=mode,
+                        note=note,
+                        synced=self.synced,
+                    )
                 except Changed:
                     raise refusals.changed(path) from None
 
@@ -281,6 +303,8 @@ class WorkspaceFileAPI:
             change(self.wall.opener, spot.fd, name, unlink, after=None, note=note, read=read)
         except Changed:
             raise refusals.changed(path) from None
+        if self.synced:
+            sync_names(self.wall.opener, spot.fd)
 
     def judge_change(self, spot: Spot, path: str) -> Noting | None:
         """Ask the guard about changing what a spot stands for; returns who is to be told."""

@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Literal, NamedTuple, Protocol
 
 from callgate.workspace.opening import READ, Opener
@@ -26,8 +27,41 @@ _ATTEMPTS = 8
 """How often a file may be changed by someone else while it is being noted."""
 _BLOCK = 1024 * 1024
 
-_changing = threading.Lock()
-"""Changes that are noted are made one after the other in this process."""
+
+class PathLocks:
+    """A lock for each real path, for as long as somebody wants it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[str, _PathLock] = {}
+
+    @contextmanager
+    def holding(self, real: str) -> Iterator[None]:
+        with self._guard:
+            path = self._locks.setdefault(real, _PathLock())
+            path.users += 1
+        try:
+            with path.lock:
+                yield
+        finally:
+            with self._guard:
+                path.users -= 1
+                if not path.users:
+                    del self._locks[real]
+
+
+class _PathLock:
+    __slots__ = ("lock", "users")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        """Who holds it or waits for it."""
+
+
+_changing = PathLocks()
+"""Changes of one path that are noted are made one after the other in this process. Those of
+others are made meanwhile: each waits for the disk, which serves many as fast as one."""
 
 
 class Changed(Exception):
@@ -66,22 +100,22 @@ class Changes(Protocol):
 class Noting:
     """The history's ear for one real path."""
 
-    __slots__ = ("_changes", "_real")
+    __slots__ = ("_changes", "real")
 
     def __init__(self, changes: Changes, real: str) -> None:
         self._changes = changes
-        self._real = real
+        self.real = real
 
     @property
     def limit(self) -> int:
         return self._changes.limit
 
     def __call__(self, before: Standing | None, after: Standing | None) -> Withdraw:
-        return self._changes.note(self._real, before, after)
+        return self._changes.note(self.real, before, after)
 
     def above(self, levels: int) -> Noting:
         """The same for a directory on the way to it."""
-        return Noting(self._changes, self._real.rsplit("/", levels)[0])
+        return Noting(self._changes, self.real.rsplit("/", levels)[0])
 
 
 def change(
@@ -93,18 +127,21 @@ def change(
     after: Standing | None,
     note: Noting | None,
     read: os.stat_result | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Note what stands under a name and act, if it still stands there then.
 
-    Raises `Changed` if it is not what was `read`, or never keeps still.
+    `ready` is waited for before that is looked at. Raises `Changed` if it is not what was `read`,
+    or never keeps still.
     """
     if note is None:
+        ready()
         if read is not None and version_at(dir_fd, name) != version(read):
             raise Changed
         return act()
-    with _changing:
+    with _changing.holding(note.real):
         for _ in range(_ATTEMPTS):
-            if _try(opener, dir_fd, name, act, after, note, read):
+            if _try(opener, dir_fd, name, act, after, note, read, ready):
                 return None
     raise Changed
 
@@ -117,6 +154,7 @@ def _try(
     after: Standing | None,
     note: Noting,
     read: os.stat_result | None,
+    ready: Callable[[], None],
 ) -> bool:
     before = look(opener, dir_fd, name, note.limit)
     seen = None if before is None else before.version
@@ -124,6 +162,7 @@ def _try(
         raise Changed
     withdraw = note(before, after)
     try:
+        ready()
         if version_at(dir_fd, name) == seen:
             act()
             return True

@@ -1,8 +1,12 @@
 """Put new content under a name at once: readers see the old file or the new one, whole.
 
-The content goes into a file beside it, which then takes the name. So a hard link to a file
-elsewhere is replaced and never written through, and an error leaves the old file as it was.
-A history, where one is kept, is told before the name is taken.
+    write a file beside it -> sync it     -> rename -> sync the directory
+                           -> note the change
+
+So a hard link to a file elsewhere is replaced and never written through, an error leaves the old
+file as it was, and after a power cut there is the old file or the new one. When `replace` returns
+it is the new one, unless its caller wants no sync. The name of a directory made on the way is
+synced like that of the file.
 """
 
 from __future__ import annotations
@@ -11,9 +15,11 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
+from callgate.core.directories import BackgroundSync, sync_file
 from callgate.workspace.noting import (
     DIRECTORY_MADE,
     Changed,
@@ -22,9 +28,9 @@ from callgate.workspace.noting import (
     Withdraw,
     change,
 )
-from callgate.workspace.opening import CREATE, DIRECTORY, Opener
+from callgate.workspace.opening import CREATE, DIRECTORY, READ, Opener
 
-__all__ = ["Changed", "made_directories", "replace"]
+__all__ = ["Changed", "made_directories", "replace", "sync_names"]
 
 _PERMISSIONS = 0o777
 """What is kept of a mode: never the bits that lend someone else's rights."""
@@ -40,6 +46,7 @@ def replace(
     read: os.stat_result | None = None,
     mode: int | None = None,
     note: Noting | None = None,
+    synced: bool = True,
 ) -> None:
     """Give `name` new content, with the owner of `like` and its mode, or the one given.
 
@@ -50,27 +57,55 @@ def replace(
     beside = b".callgate-" + secrets.token_hex(8).encode() + b".tmp"
     fd = opener.step(dir_fd, beside, CREATE, 0o600 if like else 0o666)
     try:
-        try:
-            _fill(fd, content)
-            if like is not None:
-                _dress(fd, like)
-            if mode is not None:
-                os.fchmod(fd, mode & _PERMISSIONS)
-            created_mode = os.fstat(fd).st_mode if note is not None else 0
-        finally:
-            os.close(fd)
-        change(
-            opener,
-            dir_fd,
-            name,
-            lambda: os.rename(beside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd),
-            after=Standing("file", stat.S_IMODE(created_mode), len(content), content),
-            note=note,
-            read=read,
-        )
+        _fill(fd, content)
+        if like is not None:
+            _dress(fd, like)
+        if mode is not None:
+            os.fchmod(fd, mode & _PERMISSIONS)
+        created_mode = os.fstat(fd).st_mode if note is not None else 0
+        with _syncing(fd, synced=synced) as on_disk:
+            change(
+                opener,
+                dir_fd,
+                name,
+                lambda: os.rename(beside, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd),
+                after=Standing("file", stat.S_IMODE(created_mode), len(content), content),
+                note=note,
+                read=read,
+                ready=on_disk,
+            )
     except BaseException:
         os.unlink(beside, dir_fd=dir_fd)
         raise
+    finally:
+        os.close(fd)
+    if synced:
+        sync_names(opener, dir_fd)
+
+
+@contextmanager
+def _syncing(fd: int, *, synced: bool) -> Iterator[Callable[[], None]]:
+    """Sync a file while the block runs. What is given waits for it, and raises why it failed."""
+    if not synced:
+        yield _nothing
+        return
+    sync = BackgroundSync(partial(sync_file, fd))
+    try:
+        yield sync.wait
+    finally:
+        sync.end()
+
+
+def sync_names(opener: Opener, dir_fd: int) -> None:
+    """Wait until the names in a directory would outlive a power cut."""
+    try:
+        fd = opener.step(dir_fd, b".", READ | os.O_DIRECTORY)
+    except PermissionError:
+        return  # it may be written and not be read: the system syncs it within seconds
+    try:
+        sync_file(fd)
+    finally:
+        os.close(fd)
 
 
 def _fill(fd: int, content: bytes) -> None:
@@ -91,7 +126,12 @@ def _dress(fd: int, like: os.stat_result) -> None:
 
 @contextmanager
 def made_directories(
-    opener: Opener, dir_fd: int, names: Sequence[bytes], note: Noting | None = None
+    opener: Opener,
+    dir_fd: int,
+    names: Sequence[bytes],
+    note: Noting | None = None,
+    *,
+    synced: bool = True,
 ) -> Iterator[int]:
     """The directory that `names` lead to, made where missing; unmade if the block fails.
 
@@ -112,6 +152,9 @@ def made_directories(
                 # Someone else made it, or something else: then the next step fails.
             fds.append(opener.step(fds[-1], name, DIRECTORY))
         yield fds[-1]
+        if synced:
+            for fd in fds[:-1]:  # also where another call made it: nobody knows if that synced
+                sync_names(opener, fd)
     except BaseException:
         for fd, name, withdraw in reversed(written):
             try:

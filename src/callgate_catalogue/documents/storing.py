@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from callgate import TextBlock, ToolContext, ToolExecutionError, ToolOutput, ToolValidationError
-from callgate.packs.files import make_private_directory
+from callgate.packs.files import make_private_directory, sync_directory, sync_file
 from callgate_catalogue.documents.dependencies import Documents
 from callgate_catalogue.documents.extraction import text_of
 from callgate_catalogue.documents.index import Index, opened
@@ -100,15 +100,18 @@ def _keep(path: str, name: str, content: bytes, text: str | None, directory: str
     temporary = os.path.join(directory, f".{secrets.token_hex(8)}.tmp")
     sha256 = hashlib.sha256(content).digest()
     try:
-        make_private_directory(os.path.dirname(path))
+        make_private_directory(os.path.dirname(path), synced=True)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(content)
+                file.flush()
+                sync_file(fd)
             # Both at once, so that of two with one name the same is kept and found.
             with opened(directory) as index, index.changing():
                 existed = os.path.exists(path)
                 os.rename(temporary, path)
+                sync_directory(os.path.dirname(path))
                 index.put("documents", name, os.stat(path), time.time_ns(), sha256, text)
         except BaseException:
             with contextlib.suppress(FileNotFoundError):

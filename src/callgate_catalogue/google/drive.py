@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from callgate import ImageBlock, ImageSource, ToolExecutionError, ToolOutput, ToolValidationError
+from callgate.packs.files import off_loop
 from callgate.packs.tools import Environment
 from callgate_catalogue import pdfs
 from callgate_catalogue.google.media_types import UNKNOWN, guessed
@@ -165,7 +166,7 @@ async def download_file(call: Call) -> ToolOutput:
     where = call.input["path"]
     file = await _about(call.google, call.input["fileId"])
     content = (await _fetched(call.google, file, call.input.get("mimeType"))).body
-    call.context.workspace_files.write_bytes(where, content)
+    await off_loop(call.context.workspace_files.write_bytes, where, content)
     return text_output(
         f"Saved {one_line(file.get('name', ''))} to {where} ({len(content):,} bytes)",
         {**file, "path": where, "bytes": len(content)},

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from callgate import ToolContext, ToolExecutionError, ToolOutput
+from callgate.packs.files import off_loop
 from callgate.packs.tools import Environment
 from callgate_catalogue.google import mime
 from callgate_catalogue.google.outputs import listed, one_line, text_output
@@ -156,7 +157,7 @@ async def save_attachment(call: Call) -> ToolOutput:
     message = await _message(call.google, message_id)
     part = _chosen(mime.attached(message.get("payload") or {}), wanted)
     content = await _content(call.google, message_id, part)
-    call.context.workspace_files.write_bytes(where, content)
+    await off_loop(call.context.workspace_files.write_bytes, where, content)
     return text_output(
         f"Saved {one_line(part.filename)} to {where} ({len(content):,} bytes)",
         {"path": where, "bytes": len(content), "mimeType": part.media_type},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from callgate import TextBlock, ToolContext, ToolError, ToolOutput
-from callgate.packs.files import redact
+from callgate.packs.files import off_loop, redact
 from callgate.packs.tools import Environment
 from callgate_catalogue.memory.pack import Notes
 from callgate_catalogue.memory.store import Entry, Memory
@@ -18,18 +18,21 @@ def memory_of(notes: Notes, workspace: str) -> Memory:
 
 async def add(input: dict[str, Any], context: ToolContext, notes: Notes) -> ToolOutput:
     text = redact(input["content"])
-    entry = memory_of(notes, context.workspace_path).add(text, input.get("scope", "workspace"))
+    memory, scope = memory_of(notes, context.workspace_path), input.get("scope", "workspace")
+    entry = await off_loop(memory.add, text, scope)
     return _done(f"Noted as {entry.id}", entry, input)
 
 
 async def replace(input: dict[str, Any], context: ToolContext, notes: Notes) -> ToolOutput:
-    entry = memory_of(notes, context.workspace_path).replace(input["id"], redact(input["content"]))
+    memory = memory_of(notes, context.workspace_path)
+    entry = await off_loop(memory.replace, input["id"], redact(input["content"]))
     return _done(f"Replaced {entry.id}", entry, input)
 
 
 async def consolidate(input: dict[str, Any], context: ToolContext, notes: Notes) -> ToolOutput:
     ids, text = input["ids"], redact(input["content"])
-    entry = memory_of(notes, context.workspace_path).consolidate(ids, text)
+    memory = memory_of(notes, context.workspace_path)
+    entry = await off_loop(memory.consolidate, ids, text)
     return _done(f"{entry.id} stands for {', '.join(ids)}", entry, input)
 
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Literal, NamedTuple
 
 from callgate import ToolExecutionError, ToolValidationError
-from callgate.packs.files import make_private_directory
+from callgate.packs.files import make_private_directory, sync_directory, sync_file
 from callgate_catalogue.workspace_names import directory_name
 
 Scope = Literal["user", "workspace"]
@@ -178,7 +178,7 @@ class Memory:
         if entry is None:
             raise _unknown(f"{_LETTERS[scope]}{number}")
         past = os.path.join(directory, "history")
-        make_private_directory(past)
+        make_private_directory(past, synced=True)
         moment = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
         for count in range(1_000):
             more = f".{count}" if count else ""
@@ -186,6 +186,7 @@ class Memory:
                 _create(os.path.join(past, f"{number}.{moment}{more}.md"), entry.text + "\n")
             except FileExistsError:
                 continue
+            sync_directory(past)
             return
         raise ToolExecutionError("Too many changes in one second.", reason="memory_busy")
 
@@ -201,7 +202,7 @@ class Memory:
         directory = self._directory(scope)
         try:
             for each in (self._base, os.path.dirname(directory), directory):
-                make_private_directory(each)
+                make_private_directory(each, synced=True)
             if scope == "workspace":
                 self._name(directory)
             fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -210,6 +211,7 @@ class Memory:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield directory
+            sync_file(fd)
         except OSError as error:
             raise _unusable(error) from error
         finally:
@@ -251,6 +253,8 @@ def _create(path: str, text: str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(text.encode("utf-8", "surrogateescape"))
+        file.flush()
+        sync_file(fd)
 
 
 def _parsed(id: str) -> tuple[Scope, int]:

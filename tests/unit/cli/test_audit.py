@@ -8,8 +8,11 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from callgate.audit.log import AuditLog
+from callgate.audit.records import CallRecord
 from callgate.cli.command_line import beginning
 from callgate.cli.doctor.python_bugs import bugs_here
 from tests.unit.cli.running import callgate, start
@@ -94,6 +97,56 @@ def test_a_changed_line_is_found_and_the_place_is_named(record: Path, ws: Path) 
     assert callgate("audit", "verify", cwd=ws).out.startswith(f"{record}:2: ")
     doctor = callgate("doctor", "--json", cwd=ws)
     assert (doctor.code, findings(doctor.json)["audit"]["level"]) == (1, "failed")
+
+
+def found_problems(ws: Path, *words: str) -> list[tuple[int, str]]:
+    ran = callgate("audit", "verify", "--json", *words, cwd=ws)
+    assert ran.code == (1 if ran.json["problems"] else 0)
+    return [(each["line"], each["what"]) for each in ran.json["problems"]]
+
+
+def test_lines_that_were_cut_off_are_missed_by_the_store_but_not_by_the_file(record: Path, ws: Path) -> None:
+    whole = record.read_text()
+    call = lines(whole)[2]["call_id"]
+    session = lines(whole)[2]["session"]
+    record.write_text("".join(whole.splitlines(keepends=True)[:2]))
+    assert found_problems(ws) == [(0, f"call {call} of {session} has no line")]
+    assert callgate("audit", "verify", cwd=ws).out.startswith(f"{record}:0: call {call} of {session} has no line\n")
+    assert found_problems(ws, "--file", str(record)) == []
+    record.write_text(whole)
+    assert found_problems(ws) == []
+    assert callgate("audit", "verify", "--json", cwd=ws).json["calls_in_store"] == 3
+
+
+def test_a_line_that_says_otherwise_than_the_store_is_found_in_a_whole_chain(record: Path, ws: Path) -> None:
+    read, refused, _ = lines(record.read_text())
+    forger = AuditLog(str(record))
+    for line in (read, {**refused, "id": "audit_other"}):
+        given = {name: line[name] for name in line if name not in ("chain", "n", "prev", "seen", "file")}
+        forger.append(msgspec.convert(given, CallRecord))
+    forger.append(msgspec.convert({**given, "id": "audit_new", "call_id": "tu_new"}, CallRecord))
+    forger.close()
+    assert found_problems(ws) == [
+        (4, f"call {read['call_id']} has a line before this one"),
+        (5, f"call {refused['call_id']} ended otherwise in the store"),
+        (6, "call tu_new has no end in the store"),
+    ]
+    assert found_problems(ws, "--file", str(record)) == []
+
+
+def test_a_copied_log_is_checked_alone(record: Path, ws: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.jsonl"
+    copy.write_text(record.read_text())
+    assert found_problems(ws, "--file", str(copy)) == []
+    copy.write_text(record.read_text().replace("a.txt", "c.txt"))
+    assert [line for line, _ in found_problems(ws, "--file", str(copy))] == [2]
+    assert callgate("audit", "verify", "--file", str(tmp_path / "none.jsonl"), cwd=ws).code == 1
+
+
+def test_a_log_whose_store_cannot_be_read_is_not_called_whole(record: Path, ws: Path) -> None:
+    (record.parent / "callgate.db").write_bytes(b"not a database, but long enough to be one" * 100)
+    ((line, what),) = found_problems(ws)
+    assert line == 0 and what.startswith("not compared with the store: ")
 
 
 def test_no_record_is_no_error(ws: Path) -> None:

@@ -237,6 +237,12 @@ def test_init_writes_settings_and_a_tool_that_work(ws: Path, home: Path) -> None
     assert callgate("doctor", cwd=ws).code == 0
 
 
+def test_doctor_says_that_written_files_are_not_synced(ws: Path, home: Path) -> None:
+    (home / "settings.toml").write_text('[durability]\nfiles = "fast"\n')
+    checks = {each["check"]: each for each in callgate("doctor", "--json", cwd=ws).json["checks"]}
+    assert checks["settings"]["level"] == "note" and "power cut" in checks["settings"]["text"]
+
+
 def test_init_overwrites_nothing(ws: Path, home: Path) -> None:
     (home / "settings.toml").write_text("# mine\n")
     ran = callgate("init", cwd=ws)

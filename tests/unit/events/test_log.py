@@ -187,3 +187,42 @@ async def test_a_session_that_is_let_go_with_its_last_words_is_written_about_no_
     await desk.log.flush()
     assert len(await desk.store.read_events(desk.session.id)) == 101
     assert caplog.records == []
+
+
+class Lines:
+    """A journal that is told how far the store has come."""
+
+    def __init__(self) -> None:
+        self.place = (1, 10)
+        self.told: list[tuple[int, int]] = []
+        self.heard = asyncio.Event()
+
+    def stored(self, place: tuple[int, int]) -> None:
+        self.told.append(place)
+        self.heard.set()
+
+
+async def test_the_journal_is_told_how_far_the_store_has_followed_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_S", 0.0)
+    lines, desk = Lines(), Desk()
+    log = SessionLog(desk._open, lines)
+    log.append(desk.session, desk.event())
+    async with asyncio.timeout(60):
+        await lines.heard.wait()
+    assert lines.told[0] == (1, 10)
+    await log.close()
+    assert log.is_settled
+
+
+async def test_a_journal_is_not_told_of_what_no_store_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "CHECKPOINT_S", 0.0)
+    lines, desk = Lines(), Desk()
+
+    async def open_store() -> MemoryStore:
+        raise StoreDamaged("/w/callgate.db")
+
+    log = SessionLog(open_store, lines)
+    log.append(desk.session, desk.event())
+    await log.flush()
+    await log.close()
+    assert (lines.told, log.is_settled) == ([], False)

@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from typing import Any
 
@@ -36,30 +37,34 @@ async def mark(n: int, context: ToolContext) -> str:
 
 @tool(side_effects="none")
 async def think(n: int) -> int:
-    """Leave no mark."""
+    """Leave no mark. Every third takes a while, so that a kill may hit it."""
+    if n % 3 == 0:
+        await asyncio.sleep(0.005 * (n % 9))
+    if n % 7 == 0:
+        raise ValueError("no thought")
     return n
 
 
-async def work(home: str, workspace: str) -> None:
+async def work(home: str, workspace: str, *names: str) -> None:
     async with Gate(workspace=workspace, tools=[mark, think], home=home, mode="write") as gate:
 
         async def call_on() -> None:
             for n in range(10_000):
-                result = await gate.call("mark", {"n": n})
-                say(call=result.call_id, ok=result.ok)
-                await gate.call("think", {"n": n})
+                for name in names:
+                    result = await gate.call(name, {"n": n})
+                    say(call=result.call_id, ok=result.ok, tool=name)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(3):
                 group.create_task(call_on())
 
 
-def be_killed_again_and_again(home: str, workspace: str) -> None:
+def be_killed_again_and_again(home: str, workspace: str, *names: str) -> None:
     """For each line on stdin, a fresh process that works until it is killed."""
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:
-            asyncio.run(work(home, workspace))
+            asyncio.run(work(home, workspace, *names))
         say(born=child)
         os.waitpid(child, 0)
         say(died=child)
@@ -83,6 +88,32 @@ async def ask_directly(home: str, workspace: str) -> None:
         await _ask(gate)
 
 
+async def think_and_die(home: str, workspace: str) -> None:
+    """Get answers to calls without effects, and be gone before the loop goes round."""
+    async with Gate(workspace=workspace, tools=[think], home=home) as gate:
+        for n in (1, 2, 7, "no number"):
+            result = await gate.call("think", {"n": n})
+            say(call=result.call_id, ok=result.ok, session=gate.session.id)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def hang(home: str, workspace: str) -> None:
+    """Begin a call without effects that never ends."""
+
+    @tool(side_effects="none")
+    async def wonder() -> None:
+        """Never come to an end."""
+        await asyncio.Event().wait()
+
+    async with Gate(workspace=workspace, tools=[wonder], home=home) as gate:
+        call = asyncio.create_task(gate.call("wonder", {}))
+        async for event in gate.runtime.events(types=["tool.called"]):
+            await gate._wired.log.flush()
+            say(session=gate.session.id, call=event.payload["call_id"])
+            break
+        await call
+
+
 async def _ask(gate: Gate) -> None:
     events = gate.runtime.events(types=["tool.confirmation_requested"])
     call = asyncio.create_task(gate.call("mark", {"n": 0}))
@@ -95,6 +126,8 @@ async def _ask(gate: Gate) -> None:
 
 ROLES: dict[str, Any] = {
     "killed": be_killed_again_and_again,
+    "die": lambda *args: asyncio.run(think_and_die(*args)),
+    "hang": lambda *args: asyncio.run(hang(*args)),
     "turn": lambda *args: asyncio.run(ask_in_a_turn(*args)),
     "direct": lambda *args: asyncio.run(ask_directly(*args)),
 }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,8 @@ import pytest
 from callgate import Answer, Gate, Message, Outcome, ToolErrorClass
 from callgate.audit.reading import newest_first
 from callgate.audit.verify import verify
-from callgate.core.events import CALLED, COMPLETED, FAILED, TERMINAL
-from callgate.core.stores import SessionLocked
+from callgate.core.events import CALLED, COMPLETED, FAILED, INPUT_INVALID, SESSION_CREATED, TERMINAL, Event
+from callgate.core.stores import SessionLocked, SessionNotFound
 from callgate.dispatch.permission import questions
 from callgate.storage.sqlite.store import SqliteStore
 from tests.unit.gate.lives import mark, think
@@ -50,7 +52,7 @@ def marks(ws: Path) -> list[str]:
 async def test_whatever_a_kill_interrupts_ran_once_and_ends_once(
     home: Path, ws: Path, kills: int, seed: int, record_property: Any
 ) -> None:
-    zygotes = child("killed", home, ws, module=LIVES)
+    zygotes = child("killed", home, ws, "mark", "think", module=LIVES)
     heard = await kill_again_and_again(zygotes, kills, seed=seed, works=6)
     async with Gate(workspace=ws, tools=[mark, think], home=home, mode="write") as gate:
         assert (await gate.call("mark", {"n": 1})).ok  # whoever comes next closes what is open
@@ -60,7 +62,8 @@ async def test_whatever_a_kill_interrupts_ran_once_and_ends_once(
 
     every = [event for some in events.values() for event in some]
     assert len({event.id for event in every}) == len(every), "an event is there twice"
-    effects = [e for e in every if e.payload.get("tool_name") == "mark" or e.type in TERMINAL]
+    marking = {e.payload["call_id"] for e in every if e.payload.get("tool_name") == "mark"}
+    effects = [e for e in every if e.payload.get("call_id") in marking]
     starts = Counter(e.payload["call_id"] for e in effects if e.type == CALLED)
     ends = Counter(e.payload["call_id"] for e in effects if e.type in TERMINAL)
     assert set(starts.values()) == {1}
@@ -70,7 +73,7 @@ async def test_whatever_a_kill_interrupts_ran_once_and_ends_once(
     assert set(ran.values()) == {1}, "a call ran twice"
     assert set(ran) <= set(starts), "a call ran before its start was on the disk"
 
-    acknowledged = {said["call"] for said in heard if said.get("ok")}
+    acknowledged = {said["call"] for said in heard if said.get("ok") and said["tool"] == "mark"}
     completed = {e.payload["call_id"] for e in effects if e.type == COMPLETED}
     interrupted = {e.payload["call_id"] for e in effects if e.type == FAILED}
     assert acknowledged <= completed, "what a caller was told is lost"
@@ -86,6 +89,87 @@ async def test_whatever_a_kill_interrupts_ran_once_and_ends_once(
         f"{kills} kills: {len(starts)} calls, {len(acknowledged)} acknowledged, "
         f"{len(interrupted)} interrupted, 0 lost, 0 twice"
     )
+
+
+@pytest.mark.spec("T46", "T48")
+@pytest.mark.timeout(3400)
+@pytest.mark.parametrize("names", [("think",), ("mark", "think")], ids=" and ".join)
+@pytest.mark.parametrize(("kills", "seed"), [(20, 7), pytest.param(500, 8, marks=pytest.mark.soak)])
+async def test_after_a_kill_each_call_has_one_line_and_one_end_that_say_the_same(
+    home: Path, ws: Path, kills: int, seed: int, names: tuple[str, ...], record_property: Any
+) -> None:
+    zygotes = child("killed", home, ws, *names, module=LIVES)
+    heard = await kill_again_and_again(zygotes, kills, seed=seed, works=20)
+    async with Gate(workspace=ws, tools=[mark, think], home=home, mode="write") as gate:
+        store = await gate._wired.log.store()  # recovers at once
+        events = [event for some in (await all_events(store)).values() for event in some]
+        assert [*await store.outbox(), *await store.cut_sessions()] == []
+        assert list(await store.open_calls()) == []
+    lines = Counter(line.call_id for line, _ in newest_first(str(home / "audit.jsonl")))
+    ends = Counter(e.payload["call_id"] for e in events if e.type in TERMINAL)
+    starts = Counter(e.payload["call_id"] for e in events if e.type == CALLED)
+    assert set(lines.values()) == {1}, "a call has two lines"
+    assert lines == ends, "the store and the audit log do not have the same calls"
+    assert starts.keys() <= ends.keys(), "a call has no end"
+    assert len({event.id for event in events}) == len(events), "an event is there twice"
+    answered = {said["call"]: said["ok"] for said in heard if "call" in said}
+    assert answered.keys() <= lines.keys(), "what a caller was told is not on record"
+    said = {f"audit_{e.id}": e.payload.get("success", False) for e in events if e.type in TERMINAL}
+    for line, _ in newest_first(str(home / "audit.jsonl")):
+        assert said[line.id] == (line.error_class is None), "the line and the store disagree"
+        assert answered.get(line.call_id, said[line.id]) == said[line.id], "the caller was told otherwise"
+    interrupted = [e for e in events if e.payload.get("reason") == "interrupted"]
+    assert interrupted or "mark" not in names, "no kill hit a running call: the test proves nothing"
+    assert verify(str(home / "audit.jsonl")).ok
+    assert not [name for name in os.listdir(home / "run") if name.endswith(".journal")]
+    record_property("kills", kills)
+    print(f"{kills} kills: {len(lines)} calls, {len(answered)} answered, {len(interrupted)} interrupted")
+
+
+async def _recovered(home: Path, session: str) -> list[Event]:
+    """The events of a session, after a process that only looks."""
+    async with Gate(workspace=home.parent, tools=[], home=home) as gate:
+        store = await gate._wired.log.store()
+        return list(await store.read_events(session))
+
+
+@pytest.mark.spec("T46")
+async def test_what_was_answered_reaches_the_store_though_its_process_died_at_once(home: Path, ws: Path) -> None:
+    async with child("die", home, ws, module=LIVES) as dying:
+        answers = [await dying.hear() for _ in range(4)]
+        assert await dying.process.wait() == -signal.SIGKILL
+    assert [each["ok"] for each in answers] == [True, True, False, False]
+    lines = {line.call_id: line for line, _ in newest_first(str(home / "audit.jsonl"))}
+    assert lines.keys() == {each["call"] for each in answers}
+    async with await SqliteStore.open(str(home)) as store:
+        with pytest.raises(SessionNotFound):
+            await store.read_events(answers[0]["session"])
+    for _ in range(2):  # whoever looks again finds the same
+        events = await _recovered(home, answers[0]["session"])
+        ends = {e.payload["call_id"]: e for e in events if e.type in TERMINAL}
+        assert [e.type for e in events] == [
+            SESSION_CREATED,
+            *[CALLED, COMPLETED] * 2,
+            *[CALLED, FAILED],
+            INPUT_INVALID,
+        ]
+        assert {f"audit_{e.id}" for e in ends.values()} == {line.id for line in lines.values()}
+        assert {e.id for e in events if e.type == CALLED} == {line.called for line in lines.values() if line.called}
+        assert len(list(newest_first(str(home / "audit.jsonl")))) == 4
+
+
+@pytest.mark.spec("T46")
+async def test_a_call_without_effects_that_a_kill_cut_off_is_interrupted_and_on_record(home: Path, ws: Path) -> None:
+    async with child("hang", home, ws, module=LIVES) as hanging:
+        said = await hanging.hear()
+        await _killed(hanging)
+    events = await _recovered(home, said["session"])
+    end = events[-1]
+    assert (end.type, end.payload["call_id"], end.payload["reason"]) == (FAILED, said["call"], "interrupted")
+    ((line, _),) = newest_first(str(home / "audit.jsonl"))
+    assert (line.id, line.call_id, line.reason) == (f"audit_{end.id}", said["call"], "interrupted")
+    assert (line.tool, line.session, line.side_effects) == ("wonder", said["session"], "none")
+    assert await _recovered(home, said["session"]) == events
 
 
 async def _asked(process: Child) -> tuple[str, str]:

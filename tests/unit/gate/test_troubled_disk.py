@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 import pytest
 
 from callgate import Gate, tool
+from callgate.audit.log import AuditLog
+from callgate.audit.reading import newest_first
 from callgate.core.errors import ToolErrorClass
 from callgate.sessions.recovery import recover
 from callgate.storage.sqlite.store import SqliteStore
@@ -119,9 +122,15 @@ async def _live(ws: Path, home: str, disk: Disk) -> None:
 
 async def _all_is_closed(home: str) -> None:
     """The next process finds nothing open that it cannot close."""
+    log = os.path.join(home, "audit.jsonl")
+    audit = AuditLog(log)
     async with await SqliteStore.open(home) as store:
-        await recover(store)
+        await recover(store, audit, os.path.join(home, "run"))
         assert [call.id for call in await store.open_calls()] == []
+        assert [*await store.outbox(), *await store.cut_sessions()] == []
+    audit.close()
+    lines = Counter(line.call_id for line, _ in newest_first(log))
+    assert set(lines.values()) <= {1}, "a call has two lines"
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from callgate.audit.keys import key_path, keyed_hash, make_key
 from callgate.audit.reading import newest_calls
 from callgate.audit.records import CallRecord, encode
 from callgate.config.backtest_inputs import changed_settings, lookups, settings_in_force
@@ -355,6 +357,21 @@ def test_exactly_these_arguments_are_known_by_their_hash(trial: Trial) -> None:
     exactly = rule("allow", arguments_sha256=f'"{LONG.args_hash}"')
     assert trial.answer(LONG, exactly) == "ask->allow"
     assert trial.answer(WRITE, exactly) == "same"
+
+
+def test_a_keyed_hash_says_the_same_to_whoever_has_the_key(trial: Trial) -> None:
+    key = make_key(trial.home.audit)
+
+    def keyed(line: CallRecord) -> CallRecord:
+        return msgspec.structs.replace(line, args_hash=keyed_hash(key, line.args_hash or ""))
+
+    exactly = rule("allow", arguments_sha256=f'"{LONG.args_hash}"')
+    assert trial.answer(keyed(LONG), exactly) == "ask->allow"
+    assert trial.answer(keyed(WRITE), exactly) == "same"
+    whole = keyed(record("shell", {"command": "git log [REDACTED] …[9 characters]…"}))
+    assert trial.answer(whole, rule("deny", command='"git *"')) == "ask->deny"
+    os.unlink(key_path(trial.home.audit))
+    assert trial.answer(whole, rule("deny", command='"git *"')) is Doubt.ARGUMENTS
 
 
 def test_of_a_tool_that_is_not_here_the_paths_are_not_known(trial: Trial) -> None:

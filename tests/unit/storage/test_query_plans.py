@@ -45,6 +45,8 @@ _READS: dict[str, Callable[[apsw.Connection, str], Any]] = {
     "get_call": reads.get_call,
     "grants": reads.grants,
     "get_blob": reads.get_blob,
+    "get_secret": reads.get_secret,
+    "audited_from": lambda db, session: reads.audited_from(db),
     "dead_owners": lambda db, session: reads.dead_owners(db, lambda owner: True),
 }
 
@@ -98,7 +100,11 @@ def test_a_read_finds_its_rows_by_an_index(name: str, db: apsw.Connection, sessi
 def test_every_read_is_looked_at() -> None:
     own = {name for name, value in vars(reads).items() if getattr(value, "__module__", "") == reads.__name__}
     public = {name for name in own if not name.startswith("_")}
-    assert public - {name.partition(" of ")[0] for name in _READS} == {"pins", "get_confirmation"}
+    assert public - {name.partition(" of ")[0] for name in _READS} == {
+        "pins",
+        "get_confirmation",
+        *("outbox", "cut_sessions"),  # small tables, of which all is wanted
+    }
 
 
 @pytest.mark.parametrize("op", [DeleteSession, Reap], ids=["delete", "reap"])

@@ -24,6 +24,8 @@ from callgate.core.ops import (
     Acquire,
     Append,
     AppendMessages,
+    ClearOutbox,
+    CloseCutCalls,
     DeleteSession,
     DropBlob,
     DropOutput,
@@ -37,6 +39,7 @@ from callgate.core.ops import (
     PutConfirmation,
     PutGrant,
     PutPin,
+    PutSecret,
     Reap,
     Release,
     ResolveConfirmation,
@@ -97,7 +100,7 @@ def _in_session(session: str) -> st.SearchStrategy[Op[Any]]:
         "side_effects": st.just(SideEffects.EXECUTE),
         "arguments_sha256": st.just("a"),
     }
-    notes = _event(st.sampled_from(["note", OUTPUT_DELTA]), session)
+    notes = _event(st.sampled_from(["note", OUTPUT_DELTA, CALLED]), session)
     return st.one_of(
         st.builds(
             NewSession,
@@ -118,7 +121,8 @@ def _in_session(session: str) -> st.SearchStrategy[Op[Any]]:
         ),
         st.builds(DropOutput, after=st.integers(0, 2), upto=st.integers(0, 6), **known),
         st.builds(StartCall, event=_event(CALLED, session), **about, **call),
-        st.builds(FinishCall, event=_event(COMPLETED, session), **call),
+        st.builds(FinishCall, event=_event(COMPLETED, session), record=st.sampled_from([None, "{}"]), **call),
+        st.builds(CloseCutCalls, at=_times, **known),
         st.builds(
             PutConfirmation,
             confirmation=_ids.map(lambda n: f"q{n % 4}"),
@@ -158,6 +162,8 @@ _anywhere = st.one_of(
     st.builds(ExpireConfirmations, at=_times),
     st.builds(Reap, owner=_owners, at=_times),
     st.builds(PutPin, pin=_pin),
+    st.builds(ClearOutbox, calls=st.lists(_calls, max_size=2).map(tuple)),
+    st.builds(PutSecret, name=st.just("key"), value=st.sampled_from(["1", "2"])),
     st.builds(DropPins, source=st.sampled_from(["a", "b"]), tool=st.sampled_from([None, "x"])),
     st.builds(PutBlob, data=st.sampled_from([b"1", b"2"])),
     st.builds(DropBlob, sha256=st.just("6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b")),
@@ -217,7 +223,7 @@ def _said(result: Any) -> Any:
     return result
 
 
-_MINTED = re.compile(r'"[0-9A-HJKMNP-TV-Z]{26}"')
+_MINTED = re.compile(r'(?<=["_])[0-9A-HJKMNP-TV-Z]{26}(?=[\\"])')
 
 
 def _plain(value: Any, owners: dict[str, str]) -> Any:
@@ -225,7 +231,7 @@ def _plain(value: Any, owners: dict[str, str]) -> Any:
     text = msgspec.json.encode(value).decode()
     for name, owner in owners.items():
         text = text.replace(owner, name)
-    return msgspec.json.decode(_MINTED.sub('"minted"', text))
+    return msgspec.json.decode(_MINTED.sub("minted", text))
 
 
 async def _state(store: Any) -> Any:
@@ -243,4 +249,7 @@ async def _state(store: Any) -> Any:
         "open": sorted(await store.open_calls(), key=lambda call: call.id),
         "pins": await store.pins(),
         "dead": await store.dead_owners(),
+        "outbox": [await store.outbox(), await store.outbox(of_dead=True)],
+        "cut": await store.cut_sessions(),
+        "secret": await store.get_secret("key"),
     }

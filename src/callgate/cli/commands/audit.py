@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -10,17 +11,22 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 import msgspec
+from msgspec.structs import replace
 
 from callgate.audit.reading import Filter, Follower
 from callgate.audit.reading import search as find
 from callgate.audit.records import CallRecord
+from callgate.audit.verify import Problem
 from callgate.audit.verify import verify as check
 from callgate.cli.errors import FAILED, OK, CliError
+from callgate.cli.records.stores import not_found, with_store
 from callgate.cli.ui.output import print_json, print_json_line
 from callgate.cli.ui.terminal import columns, is_terminal, paint_for
 from callgate.cli.ui.visible import clip, visible
 from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
+from callgate.sessions.audit_comparison import Comparison, compare
+from callgate.storage.sqlite.files import Location
 
 _LOOK_EVERY_S = 0.2
 _AGO = re.compile(r"(\d{1,6})([smhd])\Z")
@@ -57,12 +63,18 @@ def search(options: Namespace) -> int:
 
 
 def verify(options: Namespace) -> int:
+    """The log of the home, compared with its store; or another log alone."""
     try:
-        found = check(_path(options))
+        path = _path(options)
+        compared = None if options.file is not None else _compare(options, path)
+        found = check(path if options.file is None else _existing(options.file))
     except OSError as error:
         raise _unreadable(error) from error
+    if compared is not None:
+        found = replace(found, problems=(*found.problems, *compared.problems))
     if options.json:
-        print_json({"ok": found.ok, **msgspec.to_builtins(found)})
+        calls = None if compared is None else compared.calls
+        print_json({"ok": found.ok, "calls_in_store": calls, **msgspec.to_builtins(found)})
         return OK if found.ok else FAILED
     for problem in (*found.problems, *found.unreadable):
         print(visible(str(problem)))
@@ -71,6 +83,23 @@ def verify(options: Namespace) -> int:
     if found.last_hash:
         print(f"last line: sha256 {found.last_hash}")
     return OK if found.ok else FAILED
+
+
+def _existing(path: str) -> str:
+    if not os.path.exists(path):
+        raise not_found(f"there is no file {path}")
+    return path
+
+
+def _compare(options: Namespace, path: str) -> Comparison | None:
+    """What the store says to the log; None where there is no store."""
+    home = Home.from_environment()
+    if not os.path.exists(Location(home=home.path).path):
+        return None
+    try:
+        return with_store(options, lambda store: compare(store, path, home.processes))
+    except CliError as error:  # a store that says nothing does not say that all is well
+        return Comparison(0, (Problem(path, 0, f"not compared with the store: {error}"),))
 
 
 def _path(options: Namespace) -> str:

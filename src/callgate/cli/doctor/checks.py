@@ -124,10 +124,13 @@ def check_home(patient: Patient) -> Finding:
 
 def check_settings(patient: Patient) -> Finding:
     try:
-        load_user(patient.home)
+        settings = load_user(patient.home)[0]
     except SettingsError as error:
         return Finding(Level.FAILED, str(error), f"correct {error.file}")
     path = patient.home.settings
+    if settings.durability.files == "fast":
+        text = "written files are not synced ([durability]): a power cut may lose or empty them"
+        return Finding(Level.NOTE, f"{path}; {text}")
     return _good(path if os.path.exists(path) else f"{path} is not there: all defaults")
 
 

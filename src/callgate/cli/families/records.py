@@ -81,7 +81,11 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "audit tail": Command("show the last calls on record", "", _tail),
     "audit search": Command("find calls on record", "", _search),
-    "audit verify": Command("check that the record was not changed", "", takes(JSON)),
+    "audit verify": Command(
+        "check that the record was not changed and says what the store says",
+        "",
+        takes(Option("--file", metavar="PATH", help="check this copy of a log alone"), JSON),
+    ),
     "events": Command("show what happened in the sessions", "", _events),
     "sessions list": Command("list the sessions of this directory, newest first", "", _list),
     "sessions show": Command("say what is known of a session", "ID", takes(JSON), IDS),

@@ -29,7 +29,7 @@ from callgate.core.stores import (
     Store,
     StoreError,
 )
-from callgate.sessions.recovery import record, recover
+from callgate.sessions.recovery import needs_recovery, recover
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.store import SqliteStore
 
@@ -77,17 +77,18 @@ async def _opened(home: str, work: Callable[[Store], Awaitable[T]]) -> T:
 
 async def settle(store: Store) -> None:
     """Close what dead processes left open, with the records that they did not write."""
-    interrupted = await recover(store)
-    if not interrupted:
-        return
     home = Home.from_environment()
+    if not await needs_recovery(store, home.processes):
+        return
     try:
         bounds = load_user(home)[0].audit
     except SettingsError:  # what happened is shown and recorded all the same
         bounds = AuditTable()
     audit = AuditLog(home.audit, max_bytes=bounds.max_bytes, keep=bounds.keep)
-    record(audit, interrupted)
-    audit.close()
+    try:
+        await recover(store, audit, home.processes)
+    finally:
+        audit.close()
 
 
 def process_name(owner: str) -> str:

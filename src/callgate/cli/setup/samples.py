@@ -51,6 +51,9 @@ load = ["tools/hello.py"]
 # [audit]
 # max_bytes = 67108864
 # keep = 8
+
+# [durability]
+# files = "synced"                  # or "fast": a power cut may lose what tools wrote last
 """
 
 WORKSPACE_SETTINGS = """\

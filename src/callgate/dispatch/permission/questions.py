@@ -71,6 +71,8 @@ def put(call: ToolCall, question: Confirmation, event: Event, owner: str) -> Put
         arguments_sha256=question.arguments_sha256,
         expires_at=question.expires_at,
         question=msgspec.to_builtins(record),
+        summary=question.input_summary,
+        principal=call.principal,
     )
 
 

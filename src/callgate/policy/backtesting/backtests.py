@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -195,6 +196,8 @@ class _Comparison:
             return Doubt.WORKSPACE
         if kind.alike:
             return _SAME
+        if kind.looks:
+            call = msgspec.structs.replace(call, sha256=self._sha256(record, kind))
         session_id = record.session if "/artifacts/" in record.args else ""
         looked_at = (record.args, record.args_hash, session_id) if kind.looks else ()
         seen = (
@@ -210,9 +213,19 @@ class _Comparison:
         if answer is None:
             if len(self._answers) >= _REMEMBERED:
                 self._answers.clear()
-            call = msgspec.structs.replace(call, arguments=read_arguments(record))
+            call = msgspec.structs.replace(call, arguments=read_arguments(call))
             answer = self._answers[seen] = _answer(kind, call)
         return answer
+
+    def _sha256(self, record: Record, kind: _Kind) -> str:
+        """That of the arguments, if they are those on record or ones that a rule names: a record
+        has only a keyed hash of it."""
+        rules = (rule.arguments_sha256 for rule in (*kind.old.rules, *kind.new.rules))
+        args = record.args.encode("utf-8", "surrogatepass")
+        for plain in (sha256(args).hexdigest(), *rules):
+            if plain is not None and self._lookups.recorded_hash(plain) == record.args_hash:
+                return plain
+        return record.args_hash or ""
 
     def _kind(self, call: RecordedCall) -> _Kind | None:
         found = self._workspace(call.record.cwd)

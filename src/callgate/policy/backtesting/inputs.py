@@ -94,3 +94,5 @@ class Lookups(msgspec.Struct, frozen=True, kw_only=True):
     """None for one whose settings cannot be used."""
     is_protected: Callable[[str], bool]
     """Whether a path, relative to its root, is one that runs later by itself."""
+    recorded_hash: Callable[[str], str]
+    """The hash by which a record knows arguments with this SHA-256; older ones know them by it."""

@@ -61,6 +61,8 @@ class RecordedCall(msgspec.Struct, frozen=True, kw_only=True):
     """None where neither the record nor a registered tool says."""
     sandboxed: bool
     """Whether it does all by commands."""
+    sha256: str
+    """Of its arguments, as far as it is known."""
     arguments: RecordedArguments = RecordedArguments()
 
     @property
@@ -110,15 +112,17 @@ def recall(record: Record, tool: KnownTool | None) -> RecordedCall | None:
         effect=effect,
         destructive=Capability.DESTRUCTIVE in known if known else None,
         sandboxed=record.sandbox is not None or (tool is not None and tool.definition.sandboxed),
+        sha256=record.args_hash,
     )
 
 
-def read_arguments(record: Record) -> RecordedArguments:
+def read_arguments(call: RecordedCall) -> RecordedArguments:
+    args = call.record.args
     try:
-        values = _decode(record.args)
+        values = _decode(args)
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
         return RecordedArguments()
-    if sha256(record.args.encode()).hexdigest() == record.args_hash:
+    if sha256(args.encode()).hexdigest() == call.sha256:
         return RecordedArguments(values, True, True)
     return RecordedArguments(values, False, all(map(_untouched, values)))
 

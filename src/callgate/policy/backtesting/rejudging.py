@@ -189,7 +189,7 @@ def _questions(
                     workspace=view.directory,
                     resolved_paths=resolved_paths,
                     arguments=call.arguments.values,
-                    arguments_sha256=call.record.args_hash or "",
+                    arguments_sha256=call.sha256,
                     read_only_sandbox=read_only,
                     network=network,
                 )

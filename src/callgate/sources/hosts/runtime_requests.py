@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from typing import Any
 
+from callgate.core.environment import off_loop
 from callgate.core.errors import ToolError, ToolExecutionError, ToolValidationError
 from callgate.core.tools import ToolContext
 from callgate.dispatch.call_files import UNDECLARED
@@ -16,13 +18,15 @@ class RuntimeRequests:
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context
+        self._answering = asyncio.Lock()
         self.undeclared: str | None = None
         """What it tried although its tool declares to change nothing."""
 
     async def answer(self, request: frames.OfRuntime) -> Any:
         """The value of a request. Raises a `ToolError`."""
         try:
-            return self._do(request)
+            async with self._answering:
+                return await self._do(request)
         except ToolError as error:
             if error.reason == UNDECLARED:
                 self.undeclared = error.message
@@ -33,20 +37,26 @@ class RuntimeRequests:
             message = f"{error.strerror}: {getattr(request, 'path', '')}"
             raise ToolExecutionError(message, reason="os_error") from None
 
-    def _do(self, request: frames.OfRuntime) -> Any:
+    async def ended(self) -> None:
+        """Nothing is being done for the host: its call may end before an answer that it did not
+        wait for."""
+        async with self._answering:
+            pass
+
+    async def _do(self, request: frames.OfRuntime) -> Any:
         context = self._context
         match request:
             case frames.ReadFile(path=path, encoding=encoding):
                 data = context.workspace_files.read_bytes(path)
                 return data.decode() if encoding == "utf-8" else base64.b64encode(data).decode()
             case frames.WriteFile(path=path, content=content, encoding=encoding):
-                context.workspace_files.write_bytes(path, _bytes(content, encoding))
+                await off_loop(context.workspace_files.write_bytes, path, _bytes(content, encoding))
             case frames.AppendFile(path=path, content=content):
-                context.workspace_files.append(path, content)
+                await off_loop(context.workspace_files.append, path, content)
             case frames.PatchFile(path=path, old=old, new=new):
-                context.workspace_files.patch(path, old, new)
+                await off_loop(context.workspace_files.patch, path, old, new)
             case frames.DeleteFile(path=path):
-                context.workspace_files.delete(path)
+                await off_loop(context.workspace_files.delete, path)
             case frames.FileExists(path=path):
                 return context.workspace_files.exists(path)
             case frames.ListFiles(path=path):

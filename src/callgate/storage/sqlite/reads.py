@@ -12,11 +12,14 @@ import msgspec
 from callgate.core.events import Event
 from callgate.core.stored import (
     ConfirmationState,
+    CutSession,
+    OutboxRecord,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
     StoredMessage,
+    StoredSecret,
     StoredSession,
 )
 from callgate.core.stores import (
@@ -237,6 +240,24 @@ def dead_owners(db: apsw.Connection, alive: Callable[[str], bool]) -> list[str]:
         " union select owner from calls where state <> 'ended' order by owner",
     )
     return [owner for (owner,) in owners if not alive(owner)]
+
+
+def outbox(db: apsw.Connection) -> list[OutboxRecord]:
+    return _values(db, OutboxRecord, "outbox order by id", ())
+
+
+def cut_sessions(db: apsw.Connection) -> list[CutSession]:
+    return _values(db, CutSession, "cut_sessions order by id", ())
+
+
+def get_secret(db: apsw.Connection, name: str) -> str | None:
+    found: list[StoredSecret] = _values(db, StoredSecret, "secrets where id = ?", (name,))
+    return found[0].value if found else None
+
+
+def audited_from(db: apsw.Connection) -> str | None:
+    found = db.execute("select value from marks where name = 'audited'").fetchone()
+    return write_cursor("e", int(found[0])) if found is not None else None
 
 
 def _ord(db: apsw.Connection, session: str) -> int:

@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from callgate.core.ops import AppendMessages, FinishCall, Op, SessionOp, StartCall
+from callgate.core.ops import AppendMessages, ClearOutbox, FinishCall, Op, SessionOp, StartCall
 from callgate.core.stored import (
     ConfirmationState,
+    OutboxRecord,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
@@ -94,6 +95,7 @@ class SqliteRows:
         events: list[str] = []
         calls: list[str] = []
         messages: list[str] = []
+        cleared: list[str] = []
         for op in ops:
             if isinstance(op, SessionOp) and op.session not in self.cache.sessions:
                 sessions.append(op.session)
@@ -103,11 +105,14 @@ class SqliteRows:
                 calls.append(op.call)
             elif isinstance(op, AppendMessages):
                 messages += [each.id for each in op.messages]
+            elif isinstance(op, ClearOutbox):
+                cleared += op.calls
         self._load(StoredSession, sessions)
         if self._looks:
             self._load(EventRow, events)
         self._load(StoredCall, calls)
         self._load(MessageRow, messages)
+        self._load(OutboxRecord, cleared)
 
     def _load(self, kind: _Kind, keys: list[str]) -> None:
         if len(keys) < 2:  # one alone is looked up when it is asked for

@@ -231,6 +231,8 @@ class _Remains:
                     return
             except DAMAGE:
                 continue
+            except apsw.SQLError:  # a table that its format does not have
+                return
 
 
 def _write(found: _Remains, path: str) -> None:

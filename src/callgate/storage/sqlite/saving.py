@@ -13,10 +13,13 @@ import apsw
 import msgspec
 
 from callgate.core.stored import (
+    CutSession,
+    OutboxRecord,
     Pin,
     StoredCall,
     StoredConfirmation,
     StoredGrant,
+    StoredSecret,
     StoredSession,
 )
 from callgate.storage.encoding import encode
@@ -169,6 +172,23 @@ class Saving:
             [(row.id, self._ord(row), encode(row)) for row in rows],
         )
 
+    def _save_outbox(self, rows: list[OutboxRecord]) -> None:
+        self._db.executemany(
+            "insert or replace into outbox values (?, ?, ?)",
+            [(row.call_id, row.owner, encode(row)) for row in rows],
+        )
+
+    def _save_cut_sessions(self, rows: list[CutSession]) -> None:
+        self._db.executemany(
+            "insert or replace into cut_sessions values (?, ?)",
+            [(row.session_id, encode(row)) for row in rows],
+        )
+
+    def _save_secrets(self, rows: list[StoredSecret]) -> None:
+        self._db.executemany(
+            "insert or ignore into secrets values (?, ?)", [(row.name, encode(row)) for row in rows]
+        )
+
     def _save_pins(self, rows: list[Pin]) -> None:
         self._db.executemany(
             "insert or replace into pins values (?, ?, ?)",
@@ -201,6 +221,7 @@ class Saving:
             self._db.execute(f"delete from {table} where place > ? and place < ?", span)  # noqa: S608
         for table in ("calls", "confirmations", "grants", "sessions"):
             self._db.execute(f"delete from {table} where ord = ?", (ord,))  # noqa: S608
+        self._db.execute("delete from cut_sessions where id = ?", (session,))
 
 
 def _session_of(row: Any) -> str | None:
@@ -216,5 +237,8 @@ _SAVE: dict[_Kind, Any] = {
     StoredGrant: Saving._save_grants,
     Pin: Saving._save_pins,
     Blob: Saving._save_blobs,
+    OutboxRecord: Saving._save_outbox,
+    CutSession: Saving._save_cut_sessions,
+    StoredSecret: Saving._save_secrets,
 }
 """In this order: what is emptied may have been appended by the same batch."""

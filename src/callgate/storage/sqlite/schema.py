@@ -104,7 +104,28 @@ create index if not exists confirmations_by_session on confirmations (ord);
 """
 """What is listed for a workspace, and what is deleted with a session, without reading the rest."""
 
-MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED, INDEXES)
+OUTBOX = """
+create table if not exists outbox (
+    id text primary key,
+    owner text not null,
+    body text not null
+) strict, without rowid;
+
+create table if not exists cut_sessions (
+    id text primary key,
+    body text not null
+) strict, without rowid;
+
+create table if not exists secrets (
+    id text primary key,
+    body text not null
+) strict, without rowid;
+
+insert or ignore into marks select 'audited', ifnull(max(n), 0) from events;
+"""
+"""Calls that ended before this have a line, or none, as they were written then."""
+
+MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED, INDEXES, OUTBOX)
 
 
 _STATE = """

@@ -9,9 +9,11 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import apsw
 
 from callgate.core.events import Event
-from callgate.core.ids import ulid
+from callgate.core.ids import owner_id
 from callgate.core.ops import Op
 from callgate.core.stored import (
+    CutSession,
+    OutboxRecord,
     Pin,
     StoredCall,
     StoredConfirmation,
@@ -44,8 +46,8 @@ T = TypeVar("T")
 class SqliteStore:
     """Implements `core.stores.Store`; belongs to the event loop in which it was opened."""
 
-    def __init__(self, location: Location) -> None:
-        self.owner = "own_" + ulid()
+    def __init__(self, location: Location, owner: str | None = None) -> None:
+        self.owner = owner or owner_id()
         self._location = location
         self._loop = asyncio.get_running_loop()
         self._owners = Owners(location.owners, self.owner)
@@ -57,12 +59,21 @@ class SqliteStore:
         self._closed = False
 
     @classmethod
-    async def open(cls, home: str, *, vfs: str | None = None, wait_s: float = WAIT_S) -> Self:
+    async def open(
+        cls,
+        home: str,
+        *,
+        vfs: str | None = None,
+        wait_s: float = WAIT_S,
+        owner: str | None = None,
+    ) -> Self:
         """The store of a home. Without a file there is none until something is committed.
+
+        `owner` names this process, and no other one ever; None: a name of its own.
 
         Raises `StoreTooNew` or `StoreDamaged`; never because a disk cannot be written.
         """
-        store = cls(Location(home=home, vfs=vfs, wait_s=wait_s))
+        store = cls(Location(home=home, vfs=vfs, wait_s=wait_s), owner)
         try:
             await store._readers.run(lambda: check(store._location))
         except BaseException:
@@ -204,6 +215,19 @@ class SqliteStore:
 
     async def dead_owners(self) -> Sequence[str]:
         return await self._read(reads.dead_owners, self._owners.alive)
+
+    async def outbox(self, *, of_dead: bool = False) -> Sequence[OutboxRecord]:
+        records = await self._read(reads.outbox)
+        return [r for r in records if not self._owners.alive(r.owner)] if of_dead else records
+
+    async def cut_sessions(self) -> Sequence[CutSession]:
+        return await self._read(reads.cut_sessions)
+
+    async def get_secret(self, name: str) -> str | None:
+        return await self._read(reads.get_secret, name)
+
+    async def audited_from(self) -> str | None:
+        return await self._read(reads.audited_from)
 
     async def close(self) -> None:
         """Write what was committed and leave; the sessions owned here are free again."""

@@ -10,7 +10,16 @@ import apsw
 import msgspec
 from msgspec.structs import replace
 
-from callgate.core.stored import Pin, StoredCall, StoredConfirmation, StoredGrant, StoredSession
+from callgate.core.stored import (
+    CutSession,
+    OutboxRecord,
+    Pin,
+    StoredCall,
+    StoredConfirmation,
+    StoredGrant,
+    StoredSecret,
+    StoredSession,
+)
 from callgate.storage.encoding import decode
 from callgate.storage.sqlite.schema import POSITION_BITS
 from callgate.storage.views import Blob
@@ -31,6 +40,9 @@ TABLES: dict[type[Any], str] = {
     StoredGrant: "grants",
     Pin: "pins",
     Blob: "blobs",
+    OutboxRecord: "outbox",
+    CutSession: "cut_sessions",
+    StoredSecret: "secrets",
 }
 
 

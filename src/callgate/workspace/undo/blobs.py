@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Collection, Iterator
 from hashlib import sha256
 
-from callgate.core.directories import make_private_directory
+from callgate.core.directories import make_private_directory, sync_file
 from callgate.workspace.paths import opening
 
 _TEMPORARY = "tmp-"
@@ -22,16 +22,19 @@ _BLOCK = 1024 * 1024
 class Blobs:
     """A directory of contents. Every method raises `OSError` where the disk fails."""
 
-    def __init__(self, directory: str) -> None:
+    def __init__(self, directory: str, *, synced: bool = True) -> None:
+        """Without `synced` nothing waits for the disk."""
         self._directory = directory
+        self._synced = synced
 
     def keep(self, content: bytes, digest: str, *, durable: bool) -> bool:
         """Keep a content; once durable it outlives a loss of power. Whether it was new."""
-        path = self._path(digest)
+        path, durable = self._path(digest), durable and self._synced
         try:
             os.utime(path)
             if durable:
                 _sync(path)
+                _sync(os.path.dirname(path))
             return False
         except FileNotFoundError:
             pass
@@ -39,9 +42,11 @@ class Blobs:
         try:
             _write_new(beside, content, durable=durable)
         except FileNotFoundError:
-            make_private_directory(self._directory)
+            self._make(self._directory)
             _write_new(beside, content, durable=durable)
         self._name(beside, path)
+        if durable:
+            _sync(os.path.dirname(path))
         return True
 
     def read(self, digest: str) -> bytes | None:
@@ -80,8 +85,12 @@ class Blobs:
         try:
             os.rename(beside, path)
         except FileNotFoundError:
-            make_private_directory(os.path.dirname(path))
+            self._make(os.path.dirname(path))
             os.rename(beside, path)
+
+    def _make(self, directory: str) -> None:
+        with opening():
+            make_private_directory(directory, synced=self._synced)
 
     def _path(self, digest: str) -> str:
         return os.path.join(self._directory, digest[:2], digest)
@@ -102,7 +111,7 @@ def _write_new(path: str, content: bytes, *, durable: bool) -> None:
     try:
         write_all(fd, content)
         if durable:
-            to_disk(fd)
+            sync_file(fd)
     except BaseException:
         os.unlink(path)
         raise
@@ -114,7 +123,7 @@ def _sync(path: str) -> None:
     with opening():
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        to_disk(fd)
+        sync_file(fd)
     finally:
         os.close(fd)
 
@@ -123,10 +132,6 @@ def write_all(fd: int, content: bytes) -> None:
     left = memoryview(content)
     while left:
         left = left[os.write(fd, left) :]
-
-
-to_disk = getattr(os, "fdatasync", os.fsync)
-"""Wait until a file's content is on the disk. macOS has only the slower call."""
 
 
 def digest_of(fd: int) -> str:

@@ -20,14 +20,20 @@ import os
 import re
 import threading
 import time
+from functools import partial
 from hashlib import sha256
 from itertools import islice
 
-from callgate.core.directories import make_private_directory
+from callgate.core.directories import (
+    BackgroundSync,
+    make_private_directory,
+    sync_directory,
+    sync_file,
+)
 from callgate.core.errors import ToolExecutionError
 from callgate.workspace.noting import Standing, Withdraw
 from callgate.workspace.paths import opening
-from callgate.workspace.undo.blobs import Blobs, to_disk, write_all
+from callgate.workspace.undo.blobs import Blobs, write_all
 from callgate.workspace.undo.pruning import Bounds, Pruning
 from callgate.workspace.undo.records import (
     Change,
@@ -52,9 +58,17 @@ SHOWN = 1024 * 1024
 class History:
     """The history in one directory. Any number of processes may use it at once."""
 
-    def __init__(self, directory: str, bounds: Bounds = Bounds()) -> None:  # noqa: B008  # frozen
+    def __init__(
+        self,
+        directory: str,
+        bounds: Bounds = Bounds(),  # noqa: B008  # frozen
+        *,
+        synced: bool = True,
+    ) -> None:
+        """Without `synced` nothing waits for the disk."""
         self.bounds = bounds
-        self.blobs = Blobs(os.path.join(directory, "blobs"))
+        self.blobs = Blobs(os.path.join(directory, "blobs"), synced=synced)
+        self._synced = synced
         self._calls = os.path.join(directory, "calls")
         self._pruning = Pruning(directory, self.blobs, self._calls, bounds)
         self._lock = threading.Lock()
@@ -84,24 +98,20 @@ class History:
         """Drop what is too old or too much, now."""
         self._pruning.run()
 
-    def keep(self, standing: Standing, most: int, *, durable: bool) -> State:
-        """What stands there, its content kept unless it is larger than `most`."""
-        content = standing.content
-        if content is None or standing.kind not in ("file", "link"):
-            return State(standing.kind, standing.mode, standing.size)
-        digest = sha256(content).hexdigest()
-        stored = len(content) <= most
-        if stored and self.blobs.keep(content, digest, durable=durable):
-            self._pruning.added(len(content))
-        return State(standing.kind, standing.mode, standing.size, digest, stored)
+    def keep(self, standing: Standing, state: State, *, durable: bool) -> None:
+        """Keep the content of what stands there, if its state says so."""
+        if not state.kept or standing.content is None or state.sha256 is None:
+            return
+        if self.blobs.keep(standing.content, state.sha256, durable=durable):
+            self._pruning.added(len(standing.content))
 
     def append(self, origin: Origin, line: Line, *, durable: bool) -> None:
         path = os.path.join(self._calls, f"{_plain(origin.call)}.{_plain(origin.session)}{_SUFFIX}")
         try:
             fd = _opened(path)
         except FileNotFoundError:
-            for each in (os.path.dirname(self._calls), self._calls):  # a mode is for the last
-                make_private_directory(each)
+            with opening():
+                make_private_directory(self._calls, synced=self._synced)
             fd = _opened(path)
         try:
             size = os.fstat(fd).st_size
@@ -112,8 +122,11 @@ class History:
             except OSError:
                 os.ftruncate(fd, size)
                 raise
-            if durable:
-                to_disk(fd)
+            if durable and self._synced:
+                # The file of a call is new.
+                directory = BackgroundSync(partial(_sync_names, self._calls))
+                sync_file(fd)
+                directory.wait()
         finally:
             os.close(fd)
         self._pruning.added(len(text))
@@ -151,19 +164,16 @@ class CallHistory:
         return self._history.bounds.limit
 
     def note(self, real: str, before: Standing | None, after: Standing | None) -> Withdraw:
-        """The content first, then the line; both are on the disk when this returns."""
-        history, origin = self._history, self._origin
+        """The old content and the line are both on the disk when this returns."""
+        change = Change(
+            origin=self._origin,
+            path=os.fsencode(real),
+            before=before and _state(before, self.limit),
+            after=after and _state(after, min(self.limit, SHOWN)),
+            at=self._history.moment(),
+        )
         try:
-            change = Change(
-                origin=origin,
-                path=os.fsencode(real),
-                before=before and history.keep(before, self.limit, durable=True),
-                after=after and history.keep(after, min(self.limit, SHOWN), durable=False),
-                at=history.moment(),
-            )
-            # A directory's line may wait for the line of the file in it.
-            durable = after is None or after.kind != "directory"
-            history.append(origin, change, durable=durable)
+            self._write(change, before, after)
         except OSError as error:
             raise ToolExecutionError(
                 "The history of changes cannot be written"
@@ -173,11 +183,45 @@ class CallHistory:
             ) from error
         return lambda: self._withdraw(change.at)
 
+    def _write(self, change: Change, before: Standing | None, after: Standing | None) -> None:
+        history = self._history
+        if after is not None and change.after is not None:
+            history.keep(after, change.after, durable=False)
+        # A directory's line may wait for the line of the file in it.
+        durable = after is None or after.kind != "directory"
+        if before is None or change.before is None or not change.before.kept:
+            history.append(self._origin, change, durable=durable)
+            return
+        content = BackgroundSync(partial(history.keep, before, change.before, durable=True))
+        try:
+            history.append(self._origin, change, durable=durable)
+        finally:
+            content.end()
+        try:
+            content.wait()
+        except OSError:
+            self._withdraw(change.at)
+            raise
+
     def _withdraw(self, at: int) -> None:
         try:
             self._history.append(self._origin, Withdrawn(at), durable=False)
         except OSError:
             pass  # an undo finds the file as it was before, and leaves it so
+
+
+def _state(standing: Standing, most: int) -> State:
+    """What stands there, its content to be kept unless it is larger than `most`."""
+    content = standing.content
+    if content is None or standing.kind not in ("file", "link"):
+        return State(standing.kind, standing.mode, standing.size)
+    digest = sha256(content).hexdigest()
+    return State(standing.kind, standing.mode, standing.size, digest, len(content) <= most)
+
+
+def _sync_names(directory: str) -> None:
+    with opening():
+        sync_directory(directory)
 
 
 def _opened(path: str) -> int:

@@ -16,7 +16,7 @@ from callgate.workspace.files import WorkspaceFileAPI
 from callgate.workspace.noting import Changed, Standing, change, look
 from callgate.workspace.opening import READ
 from callgate.workspace.paths import sayable
-from callgate.workspace.replace import made_directories
+from callgate.workspace.replace import made_directories, sync_names
 from callgate.workspace.undo.blobs import digest_of
 from callgate.workspace.undo.records import State, is_same
 from callgate.workspace.walk import Spot
@@ -121,11 +121,13 @@ def _make(
             raise refusals.changed(path)
         note = files.judge_change(spot, path)
         *parents, name = spot.rest
-        with made_directories(opener, spot.fd, parents, note) as fd:
+        with made_directories(opener, spot.fd, parents, note, synced=files.synced) as fd:
             _change(
                 path,
                 lambda: change(opener, fd, name, lambda: make(fd, name), after=after, note=note),
             )
+            if files.synced:
+                sync_names(opener, fd)
 
 
 def remove(files: WorkspaceFileAPI, real: str, now: State) -> None:
@@ -152,6 +154,8 @@ def remove_directory(files: WorkspaceFileAPI, real: str) -> bool:
             os.rmdir(name, dir_fd=spot.fd)
 
         _change(path, lambda: change(opener, spot.fd, name, rmdir, after=None, note=note))
+        if files.synced:
+            sync_names(opener, spot.fd)
         return True
 
 

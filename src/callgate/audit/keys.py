@@ -1,0 +1,74 @@
+"""The key with which the log hashes arguments: a short secret cannot be guessed from the hash.
+
+It lies in a file beside the log, so that a line waits for nothing, and in the store, so that
+several servers share it; where they differ, the store's counts. Whoever has both the key and a
+guess can check the guess: the log alone, copied elsewhere, tells nobody.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from hashlib import blake2b
+
+NAME = "audit"
+"""Of the key in the store."""
+_PREFIX = "keyed:"
+"""What hashes of older lines, which are plain SHA-256, do not begin with."""
+_SIZE = 32
+
+
+def keyed_hash(key: bytes, sha256: str) -> str:
+    """For the log: of arguments by their SHA-256."""
+    return _PREFIX + blake2b(sha256.encode(), key=key, digest_size=_SIZE).hexdigest()
+
+
+def is_keyed(hash: str) -> bool:
+    return hash.startswith(_PREFIX)
+
+
+def key_path(log: str) -> str:
+    return log.removesuffix(".jsonl") + ".key"
+
+
+def read_key(log: str) -> bytes | None:
+    """The key beside a log, if there is one."""
+    try:
+        with open(key_path(log), encoding="ascii") as file:
+            key = bytes.fromhex(file.read(2 * _SIZE))
+    except (OSError, ValueError):
+        return None
+    return key if len(key) == _SIZE else None
+
+
+def make_key(log: str) -> bytes:
+    """The key beside a log, made if there is none; where that is not possible, one for now."""
+    key = read_key(log)
+    if key is None:
+        key = secrets.token_bytes(_SIZE)
+        try:
+            save_key(log, key, anew=False)
+        except FileExistsError:  # another process was first
+            return read_key(log) or key
+        except OSError:
+            pass
+    return key
+
+
+def save_key(log: str, key: bytes, *, anew: bool = True) -> None:
+    """Write the key beside a log. `FileExistsError` if one is there that may not be replaced."""
+    path = key_path(log)
+    temporary = f"{path}.{secrets.token_hex(8)}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        try:
+            os.write(descriptor, key.hex().encode())
+        finally:
+            os.close(descriptor)
+        if anew:
+            os.replace(temporary, path)
+        else:
+            os.link(temporary, path)
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)

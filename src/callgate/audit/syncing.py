@@ -1,0 +1,41 @@
+"""One sync for many calls: it covers every line that was appended before it began.
+
+    append, wait --+
+    append, wait --+--> [ sync 2, not begun ]      whoever comes joins the one that has not begun
+                        [ sync 1, under way ]      it may have begun before our line was there
+
+Loaded with the first call that waits for its line.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+
+class GroupSync:
+    """Syncs one after the other in a thread of its own. Usable from any thread and event loop."""
+
+    def __init__(self, sync: Callable[[], None]) -> None:
+        self._sync = sync
+        self._thread = ThreadPoolExecutor(1, "callgate-audit")
+        self._guard = threading.Lock()
+        self._next: Future[None] | None = None
+        """The sync that has not begun."""
+
+    def request(self) -> Future[None]:
+        """Done once everything appended before is on the disk; has the `OSError` if it is not."""
+        with self._guard:
+            if self._next is None:
+                self._next = self._thread.submit(self._run)
+            return self._next
+
+    def _run(self) -> None:
+        with self._guard:
+            self._next = None
+        self._sync()
+
+    def close(self) -> None:
+        """Finish what was requested; wait for it."""
+        self._thread.shutdown()

@@ -1,0 +1,66 @@
+"""The lines that dead processes owe the audit log: each is written once, whoever writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from callgate.audit.log import AuditLog
+from callgate.audit.reading import newest_first
+from callgate.audit.records import CallRecord
+from callgate.core.ops import ClearOutbox
+from callgate.core.stored import OutboxRecord
+from callgate.core.stores import Store
+
+_EARLIER_MS = 24 * 3_600_000
+"""By how much a clock may have been set back between a record and its line."""
+
+_log = logging.getLogger("callgate.sessions")
+
+
+async def write_owed(store: Store, audit: AuditLog) -> None:
+    """Write the records of dead owners that have no line, and clear the outbox of them.
+
+    Whoever calls this holds the lock of those who recover. `OSError` where the log cannot be
+    written: what is left stays in the outbox.
+    """
+    owed = await store.outbox(of_dead=True)
+    if not owed:
+        return
+    records = [record for each in owed if (record := _read(each)) is not None]
+    known = await asyncio.to_thread(_calls_with_line, audit.path, records)
+    written = [each.call_id for each in owed]
+    for number, record in enumerate(records):
+        if record.call_id in known:
+            continue
+        try:
+            audit.append(record)
+        except OSError:
+            unwritten = {each.call_id for each in records[number:]} - known
+            await store.commit(ClearOutbox(calls=tuple(c for c in written if c not in unwritten)))
+            raise
+    await asyncio.wrap_future(audit.request_sync())
+    await store.commit(ClearOutbox(calls=tuple(written)))
+
+
+def _read(owed: OutboxRecord) -> CallRecord | None:
+    try:
+        return msgspec.json.decode(owed.record, type=CallRecord)
+    except msgspec.MsgspecError as error:
+        _log.critical("the record of call %s cannot be read: %s", owed.call_id, error)
+        return None
+
+
+def _calls_with_line(path: str, records: list[CallRecord]) -> set[str]:
+    """Those among the calls of these records that are in the log."""
+    wanted = {record.call_id for record in records}
+    oldest = min((record.ts for record in records), default=0) - _EARLIER_MS
+    found: set[str] = set()
+    for line, _ in newest_first(path):
+        if line.ts < oldest or len(found) == len(wanted):
+            break
+        if line.call_id in wanted:
+            found.add(line.call_id)
+    return found

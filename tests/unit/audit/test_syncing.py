@@ -1,0 +1,88 @@
+"""A sync covers every line that was appended before it began, and no other."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from callgate.audit.log import AuditLog
+from callgate.audit.segments import all_segments
+from callgate.audit.syncing import GroupSync
+from tests.needs import needs
+from tests.unit.audit.test_log import record
+
+LIMIT_S = 60
+
+
+class HeldSync:
+    """A sync that says when it begins, and ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.free = threading.Semaphore(0)
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+        self.begun.release()
+        assert self.free.acquire(timeout=LIMIT_S)
+
+
+def test_who_comes_while_a_sync_is_under_way_shares_the_next_one() -> None:
+    sync = HeldSync()
+    group = GroupSync(sync)
+    first = group.request()
+    assert sync.begun.acquire(timeout=LIMIT_S)
+    later = [group.request() for _ in range(10)]
+    sync.free.release()
+    first.result(LIMIT_S)
+    assert not any(each.done() for each in later)
+    sync.free.release()
+    for each in later:
+        each.result(LIMIT_S)
+    assert sync.count == 2
+    group.close()
+
+
+def test_a_sync_that_fails_fails_for_those_who_waited_and_the_next_one_is_tried() -> None:
+    failures = [OSError(5, "no")]
+
+    def sync() -> None:
+        if failures:
+            raise failures.pop()
+
+    group = GroupSync(sync)
+    with pytest.raises(OSError, match="no"):
+        group.request().result(LIMIT_S)
+    group.request().result(LIMIT_S)
+    group.close()
+
+
+@needs("linux")
+def test_the_last_lines_of_a_closed_file_are_synced_and_the_name_of_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def recorded(fd: int) -> None:
+        synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{fd}")))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    path = str(tmp_path / "home" / "audit.jsonl")
+    log, other = AuditLog(path, max_bytes=4096, keep=2), AuditLog(path, max_bytes=4096)
+    log.append(record(1))
+    for n in range(40):
+        other.append(record(n))
+    other.close()
+    synced.clear()
+    log._looked = 0.0  # the moment has passed after which it looks again
+    log.append(record(2))  # in a file that is new to it
+    log.request_sync().result(LIMIT_S)
+    assert os.path.basename(all_segments(path)[0]) in synced
+    assert {"audit.jsonl", "home"} <= set(synced)
+    log.close()
