@@ -8,6 +8,7 @@ its own, and it is gone once it is closed.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, Self, TypeVar
 
@@ -16,6 +17,8 @@ from msgspec.structs import replace
 from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.core.ops import Op
+from callgate.core.pruning.ops import PageRelease, RowSweep
+from callgate.core.pruning.usage import PrunablePage, StoreUsage
 from callgate.core.stored import (
     CallState,
     ConfirmationState,
@@ -45,6 +48,8 @@ from callgate.storage.changes import apply
 from callgate.storage.cursors import check_page, read_cursor, write_cursor
 from callgate.storage.encoding import decode, decode_event, encode_ops
 from callgate.storage.hints import Hints
+from callgate.storage.pruning import filled
+from callgate.storage.pruning import prunable as choose
 from callgate.storage.views import Blob, EmptiedEvent, EventRow, MessageRow, Row, View
 
 R = TypeVar("R", bound=Row)
@@ -59,6 +64,10 @@ class Tables:
         self._messages: dict[str, list[MessageRow]] = {}
         self.log: list[EventRow | None] = []
         """All events in the order of their commits; None where one was deleted."""
+        self.dropped: list[str] = []
+        """Sessions that are gone, while rows of theirs are left."""
+        self.pruned = 0
+        """The number of the last event in `log` that was pruned."""
         self.touches: dict[str, int] = {}
         """The number of the last change of each session."""
         self._changes = 0
@@ -73,8 +82,8 @@ class Tables:
     def find(self, kind: type[R], field: str, value: Any) -> Sequence[R]:
         return [row for row in self.all(kind) if getattr(row, field) == value]
 
-    def events(self, session: str, after: int = 0) -> Iterator[str]:
-        yield from (row.text for row in self._events.get(session, [])[after:])
+    def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
+        yield from ((row.seq, row.text) for row in self._events.get(session, []) if row.seq > after)
 
     def messages(self, session: str) -> Iterator[str]:
         yield from (row.text for row in self._messages.get(session, []))
@@ -82,8 +91,66 @@ class Tables:
     def alive(self, owner: str) -> bool:
         return owner in self.living
 
+    def workers_of(self, session: str) -> list[StoredSession]:
+        return sorted(self.find(StoredSession, "parent", session), key=lambda each: each.id)
+
+    def has_open_calls(self, session: str) -> bool:
+        calls = self.find(StoredCall, "session_id", session)
+        is_cut = self.get(CutSession, session) is not None
+        return is_cut or any(call.state is not CallState.ENDED for call in calls)
+
+    def oldest_sessions(self, cursor: str | None, most: int) -> tuple[list[StoredSession], str | None]:
+        after = read_cursor("s", cursor) if cursor is not None else 0
+        order = sorted(self.all(StoredSession), key=lambda each: self.touches[each.id])
+        page = [each for each in order if self.touches[each.id] > after][:most]
+        return page, write_cursor("s", self.touches[page[-1].id]) if len(page) == most else None
+
+    def oldest_events(self, cursor: str | None, most: int) -> tuple[list[EventRow], str | None]:
+        after = read_cursor("e", cursor) if cursor is not None else 0
+        seen = [(n, row) for n, row in enumerate(self.log, 1) if n > after and self.shows(row)][:most]
+        return [row for _, row in seen if row], write_cursor("e", seen[-1][0]) if len(seen) == most else None
+
+    def shows(self, row: EventRow | None) -> bool:
+        """Whether an event is there, and its session too."""
+        return row is not None and row.session_id not in self.dropped
+
+    def sweep(self, most: int) -> RowSweep:
+        room, gone = most, Counter[str]()
+        for session in [*self.dropped]:
+            for kind in (EventRow, MessageRow, StoredCall, StoredConfirmation, StoredGrant):
+                rows = self._rows.get(kind, {})
+                for key in [key for key, row in rows.items() if row.session_id == session][:room]:
+                    self._forget(kind, rows.pop(key))
+                    gone[kind.__name__] += 1
+                    room -= 1
+                if room <= 0:
+                    break
+            if room <= 0:
+                break
+            self.dropped.remove(session)
+            room -= 1
+        return RowSweep(
+            events=gone["EventRow"], messages=gone["MessageRow"], calls=gone["StoredCall"], more=bool(self.dropped)
+        )
+
+    def _forget(self, kind: type[Any], row: Any) -> None:
+        if kind is EventRow:
+            self._events[row.session_id].remove(row)
+            self.log[self.log.index(row)] = None
+        elif kind is MessageRow:
+            self._messages[row.session_id].remove(row)
+
+    def release_pages(self, most: int) -> PageRelease:
+        return PageRelease()
+
     def save(self, view: View) -> dict[str, int]:
         """Keep the changes; the number of each changed session's change."""
+        for row in view.pruned.values():
+            self.pruned = max(self.pruned, self.log.index(self._rows[EventRow][row.id]) + 1)
+        for session in view.dropped:
+            ends = [n for n, row in enumerate(self.log, 1) if row and row.session_id == session]
+            self.pruned = max([self.pruned, *ends])
+            self.dropped.append(session)
         for kind, changes in view.rows.items():
             if kind is not EmptiedEvent:
                 self._save(kind, changes)
@@ -95,13 +162,17 @@ class Tables:
             numbers[session] = self.touches[session] = self._changes
         for session in view.deleted:
             self._delete(session)
+        for session in view.dropped:
+            self.touches.pop(session, None)
         return numbers
 
     def _save(self, kind: type[Any], changes: dict[Hashable, Any]) -> None:
         rows = self._rows.setdefault(kind, {})
         for key, row in changes.items():
             if row is None:
-                rows.pop(key, None)
+                gone = rows.pop(key, None)
+                if gone is not None:
+                    self._forget(kind, gone)
                 continue
             rows[key] = row
             if kind is EventRow:
@@ -113,9 +184,9 @@ class Tables:
     def _empty(self, emptied: EmptiedEvent) -> None:
         # The row in `log` and among the events is the same one and must stay so.
         rows = self._events[emptied.session_id]
-        old = rows[emptied.seq - 1]
-        new = replace(old, text=emptied.text)
-        rows[emptied.seq - 1] = new
+        at = emptied.seq - rows[0].seq
+        old = rows[at]
+        new = rows[at] = replace(old, text=emptied.text)
         self._rows[EventRow][old.id] = new
         self.log[self.log.index(old)] = new
 
@@ -171,9 +242,9 @@ class MemoryStore:
 
     async def read_events(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[Event]:
         check_page(after, limit)
-        self._session(session)
-        texts = list(self._rows.events(session, after))[:limit]
-        return [decode_event(text) for text in texts]
+        last = self._session(session).last_seq
+        page = [(seq, decode_event(text)) for seq, text in self._rows.events(session, after)][:limit]
+        return [*filled(page, session, after, last, limit)]
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
         begin = read_cursor("e", after) if after is not None else 0
@@ -185,7 +256,7 @@ class MemoryStore:
             if len(events) == limit:
                 break
             begin += 1
-            if row is not None:
+            if row is not None and self._rows.shows(row):
                 events.append(decode_event(row.text))
                 cursors.append(write_cursor("e", begin))
                 seqs.append(row.seq)
@@ -196,7 +267,7 @@ class MemoryStore:
         check_page(begin, limit)
         log = self._rows.log
         end = read_cursor("e", upto) if upto is not None else max(begin, len(log))
-        known = [(n, row) for n, row in enumerate(log[:end], 1) if n > begin and row is not None][-limit:]
+        known = [(n, row) for n, row in enumerate(log[:end], 1) if n > begin and self._rows.shows(row)][-limit:]
         return EventPage(
             [decode_event(row.text) for _, row in known],
             [write_cursor("e", n) for n, _ in known],
@@ -208,7 +279,7 @@ class MemoryStore:
     async def behind(self, after: str | None = None) -> Behind:
         begin = read_cursor("e", after) if after is not None else 0
         end = max(begin, len(self._rows.log))
-        return Behind(end - begin, write_cursor("e", end))
+        return Behind(end - begin, write_cursor("e", end), begin < self._rows.pruned)
 
     async def read_messages(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[StoredMessage]:
         check_page(after, limit)
@@ -246,7 +317,7 @@ class MemoryStore:
         return SessionPage(page, write_cursor("s", touches[page[-1].id]) if more else None)
 
     async def workers_of(self, session: str) -> Sequence[StoredSession]:
-        return sorted(self._rows.find(StoredSession, "parent", session), key=lambda each: each.id)
+        return self._rows.workers_of(session)
 
     async def find_sessions(self, part: str) -> Sequence[str]:
         ids = (each.id for each in self._rows.all(StoredSession))
@@ -294,7 +365,7 @@ class MemoryStore:
         return self._rows.get(StoredCall, id)
 
     async def grants(self, session: str) -> Sequence[StoredGrant]:
-        found = self._rows.find(StoredGrant, "session_id", session)
+        found = self._rows.find(StoredGrant, "session_id", session) if session not in self._rows.dropped else []
         return sorted(found, key=lambda grant: grant.id)
 
     async def pins(self, source: str | None = None) -> Sequence[Pin]:
@@ -304,6 +375,25 @@ class MemoryStore:
     async def get_blob(self, sha256: str) -> bytes | None:
         blob = self._rows.get(Blob, sha256)
         return blob.data if blob is not None else None
+
+    async def prunable(self, before: float, cursor: str | None = None, limit: int = PAGE) -> PrunablePage:
+        page, further = self._rows.oldest_sessions(cursor, limit)
+        known = {each.id for each in self._rows.all(StoredSession)}
+        families = choose(page, before, self._rows, known.__contains__)
+        going = [each for family in families for each in family]
+        return PrunablePage(
+            sessions=going,
+            calls=sum(len(self._rows.find(StoredCall, "session_id", each.id)) for each in going),
+            cursor=further if any(each.updated_at < before for each in page) else None,
+        )
+
+    async def usage(self) -> StoreUsage:
+        sessions = self._rows.all(StoredSession)
+        return StoreUsage(
+            sessions=len(sessions),
+            events=sum(each.last_seq for each in sessions),
+            messages=sum(each.messages for each in sessions),
+        )
 
     async def dead_owners(self) -> Sequence[str]:
         owners = {call.owner for call in await self.open_calls()}

@@ -1,4 +1,5 @@
-"""The key with which the log hashes arguments: a short secret cannot be guessed from the hash.
+"""The key of the log. Arguments are hashed with it, so that a short secret cannot be guessed from
+the hash; lines that say which files were dropped are signed with it.
 
 It lies in a file beside the log, so that a line waits for nothing, and in the store, so that
 several servers share it; where they differ, the store's counts. Whoever has both the key and a
@@ -21,6 +22,12 @@ _SIZE = 32
 def keyed_hash(key: bytes, sha256: str) -> str:
     """For the log: of arguments by their SHA-256."""
     return _PREFIX + blake2b(sha256.encode(), key=key, digest_size=_SIZE).hexdigest()
+
+
+def drop_signature(key: bytes, chain: str, n: int, kept_from: int, dropped_last: str) -> str:
+    """Of the line of a chain that says which files were dropped."""
+    text = f"drop {chain} {n} {kept_from} {dropped_last}"
+    return blake2b(text.encode(), key=key, digest_size=_SIZE).hexdigest()
 
 
 def is_keyed(hash: str) -> bool:

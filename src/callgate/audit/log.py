@@ -28,6 +28,7 @@ import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property
@@ -37,9 +38,9 @@ from weakref import WeakSet
 import msgspec
 
 from callgate.audit.journals import JournalMark
-from callgate.audit.keys import make_key, save_key
-from callgate.audit.records import CallRecord, encode, line_hash
-from callgate.audit.segments import closed_segments, lock_path, number_of, segment_path
+from callgate.audit.keys import drop_signature, make_key, save_key
+from callgate.audit.records import DropMark, Line, encode, line_hash
+from callgate.audit.segments import closed_segments, first_time, lock_path, number_of, segment_path
 from callgate.core.directories import make_private_directory, sync_directory, sync_file
 from callgate.core.ids import ulid
 
@@ -128,7 +129,7 @@ class AuditLog:
         if self._failed:
             self._write(b"\n")
 
-    def append(self, record: CallRecord) -> None:
+    def append(self, record: Line) -> None:
         """Write one line; when this returns it is in the file."""
         self._get_ready()
         at = self._at
@@ -142,7 +143,12 @@ class AuditLog:
         if at.file != self._number:
             record.file, record.file_before = self._number, at.file
         if self._dropping:
-            record.kept_from = number_of(self._dropping[-1][0]) + 1
+            newest, guard = self._dropping[-1]
+            record.kept_from = number_of(newest) + 1
+            record.dropped_last = line_hash(_last_line(guard, _TAIL))
+            record.signature = drop_signature(
+                self.key, record.chain, record.n, record.kept_from, record.dropped_last
+            )
         line = encode(record)
         data = beginning + line + b"\n"
         self._write(data)
@@ -152,6 +158,25 @@ class AuditLog:
         at.file = self._number
         if self._dropping:
             self._drop()
+
+    def close_before(self, before_ms: int) -> None:
+        """Close the file that is written if its first line is older: it can be dropped sooner."""
+        self._get_ready()
+        if 0 < first_time(self.path) < before_ms:
+            self._rotate()
+
+    def drop(self, segments: Sequence[str]) -> list[str]:
+        """Drop these closed files, the oldest first, up to the first that somebody writes to.
+
+        A line of its own says so, as part of the chain. Those that were dropped.
+        """
+        self._get_ready()
+        self._choose([each for each in segments if each not in dict(self._dropping)])
+        dropping = [segment for segment, _ in self._dropping]
+        if dropping:
+            now = time.time_ns() // 1_000_000
+            self.append(DropMark(id=f"audit_{ulid()}", ts=now, dropped_files=len(dropping)))
+        return [each for each in dropping if not (os.path.exists(each) and os.path.getsize(each))]
 
     @cached_property
     def key(self) -> bytes:
@@ -372,9 +397,11 @@ class AuditLog:
 
     def _choose_surplus(self) -> None:
         """The oldest files beyond those to keep, up to the first that somebody writes to."""
-        if self._dropping:
-            return
-        for segment in closed_segments(self.path)[: -self._keep or None]:
+        if not self._dropping:
+            self._choose(closed_segments(self.path)[: -self._keep or None])
+
+    def _choose(self, segments: Sequence[str]) -> None:
+        for segment in segments:
             guard = os.open(segment, os.O_RDONLY | os.O_CLOEXEC)
             if not _locked(guard, fcntl.LOCK_EX | fcntl.LOCK_NB):
                 os.close(guard)
@@ -383,12 +410,19 @@ class AuditLog:
 
     def _drop(self) -> None:
         dropping, self._dropping = self._dropping, []
-        for segment, guard in dropping:
-            try:
-                os.unlink(segment)
-            except OSError:
-                pass  # it stays, and is chosen again
-            os.close(guard)
+        newest = closed_segments(self.path)[-1:]
+        try:
+            os.fsync(self._fd)  # else a power cut could leave a log that looks cut
+            for segment, _ in dropping:
+                if [segment] == newest:  # by its number the one that is written is known
+                    os.truncate(segment, 0)
+                else:
+                    os.unlink(segment)
+        except OSError:
+            pass  # the rest stays, and is chosen again
+        finally:
+            for _, guard in dropping:
+                os.close(guard)
 
 
 def _opened(path: str, flags: int = 0) -> int:

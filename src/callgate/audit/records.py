@@ -75,6 +75,33 @@ class CallRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """... and of the file with the line before it; 0 for the first of all."""
     kept_from: int = 0
     """Files with a lower number were dropped, because there were more than are kept."""
+    dropped_last: str = ""
+    """The hash of the last line of the newest of these."""
+    signature: str = ""
+    """With the key of the log, of what the two fields before it say."""
+
+
+class DropMark(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A line that is no call: it says, as part of a chain, which files were dropped for their age.
+
+    Its last fields are those of a `CallRecord`.
+    """
+
+    id: str
+    ts: int
+    dropped_files: int
+    chain: str = ""
+    n: int = 0
+    prev: str = ""
+    seen: str = ""
+    file: int = 0
+    file_before: int = 0
+    kept_from: int = 0
+    dropped_last: str = ""
+    signature: str = ""
+
+
+Line = CallRecord | DropMark
 
 
 def implied_end(error_class: str | None) -> str:
@@ -85,12 +112,12 @@ def implied_end(error_class: str | None) -> str:
     return INPUT_INVALID if error_class == ToolErrorClass.VALIDATION_ERROR else FAILED
 
 
-def encode(record: CallRecord) -> bytes:
+def encode(record: Line) -> bytes:
     """The line of a record, without its end."""
     try:
         encoded = _encoder.encode(record)
     except UnicodeEncodeError:  # lone surrogates are written as the escapes they came from
-        encoded = _encoder.encode(_plain(record))
+        encoded = _encoder.encode(_plain(record) if isinstance(record, CallRecord) else record)
     return encoded if encoded.isascii() and b"\x7f" not in encoded else _escape(encoded)
 
 

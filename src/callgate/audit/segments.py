@@ -13,6 +13,8 @@ import os
 import re
 
 _CLOSED = re.compile(r"\.(\d{6,})\.jsonl\Z")
+_TIME = re.compile(rb'\A\{"id":"[^"\\]*","ts":(\d{1,15})[,}]')
+_LONGEST_LINE = 1024 * 1024
 
 
 def closed_segments(path: str) -> list[str]:
@@ -48,6 +50,30 @@ def number_of(segment: str) -> int:
 def segment_path(path: str, number: int) -> str:
     """The name under which a file is closed."""
     return f"{path.removesuffix('.jsonl')}.{number:06d}.jsonl"
+
+
+def first_time(segment: str) -> int:
+    """Milliseconds since 1970 of the first line of a file; 0 where that cannot be read."""
+    try:
+        with open(segment, "rb") as file:
+            return _time_in(file.readline(_LONGEST_LINE))
+    except OSError:
+        return 0
+
+
+def last_time(segment: str) -> int:
+    """The same of the last line; of the file itself where that is no record."""
+    with open(segment, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LONGEST_LINE))
+        lines = file.read().splitlines()
+        changed = int(os.fstat(file.fileno()).st_mtime * 1000)
+    return (_time_in(lines[-1]) if lines else 0) or changed
+
+
+def _time_in(line: bytes) -> int:
+    found = _TIME.search(line)
+    return int(found[1]) if found is not None else 0
 
 
 def lock_path(path: str) -> str:

@@ -2,7 +2,8 @@
 
 An edited, inserted, swapped or removed line breaks the chain at the line after it. A removed
 end, or a chain removed altogether, is seen if another process wrote after it, because that
-one names the line it found. A removed file is seen because records say which files are kept.
+one names the line it found. A removed file is seen because records say which files are kept,
+and sign it.
 What cannot be seen is the removal of the very last lines of the log, nor what somebody writes
 who computes all hashes anew: keep a copy of the last hash elsewhere if that matters.
 """
@@ -13,6 +14,7 @@ import os
 
 import msgspec
 
+from callgate.audit.keys import drop_signature, read_key
 from callgate.audit.records import after_remains, line_hash
 from callgate.audit.segments import all_segments, number_of
 
@@ -50,14 +52,22 @@ class _Link(msgspec.Struct):
     file: int = 0
     file_before: int = 0
     kept_from: int = 0
+    dropped_last: str = ""
+    signature: str = ""
+    principal: str = ""
+    dropped_files: int = 0
 
 
 _decode = msgspec.json.Decoder(_Link).decode
 
 
-def verify(path: str, *, most: int = 100) -> Verification:
-    """Check every file of a log; at most `most` problems are listed."""
-    check = _Check()
+def verify(path: str, *, key: bytes | None = None, most: int = 100) -> Verification:
+    """Check every file of a log; at most `most` problems are listed.
+
+    `key` is that of the log; by default the one beside it. Without one, signatures are not
+    checked.
+    """
+    check = _Check(key or read_key(path))
     segments = all_segments(path)
     for segment in segments:
         if check.enter(segment, path):
@@ -76,7 +86,10 @@ def verify(path: str, *, most: int = 100) -> Verification:
 
 
 class _Check:
-    def __init__(self) -> None:
+    def __init__(self, key: bytes | None) -> None:
+        self._key = key
+        self._is_signed = False
+        """Whether a line was read that a version wrote which signs."""
         self.records = 0
         self.ends: dict[str, tuple[int, str]] = {}
         """Number and hash of the last line of each chain so far."""
@@ -85,7 +98,13 @@ class _Check:
         self.last_hash = ""
         self._file = ""
         self._number = 0
+        self._name_number = 0
+        """Of the file that was looked at last, if only at its name."""
         self._first_file = 0
+        self._last_lines: dict[int, str] = {}
+        """By file."""
+        self._dropped_last: dict[int, tuple[str, Problem]] = {}
+        """What records say of the last line of a file that was dropped."""
         self._kept_from = 1
         self._missing_files: list[tuple[int, Problem]] = []
         self._here: set[str] = set()
@@ -94,12 +113,16 @@ class _Check:
         """... those of the file before: what a line names is in one of them."""
 
     def enter(self, segment: str, path: str) -> bool:
-        number = number_of(segment) if segment != path else self._number + 1
-        if not os.path.exists(segment):  # dropped since we looked
+        number = number_of(segment) if segment != path else self._name_number + 1
+        try:
+            size = os.stat(segment).st_size
+        except FileNotFoundError:  # dropped since we looked
             return False
+        self._name_number = number
         if self._first_file == 0:
-            self._first_file = number if segment != path else 1
-            number = self._first_file
+            if size == 0 and segment != path:
+                return False  # what was dropped of the newest: its name keeps the number
+            self._first_file = number
         if number > self._number + 1:
             gap = Problem(segment, 0, f"files {self._number + 1} to {number - 1} are missing")
             self._missing_files.append((number, gap))
@@ -124,15 +147,33 @@ class _Check:
         problem = self._broken(link)
         if problem is not None:
             self.problems.append(Problem(self._file, number, problem))
-        self._kept_from = max(self._kept_from, link.kept_from)
+        self._is_signed |= bool(link.principal or link.dropped_files or link.signature)
+        if link.kept_from:
+            self._dropped(link, number)
+        self._last_lines[self._number] = found
         self._here.add(found)
         self.ends[link.chain] = (link.n, found)
         self.last_hash = found
+
+    def _dropped(self, link: _Link, number: int) -> None:
+        """A line says that files were dropped. Older versions did not sign that."""
+        fields = link.chain, link.n, link.kept_from, link.dropped_last
+        is_new = self._is_signed or bool(link.dropped_last)
+        if self._key and is_new and link.signature != drop_signature(self._key, *fields):
+            what = "it says that files were dropped, without the signature of this log"
+            self.problems.append(Problem(self._file, number, what))
+            return
+        self._kept_from = max(self._kept_from, link.kept_from)
+        other = Problem(self._file, number, "the file that it says was dropped is another")
+        self._dropped_last[link.kept_from - 1] = link.dropped_last, other
 
     def finish(self) -> None:
         """Files that nobody said were dropped are missing."""
         missing = [gap for number, gap in self._missing_files if number > self._kept_from]
         self.problems[:0] = missing
+        for number, (last, other) in self._dropped_last.items():
+            if last and self._last_lines.get(number, last) != last:
+                self.problems.append(other)
 
     def _broken(self, link: _Link) -> str | None:
         known = self.ends.get(link.chain)

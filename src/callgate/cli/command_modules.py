@@ -65,6 +65,8 @@ def command_function(name: str) -> Callable[[Namespace], int]:
             from callgate.cli.commands import policy_test as module  # lazy: when it runs
         case ["preview"]:
             from callgate.cli.commands import preview as module  # lazy: when it runs
+        case ["prune"]:
+            from callgate.cli.commands import prune as module  # lazy: when it runs
         case ["run"]:
             from callgate.cli.chat import run as module  # lazy: when it runs
         case ["serve"]:

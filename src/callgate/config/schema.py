@@ -20,6 +20,7 @@ HostName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 PackName = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_-]{0,63}\Z")]
 ModelName = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9._-]{0,63}\Z")]
 Limit = Annotated[int, msgspec.Meta(ge=0)] | Literal["none"]
+Days = Annotated[float, msgspec.Meta(ge=0, le=36_500)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=31_536_000)]
 
 
@@ -116,6 +117,22 @@ class DurabilityTable(_Table, frozen=True):
     """`"synced"`: a file that a tool wrote, and what undo keeps of it, outlive a power cut once the
     call is answered. `"fast"`: they outlive the end of callgate, and a power cut may lose or empty
     what was written in the last half minute; audit log and store are synced all the same."""
+
+
+class RetentionTable(_Table, frozen=True):
+    """`[retention]`: how long records are kept. A session that a process has open, or with a
+    question or a call that has not ended, is kept in any case."""
+
+    sessions_days: Days = 90
+    """Sessions that were not used for so long are deleted, with all of theirs; 0: never."""
+    events_days: Days = 90
+    """Older events and calls of sessions that stay are deleted; 0: never."""
+    artifacts_days: Days = 90
+    """Older output that was too large to show is deleted; 0: with its session only."""
+    audit_days: Days = 0
+    """Files of the audit log whose every line is older are dropped; 0: by `[audit] keep` only."""
+    store_bytes: Annotated[int, msgspec.Meta(ge=0)] = 2 * 1024 * 1024 * 1024
+    """Beyond this size the sessions that were not used for the longest are deleted; 0: never."""
 
 
 class ToolsTable(_Table, frozen=True):
@@ -255,6 +272,7 @@ class Settings(_Table, frozen=True):
     limits: LimitsTable = LimitsTable()
     audit: AuditTable = AuditTable()
     durability: DurabilityTable = DurabilityTable()
+    retention: RetentionTable = RetentionTable()
     tools: ToolsTable = ToolsTable()
     sandbox: SandboxTable | Literal["off"] = SandboxTable()
     """`"off"`: commands run with nothing around them, and mode read has no shell."""

@@ -16,7 +16,7 @@ others what stands.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -65,6 +65,9 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
 class Op(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """One change; `T` is what it gives back."""
+
+    sole: ClassVar[bool] = False
+    """Whether its commit must not share a transaction: it changes more than it names."""
 
     @property
     def recorded(self) -> Sequence[Event]:
@@ -131,6 +134,8 @@ class DeleteSession(SessionOp[bool], frozen=True, kw_only=True):
 
     `SessionLocked` while another living process owns it.
     """
+
+    sole: ClassVar[bool] = True
 
 
 class Acquire(SessionOp[int], frozen=True, kw_only=True):

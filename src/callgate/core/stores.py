@@ -30,11 +30,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload
 
 import msgspec
 
-from callgate.core.events import Event
+from callgate.core.events import EVENTS_PRUNED, Event
 from callgate.core.ops import Op, Reap, Reaped
 from callgate.core.stored import (
     CutSession,
@@ -46,6 +46,9 @@ from callgate.core.stored import (
     StoredMessage,
     StoredSession,
 )
+
+if TYPE_CHECKING:  # few commands prune
+    from callgate.core.pruning.usage import PrunablePage, StoreUsage
 
 PAGE = 1_000
 """Events read at once unless someone asks for fewer."""
@@ -80,6 +83,8 @@ class Behind(msgspec.Struct, frozen=True):
     """At most so many events; those of deleted sessions may be counted."""
     cursor: str
     """Behind the last of them."""
+    pruned: bool = False
+    """Whether events behind the cursor were pruned."""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +134,10 @@ class Store(Protocol):
         ...
 
     async def read_events(self, session: str, after: int = 0, limit: int = PAGE) -> Sequence[Event]:
-        """The events after a number, at most `limit`; fewer if they are large, none at the end."""
+        """The events after a number, at most `limit`; fewer if they are large, none at the end.
+
+        Where events were pruned stands an `EVENTS_PRUNED` for each.
+        """
         ...
 
     async def read_all(self, after: str | None = None, limit: int = PAGE) -> EventPage:
@@ -196,6 +204,14 @@ class Store(Protocol):
     async def pins(self, source: str | None = None) -> Sequence[Pin]: ...
     async def get_blob(self, sha256: str) -> bytes | None: ...
 
+    async def prunable(
+        self, before: float, cursor: str | None = None, limit: int = PAGE
+    ) -> PrunablePage:
+        """What `PruneSessions` would remove, among the next `limit` sessions."""
+        ...
+
+    async def usage(self) -> StoreUsage: ...
+
     async def dead_owners(self) -> Sequence[str]:
         """Owners of sessions or calls whose process is gone."""
         ...
@@ -234,6 +250,20 @@ async def tail(store: Store, session: str, after: int = 0) -> AsyncIterator[tupl
                 yield after, event
             if not events:
                 await hint.wait()
+
+
+def pruned_upto(page: Sequence[Event], after: int) -> int:
+    """The number up to which events are pruned, if the page after a number begins so; else 0."""
+    if not page or page[0].type != EVENTS_PRUNED:
+        return 0
+    # By its id: an event of a program may have any type.
+    is_ours = page[0].id == pruned_id(page[0].session_id, after + 1)
+    return int(page[0].payload["upto"]) if is_ours else 0
+
+
+def pruned_id(session: str, seq: int) -> str:
+    """The id of what stands in the place of an event that is pruned."""
+    return f"{session}.{seq}"
 
 
 async def reap_dead(store: Store, at: float) -> list[Reaped]:

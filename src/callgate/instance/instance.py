@@ -15,12 +15,14 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
+from callgate.config.schema import Settings
 from callgate.core.sessions import Mode
 from callgate.core.task_sets import start_task
 from callgate.core.version import __version__
 from callgate.instance.directories import ServedDirectories
 from callgate.instance.errors import CannotServe
 from callgate.instance.http import open_http
+from callgate.instance.idle_pruning import IdlePruning
 from callgate.instance.listeners import Endpoints, listen_local
 from callgate.instance.log_file import LOG, rotate
 from callgate.instance.maintenance import Maintenance
@@ -125,6 +127,12 @@ class Instance:
         closing.callback(self._maintaining.cancel)
         self._recovering = start_task(self._wired.recovery.watch())
         closing.callback(self._recovering.cancel)
+        pruning = IdlePruning(self.runtime, self._wired.home, self._sound_settings)
+        closing.callback(start_task(pruning.run()).cancel)
+
+    def _sound_settings(self) -> Settings | None:
+        policies = self._wired.policies
+        return policies.settings if policies.problem is None else None
 
     def _listen(self) -> Listener:
         home = self._wired.home.path

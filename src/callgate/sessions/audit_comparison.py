@@ -9,28 +9,35 @@ written before records were committed with the end of their calls is not judged.
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import msgspec
 
+from callgate.audit import keys
 from callgate.audit.journals import living_journals
 from callgate.audit.reading import records_in
 from callgate.audit.records import CallRecord
 from callgate.audit.segments import all_segments, number_of
 from callgate.audit.verify import Problem
-from callgate.core.events import TERMINAL
+from callgate.core.events import EVENTS_PRUNED, TERMINAL
 from callgate.core.stores import Store
 from callgate.sessions.deleting import all_sessions
 
 MOST = 100
 """Problems that are listed."""
+_OUT_OF_ORDER_S = 60.0
+"""By how much a line may be later in the log than one with a later time."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
     calls: int
     """In the store, with an end."""
     problems: tuple[Problem, ...]
+    key: bytes | None = None
+    """Of the log, as the store has it."""
 
 
 class _End(NamedTuple):
@@ -63,12 +70,21 @@ async def compare(store: Store, path: str, directory: str) -> Comparison:
     living |= {each.chain for each in living_journals(directory)}
     await _read_ends(store, ends, cursor)
     sessions = {session.id for session in await all_sessions(store)}
+    kept_from: dict[str, float] = {}
+    """The time before which the events of a session may be pruned."""
     for place, line in unknown:
         known = line.call_id in ends or line.session not in sessions or line.chain in living
-        if not known and line.principal:  # which older lines do not have
+        if known or not line.principal:  # which older lines do not have
+            continue
+        if line.session not in kept_from:
+            kept_from[line.session] = await _kept_from(store, line.session)
+        if line.ts / 1000 > kept_from[line.session]:
             what = f"call {line.call_id} has no end in the store"
             problems.append(Problem(place.file, place.line, what))
-    return Comparison(len(ends), tuple(problems[:MOST]))
+    key = await store.get_secret(keys.NAME)
+    return Comparison(
+        len(ends), tuple(problems[:MOST]), bytes.fromhex(key) if key is not None else None
+    )
 
 
 def _judge(place: Problem, line: CallRecord, end: _End, before: str | None) -> Iterator[Problem]:
@@ -102,9 +118,18 @@ def _lines(path: str) -> Iterator[tuple[Problem, CallRecord]]:
                     yield Problem(segment, number, ""), line
 
 
+async def _kept_from(store: Store, session: str) -> float:
+    """The time of a session's first event that is not pruned; 0 where none are."""
+    first = await store.read_events(session, limit=1)
+    if not first or first[0].type != EVENTS_PRUNED:
+        return 0.0
+    following = await store.read_events(session, first[0].payload["upto"], limit=1)
+    return following[0].timestamp if following else math.inf
+
+
 def _oldest_line(path: str) -> float:
     """The time before which lines may have been dropped; 0 where none were."""
-    segments = all_segments(path)
-    if not segments or segments[0] == path or number_of(segments[0]) == 1:
+    first = next(iter(all_segments(path)), path)
+    if first == path or (number_of(first) == 1 and os.path.getsize(first)):
         return 0.0
-    return next((line.ts / 1000 for _, line in _lines(path)), 0.0)
+    return next((line.ts / 1000 + _OUT_OF_ORDER_S for _, line in _lines(path)), math.inf)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Sequence
 
 from callgate.core.ops import DeleteSession
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionNotFound, Store
-
-_log = logging.getLogger("callgate.sessions")
 
 
 async def all_sessions(store: Store) -> list[StoredSession]:
@@ -42,19 +38,8 @@ async def delete_session(
     """Delete a session and its family. `artifacts` is where their calls put things aside.
 
     `SessionLocked` while a living process has it."""
+    from callgate.sessions.artifacts import drop_artifacts  # lazy: few delete anything  # noqa: PLC0415
+
     await store.commit(DeleteSession(session=id))
     for each in family if artifacts is not None else ():
-        _drop(os.path.join(artifacts or "", each.id), each.id)
-
-
-def _drop(directory: str, id: str) -> None:
-    if id in ("", ".", "..") or os.path.basename(id) != id:
-        return  # not a name that we gave
-    import shutil  # lazy: heavy, and few delete anything  # noqa: PLC0415
-
-    try:
-        shutil.rmtree(directory)
-    except FileNotFoundError:
-        pass
-    except OSError as error:
-        _log.warning("%s could not be removed: %s", directory, error)
+        drop_artifacts(artifacts or "", each.id)

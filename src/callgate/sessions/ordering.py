@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from callgate.core.events import TURN_CANCELLED, TURN_COMPLETED, Event
 from callgate.core.stored import StoredMessage
-from callgate.core.stores import Store
+from callgate.core.stores import Store, pruned_upto
 
 
 class Numbered(NamedTuple):
@@ -48,7 +48,7 @@ async def read_in_order(store: Store, session: str) -> AsyncIterator[Numbered]:
         needs.add(*message)
     messages = _messages(store, session)
     placed = 0
-    async for number, event in _events(store, session):
+    async for number, event in read_numbered(store, session):
         upto = needs.before(event)
         while placed < upto:
             placed += 1
@@ -66,9 +66,14 @@ async def _messages(store: Store, session: str) -> AsyncIterator[tuple[int, Stor
         after += len(page)
 
 
-async def _events(store: Store, session: str) -> AsyncIterator[tuple[int, Event]]:
+async def read_numbered(store: Store, session: str) -> AsyncIterator[tuple[int, Event]]:
+    """Every event with its number; those that are pruned as one, with the number of the last."""
     after = 0
     while page := await store.read_events(session, after):
+        if upto := pruned_upto(page, after):  # one stands for them all
+            yield upto, page[0]
+            after = upto
+            continue
         for each in enumerate(page, after + 1):
             yield each
         after += len(page)

@@ -16,6 +16,7 @@ from callgate.core.events import (
     CONFIRMATION_REQUESTED,
     CONFIRMATION_RESOLVED,
     EVENTS_LOST,
+    EVENTS_PRUNED,
     FAILED,
     INPUT_INVALID,
     OUTPUT_DELTA,
@@ -88,6 +89,7 @@ class _Page:
     """What has to be known of the whole session while its parts are written."""
 
     def __init__(self, messages: Sequence[StoredMessage], events: Sequence[Event]) -> None:
+        self._tells_pruned = False
         self._names: dict[str, str] = {}
         """The tool of each tool use that a message asks for."""
         for message in messages:
@@ -108,6 +110,11 @@ class _Page:
             yield from self._message(item)
         elif item.type == EVENTS_LOST:
             yield f"*Events that are lost: {code(str(item.payload.get('missed', 1)))}.*"
+        elif item.type == EVENTS_PRUNED:
+            if not self._tells_pruned:
+                self._tells_pruned = True
+                upto = code(str(item.payload.get("upto", 1)))
+                yield f"*Events that were pruned, being too old: {upto}.*"
         elif item.type == TURN_CANCELLED:
             yield "*The turn was cancelled.*"
         else:

@@ -52,9 +52,6 @@ from callgate.storage.endings import event_of
 from callgate.storage.forks import append_messages, fork
 from callgate.storage.views import Blob, EmptiedEvent, View
 
-SOLE = frozenset({DeleteSession})
-"""A commit with one of these must not share a batch: it takes with it more than it names."""
-
 _CHANGEABLE = ("workspace", "mode", "title", "extra_roots", "tags", "turn_id", "meta")
 
 
@@ -62,7 +59,12 @@ def apply(op: Op[Any], view: View) -> Any:
     """Make one change; what the op gives back."""
     if isinstance(op, SessionOp) and op.fence is not None:
         _check_fence(op, view)
-    return _MEANINGS[type(op)](op, view)
+    meaning = _MEANINGS.get(type(op))
+    if meaning is None:
+        from callgate.storage.pruning import MEANINGS  # lazy: few commands prune  # noqa: PLC0415
+
+        meaning = MEANINGS[type(op)]
+    return meaning(op, view)
 
 
 def _check_fence(op: SessionOp[Any], view: View) -> None:
@@ -152,7 +154,7 @@ def _append(op: Append, view: View) -> tuple[int, ...]:
 def _drop_output(op: DropOutput, view: View) -> int:
     view.session(op.session)
     count = 0
-    for seq, text in enumerate(view.events(op.session, op.after), op.after + 1):
+    for seq, text in view.events(op.session, op.after):
         if seq > op.upto:
             break
         event = event_of(text, op.session, seq)

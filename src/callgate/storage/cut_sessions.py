@@ -46,7 +46,7 @@ def close_cut_calls(op: CloseCutCalls, view: View) -> tuple[str, ...]:
 def _open_calls(view: View, cut: CutSession) -> dict[str, StoredCall]:
     """The calls without a row that were started by those who are gone and have no end."""
     found: dict[str, StoredCall] = {}
-    for seq, text in enumerate(view.events(cut.session_id, cut.after), cut.after + 1):
+    for seq, text in view.events(cut.session_id, cut.after):
         if '"type":"tool.' not in text:
             continue
         event = event_of(text, cut.session_id, seq)

@@ -39,6 +39,7 @@ def fork(op: Fork, view: View) -> StoredSession:
             raise ValueError(f"session {op.new} is no fork of {op.session}")
         return known
     upto = _end_of_turn(op, view)
+    first = next((seq for seq, _ in view.events(op.session)), source.last_seq + 1)
     fork = replace(
         source,
         id=op.new,
@@ -48,7 +49,7 @@ def fork(op: Fork, view: View) -> StoredSession:
         turn_id=None,
         created_at=op.at,
         updated_at=op.at,
-        last_seq=0,
+        last_seq=first - 1,  # what is pruned of the source is not copied; numbers stay
         messages=0,
         owner=None,
         fence=0,
@@ -64,7 +65,7 @@ def _end_of_turn(op: Fork, view: View) -> int | None:
     if op.turn is None:
         return None
     found = None
-    for seq, text in enumerate(view.events(op.session), 1):
+    for seq, text in view.events(op.session):
         if event_of(text, op.session, seq).turn_id == op.turn:
             found = seq
     if found is None:
@@ -76,7 +77,7 @@ def _copy_events(op: Fork, view: View, upto: int | None) -> None:
     ids: dict[str, str] = {}
     unfinished: dict[str, Event] = {}
     copies: list[Event] = []
-    for seq, text in enumerate(view.events(op.session), 1):
+    for seq, text in view.events(op.session):
         if upto is not None and seq > upto:
             break
         event = event_of(text, op.session, seq)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,9 @@ from callgate.core.events import Event
 from callgate.core.stored import StoredSession
 from callgate.core.stores import SessionNotFound
 from callgate.storage.encoding import encode
+
+if TYPE_CHECKING:  # few commands prune
+    from callgate.core.pruning.ops import PageRelease, RowSweep
 
 
 class Row(Protocol):
@@ -89,8 +92,8 @@ class Rows(Protocol):
         """
         ...
 
-    def events(self, session: str, after: int = 0) -> Iterator[str]:
-        """The texts of a session's events in their order."""
+    def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
+        """The numbers and texts of a session's events in their order, those pruned left out."""
         ...
 
     def messages(self, session: str) -> Iterator[str]: ...
@@ -99,6 +102,24 @@ class Rows(Protocol):
         """Whether the process still runs."""
         ...
 
+    # For pruning. `cursor` is None at the beginning, and None is given at the end.
+
+    def oldest_sessions(
+        self, cursor: str | None, most: int
+    ) -> tuple[Sequence[StoredSession], str | None]:
+        """Sessions in the order in which they were last changed."""
+        ...
+
+    def oldest_events(self, cursor: str | None, most: int) -> tuple[Sequence[EventRow], str | None]:
+        """Events in the order in which they were committed."""
+        ...
+
+    def sweep(self, most: int) -> RowSweep:
+        """Remove rows of sessions that were dropped. Nobody sees these: it is done at once."""
+        ...
+
+    def release_pages(self, most: int) -> PageRelease: ...
+
 
 _UNKNOWN: Any = object()
 
@@ -106,7 +127,8 @@ _UNKNOWN: Any = object()
 class View:
     """Changes over rows, from one commit after the other."""
 
-    __slots__ = ("_below", "_texts", "_undo", "deleted", "described", "rows", "touched")
+    __slots__ = ("_below", "_maintained", "_texts", "_undo", "deleted", "described", "dropped",
+                 "pruned", "rows", "touched")  # fmt: skip
 
     def __init__(self, below: Rows) -> None:
         self._below = below
@@ -120,10 +142,15 @@ class View:
         """Sessions with any change, in order."""
         self.deleted: dict[str, None] = {}
         """Sessions whose every row goes."""
+        self.dropped: dict[str, None] = {}
+        """Sessions that are gone, and whose rows are swept later."""
+        self.pruned: dict[str, EventRow] = {}
+        """The last event that goes of sessions that stay."""
+        self._maintained = False
 
     @property
     def changed(self) -> bool:
-        return bool(self.touched) or any(self.rows.values())
+        return self._maintained or bool(self.touched) or any(self.rows.values())
 
     def begin(self, texts: Mapping[str, str]) -> None:
         """The changes that follow are those of one commit, with these texts of events."""
@@ -158,21 +185,22 @@ class View:
         # One order, whatever keeps the rows: what is done to each leaves events behind.
         return [found[key] for key in sorted(cast(dict[Any, R], found))]
 
-    def events(self, session: str, after: int = 0) -> Iterator[str]:
+    def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
+        """Numbers and texts, those pruned left out."""
         texts = chain(self._below.events(session, after), self._added(EventRow, session, after))
         emptied = self.rows[EmptiedEvent]
-        for seq, text in enumerate(texts, after + 1):
+        for seq, text in texts:
             row = emptied.get((session, seq))
-            yield text if row is None else row.text
+            yield seq, text if row is None else row.text
 
     def messages(self, session: str) -> Iterator[str]:
         yield from self._below.messages(session)
-        yield from self._added(MessageRow, session, 0)
+        yield from (text for _, text in self._added(MessageRow, session, 0))
 
-    def _added(self, kind: type[Any], session: str, after: int) -> Iterator[str]:
+    def _added(self, kind: type[Any], session: str, after: int) -> Iterator[tuple[int, str]]:
         for row in list(self.rows[kind].values()):
-            if row.session_id == session and row.seq > after:
-                yield row.text
+            if row is not None and row.session_id == session and row.seq > after:
+                yield row.seq, row.text
 
     def alive(self, owner: str) -> bool:
         return self._below.alive(owner)
@@ -208,6 +236,39 @@ class View:
         self.remove(session)
         self.touch(session.id)
         self._set(self.deleted, session.id, None)
+
+    def drop(self, session: StoredSession) -> None:
+        """Have a session gone, with all that belongs to it; its rows are swept later."""
+        self.remove(session)
+        self.touch(session.id)
+        self._set(self.dropped, session.id, None)
+
+    def drop_event(self, row: EventRow) -> None:
+        """Prune the oldest event of a session."""
+        self.remove(row)
+        self._set(self.pruned, row.session_id, row)
+
+    def oldest_sessions(
+        self, cursor: str | None, most: int
+    ) -> tuple[Sequence[StoredSession], str | None]:
+        return self._alone().oldest_sessions(cursor, most)
+
+    def oldest_events(self, cursor: str | None, most: int) -> tuple[Sequence[EventRow], str | None]:
+        return self._alone().oldest_events(cursor, most)
+
+    def sweep(self, most: int) -> RowSweep:
+        below, self._maintained = self._alone(), True
+        return below.sweep(most)
+
+    def release_pages(self, most: int) -> PageRelease:
+        below, self._maintained = self._alone(), True
+        return below.release_pages(most)
+
+    def _alone(self) -> Rows:
+        """The rows, where nothing was changed yet: pruning is a commit of its own."""
+        if self.changed:
+            raise ValueError("an op that prunes is a commit of its own")
+        return self._below
 
     def append(self, session: str, events: Sequence[Event]) -> tuple[int, ...]:
         """Number and keep events; one that is there already keeps its number."""

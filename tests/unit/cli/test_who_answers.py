@@ -52,6 +52,7 @@ TABLE: dict[str, tuple[str, str, str]] = {
     "sessions fork": ("SESSION", NOBODY, OBJECT),
     "sessions rename": ("SESSION title", NOBODY, OBJECT),
     "sessions delete": ("no_such_session --yes", NOBODY, FAILS),
+    "prune": ("--dry-run", NOBODY, OBJECT),
     "doctor": ("", OWN, OBJECT),
     "hosts list": ("", INSTANCE, OBJECT),
     "hosts logs": ("no_such_host", NOBODY, FAILS),

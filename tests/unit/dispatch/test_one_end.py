@@ -132,7 +132,7 @@ def check_store(bench: Bench, ends: Counter[str]) -> None:
     pending = tables.find(StoredConfirmation, "state", ConfirmationState.PENDING)
     assert {question.call_id for question in pending} <= waiting
     assert CallState.RUNNING not in {call.state for call in tables.all(StoredCall)}
-    kept = [decode_event(text) for text in tables.events(bench.session.id)]
+    kept = [decode_event(text) for _, text in tables.events(bench.session.id)]
     terminal = Counter(e.payload["call_id"] for e in kept if e.type in TERMINAL)
     assert terminal == ends
     told = {event.id for event in bench.recorder.events}

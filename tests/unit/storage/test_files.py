@@ -13,8 +13,10 @@ from pathlib import Path
 import apsw
 import pytest
 
+from callgate.core.events import EVENTS_PRUNED
 from callgate.core.ids import ulid
 from callgate.core.ops import Append, AppendMessages, Fork, PutBlob, PutPin
+from callgate.core.pruning.ops import PruneEvents, PruneSessions
 from callgate.core.stored import Pin, StoredMessage
 from callgate.core.stores import (
     SessionNotFound,
@@ -373,3 +375,28 @@ async def test_a_home_that_does_not_exist_and_cannot_be_made_refuses_commits(
         assert refused.value.reason is Trouble.NO_ACCESS
         (tmp_path / "file").unlink()
         await new_session(store)
+
+
+async def test_what_was_pruned_is_neither_lost_nor_brought_back_by_damage(home: Path) -> None:
+    async with await SqliteStore.open(str(home)) as store:
+        gone, kept = await new_session(store), await new_session(store)
+        await append(store, gone, "a")
+        events = await append(store, kept, "b", "c", "d")
+        await store.commit(PruneSessions(before=events[0].timestamp))
+        assert (await store.commit(PruneEvents(before=events[1].timestamp)))[0].events == 1
+    path = home / "callgate.db"
+    data = bytearray(path.read_bytes())
+    data += bytes(4096)
+    data[28:32] = (len(data) // 4096).to_bytes(4, "big")
+    path.write_bytes(data)
+    (home / "callgate.db-damaged").touch()
+    with pytest.raises(StoreDamaged) as reported:
+        await SqliteStore.open(str(home))
+    salvage = reported.value.salvage
+    assert salvage is not None
+    assert (salvage.rows["sessions"], salvage.rows["events"], salvage.lost_events) == (1, 2, 0)
+    os.rename(salvage.path, path)
+    async with await SqliteStore.open(str(home)) as store:
+        assert await types(store, kept) == [EVENTS_PRUNED, "c", "d"]
+        with pytest.raises(SessionNotFound):
+            await store.get_session(gone)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import apsw
 import pytest
 
 from callgate.core.ops import DeleteSession, Reap
+from callgate.core.pruning.ops import PruneEvents, PruneSessions, SweepRows
 from callgate.core.stores import SessionNotFound
 from callgate.storage.changes import apply
 from callgate.storage.cursors import write_cursor
@@ -122,3 +124,27 @@ def test_what_a_commit_removes_is_found_by_an_index(op: Any, db: apsw.Connection
     if op is DeleteSession:
         with pytest.raises(SessionNotFound):
             reads.get_session(db, session)
+
+
+@pytest.mark.parametrize(
+    "op", [PruneSessions(before=1e12), PruneEvents(before=1e12), SweepRows()], ids=["sessions", "events", "rows"]
+)
+def test_what_is_pruned_is_found_by_an_index(op: Any, db: apsw.Connection, session: str, home: Path) -> None:
+    rows = SqliteRows(db, "", Owners(str(home / "run"), "own_1"))
+    if isinstance(op, SweepRows):
+        _apply(PruneSessions(before=1e12), rows)
+    plans = Plans(db)
+    _apply(op, rows)
+    # How far it has come is in two small tables; of sessions and events it reads the next few.
+    allowed = (" marks", " dropped_sessions", "order by touch limit", "order by n limit")
+    assert [each for each in plans.whole_tables() if not any(part in each for part in allowed)] == []
+    with pytest.raises(SessionNotFound) if not isinstance(op, PruneEvents) else nullcontext():
+        reads.get_session(db, session)
+
+
+def _apply(op: Any, rows: SqliteRows) -> None:
+    rows.begin()
+    view = View(rows)
+    view.begin({})
+    apply(op, view)
+    rows.save(view)

@@ -48,6 +48,7 @@ from callgate.core.ops import (
     UpdateSession,
     UseGrant,
 )
+from callgate.core.pruning.ops import PruneEvents, PruneSessions, SweepRows
 from callgate.core.stored import ConfirmationState, Pin, StoredGrant, StoredMessage
 from callgate.core.stores import StoreError
 from callgate.storage.sqlite.store import SqliteStore
@@ -158,6 +159,10 @@ _pin = st.builds(
     sha256=st.sampled_from(["1", "2"]),
     at=_times,
 )
+_pruning = st.one_of(
+    st.builds(PruneSessions, before=_times, most=st.integers(1, 3)),
+    st.builds(PruneEvents, before=_times, most=st.integers(1, 8)),
+)
 _anywhere = st.one_of(
     st.builds(ExpireConfirmations, at=_times),
     st.builds(Reap, owner=_owners, at=_times),
@@ -170,7 +175,10 @@ _anywhere = st.one_of(
 )
 _op = st.one_of(_sessions.flatmap(_in_session), _sessions.flatmap(_in_session), _anywhere)
 _steps = st.lists(
-    st.tuples(st.integers(0, 1), st.lists(st.lists(_op, min_size=1, max_size=3), max_size=4)),
+    st.one_of(
+        st.tuples(st.integers(0, 1), st.lists(st.lists(_op, min_size=1, max_size=3), max_size=4)),
+        st.tuples(st.integers(0, 1), _pruning.map(lambda op: [[op]])),
+    ),
     min_size=1,
     max_size=12,
 )
@@ -197,6 +205,8 @@ async def _compare(steps: list[tuple[int, list[list[Op[Any]]]]]) -> None:
                 # All at once, so that SQLite takes them into one batch.
                 waiting = [stores[which].commit(*(_named(op, owners) for op in commit)) for commit in commits]
                 results = await asyncio.gather(*waiting, return_exceptions=True)
+                # The ids of these sessions are used again, which nobody else does.
+                results.append(await stores[which].commit(SweepRows(most=1_000)))
                 answers.append(_plain([_said(each) for each in results], owners))
             assert answers[0] == answers[1]
         states = []

@@ -67,7 +67,8 @@ def verify(options: Namespace) -> int:
     try:
         path = _path(options)
         compared = None if options.file is not None else _compare(options, path)
-        found = check(path if options.file is None else _existing(options.file))
+        key = None if compared is None else compared.key
+        found = check(path if options.file is None else _existing(options.file), key=key)
     except OSError as error:
         raise _unreadable(error) from error
     if compared is not None:

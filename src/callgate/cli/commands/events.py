@@ -19,10 +19,10 @@ import msgspec
 from callgate.cli.errors import OK, CliError
 from callgate.cli.records.stores import find_session, settle, short, with_store, words
 from callgate.cli.ui.output import print_json_line
-from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for
+from callgate.cli.ui.terminal import Paint, columns, is_terminal, paint_for, say
 from callgate.cli.ui.visible import clip, visible
 from callgate.core.events import COMPLETED, FAILED, INPUT_INVALID, OUTPUT_DELTA, Event
-from callgate.core.stores import PAGE, EventPage, Hint, Store
+from callgate.core.stores import PAGE, EventPage, Hint, Store, pruned_upto
 
 _COLOURS = {FAILED: "red", INPUT_INVALID: "red", COMPLETED: "green", OUTPUT_DELTA: "dim"}
 _DETAIL_FIELDS = (
@@ -124,6 +124,11 @@ class OfOne:
 
     async def there(self) -> AsyncIterator[list[Placed]]:
         while page := await self._store.read_events(self._session, self._after):
+            upto = pruned_upto(page, self._after)
+            if upto:  # one stands for them all
+                self._after = upto
+                yield [Placed(upto, page[0])]
+                continue
             first = self._after + 1
             self._after += len(page)
             yield [Placed(seq, event) for seq, event in enumerate(page, first)]
@@ -135,6 +140,9 @@ class OfOne:
         while end > begin:
             first = max(begin, end - limit)
             page = await self._between(first, end)
+            upto = min(pruned_upto(page, first), end)
+            if upto:  # nothing is before these
+                page, first, begin = page[upto - first - 1 :], upto - 1, end
             yield [Placed(seq, event) for seq, event in enumerate(page, first + 1)]
             end = first
 
@@ -171,6 +179,8 @@ async def _pages(store: Store, options: Namespace) -> OfAll | OfOne:
             await store.read_all(since, 1)
         except ValueError:
             raise _bad_cursor(f"{since!r} is no cursor of this command") from None
+        if since is not None and (await store.behind(since)).pruned:
+            say("callgate: some of the events after this cursor were pruned")
         return OfAll(store, since)
     session = await find_session(store, options.session)
     if since is None:

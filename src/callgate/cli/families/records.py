@@ -67,6 +67,28 @@ def _export(parser: Parser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help="default: stdout")
 
 
+_PRUNED_RECORDS = """\
+What [retention] in settings.toml bounds goes, or what --older-than names. A session that a process
+has open, or with a question or a call that has not ended, stays. The audit log is pruned with
+--audit, or if audit_days is set."""
+
+
+def _prune(parser: Parser) -> None:
+    parser.add_argument(
+        "--older-than", metavar="AGE", help="such as 30d; in place of the days in the settings"
+    )
+    add(
+        parser,
+        Option("--sessions", help="only sessions, with their events, calls and messages"),
+        Option("--artifacts", help="only output that was too large to show"),
+        Option("--audit", help="only files of the audit log"),
+        Option("--dry-run", help="say what would go, and delete nothing"),
+        Option("--vacuum", help="write the store anew, so that it shrinks; no instance may run"),
+        YES,
+        JSON,
+    )
+
+
 COMMANDS: Mapping[str, Command] = {
     "watch": Command(
         "show every call of every client as it happens",
@@ -102,4 +124,7 @@ COMMANDS: Mapping[str, Command] = {
     ),
     "sessions rename": Command("give a session a title", "ID TITLE", takes(JSON), IDS),
     "sessions delete": Command("delete sessions for good", "ID ...", takes(YES, JSON), IDS),
+    "prune": Command(
+        "delete records that are older than they are kept", "", _prune, _PRUNED_RECORDS
+    ),
 }

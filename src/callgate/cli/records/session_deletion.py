@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from callgate.cli.errors import CliError
+from callgate.cli.records.deletion_question import ask_to_delete
 from callgate.cli.records.stores import alive, find_session, process_name
-from callgate.cli.ui.dialog import Lines, agreed
-from callgate.cli.ui.tty import open_tty
 from callgate.cli.ui.visible import visible
 from callgate.config.home import Home
 from callgate.core.errors import ToolErrorClass
@@ -25,7 +24,8 @@ async def delete_sessions(store: Store, ids: Sequence[str], *, ask: bool) -> lis
     for id, family in families.items():
         await _ensure_free(store, id, family, dead)
     if ask:
-        await _ask([*chosen.values()])
+        shown = [f"{visible(each.id)}  {visible(each.title or '')}" for each in chosen.values()]
+        await ask_to_delete(shown)
     for id, family in families.items():
         await delete_session(store, id, family, Home.from_environment().artifacts)
     return [*chosen]
@@ -44,22 +44,4 @@ async def _ensure_free(
             hint="Nothing was deleted.",
             error_class=ToolErrorClass.PERMISSION_DENIED,
             reason="session_locked",
-        )
-
-
-async def _ask(sessions: Sequence[StoredSession]) -> None:
-    tty = open_tty()
-    if tty is None:
-        raise CliError(
-            "deleting needs a yes, and nobody can be asked here",
-            hint="--yes deletes without asking.",
-            error_class=ToolErrorClass.PERMISSION_DENIED,
-            reason="no_confirmer",
-        )
-    lines = [f"  {visible(each.id)}  {visible(each.title or '')}" for each in sessions]
-    if not await agreed(tty, Lines(lines), "Delete for good?"):
-        raise CliError(
-            "nothing was deleted",
-            error_class=ToolErrorClass.USER_DENIED,
-            reason="user_denied",
         )

@@ -29,6 +29,7 @@ from callgate.core.stores import (
     Store,
     StoreError,
 )
+from callgate.sessions.ordering import read_numbered
 from callgate.sessions.recovery import needs_recovery, recover
 from callgate.storage.sqlite.files import Location
 from callgate.storage.sqlite.store import SqliteStore
@@ -113,10 +114,7 @@ async def find_session(store: Store, wanted: str) -> StoredSession:
 
 
 async def all_events(store: Store, session: str) -> list[Event]:
-    found: list[Event] = []
-    while page := await store.read_events(session, len(found)):
-        found += page
-    return found
+    return [event async for _, event in read_numbered(store, session)]
 
 
 async def all_messages(store: Store, session: str) -> list[StoredMessage]:

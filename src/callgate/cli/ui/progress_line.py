@@ -11,6 +11,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 
 from callgate.cli.ui.terminal import is_terminal, safe
 
@@ -27,7 +28,8 @@ class ProgressLine:
         self._on = wanted and is_terminal(sys.stderr) and os.environ.get("TERM") != "dumb"
         self._drawing: tuple[threading.Thread, threading.Event] | None = None
 
-    def start(self, text: str) -> None:
+    def start(self, text: str | Callable[[], str]) -> None:
+        """`text` may be a function that says what it is by now."""
         self.stop()
         if self._on:
             over = threading.Event()
@@ -44,7 +46,7 @@ class ProgressLine:
             thread.join()
 
 
-def _draw(text: str, over: threading.Event) -> None:
+def _draw(text: str | Callable[[], str], over: threading.Event) -> None:
     began = time.monotonic()
     turn = 0
     if over.wait(_AFTER_S):
@@ -52,7 +54,9 @@ def _draw(text: str, over: threading.Event) -> None:
     while True:
         elapsed = time.monotonic() - began
         mark = _TURNS[turn % len(_TURNS)]
-        sys.stderr.write(f"{_CLEAR}{mark} {safe(text)} {elapsed:.0f} s\r")
+        sys.stderr.write(
+            f"{_CLEAR}{mark} {safe(text if isinstance(text, str) else text())} {elapsed:.0f} s\r"
+        )
         sys.stderr.flush()
         turn += 1
         if over.wait(_DRAW_EVERY_S):

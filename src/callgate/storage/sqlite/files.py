@@ -20,7 +20,7 @@ import msgspec
 from callgate.core.directories import make_private_directory
 from callgate.core.stores import StoreDamaged, StoreUnwritable, Trouble
 from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
-from callgate.storage.sqlite.schema import MIGRATIONS, migrate, version_of
+from callgate.storage.sqlite.schema import MIGRATIONS, make_shrinkable, migrate, version_of
 
 WAIT_S = 30.0
 """How long a writer waits for the writers of other processes."""
@@ -124,6 +124,7 @@ def open_writer(location: Location) -> apsw.Connection:
         _configure(db, location)
         if db.readonly("main"):
             raise apsw.ReadOnlyError(location.path)
+        make_shrinkable(db)
         patiently(location, lambda: db.pragma("journal_mode", "wal"))
         db.pragma("synchronous", "full")
         db.pragma("secure_delete", True)  # a deleted conversation is gone

@@ -52,22 +52,31 @@ _LAST = (1 << 63) - 1
 
 
 def read_events(db: apsw.Connection, session: str, after: int, limit: int) -> list[Event]:
-    texts = _texts(db, "events", session, after, limit)
-    return [event_of(text, session, seq) for seq, text in enumerate(texts, after + 1)]
+    last, rows = _texts(db, "events", session, after, limit)
+    events = [(seq, event_of(text, session, seq)) for seq, text in rows]
+    if (events[0][0] if events else last + 1) == after + 1 or after >= last:
+        return [event for _, event in events]
+    from callgate.storage.pruning import filled  # lazy: few sessions lack events  # noqa: PLC0415
+
+    return [*filled(events, session, after, last, limit)]
 
 
 def read_messages(db: apsw.Connection, session: str, after: int, limit: int) -> list[StoredMessage]:
-    return [decode(text, StoredMessage) for text in _texts(db, "messages", session, after, limit)]
+    _, rows = _texts(db, "messages", session, after, limit)
+    return [decode(text, StoredMessage) for _, text in rows]
 
 
-def _texts(db: apsw.Connection, table: str, session: str, after: int, limit: int) -> list[str]:
+def _texts(
+    db: apsw.Connection, table: str, session: str, after: int, limit: int
+) -> tuple[int, list[tuple[int, str]]]:
+    """Numbers and texts, and the number of the session's last event."""
     check_page(after, limit)
-    ord = _ord(db, session)
+    ord, last = _ord_and_last(db, session)
     rows = db.execute(
-        f"select body from {table} where place > ? and place < ? order by place limit ?",  # noqa: S608
+        f"select place, body from {table} where place > ? and place < ? order by place limit ?",  # noqa: S608
         (position_of(ord, after), position_of(ord + 1, 0), limit),
     )
-    return [text for (text,) in _page(rows)]
+    return last, [(seq_of(position), text) for position, text in _page(rows)]
 
 
 _OF_ALL = f"""
@@ -121,7 +130,8 @@ def behind(db: apsw.Connection, after: str | None) -> Behind:
     n = read_cursor("e", after) if after is not None else 0
     (last,) = db.execute("select coalesce(max(n), 0) from events").fetchone() or (0,)
     end = max(n, int(last))
-    return Behind(end - n, write_cursor("e", end))
+    pruned = select(db, "select 1 from marks where name = 'pruned' and value > ?", (n,))
+    return Behind(end - n, write_cursor("e", end), bool(pruned))
 
 
 def get_session(db: apsw.Connection, session: str) -> StoredSession:
@@ -260,11 +270,13 @@ def audited_from(db: apsw.Connection) -> str | None:
     return write_cursor("e", int(found[0])) if found is not None else None
 
 
-def _ord(db: apsw.Connection, session: str) -> int:
-    found = db.execute("select ord from sessions where id = ?", (session,)).fetchone()
+def _ord_and_last(db: apsw.Connection, session: str) -> tuple[int, int]:
+    """A session's ord, and the number of its last event."""
+    found = db.execute("select ord, last_seq from sessions where id = ?", (session,)).fetchone()
     if found is None:
         raise SessionNotFound(session)
-    return int(found[0])
+    ord, last = found
+    return int(ord), int(last)
 
 
 def _of_session(

@@ -8,7 +8,7 @@ they nearly always are: if one was not, saving it tells.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 import msgspec
@@ -38,6 +38,9 @@ from callgate.storage.sqlite.tables import (
     where_key,
 )
 from callgate.storage.views import Blob, EventRow, MessageRow, Row, View
+
+if TYPE_CHECKING:  # few commands prune
+    from callgate.core.pruning.ops import PageRelease, RowSweep
 
 KEPT_SESSIONS = 4_096
 
@@ -148,22 +151,51 @@ class SqliteRows:
             return self._select(kind, f"state = '{ConfirmationState(value)}'", ())
         return self._select(kind, f"{field} = ?", (value,))
 
-    def events(self, session: str, after: int = 0) -> Iterator[str]:
+    def events(self, session: str, after: int = 0) -> Iterator[tuple[int, str]]:
         yield from self._texts("events", session, after)
 
     def messages(self, session: str) -> Iterator[str]:
-        yield from self._texts("messages", session, 0)
+        yield from (text for _, text in self._texts("messages", session, 0))
 
     def alive(self, owner: str) -> bool:
         return self._owners.alive(owner)
 
-    def _texts(self, table: str, session: str, after: int) -> Iterator[str]:
+    # Pruning.
+
+    def oldest_sessions(
+        self, cursor: str | None, most: int
+    ) -> tuple[Sequence[StoredSession], str | None]:
+        from callgate.storage.sqlite import pruning  # lazy: few commands prune  # noqa: PLC0415
+
+        page, further = pruning.oldest_sessions(self._db, cursor, most)
+        return [self._keep(*each) for each in page], further
+
+    def oldest_events(self, cursor: str | None, most: int) -> tuple[Sequence[EventRow], str | None]:
+        from callgate.storage.sqlite import pruning  # lazy: as above  # noqa: PLC0415
+
+        return pruning.oldest_events(self._db, cursor, most)
+
+    def sweep(self, most: int) -> RowSweep:
+        from callgate.storage.sqlite import pruning  # lazy: as above  # noqa: PLC0415
+
+        result = pruning.sweep(self._db, most)
+        self.left_in_log |= not result.more
+        return result
+
+    def release_pages(self, most: int) -> PageRelease:
+        from callgate.storage.sqlite import pruning  # lazy: as above  # noqa: PLC0415
+
+        result = pruning.release_pages(self._db, most)
+        self.left_in_log |= not result.more
+        return result
+
+    def _texts(self, table: str, session: str, after: int) -> Iterator[tuple[int, str]]:
         ord = self._ord(session)
         if ord is not None:
             yield from (
-                text
-                for (text,) in self._db.execute(
-                    f"select body from {table} where place > ? and place < ? order by place",  # noqa: S608
+                (seq_of(position), text)
+                for position, text in self._db.execute(
+                    f"select place, body from {table} where place > ? and place < ? order by place",  # noqa: S608
                     (position_of(ord, after), position_of(ord + 1, 0)),
                 )
             )
@@ -208,5 +240,5 @@ class SqliteRows:
             if session not in self.cache.sessions:
                 self.get(StoredSession, session)
         questions = view.rows.get(StoredConfirmation, {}).values()
-        self.left_in_log |= bool(view.deleted) or any(map(is_forgotten, questions))
+        self.left_in_log |= bool(view.deleted or view.pruned) or any(map(is_forgotten, questions))
         return Saving(self._db, self.cache, looked=self._looks).save(view)

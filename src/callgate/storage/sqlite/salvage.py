@@ -25,10 +25,11 @@ from callgate.core.stored import StoredMessage, StoredSession
 from callgate.core.stores import Salvage
 from callgate.storage.encoding import decode, decode_event, encode
 from callgate.storage.endings import lost_event
+from callgate.storage.sqlite.damaged_files import open_damaged
 from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.problems import DAMAGE
 from callgate.storage.sqlite.rows import SqliteRows
-from callgate.storage.sqlite.schema import POSITION_BITS, migrate
+from callgate.storage.sqlite.schema import POSITION_BITS, make_shrinkable, migrate
 from callgate.storage.sqlite.tables import (
     SESSION,
     TABLES,
@@ -52,7 +53,7 @@ def salvage(path: str) -> Salvage | None:
                 if os.path.exists(path + suffix):
                     shutil.copyfile(path + suffix, copy + suffix)
             copied = os.path.join(directory, "saved.db")
-            found = _Remains(_open(copy))
+            found = _Remains(*open_damaged(copy))
             _write(found, copied)
             os.chmod(copied, 0o600)
             os.replace(copied, saved)
@@ -61,62 +62,11 @@ def salvage(path: str) -> Salvage | None:
     return Salvage(path=saved, rows=dict(found.counts), lost_events=found.lost)
 
 
-def _open(copy: str) -> apsw.Connection:
-    try:
-        return _tried(copy)
-    except DAMAGE:
-        _mend_first_page(copy)
-    try:
-        return _tried(copy)
-    except DAMAGE:  # not one page of it says anything
-        return _empty(copy + ".empty")
-
-
-def _empty(path: str) -> apsw.Connection:
-    db = apsw.Connection(path)
-    migrate(db, path)
-    return db
-
-
-def _tried(copy: str) -> apsw.Connection:
-    db = apsw.Connection(copy)
-    try:
-        db.execute("select * from sqlite_schema").fetchall()
-        db.execute(f"{SESSION} limit 0")
-    except BaseException as error:
-        db.close(force=True)
-        if isinstance(error, apsw.SQLError):  # the tables are not in the schema
-            raise apsw.CorruptError(str(error)) from None
-        raise
-    return db
-
-
-def _mend_first_page(copy: str) -> None:
-    """Put the first page of a new file in place of one that says nothing any more.
-
-    It says where the tables begin, which is the same in every file made by the same migrations.
-    """
-    fresh = copy + ".fresh"
-    db = apsw.Connection(fresh)
-    migrate(db, fresh)
-    size = int(db.pragma("page_size"))
-    db.close()
-    with open(fresh, "rb") as file:
-        page = bytearray(file.read(size))
-    pages = -(-os.stat(copy).st_size // size)
-    page[18:20] = b"\2\2"  # its changes are in a log
-    page[28:32] = pages.to_bytes(4, "big")
-    page[32:40] = bytes(8)  # no page is free, as far as we know
-    page[92:96] = page[24:28]
-    with open(copy, "r+b") as file:
-        file.write(page)
-        file.truncate(pages * size)
-
-
 class _Remains:
     """What was found, by session."""
 
-    def __init__(self, db: apsw.Connection) -> None:
+    def __init__(self, db: apsw.Connection, named: bool) -> None:
+        """`named`: whether the file itself says where each table begins."""
         self.sessions: dict[int, StoredSession] = {}
         self.events: dict[int, dict[int, Event]] = defaultdict(dict)
         self.messages: dict[int, dict[int, StoredMessage]] = defaultdict(dict)
@@ -124,10 +74,23 @@ class _Remains:
         self.counts: Counter[str] = Counter()
         self.lost = 0
         self._db = db
+        self._dropped: set[int] = set()
+        """Sessions that are gone, and rows of theirs are not."""
+        self.pruned: dict[int, int] = {}
+        """The number of the last event of a session that is not lost but pruned."""
         try:
+            if named:
+                self._read_pruned()
             self._read()
         finally:
             db.close(force=True)
+
+    def _read_pruned(self) -> None:
+        if not self._db.table_exists("main", "pruned_events"):
+            return  # the file is older than that
+        dropped = self._numbered("dropped_sessions", "ord", "ord from dropped_sessions")
+        self._dropped = {ord for ord, _ in dropped}
+        self.pruned = dict(self._numbered("pruned_events", "ord", "upto from pruned_events"))
 
     def _read(self) -> None:
         for row in self._numbered("sessions", "ord", SESSION.removeprefix("select ")):
@@ -159,6 +122,8 @@ class _Remains:
         except _UNDECODABLE:
             return
         ord = position >> POSITION_BITS
+        if ord in self._dropped:
+            return
         into[ord][seq_of(position)] = value
         if kind is Event and ord not in self.sessions:
             self.sessions[ord] = StoredSession(
@@ -171,7 +136,8 @@ class _Remains:
         self.counts["messages"] = sum(map(len, self.messages.values()))
         for ord, session in self.sessions.items():
             last = max(self.events[ord], default=0)
-            self.lost += max(session.last_seq, last) - len(self.events[ord])
+            known = len(self.events[ord]) + self.pruned.get(ord, 0)
+            self.lost += max(session.last_seq, last, known) - known
 
     def _numbered(self, table: str, key: str, columns: str) -> Iterator[tuple[Any, ...]]:
         """Rows of a table with a number as key, those in damaged pages left out."""
@@ -238,12 +204,14 @@ class _Remains:
 def _write(found: _Remains, path: str) -> None:
     db = apsw.Connection(path)
     try:
+        make_shrinkable(db)
         migrate(db, path)
         rows = SqliteRows(db, path, Owners("", ""))
         for ord, session in found.sessions.items():
             view = _begin(db, rows)
-            view.describe(replace(session, last_seq=0, messages=0, owner=None, turn_id=None))
-            view.append(session.id, _without_gaps(session, found.events[ord]))
+            pruned = found.pruned.get(ord, 0)
+            view.describe(replace(session, last_seq=pruned, messages=0, owner=None, turn_id=None))
+            view.append(session.id, _without_gaps(session, found.events[ord], pruned))
             messages = sorted(found.messages[ord].items())
             for seq, (_, message) in enumerate(messages, 1):
                 view.put(MessageRow(message.id, session.id, seq, encode(message)))
@@ -271,9 +239,9 @@ def _commit(db: apsw.Connection, rows: SqliteRows, view: View) -> None:
     db.execute("commit")
 
 
-def _without_gaps(session: StoredSession, events: dict[int, Event]) -> list[Event]:
+def _without_gaps(session: StoredSession, events: dict[int, Event], before: int) -> list[Event]:
+    """`before` is the number of the last event that was pruned."""
     listed: list[Event] = []
-    before = 0
     for seq, event in sorted(events.items()):
         if event.session_id != session.id:
             continue

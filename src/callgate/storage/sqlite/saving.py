@@ -62,8 +62,13 @@ class Saving:
                 if rows:
                     save(self, rows)
                 removed = [key for key, row in changes.items() if row is None]
-                if removed:
+                if removed and kind is not EventRow:
                     self._remove(kind, removed)
+        if view.dropped or view.pruned:
+            from callgate.storage.sqlite import pruning  # lazy: few commands prune  # noqa: PLC0415
+
+            numbers = {"n": self._cache.n, "touch": self._cache.touch}
+            pruning.save(self._db, view, self._cache.sessions, numbers)
         for session in view.deleted:
             self._delete(session)
         if view.deleted:

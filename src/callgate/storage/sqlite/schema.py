@@ -22,6 +22,8 @@ from callgate.storage.forgetting import FORGET_ENDED
 
 APPLICATION_ID = 0x63_67_61_74  # "cgat"
 POSITION_BITS = 32
+INCREMENTAL = 2
+"""Of `auto_vacuum`: empty pages are given back when that is asked for."""
 
 FIRST = """
 create table sessions (
@@ -125,7 +127,18 @@ insert or ignore into marks select 'audited', ifnull(max(n), 0) from events;
 """
 """Calls that ended before this have a line, or none, as they were written then."""
 
-MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED, INDEXES, OUTBOX)
+PRUNING = """
+create table if not exists dropped_sessions (
+    ord integer primary key
+) strict;
+create table if not exists pruned_events (
+    ord integer primary key,
+    upto integer not null
+) strict;
+"""
+"""Sessions that are gone while rows of theirs are left; and how far events of others are gone."""
+
+MIGRATIONS: tuple[str, ...] = (FIRST, FORGET_ENDED, INDEXES, OUTBOX, PRUNING)
 
 
 _STATE = """
@@ -145,6 +158,11 @@ def version_of(db: apsw.Connection, path: str, known: int = len(MIGRATIONS)) -> 
     if filled and application != APPLICATION_ID:
         raise StoreDamaged(path)
     return int(version)
+
+
+def make_shrinkable(db: apsw.Connection) -> None:
+    """Have a file that is still empty give back its empty pages later, step by step."""
+    db.pragma("auto_vacuum", INCREMENTAL)
 
 
 def migrate(db: apsw.Connection, path: str, migrations: Sequence[str] = MIGRATIONS) -> None:

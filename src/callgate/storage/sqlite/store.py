@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 import apsw
 
@@ -38,6 +38,9 @@ from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.readers import Readers
 from callgate.storage.sqlite.watcher import Watcher
 from callgate.storage.sqlite.writer import BATCH_OPS, Commit, Outcome, Writer
+
+if TYPE_CHECKING:  # few commands prune
+    from callgate.core.pruning.usage import PrunablePage, StoreUsage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -212,6 +215,18 @@ class SqliteStore:
 
     async def get_blob(self, sha256: str) -> bytes | None:
         return await self._read(reads.get_blob, sha256)
+
+    async def prunable(
+        self, before: float, cursor: str | None = None, limit: int = PAGE
+    ) -> PrunablePage:
+        from callgate.storage.sqlite import pruning  # lazy: few commands prune  # noqa: PLC0415
+
+        return await self._read(pruning.prunable, before, cursor, limit, self._owners.alive)
+
+    async def usage(self) -> StoreUsage:
+        from callgate.storage.sqlite import pruning  # lazy: as above  # noqa: PLC0415
+
+        return await self._read(pruning.usage)
 
     async def dead_owners(self) -> Sequence[str]:
         return await self._read(reads.dead_owners, self._owners.alive)

@@ -19,7 +19,7 @@ import msgspec
 
 from callgate.core.ops import Op
 from callgate.core.stores import StoreError
-from callgate.storage.changes import SOLE, apply
+from callgate.storage.changes import apply
 from callgate.storage.sqlite.files import Location, mark_damage, open_writer, shorten_log
 from callgate.storage.sqlite.owners import Owners
 from callgate.storage.sqlite.problems import DAMAGE, TROUBLE, from_system, unwritable
@@ -187,7 +187,7 @@ def batches(commits: Iterable[Commit]) -> Iterable[list[Commit]]:
     batch: list[Commit] = []
     room = BATCH_OPS
     for commit in commits:
-        alone = not SOLE.isdisjoint(map(type, commit.ops))
+        alone = any(op.sole for op in commit.ops)
         room -= len(commit.ops)
         if batch and (alone or room < 0):
             yield batch

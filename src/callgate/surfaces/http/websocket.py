@@ -205,10 +205,16 @@ class _Connection:
         fanout = self._context.fanout
         if isinstance(frame.since, int):
             raise bad_request("Of all sessions, since is a cursor.")
-        if frame.since is not None and (await store.behind(frame.since)).most > MOST_REPLAYED:
-            raise _too_large()
+        lacking = {}
+        if frame.since is not None:
+            behind = await store.behind(frame.since)
+            if behind.most > MOST_REPLAYED:
+                raise _too_large()
+            lacking = {"pruned": True} if behind.pruned else {}
         cursor = fanout.cursor if frame.since is None else frame.since
-        self._websocket.put(frames.frame("subscribe_ack", id=frame.id, last=fanout.cursor))
+        self._websocket.put(
+            frames.frame("subscribe_ack", id=frame.id, last=fanout.cursor, **lacking)
+        )
         if frame.snapshot:
             confirmations = await self._context.runtime.open_confirmations()
             calls = open_rows(await store.open_calls(), self._context.runtime.in_flight())

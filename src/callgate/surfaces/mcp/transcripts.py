@@ -21,6 +21,7 @@ from callgate.core.stored import StoredMessage
 from callgate.core.stores import SessionNotFound, StoreError
 from callgate.core.tools import ToolContext, ToolDefinition, ToolOutput
 from callgate.runtime import Runtime
+from callgate.sessions.ordering import read_numbered
 from callgate.sessions.transcripts import transcript
 from callgate.surfaces.mcp.resources import Contents, Here, Typed
 from callgate.surfaces.mcp.workspace import TAG, call_for, value_of
@@ -66,8 +67,10 @@ class ReadTranscript:
         while page := await store.read_messages(id, len(messages)):
             messages += page
         events: list[Event] = []
-        while len(events) < _MOST_EVENTS and (some := await store.read_events(id, len(events))):
-            events += some
+        async for _, event in read_numbered(store, id):
+            events.append(event)
+            if len(events) >= _MOST_EVENTS:
+                break
         return ToolOutput(
             content=[TextBlock(f"{len(messages)} messages, {len(events)} events")],
             value=transcript(stored, messages, events),

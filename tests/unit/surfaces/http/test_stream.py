@@ -19,12 +19,15 @@ from hypothesis import strategies as st
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from callgate.core.events import CHAT_DELTA, Event
+from callgate.core.events import CHAT_DELTA, EVENTS_PRUNED, Event
 from callgate.core.ids import ulid
+from callgate.core.pruning.ops import PruneEvents
 from callgate.core.sessions import Session
+from callgate.storage.sqlite.store import SqliteStore
 from callgate.surfaces.http.stream import websocket_protocol
 from callgate.surfaces.http.stream.fanout import Fanout, Joined, Kind
 from callgate.surfaces.http.stream.subscriptions import Subscription
+from tests.contract.stores import append, new_session
 from tests.unit.surfaces.http.instances import Client, Instance, Watcher, serving, watching
 
 
@@ -540,3 +543,22 @@ async def test_many_may_come_and_go_and_nothing_is_left_behind(instance: Instanc
     assert (fanout._kinds, fanout._users, fanout._ahead) == ({}, 0, {})
     assert not instance.wired.dispatcher.authority.confirmations.can_ask(Session(workspace="/"))
     assert serving_.context.access._rotated == []
+
+
+async def test_whoever_resumes_where_events_were_pruned_is_told(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    async with await SqliteStore.open(str(home)) as store:
+        session = await new_session(store)
+        begin = (await store.behind()).cursor
+        events = await append(store, session, *"abcd")
+        await store.commit(PruneEvents(before=events[3].timestamp))
+    async with serving(home, tmp_path / "ws") as instance, instance.client().stream() as watcher:
+        assert "pruned" not in await watcher.subscribe(session=session, since=1)
+        frames = [await watcher.until(lambda frame: frame["type"] == "event") for _ in range(2)]
+        assert [(each["seq"], each["event"]["type"]) for each in frames] == [(3, EVENTS_PRUNED), (4, "d")]
+        assert frames[0]["event"]["payload"] == {"upto": 3}
+        ack = await watcher.subscribe("all", since=begin)
+        assert ack["pruned"] is True
+        last = await watcher.until(lambda frame: frame["type"] == "event" and frame["id"] == "all")
+        assert last["event"]["type"] == "d"

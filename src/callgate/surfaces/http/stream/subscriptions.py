@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from callgate.core.events import Event
-from callgate.core.stores import Store
+from callgate.core.stores import Store, pruned_upto
 from callgate.surfaces.http.stream.fanout import Client, Fanout, Joined, Kind
 from callgate.surfaces.http.stream.frames import event_tail
 
@@ -39,6 +39,11 @@ class Subscription:
         """From number `after` on; there were `last` events when the fan-out was acquired."""
         while after < last or after < self._fanout.last_sent(session):
             events = await self._store.read_events(session, after, _PAGE)
+            upto = pruned_upto(events, after)
+            if upto:  # one stands for them all
+                self._show([(events[0], upto, None)])
+                after = upto
+                continue
             self._show([(each, after + n, None) for n, each in enumerate(events, 1)])
             after += len(events)
             await self._client.drained()

@@ -1,0 +1,1 @@
+"""Deleting what is old from a store: the `ops`, and what is read before them (`usage`)."""
