@@ -59,7 +59,7 @@ class Recorder:
         if self.unwritable is not None:
             raise self.unwritable
 
-    def append(self, record: CallRecord) -> None:
+    def append(self, record: CallRecord, *, is_stored: bool = False) -> None:
         if self.unwritable is not None:
             raise self.unwritable
         self.records.append(record)

@@ -21,7 +21,7 @@ import msgspec
 
 from callgate.audit.records import CallRecord
 from callgate.audit.segments import all_segments, number_of
-from callgate.core.directories import make_private_directory
+from callgate.core.directories import make_private_directory, sync_directory, sync_file
 
 _SUFFIX = ".journal"
 _DYING_S = 1.0
@@ -36,6 +36,7 @@ class JournalMark:
         make_private_directory(directory)
         self._path = os.path.join(directory, chain + _SUFFIX)
         self._owner = owner
+        self._is_synced = False
         temporary = self._path + ".new"
         self._descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -46,6 +47,13 @@ class JournalMark:
             os.close(self._descriptor)
             os.unlink(temporary)
             raise
+
+    def sync(self) -> None:
+        """Make it outlive a power cut, before lines do that are found through it. In any thread."""
+        if not self._is_synced:
+            sync_file(self._descriptor)
+            sync_directory(os.path.dirname(self._path))
+            self._is_synced = True
 
     def advance(self, file: int, offset: int) -> None:
         """Every line before this place is in the store."""

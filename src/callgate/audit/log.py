@@ -11,7 +11,7 @@ writes next, and left for `verify` to report.
 
 A line is on the disk, beyond a power cut, once a sync has followed it (`request_sync`). One sync
 covers many lines (`audit.syncing`) and waits in a thread: the event loop never does. A new file
-is on the disk with its name.
+is on the disk with its name. Lines from which the store follows are synced before it commits.
 
 When the file has grown to its bound it is closed under a number and a new one begun. Others
 notice within a moment and follow; until then they write to the closed file, and nothing is
@@ -120,6 +120,8 @@ class AuditLog:
         """Descriptors of closed files whose last lines are still to be synced."""
         self._named = False
         """Whether the name of the file that is open was synced."""
+        self._is_ahead = False
+        """Whether there are lines that the store may follow and that no sync has covered."""
         _logs.add(self)
 
     def ensure_open(self) -> None:
@@ -129,8 +131,9 @@ class AuditLog:
         if self._failed:
             self._write(b"\n")
 
-    def append(self, record: Line) -> None:
-        """Write one line; when this returns it is in the file."""
+    def append(self, record: Line, *, is_stored: bool = False) -> None:
+        """Write one line; when this returns it is in the file. `is_stored`: the store has what it
+        says; else it is the journal of the store."""
         self._get_ready()
         at = self._at
         if at.n == 0:  # only now: since it was opened, files may have been closed
@@ -156,6 +159,8 @@ class AuditLog:
         at.n += 1
         at.prev = line_hash(line)
         at.file = self._number
+        if not is_stored:
+            self._is_ahead = True
         if self._dropping:
             self._drop()
 
@@ -218,13 +223,27 @@ class AuditLog:
             self._syncs = GroupSync(self._sync)
         return self._syncs.request()
 
+    def sync_before_store(self) -> None:
+        """Sync the lines from which the store is about to follow: what a power cut takes from the
+        log, it takes from the store too. In any thread."""
+        if not self._is_ahead:
+            return
+        try:
+            self._sync()
+        except OSError as error:
+            _log.critical("the audit lines of calls without effects are not on the disk: %s", error)
+
     def _sync(self) -> None:
         with self._switching:
+            self._is_ahead = False
             descriptors, self._unsynced = self._unsynced, []
             if self._fd >= 0:
                 descriptors.append(os.dup(self._fd))
             named, self._named = self._named, True
+            mark = self._mark
         try:
+            if mark is not None:
+                mark.sync()
             for descriptor in descriptors:
                 sync_file(descriptor)
             if not named:

@@ -40,7 +40,7 @@ class Recorder(Protocol):
     @property
     def key(self) -> bytes: ...
     def ensure_open(self) -> None: ...
-    def append(self, record: CallRecord) -> None: ...
+    def append(self, record: CallRecord, *, is_stored: bool = False) -> None: ...
     def request_sync(self) -> Future[None]: ...
 
 
@@ -90,7 +90,7 @@ class RecordWriter:
         waiting, self._unwritten = [*self._unwritten, record], []
         for number, each in enumerate(waiting):
             try:
-                self.audit.append(each)
+                self.audit.append(each, is_stored=True)
             except Exception as failure:
                 log_unwritten(each, failure)
                 self._unwritten = waiting[number:][:_MOST_UNWRITTEN]

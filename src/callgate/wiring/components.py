@@ -141,8 +141,12 @@ def session_log(home: Home, audit: AuditLog | None) -> tuple[SessionLog, Recover
     async def open_store() -> Store:
         from callgate.storage.sqlite.store import SqliteStore  # lazy: once something is stored  # noqa: PLC0415
 
-        owner = None if audit is None else audit.owner
-        return await recovery.enter(await SqliteStore.open(home.path, owner=owner))
+        if audit is None:
+            return await SqliteStore.open(home.path)
+        store = await SqliteStore.open(
+            home.path, owner=audit.owner, before_commit=audit.sync_before_store
+        )
+        return await recovery.enter(store)
 
     log = SessionLog(open_store, audit)
     recovery = Recovery(log, audit, home.processes)

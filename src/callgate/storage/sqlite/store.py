@@ -49,12 +49,17 @@ T = TypeVar("T")
 class SqliteStore:
     """Implements `core.stores.Store`; belongs to the event loop in which it was opened."""
 
-    def __init__(self, location: Location, owner: str | None = None) -> None:
+    def __init__(
+        self,
+        location: Location,
+        owner: str | None = None,
+        before_commit: Callable[[], None] = lambda: None,
+    ) -> None:
         self.owner = owner or owner_id()
         self._location = location
         self._loop = asyncio.get_running_loop()
         self._owners = Owners(location.owners, self.owner)
-        self._writer = Writer(location, self._owners, self._from_writer)
+        self._writer = Writer(location, self._owners, self._from_writer, before_commit)
         self._watcher = Watcher(location, self._from_watcher)
         self._hints = Hints(self._watcher.want)
         self._pending: list[Commit] = []
@@ -69,14 +74,16 @@ class SqliteStore:
         vfs: str | None = None,
         wait_s: float = WAIT_S,
         owner: str | None = None,
+        before_commit: Callable[[], None] = lambda: None,
     ) -> Self:
         """The store of a home. Without a file there is none until something is committed.
 
         `owner` names this process, and no other one ever; None: a name of its own.
+        `before_commit` makes durable what the store follows from; it is called in a thread.
 
         Raises `StoreTooNew` or `StoreDamaged`; never because a disk cannot be written.
         """
-        store = cls(Location(home=home, vfs=vfs, wait_s=wait_s), owner)
+        store = cls(Location(home=home, vfs=vfs, wait_s=wait_s), owner, before_commit)
         try:
             await store._readers.run(lambda: check(store._location))
         except BaseException:

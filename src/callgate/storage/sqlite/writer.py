@@ -48,10 +48,14 @@ Tell = Callable[[Sequence[Outcome], dict[str, int]], None]
 
 
 class Writer:
-    def __init__(self, location: Location, owners: Owners, tell: Tell) -> None:
+    def __init__(
+        self, location: Location, owners: Owners, tell: Tell, before_commit: Callable[[], None]
+    ) -> None:
+        """`before_commit` is called in the writer's thread."""
         self._location = location
         self._owners = owners
         self._tell = tell
+        self._before_commit = before_commit
         self._queue: queue.SimpleQueue[list[Commit] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._db: apsw.Connection | None = None
@@ -83,6 +87,8 @@ class Writer:
                 taken.append(self._queue.get())
             ending = None in taken
             commits = [commit for some in taken if some is not None for commit in some]
+            if commits:
+                self._before_commit()
             for batch in batches(commits):
                 self._write(batch)
 
