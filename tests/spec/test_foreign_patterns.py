@@ -35,7 +35,7 @@ LISTED = {
     "callgate_catalogue/web/html.py": "the end tag of a fixed list of names",
 }
 VALIDATOR = "core/json_schema/validators.py"
-SCANS = "redaction/scans.py"
+SCANS = "core/text/scans.py"
 MATCHERS = frozenset(
     {"compile", "match", "fullmatch", "search", "sub", "subn", "split", "findall", "finditer", "template"}
 )

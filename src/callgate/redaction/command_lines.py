@@ -25,7 +25,7 @@ from callgate.redaction.programs import (
     separate_options,
 )
 from callgate.redaction.quotations import QUOTE
-from callgate.redaction.scans import Scan, literally
+from callgate.core.text.scans import Scan, literally
 from callgate.redaction.shapes import Spans, each_match
 from callgate.redaction.values import stands_in
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from callgate.redaction.programs import MARKED, NAMES, command_words
-from callgate.redaction.scans import Scan, literally
+from callgate.core.text.scans import Scan, literally
 
 _WORDS = (
     "pass",

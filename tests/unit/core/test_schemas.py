@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from callgate.core.errors import ToolValidationError
 from callgate.core.json_schema.schemas import MAX_DEPTH, ArgumentSchema, canonical_json
+from tests.function_calls import count_function_calls
 
 ITEM = {"type": "object", "properties": {"n": {"type": "integer"}, "tag": {"enum": ["a", "b"]}}}
 SCHEMA = {
@@ -51,6 +52,24 @@ def test_where_the_schema_says_integer_the_tool_gets_an_int(given: Any, taken: A
     checked = schema.check(given).arguments
     assert checked == {**taken, "limit": 10}
     assert repr(checked["count"]) == repr(taken["count"])
+
+
+@pytest.mark.spec("T-19")
+@given(st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**53), 2**53).map(float))
+def test_whatever_a_whole_number_looks_like_in_json_the_tool_gets_an_int(number: float) -> None:
+    deep = {"count": 1, "items": [{"n": number}], "ratio": number}
+    if not number.is_integer():
+        assert set(violations(deep)) == {"items[0].n"}
+        return
+    checked = schema.check(deep).arguments
+    assert type(checked["items"][0]["n"]) is int
+    assert checked["items"][0]["n"] == number
+    assert type(checked["ratio"]) is float
+
+
+def test_plain_arguments_are_checked_in_few_function_calls() -> None:
+    plain = ArgumentSchema({"type": "object", "properties": {"a": {"type": "integer"}}}, "plain")
+    assert count_function_calls(lambda: plain.check({"a": 19})) <= 12
 
 
 @pytest.mark.spec("T-19")

@@ -14,10 +14,10 @@ nothing outside of itself, and its defaults are its server's own matter.
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 import msgspec
@@ -25,6 +25,7 @@ import msgspec
 from callgate.core.errors import ToolRegistrationError, ToolValidationError
 from callgate.core.json_schema.sizes import LARGEST, depth_of, refers, size_of
 from callgate.core.json_schema.validators import MOST_PARTS, TooMuch, Validator, count_parts, nodes
+from callgate.core.text.scans import Scan
 from callgate.core.text.spelling import nearest
 
 MAX_DEPTH = 64
@@ -83,13 +84,18 @@ _CONTAINERS = (dict, list, tuple, set, frozenset)
 _WHOLE = re.compile(rb"\.0+[,}\]]").search
 _DIGITS = bytes(ord("0") if chr(code).isdigit() else code for code in range(256))
 
-_encoder = msgspec.json.Encoder(order="deterministic")
+_UNUSUAL = Scan([r"\.0", "[0-9]e", "null"])
+"""What most arguments have nothing of: a float that may be a whole number, and what NaN becomes."""
+_PLAIN_SIZE = 2 * MAX_DEPTH
+"""In no more bytes than this, nothing is nested too deep or has too many parts."""
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder().decode
 
 
 def canonical_json(value: Any) -> bytes:
     """The one spelling of a value: sorted keys, no spaces, UTF-8."""
-    return _encoder.encode(value)
+    return _encode(value)
 
 
 def check_subset(schema: Any, tool: str) -> None:
@@ -213,18 +219,29 @@ class ArgumentSchema:
             raise _invalid([("", "the arguments must be an object")])
         if self._validator is None:
             self.compile()
-        canonical = _canonical(arguments, self.max_bytes)
+        try:
+            canonical = _encode(arguments)
+        except (RecursionError, TypeError, ValueError, OverflowError) as error:
+            raise _unencodable(error) from None
+        size = len(canonical)
+        if size > _PLAIN_SIZE or size > self.max_bytes:
+            _check_bounds(arguments, canonical, self.max_bytes)
+        is_unusual = _UNUSUAL.search(canonical.decode())
+        if is_unusual and b"null" in canonical:
+            _check_walk(arguments)
         value: dict[str, Any] = _decode(canonical)
         plan = self._plan
-        # Only a number written as 1.0 or with an exponent can be one where an int is meant.
-        if plan is not None and (self._always_mend or _may_hold_whole_float(canonical)):
+        if plan is not None and (
+            self._always_mend or (is_unusual and _may_hold_whole_float(canonical))
+        ):
             value = _mend(value, plan)
-            canonical = _encoder.encode(value)
-        if len(canonical) > self._free_bytes:
+            canonical = _encode(value)
+            size = len(canonical)
+        if size > self._free_bytes:
             self._check_costly(value)
         elif not self._validate(value):
             raise _invalid(self._violations(value))
-        return Checked(value, canonical, hashlib.sha256(canonical).hexdigest())
+        return Checked(value, canonical, sha256(canonical).hexdigest())
 
     def _check_costly(self, value: Any) -> None:
         assert self._validator is not None
@@ -330,25 +347,24 @@ class ForeignSchema(Validator):
         return super().iter_errors(value)
 
 
-def _canonical(arguments: dict[str, Any], max_bytes: int) -> bytes:
-    try:
-        canonical = _encoder.encode(arguments)
-    except RecursionError:
-        raise _invalid([("", f"nested deeper than {MAX_DEPTH}")]) from None
-    except UnicodeEncodeError:
-        raise _invalid([("", "text contains a lone surrogate, which is not Unicode")]) from None
-    except (TypeError, ValueError, OverflowError) as error:
-        raise _invalid([("", f"not JSON: {error}")]) from None
-    if len(canonical) > max_bytes:
-        raise _invalid([("", f"{len(canonical)} bytes; at most {max_bytes} are taken")])
+def _unencodable(error: Exception) -> ToolValidationError:
+    """What is said of arguments that have no canonical JSON."""
+    if isinstance(error, RecursionError):
+        return _invalid([("", f"nested deeper than {MAX_DEPTH}")])
+    if isinstance(error, UnicodeEncodeError):
+        return _invalid([("", "text contains a lone surrogate, which is not Unicode")])
+    return _invalid([("", f"not JSON: {error}")])
+
+
+def _check_bounds(arguments: dict[str, Any], canonical: bytes, max_bytes: int) -> None:
+    size = len(canonical)
+    if size > max_bytes:
+        raise _invalid([("", f"{size} bytes; at most {max_bytes} are taken")])
     # Cheap bounds first: only suspicious input is walked.
-    if len(canonical) > MOST_PARTS and canonical.count(b",") >= MOST_PARTS:
+    if size > MOST_PARTS and canonical.count(b",") >= MOST_PARTS:
         _ensure_few_parts(arguments)
-    if b"null" in canonical or (
-        len(canonical) > 2 * MAX_DEPTH and canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH
-    ):
+    if canonical.count(b"{") + canonical.count(b"[") > MAX_DEPTH:
         _check_walk(arguments)
-    return canonical
 
 
 def _ensure_few_parts(arguments: dict[str, Any]) -> None:

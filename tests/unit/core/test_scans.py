@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from callgate.redaction.scans import Scan, literally
+from callgate.core.text.scans import Scan, literally
 from callgate.redaction.suspicion import suspicious
 from callgate.redaction.texts import redact
 
