@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from callgate.core.text.scans import Scan, literally
 from callgate.redaction.assignments import STEM, take, take_quoted
 from callgate.redaction.names import Weight, weigh
 from callgate.redaction.phrases import find_cookies
@@ -25,7 +26,6 @@ from callgate.redaction.programs import (
     separate_options,
 )
 from callgate.redaction.quotations import QUOTE
-from callgate.core.text.scans import Scan, literally
 from callgate.redaction.shapes import Spans, each_match
 from callgate.redaction.values import stands_in
 

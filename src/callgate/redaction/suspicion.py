@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from callgate.redaction.programs import MARKED, NAMES, command_words
 from callgate.core.text.scans import Scan, literally
+from callgate.redaction.programs import MARKED, NAMES, command_words
 
 _WORDS = (
     "pass",
