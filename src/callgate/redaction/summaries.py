@@ -14,7 +14,7 @@ import msgspec
 
 from callgate.redaction.data import Limits, redact_text, redact_value, redact_within
 from callgate.redaction.names import Weight, weigh
-from callgate.redaction.suspicion import suspicious
+from callgate.redaction.suspicion import ESCAPE, is_likely, may_hold_secret
 from callgate.redaction.values import words
 
 __all__ = [
@@ -94,8 +94,7 @@ class ArgumentSummary:
                 return canonical.decode()
             if len(canonical) <= LONGEST or not self._has_bodies:
                 text = canonical.decode()
-                # What is escaped may be invisible where it is shown, and cut a name in two.
-                if "\\u00" not in text and not suspicious(text):
+                if not may_hold_secret(text) or (ESCAPE not in text and not is_likely(text)):
                     return text
         return summarize(arguments)
 

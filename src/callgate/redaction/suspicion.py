@@ -1,8 +1,8 @@
 """Whether a text could hold a secret at all: most do not, and this says so in microseconds.
 
-no form of `_POSSIBLE`   it does not: one scan
-a form of `_CERTAIN`     it may
-else                     a closer look at options, piped words and long runs
+not `may_hold_secret`  it does not: one scan of the text as it is
+a form of `_CERTAIN`   it may
+else                   a closer look at options, piped words and long runs
 """
 
 from __future__ import annotations
@@ -43,25 +43,35 @@ _CERTAIN = Scan([*literally(_WORDS), _PIN, _CODE])
 _PIPED = ("cryptsetup", "kinit", "vault")
 _HIDDEN_OR_WIDE = "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\uff01-\uff5e\u0130]"
 _RUN_CHARACTERS = "A-Za-z0-9_+~%-"
-_POSSIBLE = Scan(
-    [
-        *literally(_WORDS),
-        _PIN,
-        _CODE,
-        *_PIPED,
-        "[ \"']-",
-        f"[{_RUN_CHARACTERS}]{{16}}",
-        _HIDDEN_OR_WIDE,
-        "\u0307",
-    ]
-)
-"""In lower case, where U+0130 ends with U+0307."""
+ESCAPE = "\\u00"
+"""In JSON. What is escaped may be invisible where it is shown, and cut a name in two."""
+_FORMS = [
+    *literally(_WORDS),
+    _PIN,
+    _CODE,
+    *_PIPED,
+    "[ \"']-",
+    f"[{_RUN_CHARACTERS}]{{16}}",
+    _HIDDEN_OR_WIDE,
+    *literally([ESCAPE]),
+]
+_POSSIBLE = Scan([f"(?i:{'|'.join(_FORMS)})"])
+"""All that `is_likely` looks for. In any case: also that of U+212A, which is a k in lower case,
+while U+0130, whose lower case holds an i, is a form itself."""
+
+may_hold_secret = _POSSIBLE.finds
+"""Whether there is anything in a text, or in its JSON, that a secret could be known by."""
 
 
 def suspicious(text: str) -> bool:
     """Whether a text could hold a secret at all."""
+    return _POSSIBLE.finds(text) and is_likely(text)
+
+
+def is_likely(text: str) -> bool:
+    """The closer look at a text that may hold one."""
     low = text.lower()
-    return _POSSIBLE.finds(low) and (
+    return (
         _CERTAIN.finds(low)
         or ("|" in low and any(word in low for word in _PIPED))
         or ((" -" in low or '"-' in low or "'-" in low) and _has_option(low))

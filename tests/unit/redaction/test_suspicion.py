@@ -1,0 +1,73 @@
+"""The one scan by which most texts are known to hold no secret: it never says so wrongly."""
+
+from __future__ import annotations
+
+import json
+import string
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from callgate.core.json_schema.schemas import canonical_json
+from callgate.redaction.suspicion import is_likely, may_hold_secret, suspicious
+from callgate.redaction.summaries import ArgumentSummary, summarize
+from callgate.redaction.texts import thoroughly
+from tests.function_calls import count_function_calls
+from tests.unit.redaction.test_redaction import FRAGMENTS, HOSTILE
+
+CORPUS = json.loads((Path(__file__).parents[2] / "corpus/redaction.json").read_text())
+SECRETS = ["".join(case["text"]) for case in CORPUS["secrets"]]
+TRICKY = ["\u0130", "\u0307", "\u212a", "\u017f", "\u00df", "\uff4b", "\u200b", "\u00ad", "\ud800", "\x7f"]
+"""Characters that change in lower case, are not seen, or are no characters."""
+HIDDEN = [
+    text.replace("k", "\u212a").replace("i", tricky) for text in SECRETS for tricky in ("\u0130", "i\u200b", "\u0131")
+]
+
+pieces = st.one_of(
+    st.sampled_from([*FRAGMENTS, *TRICKY, *string.punctuation, *string.ascii_letters]),
+    st.text(st.characters(), max_size=4),
+)
+texts = st.lists(pieces, max_size=24).map("".join)
+
+
+def assert_agrees(text: str) -> None:
+    assert suspicious(text) == is_likely(text)
+    if not may_hold_secret(text):
+        assert thoroughly(text) == text
+
+
+@pytest.mark.parametrize("case", ["lower", "upper", "swapcase", "title"])
+def test_every_known_secret_passes_the_scan_in_any_case(case: str) -> None:
+    for text in [*SECRETS, *HIDDEN, *(make()[:1_000] for make in HOSTILE.values())]:
+        assert_agrees(text)
+        assert_agrees(getattr(text, case)())
+    assert all(map(may_hold_secret, SECRETS))
+
+
+@settings(max_examples=1_000)
+@given(texts)
+def test_what_the_scan_passes_over_holds_nothing_that_a_closer_look_would_find(text: str) -> None:
+    for each in (text, text.upper(), text.casefold()):
+        assert_agrees(each)
+
+
+@given(st.dictionaries(st.text(max_size=6) | st.sampled_from(FRAGMENTS), texts, max_size=3))
+def test_arguments_that_the_scan_passes_over_are_what_redaction_leaves_of_them(arguments: dict[str, Any]) -> None:
+    try:
+        canonical = canonical_json(arguments)
+    except UnicodeEncodeError:
+        return
+    shown = ArgumentSummary({"type": "object"}).of(arguments, canonical)
+    if not may_hold_secret(canonical.decode()) and max(map(len, arguments.values()), default=0) < 240:
+        assert json.loads(shown) == json.loads(summarize(arguments))
+
+
+def test_a_summary_of_plain_arguments_takes_few_function_calls() -> None:
+    arguments = {"title": "Enamelled kitchen lamp, model 5", "colours": ["white", "sea green"]}
+    canonical = canonical_json(arguments)
+    summary = ArgumentSummary({"type": "object"})
+    assert summary.of(arguments, canonical) == canonical.decode()
+    assert count_function_calls(lambda: summary.of(arguments, canonical)) <= 8
