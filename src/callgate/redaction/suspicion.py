@@ -34,6 +34,7 @@ _WORDS = (
     "senha",
     "cvv",
     "cvc",
+    "private-l",
     " /p:",
     *MARKED,
 )

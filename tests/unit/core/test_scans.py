@@ -31,6 +31,7 @@ WORDS = [
     "senha",
     "cvv",
     "cvc",
+    "private-lines",
     " /p:",
     "net use",
     " login ",
