@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from callgate.redaction.names import Weight, holds_many, identifies, weigh
-from callgate.redaction.programs import FLAGGED, attached_options, is_attached
+from callgate.redaction.programs import FLAGGED, LISTED, attached_options, is_attached
 from callgate.redaction.suspicion import suspicious
 from callgate.redaction.texts import thoroughly
 from callgate.redaction.values import MASK, looks_random, words
@@ -28,9 +28,7 @@ _SMALL = 999
 _SHORT_NAME = 16
 _MOST_WORDS = 100
 _BEGIN = re.compile(r"-h?p|-[Pw]|[\w.-]{1,64}[:=]")
-_COMMANDS = FLAGGED | words(
-    "net oathtool vault cargo bw mc lftp smbclient rpcclient rabbitmqctl sqlplus"
-)
+_COMMANDS = FLAGGED.union(LISTED)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

@@ -119,18 +119,25 @@ READS_STDIN = (
 )
 """What takes a secret that is echoed into it, in lower case."""
 
+LISTED = (
+    *("net", "oathtool", "vault", "cargo", "bw", "mc", "lftp", "smbclient", "rpcclient"),
+    *("rabbitmqctl", "sqlplus"),
+)
+"""Programs that take a secret without an option, where a command is a list of words."""
+
 FLAGGED = frozenset(
     name.split()[0] for table in (SEPARATE, ATTACHED) for key in table for name in key.split(", ")
 )
 """First words of the programs whose options have no telling name."""
 MARKED = (
-    "net use",
-    " login ",
     "oathtool",
     "rabbitmqctl",
-    "bw unlock",
     "mc alias",
     "rclone ",
+    "sqlplus",
+    "from-literal",
+    "http-basic",
+    "/p:",
     "<<<",
 )
 """Words that a secret may follow without an option, and without a telling name."""

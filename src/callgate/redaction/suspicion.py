@@ -2,7 +2,9 @@
 
 not `may_hold_secret`  it does not: one scan of the text as it is
 a form of `_CERTAIN`   it may
-else                   a closer look at options, piped words and long runs
+else                   a closer look at options and long runs
+
+Whatever `masking` would mask is likely here; what is likely here need not hold a secret.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import re
 
 from callgate.core.text.scans import Scan, literally
-from callgate.redaction.programs import MARKED, NAMES, command_words
+from callgate.redaction.programs import LISTED, MARKED, NAMES, command_words
 
 _WORDS = (
     "pass",
@@ -24,8 +26,11 @@ _WORDS = (
     "pw",
     "psk",
     "otp",
+    "hmac",
+    "jwt",
+    "sessid",
+    "sessionid",
     "@",
-    "identified by",
     "\x1b",
     "contrase",
     "kennwort",
@@ -35,28 +40,50 @@ _WORDS = (
     "cvv",
     "cvc",
     "private-l",
-    " /p:",
+    "webhook",
+    "googleapis.com/v1/sp",
+    "telegram.org/bot",
+    "sentry.io/",
+    "ifttt.com/use",
     *MARKED,
 )
-_PIN = "(?:^|[^a-z])pin(?:[^a-z]|$)"
-_CODE = "(?:pin|curity|cation|time|[m2]fa|sms|login|access|unlock)[ _-]?code"
-_CERTAIN = Scan([*literally(_WORDS), _PIN, _CODE])
-_PIPED = ("cryptsetup", "kinit", "vault")
-_HIDDEN_OR_WIDE = "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\uff01-\uff5e\u0130]"
 _RUN_CHARACTERS = "A-Za-z0-9_+~%-"
+_HIDDEN_OR_WIDE = "[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\uff01-\uff5e\u0130]"
 ESCAPE = "\\u00"
 """In JSON. What is escaped may be invisible where it is shown, and cut a name in two."""
-_FORMS = [
+_NAME_ENDS = (
+    "(?:[^a-z]|$|val|data|string|plain|raw|b64|base64|hex|enc|prod|dev|stag|test|live|old|new"
+    "|current|prev|default|main|backup|confirm|again|repeat|header|json)"
+)
+"""In lower case: the name of a secret ends, or goes on with its form."""
+_CAMEL_PIN = "[a-z]P(?:in|IN)"
+_CERTAIN_FORMS = [
     *literally(_WORDS),
-    _PIN,
-    _CODE,
-    *_PIPED,
-    "[ \"']-",
+    f"(?:^|[^a-z])pin{_NAME_ENDS}",
+    "(?:pin|curity|cation|time|[m2]fa|sms|login|access|unlock)[ ._-]*code",
+    f"sig(?:nature)?{_NAME_ENDS}",
+    "basic(?:[ \t]+|%20)[a-z0-9._~+/=-]{8}",
+    "hooks?\\.",
+    "identified[ \t]",
+    "[ \t]login[ \t]",
+    "net(?:\\.exe)?[ \t]+use",
+    "bw[ \t]+unlock",
+    "(?:^|\n)env[ \t]",
+    "setx[ \t]",
+    "(?:echo|printf)[ \t][^\n]*\\|",
+    "\\|[^\n]*(?:cryptsetup|kinit|vault)",
+    f"[/\"'](?:{'|'.join(LISTED)})[\"']",
+]
+_CERTAIN = Scan(_CERTAIN_FORMS)
+"""In a text in lower case."""
+_POSSIBLE_FORMS = [
+    *_CERTAIN_FORMS,
+    "(?:^|[^a-z0-9_-])-[a-z-]",
     f"[{_RUN_CHARACTERS}]{{16}}",
     _HIDDEN_OR_WIDE,
     *literally([ESCAPE]),
 ]
-_POSSIBLE = Scan([f"(?i:{'|'.join(_FORMS)})"])
+_POSSIBLE = Scan([f"(?i:{'|'.join(_POSSIBLE_FORMS)})", _CAMEL_PIN])
 """All that `is_likely` looks for. In any case: also that of U+212A, which is a k in lower case,
 while U+0130, whose lower case holds an i, is a form itself."""
 
@@ -74,23 +101,23 @@ def is_likely(text: str) -> bool:
     low = text.lower()
     return (
         _CERTAIN.finds(low)
-        or ("|" in low and any(word in low for word in _PIPED))
-        or ((" -" in low or '"-' in low or "'-" in low) and _has_option(low))
+        or ("-" in low and _has_option(low))
         or has_long_run(text)
+        or ("P" in text and re.search(_CAMEL_PIN, text) is not None)
         or (not text.isascii() and _HIDDEN.search(text) is not None)
     )
 
 
-_OPTION_FORM = r"-(?:h?p|[wakxctsb][ \t\"'=,]|hmac|-creds|-src-c|-dest-c|-cookie)"
-_OPTIONS = {begin: re.compile(f"{begin}(?:{_OPTION_FORM})") for begin in " \"'"}
+_OPTION = re.compile(
+    r"-(?<![^\s\"',]-)(?:h?p|[wakxctsb][ \t\"'=,\\]|hmac|-creds|-src-c|-dest-c|-cookie|b[\w.$-])"
+)
 
 
 def _has_option(low: str) -> bool:
     """Whether there is an option with which some programs take a secret, and such a program."""
-    if "-u" in low or "-a " in low or "sudo -s" in low:
+    if "-u" in low or "-a " in low or "-a\t" in low or "--encrypt" in low:
         return True
-    options = any(begin + "-" in low and each.search(low) for begin, each in _OPTIONS.items())
-    return options and not NAMES.isdisjoint(command_words(low))
+    return _OPTION.search(low) is not None and not NAMES.isdisjoint(command_words(low))
 
 
 _RUNS = bytes(
