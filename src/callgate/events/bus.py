@@ -47,7 +47,8 @@ class Subscription:
         self._bus = bus
         self.session_id = session_id
         self._types = frozenset(types) if types is not None else None
-        self._bound = bound
+        self._room = bound
+        """How much more the queue takes."""
         self._queue: deque[Event | Gap] = deque()
         self._missed = 0
         self._waiter: asyncio.Future[None] | None = None
@@ -56,12 +57,13 @@ class Subscription:
     def offer(self, event: Event) -> None:
         if self._types is not None and event.type not in self._types:
             return
-        if len(self._queue) >= self._bound:
+        if self._room <= 0:
             self._missed += 1
             return
         if self._missed:
             self._mark_gap()
         self._queue.append(event)
+        self._room -= 1
         if self._waiter is not None:
             self._wake()
 
@@ -74,11 +76,13 @@ class Subscription:
     def _mark_gap(self) -> None:
         if self._missed:
             self._queue.append(Gap(self._missed))
+            self._room -= 1
             self._missed = 0
 
     def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def __enter__(self) -> Subscription:
         return self
@@ -92,14 +96,16 @@ class Subscription:
             if not self._queue:
                 self._mark_gap()
             while self._queue:
-                yield self._queue.popleft()
+                item = self._queue.popleft()
+                self._room += 1
+                yield item
                 if self._queue:
                     await pace.step()
             if self._closed and not self._missed:
                 return
             if not self._missed:
-                self._waiter = asyncio.get_running_loop().create_future()
-                await self._waiter
+                waiter = self._waiter = asyncio.get_running_loop().create_future()
+                await waiter
                 pace.begin()
 
 
@@ -113,15 +119,17 @@ class Bus:
 
     def emit(self, event: Event) -> None:
         for session_id in (None, event.session_id):
-            for reference in self._readers.get(session_id, ()):
-                reader = reference()
-                if reader is not None:
-                    reader.offer(event)
-            for listener in self._listeners.get(session_id, ()):
-                try:
-                    listener(event)
-                except Exception:  # foreign code: its failure is its own
-                    _log.exception("an event listener failed on %s", event.type)
+            if session_id in self._readers:
+                for reference in self._readers[session_id]:
+                    reader = reference()
+                    if reader is not None:
+                        reader.offer(event)
+            if session_id in self._listeners:
+                for listener in self._listeners[session_id]:
+                    try:
+                        listener(event)
+                    except Exception:  # foreign code: its failure is its own
+                        _log.exception("an event listener failed on %s", event.type)
 
     def subscribe(
         self,

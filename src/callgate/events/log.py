@@ -135,15 +135,17 @@ class SessionLog:
 
     def append(self, session: Session, event: Event) -> None:
         """Write an event down soon. Never waits and never raises."""
-        logged = self._sessions.get(session.id)
-        if logged is None:
+        session_id = session.id
+        if session_id in self._sessions:
+            logged = self._sessions[session_id]
+        else:
             logged = self._begin(session)
         if logged.failing and len(logged.items) >= BOUND:
             logged.missed += 1
             return
         logged.items.append(event)
         self._waiting += 1
-        self._dirty[session.id] = logged
+        self._dirty[session_id] = logged
         if self._timer is None:
             self._schedule(DELAY_S)
         elif self._waiting >= _MANY and self._store is not None and not logged.failing:

@@ -11,6 +11,7 @@ import pytest
 from callgate.core.events import Event
 from callgate.core.ids import ulid
 from callgate.events.bus import Bus, Gap
+from tests.function_calls import count_function_calls
 
 
 def event(n: int = 0, session: str = "s1", type: str = "tool.called") -> Event:
@@ -103,3 +104,20 @@ async def test_a_waiting_reader_wakes_when_something_happens() -> None:
         await asyncio.sleep(0)
         bus.emit(event(7))
         assert await waiting == [7]
+
+
+async def test_an_event_reaches_a_reader_in_few_function_calls() -> None:
+    bus, one = Bus(), event()
+    with bus.subscribe(), bus.subscribe(session_id="s2"):
+        assert count_function_calls(lambda: bus.emit(one)) <= 4  # with the one that is counted
+
+
+async def test_a_reader_that_waits_is_woken_once_for_many_events() -> None:
+    bus = Bus()
+    with bus.subscribe() as reader:
+        reading = asyncio.create_task(read(reader, 3))
+        while reader._waiter is None:
+            await asyncio.sleep(0)
+        for n in range(3):
+            bus.emit(event(n))
+        assert await reading == [0, 1, 2]
