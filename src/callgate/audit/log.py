@@ -32,6 +32,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -134,7 +135,8 @@ class AuditLog:
     def append(self, record: Line, *, is_stored: bool = False) -> None:
         """Write one line; when this returns it is in the file. `is_stored`: the store has what it
         says; else it is the journal of the store."""
-        self._get_ready()
+        if self._fd < 0 or time.monotonic() - self._looked > _LOOK_EVERY_S:
+            self._get_ready()
         at = self._at
         if at.n == 0:  # only now: since it was opened, files may have been closed
             last = _last_line(self._fd, _TAIL) or _last_closed_line(self.path)
@@ -153,11 +155,9 @@ class AuditLog:
                 self.key, record.chain, record.n, record.kept_from, record.dropped_last
             )
         line = encode(record)
-        data = beginning + line + b"\n"
-        self._write(data)
-        self._end = end + len(data)
+        self._end = end + self._write(beginning + line + b"\n")
         at.n += 1
-        at.prev = line_hash(line)
+        at.prev = sha256(line).hexdigest()
         at.file = self._number
         if not is_stored:
             self._is_ahead = True
@@ -358,14 +358,6 @@ class AuditLog:
     def _reserve_path(self) -> str:
         return self.path.removesuffix(".jsonl") + ".reserve"
 
-    def _write(self, data: bytes) -> None:
-        try:
-            self._write_all(data)
-        except OSError as error:
-            if error.errno != errno.ENOSPC or not self._spend_reserve():
-                raise
-            self._write_all(b"\n" + data)
-
     def _spend_reserve(self) -> bool:
         try:
             os.unlink(self._reserve_path)
@@ -373,16 +365,21 @@ class AuditLog:
             return False
         return True
 
-    def _write_all(self, data: bytes) -> None:
+    def _write(self, data: bytes) -> int:
+        """Write all of it, on a full disk into the room that is held; how much that is."""
+        size = len(data)
         try:
             written = os.write(self._fd, data)
-            if written < len(data):
+            if written < size:
                 self._write_rest(data, written)
-        except OSError:
+        except OSError as error:
             self._failed = True
             self._end = _UNKNOWN
-            raise
+            if error.errno != errno.ENOSPC or not self._spend_reserve():
+                raise
+            self._write(b"\n" + data)
         self._failed = False
+        return size
 
     def _write_rest(self, data: bytes, written: int) -> None:
         """A write was cut short: go on, which says why; begin anew if another came between."""
@@ -391,7 +388,7 @@ class AuditLog:
         while written < len(data):
             written += os.write(self._fd, data[written:])
         if os.pread(self._fd, len(data), start) != data:
-            self._write_all(b"\n" + data.lstrip(b"\n"))
+            self._write(b"\n" + data.lstrip(b"\n"))
 
     def _look(self) -> None:
         """Follow a file that was closed by another, and close one that is full."""
