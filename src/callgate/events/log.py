@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, final
 
 from msgspec.structs import replace
 
@@ -70,6 +70,7 @@ class Journal(Protocol):
         ...
 
 
+@final
 class _Waited(NamedTuple):
     op: SessionOp[Any]
     future: asyncio.Future[Any]
@@ -283,11 +284,11 @@ class SessionLog:
             items, logged.items = logged.items, []
             events: list[Event] = []
             for item in items:
-                if isinstance(item, Event):
-                    events.append(item)
-                else:
+                if type(item) is _Waited:
                     self._write(logged, events, item)
                     events = []
+                else:
+                    events.append(item)
             if events:
                 self._write(logged, events, None)
         if dirty and self._journal is not None and self._checkpoint is None:

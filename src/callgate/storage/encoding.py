@@ -45,12 +45,26 @@ def decode_event(text: str) -> Event:
 
 def encode_ops(ops: Sequence[Op[Any]]) -> tuple[Sequence[Op[Any]], dict[str, str]]:
     """The ops as values of our own, and the text of each event that they append, by id."""
-    owned, texts = [], {}
+    owned: list[Op[Any]] = []
+    texts: dict[str, str] = {}
     for op in ops:
-        for event in op.recorded:
-            texts[event.id] = encode(event)
+        events = op.recorded
+        if events:
+            texts.update(zip([event.id for event in events], encode_events(events), strict=True))
         owned.append(op if type(op) in _HOLD_ONLY_EVENTS else decode(encode(op), type(op)))
     return owned, texts
+
+
+def encode_events(events: Sequence[Event]) -> list[str]:
+    """Each as `encode` would; many are encoded at once."""
+    try:
+        lines = _encoder.encode_lines(events).decode().split("\n")
+    except UnicodeEncodeError:
+        lines = []
+    if len(lines) == len(events) + 1:  # JSON of a caller's own may have had lines
+        lines.pop()
+        return lines
+    return [encode(event) for event in events]
 
 
 def _writable(value: Any) -> Any:
