@@ -52,7 +52,7 @@ def called(subject: Subject) -> Payload:
     payload = {
         "tool_name": tool.name,
         "input_hash": checked.sha256,
-        "input_size_bytes": len(checked.canonical),
+        "input_size_bytes": checked.size,
         "side_effects": tool.effect,
     }
     if subject.enclosure is not None:
@@ -70,7 +70,7 @@ def completed(output: ToolOutput, content: list[ContentBlock], duration_ms: floa
         payload["files_modified"] = changed_files(output)
     if output.command_executed is not None:
         payload["command_executed"] = redact(output.command_executed)
-    if (display := display_of(output.metadata)) is not None:
+    if output.metadata and (display := display_of(output.metadata)) is not None:
         payload["display"] = display
     return payload
 

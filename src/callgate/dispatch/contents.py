@@ -114,7 +114,8 @@ def value_of(output: ToolOutput, content: list[ContentBlock]) -> Any:
 def beginning(content: list[ContentBlock]) -> str:
     """The beginning of a result. More is looked at than is shown, so that a secret which
     reaches over the end of what is shown is still recognised."""
-    text = text_of(content)
+    first = content[0]
+    text = first.text if type(first) is TextBlock and len(content) == 1 else text_of(content)
     return text if len(text) < 6 else redact(text[: 5 * LONGEST])[:LONGEST]
 
 
@@ -127,7 +128,7 @@ def text_of(content: list[ContentBlock]) -> str:
 def size_of(content: list[ContentBlock]) -> int:
     size = 0
     for block in content:
-        if isinstance(block, TextBlock):
+        if type(block) is TextBlock:
             text = block.text
             size += len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
         else:

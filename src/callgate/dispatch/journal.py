@@ -169,8 +169,8 @@ class Journal:
         self._started = time.perf_counter()
         event = self._event(CALLED, "agent", call_records.called(subject))
         self._log.append(self._call.session, event)
-        self._called = event.id
-        self._tell(event)
+        self._called = self._last_event = event.id
+        self._sink.emit(event)
 
     async def started(self, subject: Subject, running: RunningCall) -> None:
         """The same for a call with effects: it may start once this is on the disk."""
@@ -234,7 +234,7 @@ class Journal:
     def completed(self, output: ToolOutput, findings: Findings) -> ToolResult:
         """The tool came to its end, whether or not it reports success."""
         content = output.content or [TextBlock("")]
-        duration = _ms_since(self._started)
+        duration = int((time.perf_counter() - self._started) * 1e6) / 1e3
         error = None if output.success else ErrorInfo.of(handled(output, content))
         payload = call_records.completed(output, content, duration)
         if output.files_modified is not None:
@@ -340,7 +340,7 @@ class Journal:
         )
         if self._owner_in_store is None:
             self._log.append(self._call.session, event)
-            self._tell(event)
+            self._sink.emit(event)
             if self._records is not None:
                 audit = self._records.audit
                 record = call_records.audit_line(self._call, findings, end, audit.key)

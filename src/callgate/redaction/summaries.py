@@ -89,10 +89,11 @@ class ArgumentSummary:
 
     def of(self, arguments: dict[str, Any], canonical: bytes) -> str:
         """The summary of checked arguments, whose canonical JSON is at hand."""
-        if len(canonical) <= _MOST:
+        size = len(canonical)
+        if size <= _MOST:
             if self._only_numbers:
                 return canonical.decode()
-            if len(canonical) <= LONGEST or not self._has_bodies:
+            if size <= LONGEST or not self._has_bodies:
                 text = canonical.decode()
                 if not may_hold_secret(text) or (ESCAPE not in text and not is_likely(text)):
                     return text

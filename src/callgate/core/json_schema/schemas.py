@@ -139,6 +139,8 @@ class Checked(msgspec.Struct, frozen=True):
     canonical: bytes
     sha256: str
     """Of the canonical bytes: what an approval is bound to."""
+    size: int
+    """Bytes of these."""
 
 
 class _Plan(msgspec.Struct):
@@ -215,7 +217,7 @@ class ArgumentSchema:
 
     def check(self, arguments: Any) -> Checked:
         """Validate; raise `ToolValidationError` that lists every violation with its path."""
-        if not isinstance(arguments, dict):
+        if type(arguments) is not dict and not isinstance(arguments, dict):
             raise _invalid([("", "the arguments must be an object")])
         if self._validator is None:
             self.compile()
@@ -241,7 +243,7 @@ class ArgumentSchema:
             self._check_costly(value)
         elif not self._validate(value):
             raise _invalid(self._violations(value))
-        return Checked(value, canonical, sha256(canonical).hexdigest())
+        return Checked(value, canonical, sha256(canonical).hexdigest(), size)
 
     def _check_costly(self, value: Any) -> None:
         assert self._validator is not None
