@@ -40,7 +40,7 @@ import msgspec
 
 from callgate.audit.journals import JournalMark
 from callgate.audit.keys import drop_signature, make_key, save_key
-from callgate.audit.records import DropMark, Line, encode, line_hash
+from callgate.audit.records import DropMark, Line, encode_into, line_hash
 from callgate.audit.segments import closed_segments, first_time, lock_path, number_of, segment_path
 from callgate.core.directories import make_private_directory, sync_directory, sync_file
 from callgate.core.ids import ulid
@@ -114,6 +114,8 @@ class AuditLog:
         self._dropping: list[tuple[str, int]] = []
         """Files to remove once a record says so, with the descriptors that guard them."""
         self._at = _Position(chain="")
+        self._line = bytearray()
+        """The last line: the memory for the next."""
         self._syncs: GroupSync | None = None
         self._switching = threading.Lock()
         """Held while descriptors change that a sync uses in its thread."""
@@ -154,10 +156,13 @@ class AuditLog:
             record.signature = drop_signature(
                 self.key, record.chain, record.n, record.kept_from, record.dropped_last
             )
-        line = encode(record)
-        self._end = end + self._write(beginning + line + b"\n")
+        line = self._line
+        encode_into(record, line)
+        hash = sha256(line).hexdigest()
+        line += b"\n"
+        self._end = end + self._write(beginning + line if beginning else line)
         at.n += 1
-        at.prev = sha256(line).hexdigest()
+        at.prev = hash
         at.file = self._number
         if not is_stored:
             self._is_ahead = True
@@ -365,7 +370,7 @@ class AuditLog:
             return False
         return True
 
-    def _write(self, data: bytes) -> int:
+    def _write(self, data: bytes | bytearray) -> int:
         """Write all of it, on a full disk into the room that is held; how much that is."""
         size = len(data)
         try:
@@ -381,7 +386,7 @@ class AuditLog:
         self._failed = False
         return size
 
-    def _write_rest(self, data: bytes, written: int) -> None:
+    def _write_rest(self, data: bytes | bytearray, written: int) -> None:
         """A write was cut short: go on, which says why; begin anew if another came between."""
         start = os.lseek(self._fd, 0, os.SEEK_CUR) - written
         self._end = _UNKNOWN

@@ -13,6 +13,8 @@ from callgate.core.errors import ToolErrorClass
 from callgate.core.events import COMPLETED, FAILED, INPUT_INVALID
 
 _encoder = msgspec.json.Encoder()
+_encode_into = _encoder.encode_into
+_DELETE = 0x7F
 _BEGINNING = b'{"id":"'
 
 
@@ -119,6 +121,16 @@ def encode(record: Line) -> bytes:
     except UnicodeEncodeError:  # lone surrogates are written as the escapes they came from
         encoded = _encoder.encode(_plain(record) if isinstance(record, CallRecord) else record)
     return encoded if encoded.isascii() and b"\x7f" not in encoded else _escape(encoded)
+
+
+def encode_into(record: Line, line: bytearray) -> None:
+    """The same in place of what `line` holds: no memory is taken anew for one that is as long."""
+    try:
+        _encode_into(record, line)
+    except UnicodeEncodeError:
+        line[:] = encode(record)
+    if not line.isascii() or _DELETE in line:
+        line[:] = _escape(bytes(line))
 
 
 def encoded_text(value: str) -> bytes:

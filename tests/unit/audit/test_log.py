@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from callgate.audit.log import AuditLog
 from callgate.audit.reading import Filter, Follower, newest_first, search, tail
-from callgate.audit.records import CallRecord
+from callgate.audit.records import CallRecord, encode, encode_into
 from callgate.audit.segments import all_segments
 from callgate.audit.verify import verify
 from callgate.redaction.summaries import summarize
+from tests.function_calls import count_function_calls
 
 
 def record(n: int = 0, **more: Any) -> CallRecord:
@@ -411,3 +412,20 @@ def test_a_line_without_end_does_not_stop_the_reading(path: str) -> None:
     with open(path, "ab") as file:
         file.write(b"\0" * 5_000_000)
     assert [line.call_id for line, _ in tail(path, 5)] == ["tu_1"]
+
+
+@given(
+    st.lists(st.text(st.characters() | st.sampled_from("\x7f\x85\u2028\ud800"), max_size=60), min_size=1, max_size=4)
+)
+def test_a_line_in_the_memory_of_the_last_is_the_same_as_in_memory_of_its_own(texts: list[str]) -> None:
+    line = bytearray()
+    for text in texts:
+        each = record(args=text, result=text * 3)
+        encode_into(each, line)
+        assert bytes(line) == encode(each)
+
+
+def test_a_line_is_appended_in_few_function_calls(path: str) -> None:
+    log, one = AuditLog(path), record()
+    log._looked = float("inf")  # it need not look whether the file was closed by another
+    assert count_function_calls(lambda: log.append(one)) <= 13
