@@ -141,7 +141,7 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
         arguments = summarize(call.arguments)
     else:
         arguments = subject.tool.summary.of(subject.checked.arguments, subject.checked.canonical)
-    line = CallRecord(
+    line = CallRecord(  # with more than fifteen names, Python would make a dict of them first
         id=f"audit_{end.event.id}",
         ts=int(end.event.timestamp * 1000),
         caller=call.caller,
@@ -155,12 +155,12 @@ def audit_line(call: ToolCall, findings: Findings, end: CallEnd, key: bytes) -> 
         result=beginning(end.content),
         # A call that ran is timed from its start; one that did not, from when it came in.
         ms=end.duration_ms if end.called else max(0.0, end.duration_ms - end.waited_ms),
-        waited_ms=end.waited_ms,
-        turn_id=call.turn_id,
-        scope=call.scope,
-        called=end.called,
-        tool_use_id=call.tool_use_id,
     )
+    line.waited_ms = end.waited_ms
+    line.turn_id = call.turn_id
+    line.scope = call.scope
+    line.called = end.called
+    line.tool_use_id = call.tool_use_id
     if tool is not None:
         line.source = tool.definition.source
         line.capabilities = tool.capability_names
