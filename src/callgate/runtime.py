@@ -61,6 +61,8 @@ class Runtime:
         self._bus = bus
         self._confirmations = dispatcher.authority.confirmations
         self._early_answers = EarlyAnswers(dispatcher.run, dispatcher.running)
+        self.call_promptly = self._early_answers.run
+        """`call`, for a caller who does not wait for the end of work that is being stopped."""
 
     def register(self, factory: ToolFactory) -> None:
         self.dispatcher.register(factory)
@@ -100,10 +102,6 @@ class Runtime:
 
     def call(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
         return self.dispatcher.run(call)
-
-    def call_promptly(self, call: ToolCall) -> Coroutine[Any, Any, ToolResult]:
-        """The same for a caller who does not wait for the end of work that is being stopped."""
-        return self._early_answers.run(call)
 
     async def call_all(self, calls: Iterable[ToolCall]) -> list[ToolResult]:
         """Side by side, promptly; the results in the order of the calls."""
@@ -205,3 +203,4 @@ class Runtime:
 
     async def close(self) -> None:
         await self.dispatcher.close()
+        await self._early_answers.close()

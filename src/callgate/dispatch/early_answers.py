@@ -14,7 +14,7 @@ import asyncio
 import types
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from typing import Any
 
 from callgate.core.calls import ToolCall
@@ -29,7 +29,8 @@ STOP_S = 0.25
 CLEAN_UP_S = 2.0
 """When any other is: until then its caller gets what the tool had to show."""
 
-Run = Callable[[ToolCall], Coroutine[Any, Any, ToolResult]]
+Work = Coroutine[Any, Any, ToolResult]
+Run = Callable[[ToolCall], Work]
 
 
 class EarlyAnswers:
@@ -41,19 +42,40 @@ class EarlyAnswers:
         self._waiting: dict[str, asyncio.Future[ToolResult | None]] = {}
         """By call id: what its caller waits for. None: its own task has the result."""
         self._tasks = TaskSet()
+        self._spare: SpareTask | None = None
+        """For the next call: most never wait, and leave it as it was."""
         running.listeners.append(self._stopping)
 
     async def run(self, call: ToolCall) -> ToolResult:
         """The result of a call, at its end or before that. Whoever is cancelled meanwhile waits
         until the call has ended: nobody else would."""
+        loop = asyncio.get_running_loop()
+        spare, self._spare = self._spare, None  # the tool may make a call, too
+        if spare is None or spare.loop is not loop or spare.task.cancelling():
+            spare = SpareTask(loop)
         work = self._run(call)
-        task = start_eagerly(work)
-        if isinstance(task, _Finished):
-            return task.result
-        waiting: asyncio.Future[ToolResult | None] = asyncio.get_running_loop().create_future()
+        try:
+            waits_for = spare.first_step(work)
+        except StopIteration as finished:
+            if self._spare is None:
+                self._spare = spare
+            else:
+                spare.task.cancel()
+            return finished.value  # type: ignore[no-any-return]
+        except BaseException:
+            spare.task.cancel()
+            raise
+        return await self._rest(call, work, spare, waits_for)
+
+    async def _rest(
+        self, call: ToolCall, work: Work, spare: SpareTask, waits_for: Any
+    ) -> ToolResult:
+        """The result of a call that waits for something."""
+        task = spare.take_over(work, waits_for)
+        waiting: asyncio.Future[ToolResult | None] = spare.loop.create_future()
         self._waiting[call.id] = waiting
         self._tasks.add(task)
-        task.add_done_callback(lambda _: self._ended(task, work, waiting))
+        task.add_done_callback(lambda _: self._ended(spare, work, waiting))
         try:
             early = await waiting
         except asyncio.CancelledError:
@@ -64,6 +86,13 @@ class EarlyAnswers:
             if self._waiting.get(call.id) is waiting:
                 del self._waiting[call.id]
         return await task if early is None else early
+
+    async def close(self) -> None:
+        """End the task that waits for a call."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.loop is asyncio.get_running_loop():
+            spare.task.cancel()
+            await asyncio.wait({spare.task})
 
     async def cancel(self, call_id: str) -> bool:
         """Stop a call, and return when its caller is answered; False if it is not under way."""
@@ -78,17 +107,12 @@ class EarlyAnswers:
             await asyncio.wait(rest)
         return True
 
-    def _ended(
-        self,
-        task: asyncio.Task[ToolResult],
-        work: Coroutine[Any, Any, ToolResult],
-        waiting: asyncio.Future[Any],
-    ) -> None:
-        work.close()  # where its task was cancelled before it could take over
+    def _ended(self, spare: SpareTask, work: Work, waiting: asyncio.Future[Any]) -> None:
+        spare.context.run(work.close)  # where its task was cancelled before it could take over
         if not waiting.done():
             waiting.set_result(None)
-        elif not task.cancelled():
-            task.exception()  # its caller was answered
+        elif not spare.task.cancelled():
+            spare.task.exception()  # its caller was answered
 
     def _stopping(self, call_id: str, error: ToolError) -> None:
         waiting = self._waiting.get(call_id)
@@ -126,56 +150,73 @@ def early_result(running: Running, call_id: str, error: ToolError) -> ToolResult
     )
 
 
-class _Finished:
-    __slots__ = ("result",)
+class SpareTask:
+    """A task that waits for a call: it is the current one in the first step of the call, and has
+    the others, if there are any. So a call that never waits costs no task and no turn of the loop.
 
-    def __init__(self, result: ToolResult) -> None:
-        self.result = result
+    The task must be the current one in the first step already: `asyncio.timeout` and task groups
+    of the tool belong to it. Python has this from 3.12 on (`asyncio.Task(..., eager_start=True)`,
+    which still makes a task for each call); until that is the oldest that we support, only
+    asyncio's private `_enter_task` and `_leave_task` can do it."""
 
+    __slots__ = ("_begun", "_waits_for", "_work", "context", "loop", "task")
 
-def start_eagerly(
-    work: Coroutine[Any, Any, ToolResult],
-) -> asyncio.Task[ToolResult] | _Finished:
-    """Run the first step of a coroutine now, inside of the task that has the others.
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self.context: Context
+        """What the work runs in, once it waits: a copy of its caller's."""
+        self._begun: asyncio.Future[None] = loop.create_future()
+        self._work: Work | None = None
+        self.task: asyncio.Task[ToolResult] = loop.create_task(self._wait())
 
-    A task costs a turn of the event loop, which most calls do not need. The task must be the
-    current one in the first step already: `asyncio.timeout` and task groups of the tool belong to
-    it. Python has this from 3.12 on (`asyncio.Task(..., eager_start=True)`); until that is the
-    oldest that we support, only asyncio's private `_enter_task` and `_leave_task` can do it."""
-    loop, caller = asyncio.get_running_loop(), asyncio.current_task()
-    assert caller is not None
-    first: list[Any] = []
-    context = copy_context()
-    task = loop.create_task(_rest(work, first), context=context)
-    _leave_task(loop, caller)
-    _enter_task(loop, task)
-    try:
-        first.append(context.run(work.send, None))
-    except StopIteration as finished:
-        return _Finished(finished.value)
-    finally:
-        _leave_task(loop, task)
-        _enter_task(loop, caller)
-    return task
-
-
-async def _rest(work: Coroutine[Any, Any, ToolResult], first: list[Any]) -> ToolResult:
-    """What follows the first step; nothing, where that was the only one."""
-    return await _go_on(work, first[0]) if first else None  # type: ignore[return-value]
-
-
-@types.coroutine
-def _go_on(work: Coroutine[Any, Any, ToolResult], waiting: Any) -> Generator[Any, None, ToolResult]:
-    while True:
-        thrown: BaseException | None = None
+    def first_step(self, work: Work) -> Any:
+        """What the work waits for; raises `StopIteration` where it has ended."""
+        loop, task, context = self.loop, self.task, copy_context()
+        caller = asyncio.current_task(loop)
+        assert caller is not None
+        _leave_task(loop, caller)
+        _enter_task(loop, task)
         try:
-            yield waiting
-        except GeneratorExit:
-            work.close()
-            raise
-        except BaseException as error:
-            thrown = error
+            waits_for = context.run(work.send, None)
+        finally:
+            _leave_task(loop, task)
+            _enter_task(loop, caller)
+        self.context = context
+        return waits_for
+
+    def take_over(self, work: Work, waits_for: Any) -> asyncio.Task[ToolResult]:
+        """The task, which goes on with the work."""
+        self._work, self._waits_for = work, waits_for
+        if not self._begun.done():
+            self._begun.set_result(None)
+        elif self.task.done():  # it was cancelled, and that taken back
+            self.task = self.loop.create_task(self._wait())
+        return self.task
+
+    async def _wait(self) -> ToolResult:
         try:
-            waiting = work.send(None) if thrown is None else work.throw(thrown)
-        except StopIteration as finished:
-            return finished.value  # type: ignore[no-any-return]
+            await self._begun
+        except asyncio.CancelledError:
+            if self._work is None:
+                raise
+            if self._waits_for is not None:
+                self._waits_for.cancel()
+        assert self._work is not None
+        return await self._go_on(self._work, self._waits_for)
+
+    @types.coroutine
+    def _go_on(self, work: Work, waits_for: Any) -> Generator[Any, None, ToolResult]:
+        run = self.context.run
+        while True:
+            thrown: BaseException | None = None
+            try:
+                yield waits_for
+            except GeneratorExit:
+                run(work.close)
+                raise
+            except BaseException as error:
+                thrown = error
+            try:
+                waits_for = run(work.send, None) if thrown is None else run(work.throw, thrown)
+            except StopIteration as finished:
+                return finished.value  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from callgate.core.content import TextBlock
 from callgate.core.errors import ToolErrorClass
 from callgate.core.tools import ToolOutput
 from callgate.dispatch import early_answers
-from callgate.dispatch.early_answers import start_eagerly
+from callgate.dispatch.early_answers import SpareTask
 from callgate.runtime import Runtime
 from tests.support import make_tool
 from tests.unit.surfaces.http.instances import serving
@@ -177,9 +178,109 @@ async def test_work_that_never_waits_has_ended_without_a_turn_of_the_loop() -> N
     async def work() -> Any:
         return asyncio.current_task()
 
-    ended_at_once = start_eagerly(work())
-    assert getattr(ended_at_once, "result") is not asyncio.current_task()  # noqa: B009
+    spare = SpareTask(asyncio.get_running_loop())
+    with pytest.raises(StopIteration) as ended_at_once:
+        spare.first_step(work())
+    assert ended_at_once.value.value is spare.task is not asyncio.current_task()
     assert turned == []
+    spare.task.cancel()
+
+
+async def test_calls_that_never_wait_share_one_task_and_one_that_waits_keeps_it(tmp_path: Path) -> None:
+    tasks: list[Any] = []
+
+    @tool(side_effects="none")
+    async def note(wait: bool = False) -> None:
+        """Note the task it runs in."""
+        tasks.append(asyncio.current_task())
+        if wait:
+            await asyncio.sleep(0)
+            tasks.append(asyncio.current_task())
+
+    async with Gate(tmp_path, [note]) as gate:
+        for wait in (False, False, True, False):
+            assert (await gate.call("note", {"wait": wait})).ok
+        assert len({*tasks[:4]}) == 1 and tasks[4] is not tasks[0]
+        assert asyncio.current_task() not in tasks
+    assert tasks[0].done() and tasks[4].done()
+
+
+async def test_a_call_inside_the_first_step_of_another_has_a_task_of_its_own(tmp_path: Path) -> None:
+    tasks: list[Any] = []
+
+    @tool(side_effects="none")
+    async def inner() -> None:
+        """Note the task it runs in."""
+        tasks.append(asyncio.current_task())
+
+    @tool(side_effects="none")
+    async def outer() -> None:
+        """Call the other."""
+        tasks.append(asyncio.current_task())
+        assert (await gate.call("inner")).ok
+        tasks.append(asyncio.current_task())
+
+    async with Gate(tmp_path, [inner, outer]) as gate:
+        for _ in range(2):
+            assert (await gate.call("outer")).ok
+        assert tasks[0] is tasks[2] is not tasks[1]
+        left = asyncio.all_tasks()
+    assert all(each.done() for each in left - {asyncio.current_task()})
+
+
+@pytest.mark.parametrize("how", ["from outside", "by the tool", "and taken back"])
+async def test_a_task_that_was_cancelled_serves_no_other_call(tmp_path: Path, how: str) -> None:
+    tasks: list[Any] = []
+
+    @tool(side_effects="none")
+    async def sleepy(cancel: bool = False) -> str:
+        """Wait a turn."""
+        tasks.append(asyncio.current_task())
+        if cancel:
+            tasks[-1].cancel()
+        if cancel and how == "and taken back":
+            tasks[-1].uncancel()
+        if not cancel and len(tasks) > 1:
+            await asyncio.sleep(0)
+        return "done"
+
+    async with Gate(tmp_path, [sleepy]) as gate, asyncio.timeout(60):
+        await gate.call("sleepy")
+        await asyncio.sleep(0)  # so that the task waits
+        if how == "from outside":
+            tasks[0].cancel()
+        elif how == "by the tool":
+            with pytest.raises(asyncio.CancelledError):
+                await gate.call("sleepy", {"cancel": True})
+        else:
+            assert (await gate.call("sleepy", {"cancel": True})).ok
+        await asyncio.sleep(0)
+        assert (await gate.call("sleepy")).value == "done"
+        assert (await gate.call("sleepy")).value == "done"
+        assert not gate.runtime.in_flight()
+
+
+async def test_what_a_tool_sets_in_its_context_stays_there(tmp_path: Path) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
+    seen: list[str] = []
+
+    @tool(side_effects="none")
+    async def mark(text: str, wait: bool) -> None:
+        """Set a variable, and read it after a turn."""
+        seen.append(variable.get())
+        token = variable.set(text)
+        if wait:
+            await asyncio.sleep(0)
+        seen.append(variable.get())
+        variable.reset(token)
+        variable.set(text)
+
+    async with Gate(tmp_path, [mark]) as gate:
+        for wait in (False, True, False):
+            variable.set("the caller's")
+            assert (await gate.call("mark", {"text": "the tool's", "wait": wait})).ok
+            assert variable.get() == "the caller's"
+    assert seen == ["the caller's", "the tool's"] * 3
 
 
 @asynccontextmanager
